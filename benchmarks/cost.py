@@ -1,8 +1,9 @@
 """How time and memory grow, each constant measured: python -m benchmarks.cost   (under 5 minutes on 2 cores; rewrites docs/cost.md)
 
-Each cost is a sum of terms with constants that are not negative. They are fitted to a few small measurements, by relative
-error, and then asked about configurations that were left out of the fit: the page shows what was foretold and what was measured.
-"""
+Each cost is a sum of terms with constants that are not negative. They are fitted to a few small
+measurements, by relative error, and then asked about configurations that were left out of the fit:
+the page shows what was foretold and what was measured.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -26,14 +27,23 @@ COST_PAGE = PAGE.with_name("cost.md")
 Figures = dict[str, float]
 TABLES = ((20_000, 10), (100_000, 10), (40_000, 40), (100_000, 40))  # rows, numeric columns
 TABLES_LEFT_OUT = ((70_000, 25), (200_000, 20))
-NETWORKS = ((64, 512), (64, 4096), (512, 256), (512, 2048), (1024, 256), (1024, 1024))  # units of two layers, batch
+NETWORKS = (
+    (64, 512),
+    (64, 4096),
+    (512, 256),
+    (512, 2048),
+    (1024, 256),
+    (1024, 1024),
+)  # units of two layers, batch
 NETWORKS_LEFT_OUT = ((768, 512), (256, 2048))
 NUMBERS = (1_000, 100_000, 1_000_000, 4_000_000)  # of a gradient
 CATEGORICAL = 4
 
 
 class Term(NamedTuple):
-    """One term of a cost: a constant of some unit, times a quantity of a measurement. `scale`: of the constant as it is printed."""
+    """One term of a cost: a constant of some unit, times a quantity of a measurement. `scale`: of
+    the constant as it is printed.
+    """
 
     constant: str
     times: str
@@ -42,7 +52,9 @@ class Term(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What is measured (`measured` of the figures), as a sum of terms; `of`: names a measurement."""
+    """What is measured (`measured` of the figures), as a sum of terms; `of`: names a
+    measurement.
+    """
 
     name: str
     unit: str
@@ -69,7 +81,9 @@ def ranks_name(f: Figures) -> str:
 ONE = lambda f: 1.0  # noqa: E731 - reads as the quantity of a constant term
 COSTS = (
     Cost(
-        "preparation", "CPU s", "cpu_seconds",
+        "preparation",
+        "CPU s",
+        "cpu_seconds",
         (
             Term("s", "start", ONE),
             Term("s a million rows", "rows", lambda f: f["rows"], 1e6),
@@ -78,59 +92,103 @@ COSTS = (
         table_name,
     ),
     Cost(
-        "memory of preparation", "MB", "peak_mb",
-        (Term("MB", "start", ONE), Term("bytes a value", "rows × features", lambda f: f["rows"] * f["columns"] / 1e6)),
+        "memory of preparation",
+        "MB",
+        "peak_mb",
+        (
+            Term("MB", "start", ONE),
+            Term("bytes a value", "rows × features", lambda f: f["rows"] * f["columns"] / 1e6),
+        ),
         table_name,
     ),
     Cost(
-        "step", "CPU ms", "step_ms",
+        "step",
+        "CPU ms",
+        "step_ms",
         (
             Term("ms", "each step", ONE),
             Term("ns a parameter", "parameters", lambda f: f["parameters"] / 1e6),
-            Term("ps a parameter and row", "parameters × rows of the batch", lambda f: f["parameters"] * f["batch"] / 1e9),
-            Term("ns a unit and row", "units × rows of the batch", lambda f: f["units"] * f["batch"] / 1e6),
+            Term(
+                "ps a parameter and row",
+                "parameters × rows of the batch",
+                lambda f: f["parameters"] * f["batch"] / 1e9,
+            ),
+            Term(
+                "ns a unit and row",
+                "units × rows of the batch",
+                lambda f: f["units"] * f["batch"] / 1e6,
+            ),
         ),
         network_name,
     ),
     Cost(
-        "evaluation", "CPU ms", "evaluation_ms",
+        "evaluation",
+        "CPU ms",
+        "evaluation_ms",
         (
             Term("ms", "each", ONE),
-            Term("ps a parameter and row", "parameters × rows", lambda f: f["parameters"] * f["rows_evaluated"] / 1e9),
-            Term("ns a unit and row", "units × rows", lambda f: f["units"] * f["rows_evaluated"] / 1e6),
+            Term(
+                "ps a parameter and row",
+                "parameters × rows",
+                lambda f: f["parameters"] * f["rows_evaluated"] / 1e9,
+            ),
+            Term(
+                "ns a unit and row",
+                "units × rows",
+                lambda f: f["units"] * f["rows_evaluated"] / 1e6,
+            ),
         ),
         network_name,
     ),
     Cost(
-        "checkpoint", "ms", "checkpoint_ms",
-        (Term("ms", "each", ONE), Term("ns a byte", "bytes (12 a parameter)", lambda f: f["checkpoint_bytes"] / 1e6)),
+        "checkpoint",
+        "ms",
+        "checkpoint_ms",
+        (
+            Term("ms", "each", ONE),
+            Term("ns a byte", "bytes (12 a parameter)", lambda f: f["checkpoint_bytes"] / 1e6),
+        ),
         network_name,
     ),
     Cost(
-        "memory of training", "MB", "peak_mb",
+        "memory of training",
+        "MB",
+        "peak_mb",
         (
             Term("MB", "start", ONE),
             Term("bytes a parameter", "parameters", lambda f: f["parameters"] / 1e6),
-            Term("bytes a unit and row", "units × rows of the batch", lambda f: f["units"] * f["batch"] / 1e6),
+            Term(
+                "bytes a unit and row",
+                "units × rows of the batch",
+                lambda f: f["units"] * f["batch"] / 1e6,
+            ),
         ),
         network_name,
     ),
     Cost(
-        "exchange of gradients", "ms", "exchange_ms",
+        "exchange of gradients",
+        "ms",
+        "exchange_ms",
         (
             Term("ms a neighbour", "(ranks − 1)", lambda f: f["ranks"] - 1),
-            Term("ns a byte", "bytes × 2 (ranks − 1) / ranks", lambda f: 4 * f["numbers"] * 2 * (f["ranks"] - 1) / f["ranks"] / 1e6),
+            Term(
+                "ns a byte",
+                "bytes × 2 (ranks − 1) / ranks",
+                lambda f: 4 * f["numbers"] * 2 * (f["ranks"] - 1) / f["ranks"] / 1e6,
+            ),
         ),
         ranks_name,
     ),
-)  # fmt: skip
+)
 
 
 def fitted(cost: Cost, found: list[Figures]) -> np.ndarray:
-    """The constants of a cost [terms], none of them negative, with the least sum of squared relative errors.
+    """The constants of a cost [terms], none of them negative, with the least sum of squared
+    relative errors.
 
     >>> cost = Cost("", "", "y", (Term("", "", lambda f: 1.0), Term("", "", lambda f: f["x"])), str)
-    >>> fitted(cost, [{"x": 1.0, "y": 5.0}, {"x": 3.0, "y": 9.0}, {"x": 4.0, "y": 11.0}]).round(6).tolist()
+    >>> fitted(cost,
+    ...     [{"x": 1.0, "y": 5.0}, {"x": 3.0, "y": 9.0}, {"x": 4.0, "y": 11.0}]).round(6).tolist()
     [3.0, 2.0]
     """
     measured = np.array([f[cost.measured] for f in found])
@@ -140,22 +198,37 @@ def fitted(cost: Cost, found: list[Figures]) -> np.ndarray:
 
 def foretold(cost: Cost, constants: np.ndarray, figures: Figures) -> float:
     """The cost of a configuration."""
-    return float(sum(constant * term.quantity(figures) for constant, term in zip(constants, cost.terms, strict=True)))
+    return float(
+        sum(
+            constant * term.quantity(figures)
+            for constant, term in zip(constants, cost.terms, strict=True)
+        )
+    )
 
 
-# -------------------------------------------------------------------------------------- measurements
+# --------------------------------------------------------------------------------------
+# measurements
 
 
 def work(folder: Path, *arguments: object, ranks: int = 0) -> Figures:
-    """One call of benchmarks.cost_work: its figures, with processor seconds and peak memory of all its processes."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
+    """One call of benchmarks.cost_work: its figures, with processor seconds and peak memory of all
+    its processes.
+    """
+    launch = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        if ranks
+        else []
+    )
     command = [sys.executable, *launch, "-m", "benchmarks.cost_work", *map(str, arguments)]
     peak = sampled(command, os.environ | {"OMP_NUM_THREADS": "1"}, folder / "log")
     text = (folder / "log").read_text()
     if not peak.ended_well:
         raise RuntimeError(f"{' '.join(command)} failed: {text[-2000:]}")
     last = next(line for line in reversed(text.splitlines()) if line.startswith("{"))
-    return dict(json.loads(last)) | {"cpu_seconds": peak.cpu_seconds, "peak_mb": peak.anonymous / 1e6}
+    return dict(json.loads(last)) | {
+        "cpu_seconds": peak.cpu_seconds,
+        "peak_mb": peak.anonymous / 1e6,
+    }
 
 
 def preparations(folder: Path, tables: tuple[tuple[int, int], ...]) -> list[Figures]:
@@ -164,7 +237,13 @@ def preparations(folder: Path, tables: tuple[tuple[int, int], ...]) -> list[Figu
     for rows, numeric in tables:
         table = write_table(folder / "table.parquet", rows, numeric_columns=numeric)
         with tempfile.TemporaryDirectory(dir=folder) as out:
-            found.append(work(folder, "prepare", table, out) | {"rows": float(rows), "columns": float(numeric + CATEGORICAL)})
+            found.append(
+                work(folder, "prepare", table, out)
+                | {
+                    "rows": float(rows),
+                    "columns": float(numeric + CATEGORICAL),
+                }
+            )
     return found
 
 
@@ -177,7 +256,13 @@ def trainings(folder: Path, networks: tuple[tuple[int, int], ...]) -> list[Figur
     for units, batch in networks:
         with tempfile.TemporaryDirectory(dir=folder) as out:
             figures = work(folder, "train", spec, out, units, batch)
-        found.append(figures | {f"{name}_ms": 1000 * figures[f"{name}_seconds"] for name in ("step", "evaluation", "checkpoint")})
+        found.append(
+            figures
+            | {
+                f"{name}_ms": 1000 * figures[f"{name}_seconds"]
+                for name in ("step", "evaluation", "checkpoint")
+            }
+        )
     return found
 
 
@@ -185,7 +270,10 @@ def exchanges(folder: Path, ranks: int) -> list[Figures]:
     """Of gradients of growing size over ranks on this machine."""
     figures: Any = work(folder, "exchange", ",".join(map(str, NUMBERS)), ranks=ranks)
     pairs = zip(NUMBERS, figures["seconds"], strict=True)
-    return [{"ranks": float(ranks), "numbers": float(number), "exchange_ms": 1000 * seconds} for number, seconds in pairs]
+    return [
+        {"ranks": float(ranks), "numbers": float(number), "exchange_ms": 1000 * seconds}
+        for number, seconds in pairs
+    ]
 
 
 def measured(folder: Path) -> dict[str, tuple[list[Figures], list[Figures]]]:
@@ -193,10 +281,16 @@ def measured(folder: Path) -> dict[str, tuple[list[Figures], list[Figures]]]:
     tables = preparations(folder, TABLES), preparations(folder, TABLES_LEFT_OUT)
     networks = trainings(folder, NETWORKS), trainings(folder, NETWORKS_LEFT_OUT)
     ranks = exchanges(folder, 2), exchanges(folder, 4)[-2:]
-    return {cost.name: tables if cost.of is table_name else networks if cost.of is network_name else ranks for cost in COSTS}
+    return {
+        cost.name: (
+            tables if cost.of is table_name else networks if cost.of is network_name else ranks
+        )
+        for cost in COSTS
+    }
 
 
-# ---------------------------------------------------------------------------------------------- page
+# ----------------------------------------------------------------------------------------------
+# page
 
 
 def section(found: dict[str, tuple[list[Figures], list[Figures]]]) -> str:
@@ -206,11 +300,21 @@ def section(found: dict[str, tuple[list[Figures], list[Figures]]]) -> str:
         kept, left_out = found[cost.name]
         values = fitted(cost, kept)
         worst = max(abs(foretold(cost, values, f) / f[cost.measured] - 1) for f in kept)
-        sums = " + ".join(f"{value * term.scale:.3g} {term.constant} · {term.times}" for value, term in zip(values, cost.terms, strict=True))
-        constants.append({"cost": cost.name, "is": sums, "worst error in the fit": f"{100 * worst:.0f} %"})
+        sums = " + ".join(
+            f"{value * term.scale:.3g} {term.constant} · {term.times}"
+            for value, term in zip(values, cost.terms, strict=True)
+        )
+        constants.append(
+            {"cost": cost.name, "is": sums, "worst error in the fit": f"{100 * worst:.0f} %"}
+        )
         for f in left_out:
             told = foretold(cost, values, f)
-            row = {"cost": cost.name, "configuration": cost.of(f), "foretold": f"{told:,.1f} {cost.unit}", "measured": f"{f[cost.measured]:,.1f} {cost.unit}"}
+            row = {
+                "cost": cost.name,
+                "configuration": cost.of(f),
+                "foretold": f"{told:,.1f} {cost.unit}",
+                "measured": f"{f[cost.measured]:,.1f} {cost.unit}",
+            }
             checks.append(row | {"off by": f"{100 * (told / f[cost.measured] - 1):+.0f} %"})
     return f"""## The constants, measured
 
@@ -224,13 +328,17 @@ more cores share the work, other processes do not disturb it. Checkpoints and ex
 Configurations that no constant was fitted to; of the exchange, another number of ranks.
 
 {markdown_table(checks)}
-"""
+"""  # noqa: E501
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, fit and write the page's section."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=COST_PAGE, help="page whose section is rewritten")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cost", description=str(__doc__).partition("\n")[0]
+    )
+    parser.add_argument(
+        "--output", type=Path, default=COST_PAGE, help="page whose section is rewritten"
+    )
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bulkhead-cost-") as name:

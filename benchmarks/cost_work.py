@@ -19,7 +19,9 @@ WARM, STEPS, REPEATS = 2, 8, 3
 
 
 def train(spec_path: Path, out: Path, units: int, batch: int) -> dict[str, Any]:
-    """Processor seconds of a step and an evaluation in one thread, seconds of a checkpoint, with what they should depend on."""
+    """Processor seconds of a step and an evaluation in one thread, seconds of a checkpoint, with
+    what they should depend on.
+    """
     import logging
 
     from benchmarks.loops import OwnLoop
@@ -30,9 +32,23 @@ def train(spec_path: Path, out: Path, units: int, batch: int) -> dict[str, Any]:
     from training.parallel import Parallel
 
     logging.disable(logging.INFO)
-    options = {"epochs": 100_000, "patience": 100_000, "batch_size": batch, "log_every": 20, "threads": 1}
+    options = {
+        "epochs": 100_000,
+        "patience": 100_000,
+        "batch_size": batch,
+        "log_every": 20,
+        "threads": 1,
+    }
     config = variant(
-        read_spec(spec_path), out / "resolved.json", model={"kind": "mlp", "hidden": [units, units], "numeric_embedding": "none", "dropout": 0.0}, train=options
+        read_spec(spec_path),
+        out / "resolved.json",
+        model={
+            "kind": "mlp",
+            "hidden": [units, units],
+            "numeric_embedding": "none",
+            "dropout": 0.0,
+        },
+        train=options,
     )
     trainer = Trainer(read_spec(config), out / "run", Parallel(), StopSignal())
     own = OwnLoop(trainer)

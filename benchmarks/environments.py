@@ -1,4 +1,6 @@
-"""Environments for what Bulkhead is compared with: made once below a cache folder, and used again."""
+"""Environments for what Bulkhead is compared with: made once below a cache folder, and used
+again.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import sysconfig
 from pathlib import Path
 
 
-def environment(folder: Path, packages: tuple[str, ...], constraints: Path | None = None, on_top: bool = False) -> Path:
+def environment(
+    folder: Path, packages: tuple[str, ...], constraints: Path | None = None, on_top: bool = False
+) -> Path:
     """Python of an environment with these packages, made unless it is there.
 
     Args:
@@ -25,10 +29,23 @@ def environment(folder: Path, packages: tuple[str, ...], constraints: Path | Non
         return python
     _run([sys.executable, "-m", "venv", str(folder)])
     if on_top:
-        inside = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+        inside = Path(
+            sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+        )
         (inside / "parent.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     bound = ["-c", str(constraints)] if constraints else []
-    _run([str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *bound, *packages])
+    _run(
+        [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            *bound,
+            *packages,
+        ]
+    )
     done.touch()
     return python
 
@@ -36,4 +53,8 @@ def environment(folder: Path, packages: tuple[str, ...], constraints: Path | Non
 def _run(command: list[str]) -> None:
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
-        raise RuntimeError((made.stderr.strip().splitlines() or [f"{command[0]} ended with {made.returncode}"])[-1][:200])
+        raise RuntimeError(
+            (made.stderr.strip().splitlines() or [f"{command[0]} ended with {made.returncode}"])[
+                -1
+            ][:200]
+        )

@@ -1,12 +1,14 @@
 """Training on a GPU: python -m benchmarks.gpu [--device cpu --small]   (10 minutes on a GPU; exit code 2 where there is none)
 
-Two cases, Bulkhead's loop and a loop written by hand in turns in one process: a table that lies on the device whole, and a
-causal transformer of 124 million parameters in bf16, compiled, with flash attention. For each: rows (tokens) a second, where
-the time of a step goes, how long a checkpoint keeps training waiting, and how often a step waits for the device. Of the
-transformer also the share of the arithmetic that the device could do. Writes its section of docs/benchmarks.md.
+Two cases, Bulkhead's loop and a loop written by hand in turns in one process: a table that lies on
+the device whole, and a causal transformer of 124 million parameters in bf16, compiled, with flash
+attention. For each: rows (tokens) a second, where the time of a step goes, how long a checkpoint
+keeps training waiting, and how often a step waits for the device. Of the transformer also the share
+of the arithmetic that the device could do. Writes its section of docs/benchmarks.md.
 
-`--device cpu --small` runs the same code on small networks in seconds, without compiling; its figures mean nothing.
-"""
+`--device cpu --small` runs the same code on small networks in seconds, without compiling; its
+figures mean nothing.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -40,12 +42,19 @@ from training.parallel import Parallel
 
 PHASES = ("gather", "forward and backward", "clip and gate", "update", "the rest")
 # Dense bf16 arithmetic of a device as its maker states it, in FLOP/s.
-STATED = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "B200": 2250e12}
+STATED = {
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "B200": 2250e12,
+}
 
 
 class Case(NamedTuple):
-    """One measurement. `per_row`: tokens of a row, 1 where rows are counted; `size`: arguments of `data`; `steps` of a turn, and of each
-    measurement of Bulkhead's loop alone.
+    """One measurement. `per_row`: tokens of a row, 1 where rows are counted; `size`: arguments of
+    `data`; `steps` of a turn, and of each measurement of Bulkhead's loop alone.
     """
 
     name: str
@@ -62,24 +71,68 @@ def cases(small: bool) -> tuple[Case, Case]:
     if small:
         text = {"kind": "causal_transformer", "width": 32, "heads": 2, "depth": 2}
         return (
-            Case("table on the device, MLP", prepare, {"rows": 1_000}, {"kind": "mlp", "hidden": [16]}, {"batch_size": 64, "threads": 1}, 1, 2),
-            Case("causal transformer", prepare_texts, {"rows": 40, "context": 32}, text, {"batch_size": 4, "precision": "bf16", "threads": 1}, 32, 2),
+            Case(
+                "table on the device, MLP",
+                prepare,
+                {"rows": 1_000},
+                {"kind": "mlp", "hidden": [16]},
+                {"batch_size": 64, "threads": 1},
+                1,
+                2,
+            ),
+            Case(
+                "causal transformer",
+                prepare_texts,
+                {"rows": 40, "context": 32},
+                text,
+                {"batch_size": 4, "precision": "bf16", "threads": 1},
+                32,
+                2,
+            ),
         )
     half = {"batch_size": 32, "precision": "bf16", "compile": True}
-    text = {"kind": "causal_transformer", "width": 896, "heads": 14, "depth": 13, "dropout": 0.0}  # 13 * 12 * 896² = 125 million
+    text = {
+        "kind": "causal_transformer",
+        "width": 896,
+        "heads": 14,
+        "depth": 13,
+        "dropout": 0.0,
+    }  # 13 * 12 * 896² = 125 million
     return (
-        Case("table on the device, MLP", prepare, {"rows": 2_000_000}, {"kind": "mlp"}, {"batch_size": 8192}, 1, 50),
-        Case("causal transformer", prepare_texts, {"rows": 4_000, "context": 1024, "letters": 4096}, text, half, 1024, 10),
+        Case(
+            "table on the device, MLP",
+            prepare,
+            {"rows": 2_000_000},
+            {"kind": "mlp"},
+            {"batch_size": 8192},
+            1,
+            50,
+        ),
+        Case(
+            "causal transformer",
+            prepare_texts,
+            {"rows": 4_000, "context": 1024, "letters": 4096},
+            text,
+            half,
+            1024,
+            10,
+        ),
     )
 
 
 def flops_per_token(trainer: Trainer, context: int) -> float:
-    """Arithmetic of forward and backward pass for one token: 6 a parameter of a matrix product, and 6 L T W for causal attention.
+    """Arithmetic of forward and backward pass for one token: 6 a parameter of a matrix product, and
+    6 L T W for causal attention.
 
-    Source: Kaplan et al. 2020, arXiv:2001.08361, sec. 2.1, and Dao 2023, arXiv:2307.08691, sec. 4.1 (half of the scores are masked).
+    Source: Kaplan et al. 2020, arXiv:2001.08361, sec. 2.1, and Dao 2023, arXiv:2307.08691, sec. 4.1
+    (half of the scores are masked).
     """
     model = trainer.declaration.model.model_dump()
-    matrices: int = sum(p.numel() for name, p in trainer.model.named_parameters() if p.ndim == 2 and "position" not in name)
+    matrices: int = sum(
+        p.numel()
+        for name, p in trainer.model.named_parameters()
+        if p.ndim == 2 and "position" not in name
+    )
     return 6.0 * matrices + 6.0 * int(model["depth"]) * int(model["width"]) * context
 
 
@@ -96,7 +149,8 @@ def reached_by_a_product(device: torch.device, size: int) -> float:
     return 2.0 * size**3 / float(median(seconds[3:]))
 
 
-# ------------------------------------------------------------------------------------ one case alone
+# ------------------------------------------------------------------------------------ one case
+# alone
 
 
 @contextmanager
@@ -145,7 +199,9 @@ def breakdown(own: OwnLoop, steps: int) -> dict[str, float]:
 
 
 def waits_per_step(own: OwnLoop, steps: int) -> float:
-    """How often a step waits for the device beside the arrival of the gate before it: told by torch on CUDA, else counted by operation."""
+    """How often a step waits for the device beside the arrival of the gate before it: told by torch
+    on CUDA, else counted by operation.
+    """
     if own.trainer.parallel.device.type == "cuda":
         torch.cuda.set_sync_debug_mode("warn")
         with warnings.catch_warnings(record=True) as told:
@@ -160,10 +216,16 @@ def waits_per_step(own: OwnLoop, steps: int) -> float:
 
 def attention(own: OwnLoop) -> str:
     """The attention kernel that a step uses: flash, or what else."""
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (own.trainer.parallel.device.type == "cuda")
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (
+        own.trainer.parallel.device.type == "cuda"
+    )
     with profile(activities=activities) as found:
         own.run(1)
-    names = {event.key for event in found.key_averages() if "attention" in event.key or "flash" in event.key}
+    names = {
+        event.key
+        for event in found.key_averages()
+        if "attention" in event.key or "flash" in event.key
+    }
     return "flash" if any("flash" in name for name in names) else ", ".join(sorted(names)) or "none"
 
 
@@ -181,8 +243,17 @@ def stall(own: OwnLoop) -> float:
 
 def measure(case: Case, folder: Path, parallel: Parallel, rounds: int) -> dict[str, Any]:
     """Everything about one case."""
-    train = {"epochs": 100_000, "patience": 100_000, "log_every": 20, "device": parallel.device.type} | case.train
-    spec = read_spec(variant(case.data(folder, **case.size), folder / "resolved.json", model=case.model, train=train))
+    train = {
+        "epochs": 100_000,
+        "patience": 100_000,
+        "log_every": 20,
+        "device": parallel.device.type,
+    } | case.train
+    spec = read_spec(
+        variant(
+            case.data(folder, **case.size), folder / "resolved.json", model=case.model, train=train
+        )
+    )
     own = OwnLoop(Trainer(spec, folder / "run", parallel, StopSignal()))
     own.trainer.step.ahead = True  # as on a GPU anyway
     hand = HandWritten(spec, parallel, careful=True)
@@ -201,23 +272,37 @@ def measure(case: Case, folder: Path, parallel: Parallel, rounds: int) -> dict[s
     }
     if case.per_row > 1:
         done = rate * flops_per_token(own.trainer, case.per_row)
-        reached = reached_by_a_product(parallel.device, 8192 if parallel.device.type == "cuda" else 256)
-        found |= {"flops": done, "of_product": done / reached, "of_stated": done / stated(parallel.device), "attention": attention(own)}
+        reached = reached_by_a_product(
+            parallel.device, 8192 if parallel.device.type == "cuda" else 256
+        )
+        found |= {
+            "flops": done,
+            "of_product": done / reached,
+            "of_stated": done / stated(parallel.device),
+            "attention": attention(own),
+        }
     return found
 
 
 def stated(device: torch.device) -> float:
     """FLOP/s as the maker states them; NaN where this page does not know the device."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return next((value for key, value in STATED.items() if key in name.replace("-", " ").split()), math.nan)
+    return next(
+        (value for key, value in STATED.items() if key in name.replace("-", " ").split()), math.nan
+    )
 
 
-# ---------------------------------------------------------------------------------------------- page
+# ----------------------------------------------------------------------------------------------
+# page
 
 
 def section(results: list[dict[str, Any]], device: torch.device) -> str:
     """The results as Markdown."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU (small networks: of no meaning)"
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else "the CPU (small networks: of no meaning)"
+    )
     rows = []
     for result in results:
         share = result["of_careful"]
@@ -226,14 +311,22 @@ def section(results: list[dict[str, Any]], device: torch.device) -> str:
                 "": result["case"],
                 "parameters": f"{result['parameters']:,}",
                 "a second": f"{result['rate']:,.0f} {result['unit']}",
-                "of the loop by hand": f"{share['median']:.2f} ({share['low']:.2f} to {share['high']:.2f})",
-                **{f"{part}, ms": f"{result['breakdown'][part]:.2f}" for part in ("whole", *PHASES)},
+                "of the loop by hand": (
+                    f"{share['median']:.2f} ({share['low']:.2f} to {share['high']:.2f})"
+                ),
+                **{
+                    f"{part}, ms": f"{result['breakdown'][part]:.2f}" for part in ("whole", *PHASES)
+                },
                 "waits a step": f"{result['waits']:.2f}",
                 "a checkpoint, s": f"{result['stall']:.2f}",
             }
         )
     text = next(result for result in results if "flops" in result)
-    share = "" if math.isnan(text["of_stated"]) else f", {100 * text['of_stated']:.0f} % of what its maker states"
+    share = (
+        ""
+        if math.isnan(text["of_stated"])
+        else f", {100 * text['of_stated']:.0f} % of what its maker states"
+    )
     return f"""## On a GPU
 
 `python -m benchmarks.gpu` on {name}; {machine()}. The loop by hand has the same network, precision, compilation and fused optimizer, all rows on the device,
@@ -241,12 +334,14 @@ and no deterministic algorithms. Parts of a step are measured with a wait after 
 The transformer does {text["flops"] / 1e12:.2f} TFLOP/s: {100 * text["of_product"]:.0f} % of what a large bf16 matrix product reaches there{share}; attention: {text["attention"]}.
 
 {markdown_table(rows)}
-"""
+"""  # noqa: E501
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure both cases; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="small networks, not compiled")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each loop")
@@ -254,7 +349,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=PAGE, help="page whose section is rewritten")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("benchmarks.gpu needs a CUDA device, and torch finds none here; --device cpu --small runs the same code on the CPU", file=sys.stderr)
+        print(
+            "benchmarks.gpu needs a CUDA device, and torch finds none here; --device cpu --small"
+            " runs the same code on the CPU",
+            file=sys.stderr,
+        )
         return 2
     logging.disable(logging.INFO)
     results = []

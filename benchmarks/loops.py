@@ -1,11 +1,14 @@
-"""Bulkhead's training loop and loops written by hand, taking turns in one process; `benchmarks.throughput` starts it.
+"""Bulkhead's training loop and loops written by hand, taking turns in one process;
+`benchmarks.throughput` starts it.
 
-    torchrun --nproc-per-node R -m benchmarks.loops --config resolved.json --run-dir DIR --out OUT.json [--peers | --alone]
+    torchrun --nproc-per-node R -m benchmarks.loops --config resolved.json --run-dir DIR --out
+    OUT.json [--peers | --alone]
 
-All loops have the same model class, initial weights, optimizer, loss, batch size, threads and rows. `careful` does by
-hand what a step of the trainer is declared to do: shuffled rows, clipping by norm, a schedule. `bare` does less than
-one should: rows as contiguous slices in the order of the file, no clipping, no schedule. With `--peers` those of
-`benchmarks.peers` take turns, too; they do what `careful` does. With `--alone` there is no other than Bulkhead's.
+All loops have the same model class, initial weights, optimizer, loss, batch size, threads and rows.
+`careful` does by hand what a step of the trainer is declared to do: shuffled rows, clipping by
+norm, a schedule. `bare` does less than one should: rows as contiguous slices in the order of the
+file, no clipping, no schedule. With `--peers` those of `benchmarks.peers` take turns, too; they do
+what `careful` does. With `--alone` there is no other than Bulkhead's.
 """
 
 from __future__ import annotations
@@ -25,7 +28,14 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.peers import MeanLoss, Parts, WithAccelerate, WithDataLoader, WithLightning, WithSkorch
+from benchmarks.peers import (
+    MeanLoss,
+    Parts,
+    WithAccelerate,
+    WithDataLoader,
+    WithLightning,
+    WithSkorch,
+)
 from schemas.load import declare
 from schemas.records import RunSpec
 from training.data.sequences import NO_TARGET
@@ -42,18 +52,27 @@ Seconds = dict[str, list[float]]
 
 
 def mean_loss(spec: RunSpec) -> MeanLoss:
-    """The task's loss in one call of torch, mean over a batch: of scores as the network gives them and the label as `in_memory` has it."""
+    """The task's loss in one call of torch, mean over a batch: of scores as the network gives them
+    and the label as `in_memory` has it.
+    """
     kind = spec.declaration["task"]["kind"]
     if kind == "binary":
-        return lambda scores, label: functional.binary_cross_entropy_with_logits(scores.squeeze(1), label)
+        return lambda scores, label: functional.binary_cross_entropy_with_logits(
+            scores.squeeze(1), label
+        )
     if kind == "multiclass":
         return functional.cross_entropy
-    return lambda scores, label: functional.cross_entropy(scores.flatten(0, 1), label.flatten(), ignore_index=NO_TARGET)
+    return lambda scores, label: functional.cross_entropy(
+        scores.flatten(0, 1), label.flatten(), ignore_index=NO_TARGET
+    )
 
 
 def in_memory(spec: RunSpec) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Inputs and label of the train side as tensors of their own."""
-    tensors = {name: torch.from_numpy(array.copy()) for name, array in load_arrays(spec.arrays.train).items()}
+    tensors = {
+        name: torch.from_numpy(array.copy())
+        for name, array in load_arrays(spec.arrays.train).items()
+    }
     label = tensors.pop("label")
     return tensors, label.float() if spec.declaration["task"]["kind"] == "binary" else label.long()
 
@@ -71,15 +90,25 @@ class HandWritten:
         declaration = declare(spec.declaration)
         inputs, label = in_memory(spec)
         self.device = parallel.device
-        self.inputs, self.label = {name: tensor.to(self.device) for name, tensor in inputs.items()}, label.to(self.device)
-        self.loss, self.careful, self.rank, self.ranks = mean_loss(spec), careful, parallel.rank, parallel.world_size
+        self.inputs, self.label = (
+            {name: tensor.to(self.device) for name, tensor in inputs.items()},
+            label.to(self.device),
+        )
+        self.loss, self.careful, self.rank, self.ranks = (
+            mean_loss(spec),
+            careful,
+            parallel.rank,
+            parallel.world_size,
+        )
         self.batch, self.clip_at = declaration.train.batch_size, declaration.train.clip_at
         self.half = declaration.train.precision == "bf16"
         model = build_model(declaration, spec.statistics).to(self.device)
         called = torch.compile(model, dynamic=False) if declaration.train.compile else model
         self.model: nn.Module = DistributedDataParallel(model) if self.ranks > 1 else called
         self.optimizer = make_optimizer(declaration.optimizer, model)
-        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, declaration.train.epochs * (len(self.label) // self.batch))
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+            self.optimizer, declaration.train.epochs * (len(self.label) // self.batch)
+        )
         self._shuffle()
 
     def _shuffle(self) -> None:
@@ -90,7 +119,10 @@ class HandWritten:
         for _ in range(steps):
             if self.position + self.batch > len(self.label):
                 self._shuffle()
-            begin, end = (self.position + part * self.batch // self.ranks for part in (self.rank, self.rank + 1))
+            begin, end = (
+                self.position + part * self.batch // self.ranks
+                for part in (self.rank, self.rank + 1)
+            )
             self.position += self.batch
             self._step(self.order[begin:end] if self.careful else slice(begin, end))
 
@@ -107,7 +139,9 @@ class HandWritten:
 
 
 def peer_loops(spec: RunSpec, parallel: Parallel) -> dict[str, Segment]:
-    """The peers' loops; with several ranks only DataLoaders', for the others launch ranks themselves."""
+    """The peers' loops; with several ranks only DataLoaders', for the others launch ranks
+    themselves.
+    """
     declaration = declare(spec.declaration)
     inputs, label = in_memory(spec)
     train = declaration.train
@@ -116,12 +150,26 @@ def peer_loops(spec: RunSpec, parallel: Parallel) -> dict[str, Segment]:
         model = build_model(declaration, spec.statistics)
         horizon = train.epochs * (len(label) // train.batch_size)
         return Parts(
-            model, lambda network: make_optimizer(declaration.optimizer, network), inputs, label, mean_loss(spec), train.batch_size, train.clip_at, horizon
+            model,
+            lambda network: make_optimizer(declaration.optimizer, network),
+            inputs,
+            label,
+            mean_loss(spec),
+            train.batch_size,
+            train.clip_at,
+            horizon,
         )
 
-    loops: dict[str, Segment] = {f"DataLoader, {workers} workers": WithDataLoader(parts(), parallel, workers).run for workers in (0, 2)}
+    loops: dict[str, Segment] = {
+        f"DataLoader, {workers} workers": WithDataLoader(parts(), parallel, workers).run
+        for workers in (0, 2)
+    }
     if parallel.world_size == 1:
-        loops |= {"Lightning": WithLightning(parts()).run, "Accelerate": WithAccelerate(parts()).run, "skorch": WithSkorch(parts()).run}
+        loops |= {
+            "Lightning": WithLightning(parts()).run,
+            "Accelerate": WithAccelerate(parts()).run,
+            "skorch": WithSkorch(parts()).run,
+        }
     return loops
 
 
@@ -130,7 +178,9 @@ class OwnLoop:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        trainer.state.best_metric = math.inf  # an evaluation then saves nothing: what is saved is saved, and timed, here
+        trainer.state.best_metric = (
+            math.inf
+        )  # an evaluation then saves nothing: what is saved is saved, and timed, here
 
     def run(self, steps: int) -> None:
         """So many optimizer steps, wherever in an epoch."""
@@ -158,7 +208,9 @@ def together(parallel: Parallel) -> None:
 
 
 def exchange(numbers: int, parallel: Parallel) -> float:
-    """Seconds that the ranks take to add as many float32 numbers as the network has parameters: the median of twenty. Collective."""
+    """Seconds that the ranks take to add as many float32 numbers as the network has parameters: the
+    median of twenty. Collective.
+    """
     tensor, seconds = torch.zeros(numbers), []
     for _ in range(20):
         parallel.barrier()
@@ -169,11 +221,14 @@ def exchange(numbers: int, parallel: Parallel) -> float:
 
 
 def take_turns(loops: dict[str, Segment], rounds: int, steps: int, parallel: Parallel) -> Seconds:
-    """Seconds of each loop's segment in each round; the order turns round from one round to the next."""
+    """Seconds of each loop's segment in each round; the order turns round from one round to the
+    next.
+    """
     seconds: Seconds = {name: [] for name in loops}
     for number in range(rounds + 1):
         for name in list(loops)[:: 1 if number % 2 else -1]:
-            # Deterministic algorithms are part of Bulkhead's promise and cost; a loop written by hand runs without them.
+            # Deterministic algorithms are part of Bulkhead's promise and cost; a loop written by
+            # hand runs without them.
             torch.use_deterministic_algorithms(name == "bulkhead")
             together(parallel)
             begun = time.perf_counter()
@@ -185,7 +240,9 @@ def take_turns(loops: dict[str, Segment], rounds: int, steps: int, parallel: Par
 
 
 def epochs(own: OwnLoop, pairs: int, parallel: Parallel) -> Seconds:
-    """Seconds of epochs `with` and `without` a checkpoint at their end, in turns, and of the `save` alone."""
+    """Seconds of epochs `with` and `without` a checkpoint at their end, in turns, and of the `save`
+    alone.
+    """
     seconds: Seconds = {"with": [], "without": [], "save": []}
     torch.use_deterministic_algorithms(True)
     for number in range(pairs):
@@ -203,7 +260,10 @@ def epochs(own: OwnLoop, pairs: int, parallel: Parallel) -> Seconds:
 
 def main() -> None:
     """One rank of the measurement."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.loops", description="Measure one case; normally started by benchmarks.throughput.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.loops",
+        description="Measure one case; normally started by benchmarks.throughput.",
+    )
     for name in ("--config", "--run-dir", "--out"):
         parser.add_argument(name, type=Path, required=True)
     for name, default in (("--rounds", 30), ("--steps", 10), ("--pairs", 0)):
@@ -217,9 +277,15 @@ def main() -> None:
         own = OwnLoop(Trainer(spec, options.run_dir, parallel, StopSignal()))
         loops: dict[str, Segment] = {"bulkhead": own.run}
         if not options.alone:
-            loops |= {"careful": HandWritten(spec, parallel, True).run, "bare": HandWritten(spec, parallel, False).run}
+            loops |= {
+                "careful": HandWritten(spec, parallel, True).run,
+                "bare": HandWritten(spec, parallel, False).run,
+            }
         loops |= peer_loops(spec, parallel) if options.peers else {}
-        found: dict[str, Any] = {"segments": take_turns(loops, options.rounds, options.steps, parallel), "epochs": epochs(own, options.pairs, parallel)}
+        found: dict[str, Any] = {
+            "segments": take_turns(loops, options.rounds, options.steps, parallel),
+            "epochs": epochs(own, options.pairs, parallel),
+        }
         found["exchange"] = exchange(own.trainer.num_parameters, parallel)
         if parallel.is_main:
             options.out.write_text(json.dumps(found))

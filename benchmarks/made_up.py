@@ -1,4 +1,6 @@
-"""Made-up tables, images and texts that favour no loop, prepared by the real data pipeline: the runs that benchmarks train."""
+"""Made-up tables, images and texts that favour no loop, prepared by the real data pipeline: the
+runs that benchmarks train.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,22 @@ LEVELS = (4, 12, 60, 400)  # of the categorical columns
 
 
 def write_table(path: Path, rows: int, seed: int = 0, numeric_columns: int = NUMERIC) -> Path:
-    """A Parquet file with an id, 30 (at least 6) numeric and 4 categorical columns, and a label that depends on some of them."""
+    """A Parquet file with an id, 30 (at least 6) numeric and 4 categorical columns, and a label
+    that depends on some of them.
+    """
     rng = np.random.default_rng(seed)
     numeric = rng.normal(size=(rows, numeric_columns))
     codes = [rng.integers(0, levels, rows) for levels in LEVELS]
-    signal = numeric[:, :5].sum(axis=1) + np.sin(3 * numeric[:, 5]) + 0.5 * (codes[1] % 3) + rng.normal(size=rows)
-    columns: dict[str, Any] = {"row": np.arange(rows), "y": (signal > np.median(signal)).astype(np.int64)}
+    signal = (
+        numeric[:, :5].sum(axis=1)
+        + np.sin(3 * numeric[:, 5])
+        + 0.5 * (codes[1] % 3)
+        + rng.normal(size=rows)
+    )
+    columns: dict[str, Any] = {
+        "row": np.arange(rows),
+        "y": (signal > np.median(signal)).astype(np.int64),
+    }
     columns |= {f"x{i}": numeric[:, i] for i in range(numeric_columns)}
     columns |= {f"c{i}": np.char.add("v", code.astype(str)) for i, code in enumerate(codes)}
     pq.write_table(pa.table(columns), path)
@@ -37,7 +49,9 @@ def write_table(path: Path, rows: int, seed: int = 0, numeric_columns: int = NUM
 
 
 def write_images(path: Path, rows: int, seed: int = 0) -> Path:
-    """A Parquet file with an id, grey images of 28 x 28 and one of ten labels, the place of a bright stripe."""
+    """A Parquet file with an id, grey images of 28 x 28 and one of ten labels, the place of a
+    bright stripe.
+    """
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 10, rows)
     pixels = rng.integers(0, 120, (rows, 28, 28), dtype=np.uint8)
@@ -48,7 +62,9 @@ def write_images(path: Path, rows: int, seed: int = 0) -> Path:
 
 
 def write_texts(path: Path, rows: int, seed: int = 0, letters: int = 400) -> Path:
-    """A Parquet file with an id and texts of 400 letters, of which each depends on the one before."""
+    """A Parquet file with an id and texts of 400 letters, of which each depends on the one
+    before.
+    """
     rng = np.random.default_rng(seed)
     steps = rng.integers(1, 4, (rows, letters)).cumsum(axis=1) % 26
     texts = [line.tobytes().decode() for line in (steps + 97).astype(np.uint8)]
@@ -57,7 +73,9 @@ def write_texts(path: Path, rows: int, seed: int = 0, letters: int = 400) -> Pat
 
 
 def prepare(folder: Path, rows: int, numeric_columns: int = NUMERIC) -> RunSpec:
-    """A run over `rows` rows of a table whose arrays lie below the folder; `variant` replaces sections of its declaration."""
+    """A run over `rows` rows of a table whose arrays lie below the folder; `variant` replaces
+    sections of its declaration.
+    """
     table = write_table(folder / "table.parquet", rows, numeric_columns=numeric_columns)
     return _prepared(folder, table, {"columns": COLUMNS}, {"kind": "binary"})
 
@@ -65,29 +83,59 @@ def prepare(folder: Path, rows: int, numeric_columns: int = NUMERIC) -> RunSpec:
 def prepare_images(folder: Path, rows: int) -> RunSpec:
     """A run over `rows` images."""
     columns = {"row": "id", "y": "label", "image": {"kind": "tensor", "shape": [28, 28]}}
-    return _prepared(folder, write_images(folder / "images.parquet", rows), {"columns": columns}, {"kind": "multiclass"})
+    return _prepared(
+        folder,
+        write_images(folder / "images.parquet", rows),
+        {"columns": columns},
+        {"kind": "multiclass"},
+    )
 
 
 def prepare_texts(folder: Path, rows: int, context: int = 128, letters: int = 400) -> RunSpec:
     """A run over `rows` texts, cut into sequences of 128 letters."""
     tokens = {"tokenizer": "character", "context": context, "packing": "windows"}
     return _prepared(
-        folder, write_texts(folder / "texts.parquet", rows, letters=letters), {"columns": {"row": "id", "text": "text"}}, {"kind": "causal_lm"}, tokens=tokens
+        folder,
+        write_texts(folder / "texts.parquet", rows, letters=letters),
+        {"columns": {"row": "id", "text": "text"}},
+        {"kind": "causal_lm"},
+        tokens=tokens,
     )
 
 
-def _prepared(folder: Path, path: Path, data: dict[str, Any], task: dict[str, Any], **sections: Any) -> RunSpec:
-    tree = {"name": "benchmark", "data": {"uri": str(path)} | data, "task": task, "split": {"kind": "random"}} | sections
+def _prepared(
+    folder: Path, path: Path, data: dict[str, Any], task: dict[str, Any], **sections: Any
+) -> RunSpec:
+    tree = {
+        "name": "benchmark",
+        "data": {"uri": str(path)} | data,
+        "task": task,
+        "split": {"kind": "random"},
+    } | sections
     declaration = declare(tree)
     validated = validate(fingerprint(declaration.data), declaration, folder / "validated")
     sides = split(validated, declaration, folder / "split", folder / "ledger")
     statistics = fit(sides.train, validated.spec, declaration)
     arrays = materialise(sides, validated, statistics, declaration, folder / "arrays")
-    return RunSpec(run_id="benchmark", name="benchmark", declaration=tree, spec=validated.spec, statistics=statistics, arrays=arrays)
+    return RunSpec(
+        run_id="benchmark",
+        name="benchmark",
+        declaration=tree,
+        spec=validated.spec,
+        statistics=statistics,
+        arrays=arrays,
+    )
 
 
 def variant(spec: RunSpec, path: Path, **sections: Any) -> Path:
-    """The run with sections of its declaration replaced, as a file that `training.main` could read."""
+    """The run with sections of its declaration replaced, as a file that `training.main`
+    could read.
+    """
     declaration = declare(spec.declaration | sections)
-    write_atomic(path, spec.model_copy(update={"declaration": declaration.model_dump(mode="json", by_alias=True)}).model_dump_json())
+    write_atomic(
+        path,
+        spec.model_copy(
+            update={"declaration": declaration.model_dump(mode="json", by_alias=True)}
+        ).model_dump_json(),
+    )
     return path

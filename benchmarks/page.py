@@ -1,4 +1,6 @@
-"""The pages of figures: each benchmark rewrites its own section and leaves the others as they were."""
+"""The pages of figures: each benchmark rewrites its own section and leaves the others as
+they were.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ HEAD = """# Benchmarks
 Every figure below is written by the command that its section names. Loops and programs that are compared take turns in
 one run, so that whatever else the machine does meets all of them; ratios are medians over the turns. What leaks are found, and
 how often there is a false alarm: [benchmarks-leaks.md](benchmarks-leaks.md).
-"""
+"""  # noqa: E501
 
 
 def write_section(name: str, text: str, page: Path = PAGE, head: str = HEAD) -> None:
@@ -66,6 +68,14 @@ def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
 def machine() -> str:
     """What the figures were measured on, in a few words."""
     model = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine()
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
     )
-    return f"{os.cpu_count()} cores of {model}, Python {platform.python_version()}, torch {torch.__version__}"
+    return (
+        f"{os.cpu_count()} cores of {model}, Python {platform.python_version()}, torch"
+        f" {torch.__version__}"
+    )

@@ -1,7 +1,9 @@
-"""What a user would train with instead: torch's DataLoader, Lightning, Accelerate and skorch, with the same model, rows, optimizer and clipping.
+"""What a user would train with instead: torch's DataLoader, Lightning, Accelerate and skorch, with
+the same model, rows, optimizer and clipping.
 
-Each is used as its documentation shows, and gives a segment of so many optimizer steps at a time. Lightning and skorch own
-their loop; theirs runs in a greenlet, which hands over in the callback at the end of a batch.
+Each is used as its documentation shows, and gives a segment of so many optimizer steps at a time.
+Lightning and skorch own their loop; theirs runs in a greenlet, which hands over in the callback at
+the end of a batch.
 """
 
 from __future__ import annotations
@@ -36,7 +38,12 @@ def peers(home: Path) -> Path:
     Raises:
         RuntimeError: the peers cannot be installed here.
     """
-    return environment(home / "-".join(name.replace("==", "-") for name in PACKAGES), PACKAGES, CONSTRAINTS, on_top=True)
+    return environment(
+        home / "-".join(name.replace("==", "-") for name in PACKAGES),
+        PACKAGES,
+        CONSTRAINTS,
+        on_top=True,
+    )
 
 
 class Rows(Dataset[Batch]):
@@ -53,7 +60,8 @@ class Rows(Dataset[Batch]):
 
 
 class Parts:
-    """What every peer trains with: its own copy of the network, its optimizer and schedule, the rows and the loss.
+    """What every peer trains with: its own copy of the network, its optimizer and schedule, the
+    rows and the loss.
 
     Args:
         model: with its initial weights.
@@ -76,7 +84,13 @@ class Parts:
         clip_at: float,
         horizon: int,
     ) -> None:
-        self.model, self.make_optimizer, self.inputs, self.label, self.loss = model, make_optimizer, inputs, label, loss
+        self.model, self.make_optimizer, self.inputs, self.label, self.loss = (
+            model,
+            make_optimizer,
+            inputs,
+            label,
+            loss,
+        )
         self.batch_size, self.clip_at, self.horizon = batch_size, clip_at, horizon
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
@@ -87,9 +101,17 @@ class Parts:
         """Shuffled, without the last, smaller batch."""
         ranks = parallel.world_size if parallel else 1
         rows = Rows(self.inputs, self.label)
-        sampler: Any = DistributedSampler(rows, ranks, parallel.rank) if parallel and ranks > 1 else None
+        sampler: Any = (
+            DistributedSampler(rows, ranks, parallel.rank) if parallel and ranks > 1 else None
+        )
         return DataLoader(
-            rows, self.batch_size // ranks, shuffle=sampler is None, sampler=sampler, drop_last=True, num_workers=workers, persistent_workers=workers > 0
+            rows,
+            self.batch_size // ranks,
+            shuffle=sampler is None,
+            sampler=sampler,
+            drop_last=True,
+            num_workers=workers,
+            persistent_workers=workers > 0,
         )
 
 
@@ -98,7 +120,9 @@ class WithDataLoader:
 
     def __init__(self, parts: Parts, parallel: Parallel, workers: int) -> None:
         self.parts = parts
-        self.model = DistributedDataParallel(parts.model) if parallel.world_size > 1 else parts.model
+        self.model = (
+            DistributedDataParallel(parts.model) if parallel.world_size > 1 else parts.model
+        )
         self.optimizer = parts.make_optimizer(parts.model)
         self.schedule = parts.schedule(self.optimizer)
         self.batches = _endless(parts.loader(workers, parallel))
@@ -122,7 +146,9 @@ class WithAccelerate:
 
         self.parts, self.accelerator = parts, Accelerator(cpu=True)
         optimizer = parts.make_optimizer(parts.model)
-        self.model, self.optimizer, loader, self.schedule = self.accelerator.prepare(parts.model, optimizer, parts.loader(), parts.schedule(optimizer))
+        self.model, self.optimizer, loader, self.schedule = self.accelerator.prepare(
+            parts.model, optimizer, parts.loader(), parts.schedule(optimizer)
+        )
         self.batches = _endless(loader)
 
     def run(self, steps: int) -> None:
@@ -142,7 +168,9 @@ def _endless(loader: Any) -> Iterator[Batch]:
 
 
 class HandingOver:
-    """A loop that belongs to a library, run a segment at a time; the library's callback calls `batch_ended`."""
+    """A loop that belongs to a library, run a segment at a time; the library's callback calls
+    `batch_ended`.
+    """
 
     def __init__(self) -> None:
         self.left = 0
@@ -185,14 +213,26 @@ class WithLightning(HandingOver):
 
             def configure_optimizers(self) -> Any:
                 optimizer = parts.make_optimizer(self.model)
-                return {"optimizer": optimizer, "lr_scheduler": {"scheduler": parts.schedule(optimizer), "interval": "step"}}
+                return {
+                    "optimizer": optimizer,
+                    "lr_scheduler": {"scheduler": parts.schedule(optimizer), "interval": "step"},
+                }
 
         class Turns(lightning.Callback):
             def on_train_batch_end(callback, *_: Any) -> None:
                 self.batch_ended()
 
-        quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-        self.trainer = lightning.Trainer(accelerator="cpu", devices=1, max_epochs=FOREVER, gradient_clip_val=parts.clip_at, callbacks=[Turns()], **quiet)
+        quiet: dict[str, Any] = dict.fromkeys(
+            ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+        )
+        self.trainer = lightning.Trainer(
+            accelerator="cpu",
+            devices=1,
+            max_epochs=FOREVER,
+            gradient_clip_val=parts.clip_at,
+            callbacks=[Turns()],
+            **quiet,
+        )
         self.module, self.parts = Module(), parts
 
     def fit(self) -> None:
@@ -226,7 +266,9 @@ class WithSkorch(HandingOver):
                 self.batch_ended()
 
         clipping = GradientNormClipping(parts.clip_at)
-        schedule = LRScheduler(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=parts.horizon, step_every="batch")
+        schedule = LRScheduler(
+            torch.optim.lr_scheduler.CosineAnnealingLR, T_max=parts.horizon, step_every="batch"
+        )
         self.net = NeuralNet(
             Keywords(),
             MeanOverBatch,

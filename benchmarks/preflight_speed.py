@@ -2,9 +2,10 @@
 
     python -m benchmarks.preflight_speed
 
-Each model with its defaults, in a process of its own, on made-up rows: a table of 30 numeric and 4 categorical columns, images of
-28 x 28, texts in sequences of 128 letters. Start of torch's compiler included. Exit code 0 where each stays below ten seconds. How long
-a plain Python loop takes is told beside it: machines differ by more than versions of preflight do.
+Each model with its defaults, in a process of its own, on made-up rows: a table of 30 numeric and 4
+categorical columns, images of 28 x 28, texts in sequences of 128 letters. Start of torch's compiler
+included. Exit code 0 where each stays below ten seconds. How long a plain Python loop takes is told
+beside it: machines differ by more than versions of preflight do.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def main() -> int:
             folder.mkdir()
             run = made(folder, ROWS)
             for kind in kinds:
-                declared = run.model_copy(update={"declaration": run.declaration | {"model": {"kind": kind}}})
+                declared = run.model_copy(
+                    update={"declaration": run.declaration | {"model": {"kind": kind}}}
+                )
                 with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
                     seconds = alone.submit(seconds_of, declared).result()
                 print(f"{kind:20}{seconds:5.1f} s", flush=True)

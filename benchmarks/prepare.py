@@ -1,9 +1,13 @@
-"""Preparation against pandas with scikit-learn, against Polars, both written by hand, and against a bare scan of the file.
+"""Preparation against pandas with scikit-learn, against Polars, both written by hand, and against a
+bare scan of the file.
 
-    python -m benchmarks.prepare [--rows 200000 1000000] [--rounds 3] [--full] [--page docs/benchmarks.md]
+    python -m benchmarks.prepare [--rows 200000 1000000] [--rounds 3] [--full] [--page
+    docs/benchmarks.md]
 
-Each tool prepares the same generated table in a process of its own, in turns; peers are installed into an environment of
-their own. Time by the clock and CPU seconds are compared: a shared machine leaves the one to chance, and threads that share a core lengthen the other. `--full` is 1, 10 and 50 million rows, once.
+Each tool prepares the same generated table in a process of its own, in turns; peers are installed
+into an environment of their own. Time by the clock and CPU seconds are compared: a shared machine
+leaves the one to chance, and threads that share a core lengthen the other. `--full` is 1, 10 and 50
+million rows, once.
 """
 
 from __future__ import annotations
@@ -25,7 +29,11 @@ from benchmarks.preparation.rows import write_rows
 PEERS = Path(__file__).parent / "preparation" / "peers"
 PACKAGES = ("pandas==3.1.1", "scikit-learn==1.9.0", "polars==1.35.2", "pyarrow==25.0.1")
 ALIKE, WHOLE = "Bulkhead, the same checks", "Bulkhead, all checks"
-SCAN, PANDAS, POLARS = "bare scan of the Parquet file", "pandas + scikit-learn by hand", "Polars by hand"
+SCAN, PANDAS, POLARS = (
+    "bare scan of the Parquet file",
+    "pandas + scikit-learn by hand",
+    "Polars by hand",
+)
 FULL, SHORT = (1_000_000, 10_000_000, 50_000_000), (200_000, 1_000_000)
 
 
@@ -41,7 +49,11 @@ def commands(python: Path) -> dict[str, tuple[list[str], list[str]]]:
     """How each tool is started, and what follows table and folder."""
     ours = [sys.executable, "-m", "benchmarks.preparation.ours"]
     scripts = {SCAN: "scan.py", PANDAS: "pandas_sklearn.py", POLARS: "polars_by_hand.py"}
-    return {WHOLE: (ours, []), ALIKE: (ours, ["--alike"]), **{tool: ([str(python), str(PEERS / script)], []) for tool, script in scripts.items()}}
+    return {
+        WHOLE: (ours, []),
+        ALIKE: (ours, ["--alike"]),
+        **{tool: ([str(python), str(PEERS / script)], []) for tool, script in scripts.items()},
+    }
 
 
 def measure(rows: int, rounds: int, python: Path, folder: Path) -> list[Run]:
@@ -50,11 +62,14 @@ def measure(rows: int, rounds: int, python: Path, folder: Path) -> list[Run]:
     for number in range(rounds):
         for tool, (command, more) in commands(python).items():
             with tempfile.TemporaryDirectory(dir=folder) as out:
-                peak = sampled([*command, str(source), out, *more], dict(os.environ), folder / "log")
+                peak = sampled(
+                    [*command, str(source), out, *more], dict(os.environ), folder / "log"
+                )
             if not peak.ended_well:
                 raise SystemExit(f"{tool}: {(folder / 'log').read_text()[-2000:]}")
             print(
-                f"{rows:>11,} rows, round {number + 1}: {tool:<32} {peak.cpu_seconds:7.1f} CPU s {peak.seconds:7.1f} s {peak.anonymous / 1e6:7,.0f} MB",
+                f"{rows:>11,} rows, round {number + 1}: {tool:<32} {peak.cpu_seconds:7.1f} CPU s"
+                f" {peak.seconds:7.1f} s {peak.anonymous / 1e6:7,.0f} MB",
                 flush=True,
             )
             found.append(Run(tool, rows, peak))
@@ -69,7 +84,10 @@ def exponent(sizes: list[int], seconds: list[float]) -> float:
     """
     xs, ys = [math.log(n) for n in sizes], [math.log(s) for s in seconds]
     x, y = sum(xs) / len(xs), sum(ys) / len(ys)
-    return round(sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs), 3)
+    return round(
+        sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs),
+        3,
+    )
 
 
 def section(runs: list[Run], rounds: int) -> str:
@@ -77,10 +95,25 @@ def section(runs: list[Run], rounds: int) -> str:
     sizes = sorted({run.rows for run in runs})
     parts = ["## Preparation", _how(rounds)]
     for rows in sizes:
-        parts += [f"{rows:,} rows:", markdown_table(_compared([run for run in runs if run.rows == rows]))]
+        parts += [
+            f"{rows:,} rows:",
+            markdown_table(_compared([run for run in runs if run.rows == rows])),
+        ]
     if len(sizes) > 1:
-        grown = [{"tool": tool, "exponent": f"{exponent(sizes, [_cpu(runs, tool, rows) for rows in sizes]):.2f}"} for tool in (WHOLE, ALIKE, PANDAS, POLARS)]
-        parts += [f"Growth of CPU seconds from {sizes[0]:,} to {sizes[-1]:,} rows, start-up included (1: as rows grow):", markdown_table(grown)]
+        grown = [
+            {
+                "tool": tool,
+                "exponent": f"{exponent(sizes, [_cpu(runs, tool, rows) for rows in sizes]):.2f}",
+            }
+            for tool in (WHOLE, ALIKE, PANDAS, POLARS)
+        ]
+        parts += [
+            (
+                f"Growth of CPU seconds from {sizes[0]:,} to {sizes[-1]:,} rows, start-up included"
+                " (1: as rows grow):"
+            ),
+            markdown_table(grown),
+        ]
     return "\n\n".join(parts)
 
 
@@ -96,7 +129,11 @@ def _compared(runs: list[Run]) -> list[dict[str, str]]:
     """A line for each tool over one table."""
     rows, lines = runs[0].rows, []
     for tool in (WHOLE, ALIKE, PANDAS, POLARS, SCAN):
-        peaks, seconds, wall = [run.peak for run in runs if run.tool == tool], _cpu(runs, tool, rows), _wall(runs, tool, rows)
+        peaks, seconds, wall = (
+            [run.peak for run in runs if run.tool == tool],
+            _cpu(runs, tool, rows),
+            _wall(runs, tool, rows),
+        )
         lines.append(
             {
                 "tool": tool,
@@ -114,21 +151,37 @@ def _compared(runs: list[Run]) -> list[dict[str, str]]:
 
 def _how(rounds: int) -> str:
     return (
-        f"`python -m benchmarks.prepare` on {machine()}: {rounds} round{'s'[: rounds > 1]} in turns, medians; start-up and imports are included. 20 numeric and 5 categorical "
-        "columns, id, group, time and label. All check nulls, finite numbers, unique ids, two classes, ids, groups and equal rows across sides; "
-        "split by group, fit on train, standardise, fill, encode, write `.npy`. Only Bulkhead also writes the typed table and each side as files "
-        "with digests in an order of their own, and asserts on those files that they are disjoint; “all checks” adds the checks of docs/leaks.md and the poison test."
+        f"`python -m benchmarks.prepare` on {machine()}: {rounds} round{'s'[: rounds > 1]} in"
+        " turns, medians; start-up and imports are included. 20 numeric and 5 categorical columns,"
+        " id, group, time and label. All check nulls, finite numbers, unique ids, two classes,"
+        " ids, groups and equal rows across sides; split by group, fit on train, standardise,"
+        " fill, encode, write `.npy`. Only Bulkhead also writes the typed table and each side as"
+        " files with digests in an order of their own, and asserts on those files that they are"
+        " disjoint; “all checks” adds the checks of docs/leaks.md and the poison test."
     )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, and rewrite the section of the page; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.prepare", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.prepare", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=SHORT)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--full", action="store_true", help="1, 10 and 50 million rows, one round (hours on a busy machine)")
-    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "bulkhead-bench" / "prepare", help="the peers' environment")
-    parser.add_argument("--folder", type=Path, help="where tables are written (default: a temporary folder)")
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="1, 10 and 50 million rows, one round (hours on a busy machine)",
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=Path.home() / ".cache" / "bulkhead-bench" / "prepare",
+        help="the peers' environment",
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where tables are written (default: a temporary folder)"
+    )
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args(arguments)
     sizes, rounds = (FULL, 1) if options.full else (tuple(options.rows), options.rounds)

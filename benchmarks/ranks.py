@@ -1,11 +1,12 @@
 """What more ranks cost on one machine, and why: python -m benchmarks.ranks [--rounds 3]   (under 4 minutes on 2 cores)
 
-Ways to make the same steps take turns, each in processes of its own: one process with a part of the batch on one core; as many
-such processes as there are ranks, which know nothing of each other; the ranks, which exchange gradients; and one process with
-the whole batch on all cores. The second less the first is what processes take from each other (cores, memory, caches, clock);
-the third less the second is what ranks exchange and wait for each other. Beside it stands how long the exchange takes where
-nothing else is done. Writes its section of docs/benchmarks.md.
-"""
+Ways to make the same steps take turns, each in processes of its own: one process with a part of the
+batch on one core; as many such processes as there are ranks, which know nothing of each other; the
+ranks, which exchange gradients; and one process with the whole batch on all cores. The second less
+the first is what processes take from each other (cores, memory, caches, clock); the third less the
+second is what ranks exchange and wait for each other. Beside it stands how long the exchange takes
+where nothing else is done. Writes its section of docs/benchmarks.md.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ BATCH, SEGMENTS, STEPS = 1024, 8, 8
 
 
 class Way(NamedTuple):
-    """`processes` that know nothing of each other, `ranks` of each, and a process's `share` of the batch; `threads` of each rank."""
+    """`processes` that know nothing of each other, `ranks` of each, and a process's `share` of the
+    batch; `threads` of each rank.
+    """
 
     processes: int
     ranks: int
@@ -57,21 +60,50 @@ class Turn(NamedTuple):
 def take_turn(way: str, spec: RunSpec, folder: Path) -> Turn:
     """Median over the segments; of the slowest, where there are several processes."""
     found = WAYS[way]
-    train = {"epochs": 100_000, "batch_size": int(BATCH * found.share), "patience": 100_000, "ranks": found.ranks}
+    train = {
+        "epochs": 100_000,
+        "batch_size": int(BATCH * found.share),
+        "patience": 100_000,
+        "ranks": found.ranks,
+    }
     running = []
     for number in range(found.processes):
         own = folder / f"{way} {number}".replace(" ", "-")
         own.mkdir(exist_ok=True)
         config = variant(spec, own / "resolved.json", model={"kind": "mlp"}, train=train)
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(found.ranks), "-m", "benchmarks.loops", "--alone"]
-        options = {"--config": config, "--run-dir": own / "run", "--out": own / "out.json", "--rounds": SEGMENTS, "--steps": STEPS}
+        launch = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(found.ranks),
+            "-m",
+            "benchmarks.loops",
+            "--alone",
+        ]
+        options = {
+            "--config": config,
+            "--run-dir": own / "run",
+            "--out": own / "out.json",
+            "--rounds": SEGMENTS,
+            "--steps": STEPS,
+        }
         command = [*launch, *(str(part) for pair in options.items() for part in pair)]
-        running.append((subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": str(found.threads)}), own / "out.json"))
+        running.append(
+            (
+                subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": str(found.threads)}),
+                own / "out.json",
+            )
+        )
     codes = [process.wait() for process, _ in running]
     if any(codes):
         raise RuntimeError(f"{way}: a process failed; see above")
     outs = [json.loads(out.read_text()) for _, out in running]
-    return Turn(max(median(out["segments"]["bulkhead"]) for out in outs) / STEPS, max(out["exchange"] for out in outs))
+    return Turn(
+        max(median(out["segments"]["bulkhead"]) for out in outs) / STEPS,
+        max(out["exchange"] for out in outs),
+    )
 
 
 def explained(found: dict[str, list[Turn]], alone: str, beside: str, ranks: str) -> str:
@@ -80,8 +112,10 @@ def explained(found: dict[str, list[Turn]], alone: str, beside: str, ranks: str)
     shared, whole = ratio(steps(found[beside]), one) - 1, ratio(steps(found[ranks]), one)
     sent = median(turn.exchange / turn.step for turn in found[ranks])
     return (
-        f"{ranks[0].upper()}{ranks[1:]}: what processes take from each other adds {100 * shared:.0f} % to a step; exchanging gradients and waiting for "
-        f"each other adds {100 * (whole - 1 - shared):.0f} %. Adding a gradient over the ranks, with nothing else to do, takes {100 * sent:.0f} % of such a step."
+        f"{ranks[0].upper()}{ranks[1:]}: what processes take from each other adds"
+        f" {100 * shared:.0f} % to a step; exchanging gradients and waiting for each other adds"
+        f" {100 * (whole - 1 - shared):.0f} %. Adding a gradient over the ranks, with nothing else"
+        f" to do, takes {100 * sent:.0f} % of such a step."
     )
 
 
@@ -93,7 +127,11 @@ def section(found: dict[str, list[Turn]]) -> str:
             "": way,
             "ms a step": f"{1000 * median(steps(turns)):.1f}",
             "of half the batch": f"{ratio(steps(turns), one):.2f}",
-            "the exchange alone, ms": f"{1000 * median(turn.exchange for turn in turns):.2f}" if WAYS[way].ranks > 1 else "–",
+            "the exchange alone, ms": (
+                f"{1000 * median(turn.exchange for turn in turns):.2f}"
+                if WAYS[way].ranks > 1
+                else "–"
+            ),
         }
         for way, turns in found.items()
     ]
@@ -105,7 +143,7 @@ def section(found: dict[str, list[Turn]]) -> str:
 One process with two threads makes the step of the whole batch in {ratio(whole, steps(found[TWO])):.2f} of the two ranks' time.
 
 {markdown_table(rows)}
-"""
+"""  # noqa: E501
 
 
 def steps(turns: list[Turn]) -> list[float]:
@@ -120,7 +158,9 @@ def ratio(times: list[float], reference: list[float]) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print and write the section."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ranks", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--rows", type=int, default=100_000, help="rows of the made-up table")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each way")
     parser.add_argument("--output", type=Path, default=PAGE, help="page whose section is rewritten")

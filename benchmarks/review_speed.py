@@ -2,9 +2,10 @@
 
     python -m benchmarks.review_speed [--files 1000] [--lines 300]
 
-Writes that many files of that many lines on average, made of the programs of `tests/zoo` (training scripts, so that every rule has
-work to do), and reviews them as the command line does. Exit code 0 where it stays below a minute. How long Python takes to
-compile the same files in one process is told beside it: machines differ by more than versions of the review do.
+Writes that many files of that many lines on average, made of the programs of `tests/zoo` (training
+scripts, so that every rule has work to do), and reviews them as the command line does. Exit code 0
+where it stays below a minute. How long Python takes to compile the same files in one process is
+told beside it: machines differ by more than versions of the review do.
 """
 
 from __future__ import annotations
@@ -23,12 +24,18 @@ MOST_SECONDS = 60.0
 
 
 def write_files(folder: Path, files: int, lines: int) -> None:
-    """Files of `lines` lines on average, each one or more whole programs one after another, beginning with another one in turn."""
-    programs = [path.read_text() for path in sorted([*ZOO.glob("scripts/*.py"), *ZOO.glob("sound/*.py")])]
+    """Files of `lines` lines on average, each one or more whole programs one after another,
+    beginning with another one in turn.
+    """
+    programs = [
+        path.read_text() for path in sorted([*ZOO.glob("scripts/*.py"), *ZOO.glob("sound/*.py")])
+    ]
     written = 0
     for number in range(files):
         text, following = "", number
-        while not text or written + text.count("\n") + programs[following % len(programs)].count("\n") / 2 < lines * (number + 1):
+        while not text or written + text.count("\n") + programs[following % len(programs)].count(
+            "\n"
+        ) / 2 < lines * (number + 1):
             text += programs[following % len(programs)]
             following += 1
         written += text.count("\n")
@@ -54,7 +61,10 @@ def main() -> int:
         for text in texts:
             compile(text, "text", "exec", dont_inherit=True)
         compiled = time.perf_counter() - started
-    print(f"{len(paths):,} files, {total:,} lines, {os.cpu_count()} cores: {seconds:.1f} s, {1e6 * seconds / total:.0f} µs a line, {len(found)} findings")
+    print(
+        f"{len(paths):,} files, {total:,} lines, {os.cpu_count()} cores: {seconds:.1f} s,"
+        f" {1e6 * seconds / total:.0f} µs a line, {len(found)} findings"
+    )
     print(f"{seconds / compiled:.1f} times as long as compiling them, {compiled:.1f} s")
     return 0 if seconds < MOST_SECONDS else 1
 

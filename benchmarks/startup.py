@@ -1,8 +1,8 @@
 """What it takes until something happens: python -m benchmarks.startup [--rounds 5]
 
-CPU and wall seconds of commands that do next to nothing, each in a process of its own, in turns with what they are made of: a
-bare interpreter, and one that imports torch. Writes its section of docs/benchmarks.md. Exit code 0 where `bulkhead --help`
-takes under half a second of CPU.
+CPU and wall seconds of commands that do next to nothing, each in a process of its own, in turns
+with what they are made of: a bare interpreter, and one that imports torch. Writes its section of
+docs/benchmarks.md. Exit code 0 where `bulkhead --help` takes under half a second of CPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from benchmarks.made_up import prepare, variant
 from benchmarks.page import PAGE, machine, markdown_table, write_section
 from training.torchrun import command
 
-HELP, ONE_STEP = "bulkhead --help", "a training of one step on {ranks}: launch, step, evaluation, checkpoint"
+HELP, ONE_STEP = (
+    "bulkhead --help",
+    "a training of one step on {ranks}: launch, step, evaluation, checkpoint",
+)
 MOST_CPU_SECONDS = 0.5  # of --help
 ROWS = 1500
 
@@ -38,12 +41,16 @@ def cost(words: list[str]) -> Cost:
     began, before = time.perf_counter(), os.times()
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     after = os.times()
-    used = after.children_user - before.children_user + after.children_system - before.children_system
+    used = (
+        after.children_user - before.children_user + after.children_system - before.children_system
+    )
     return Cost(used, time.perf_counter() - began)
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
-    """What is run, by the name that the table gives it; trainings in a directory that is not there yet."""
+    """What is run, by the name that the table gives it; trainings in a directory that is not there
+    yet.
+    """
     python = [sys.executable]
     ours = [*python, "-m", "flows.cli"]
     found = {
@@ -57,21 +64,40 @@ def commands(folder: Path) -> dict[str, list[str]]:
         run_dir = folder / f"run-{ranks}-{time.monotonic_ns()}"
         run_dir.mkdir()
         spec = prepare(run_dir, ROWS)
-        config = variant(spec, run_dir / "resolved.json", model={"kind": "linear"}, train={"epochs": 1, "batch_size": ROWS, "ranks": ranks})
-        found[ONE_STEP.format(ranks=f"{ranks} rank{'s' * (ranks > 1)}")] = command(ranks, config, run_dir)
+        config = variant(
+            spec,
+            run_dir / "resolved.json",
+            model={"kind": "linear"},
+            train={"epochs": 1, "batch_size": ROWS, "ranks": ranks},
+        )
+        found[ONE_STEP.format(ranks=f"{ranks} rank{'s' * (ranks > 1)}")] = command(
+            ranks, config, run_dir
+        )
     return found
 
 
 def section(found: dict[str, list[Cost]]) -> str:
     """The results as Markdown."""
-    rows = [{"": name, "CPU s": f"{median(c.cpu for c in costs):.2f}", "s": f"{median(c.wall for c in costs):.2f}"} for name, costs in found.items()]
+    rows = [
+        {
+            "": name,
+            "CPU s": f"{median(c.cpu for c in costs):.2f}",
+            "s": f"{median(c.wall for c in costs):.2f}",
+        }
+        for name, costs in found.items()
+    ]
     turns = len(next(iter(found.values())))
-    return f"## Start-up\n\nMedians of {turns} turns; {machine()}. `--help` may take {MOST_CPU_SECONDS} s of CPU.\n\n{markdown_table(rows)}\n"
+    return (
+        f"## Start-up\n\nMedians of {turns} turns; {machine()}. `--help` may take"
+        f" {MOST_CPU_SECONDS} s of CPU.\n\n{markdown_table(rows)}\n"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print and write the section; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.startup", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each command")
     parser.add_argument("--output", type=Path, default=PAGE, help="page whose section is rewritten")
     options = parser.parse_args(arguments)

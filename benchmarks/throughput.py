@@ -1,12 +1,15 @@
-"""Rows a second of the training loop against loops written by hand and against what a user would train with instead.
+"""Rows a second of the training loop against loops written by hand and against what a user would
+train with instead.
 
     python -m benchmarks.throughput [--rows 200000] [--rounds 30] [--no-peers] [--json]
 
-Prepares made-up data with the real data pipeline, then lets Bulkhead's loop, two loops written by hand, DataLoaders,
-Lightning, Accelerate and skorch take turns in one process (`benchmarks.loops`), so that whatever else the machine does meets
-all of them. Each round gives a ratio; their median is the result, their quartiles the spread. Peers are installed once, into
-an environment of their own below the Bulkhead home. Writes its section of docs/benchmarks.md. Exit code 0 where the required
-cases hold: their share of the hand-written loop's rows a second, and under 2 % of an epoch for a checkpoint.
+Prepares made-up data with the real data pipeline, then lets Bulkhead's loop, two loops written by
+hand, DataLoaders, Lightning, Accelerate and skorch take turns in one process (`benchmarks.loops`),
+so that whatever else the machine does meets all of them. Each round gives a ratio; their median is
+the result, their quartiles the spread. Peers are installed once, into an environment of their own
+below the Bulkhead home. Writes its section of docs/benchmarks.md. Exit code 0 where the required
+cases hold: their share of the hand-written loop's rows a second, and under 2 % of an epoch for a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -36,9 +39,10 @@ HAND, BARE = "careful", "bare"
 class Case(NamedTuple):
     """One measurement.
 
-    `least`: of the careful loop's rows a second, else the case does not hold; None = for comparison. `of_rows`: share of the
-    table's rows that the data have. `effort`: share of the rounds that are made, and `steps` in each. `pairs`: of epochs with and
-    without a checkpoint; none for networks whose epochs take minutes.
+    `least`: of the careful loop's rows a second, else the case does not hold; None = for
+    comparison. `of_rows`: share of the table's rows that the data have. `effort`: share of the
+    rounds that are made, and `steps` in each. `pairs`: of epochs with and without a checkpoint;
+    none for networks whose epochs take minutes.
     """
 
     name: str
@@ -58,9 +62,35 @@ CASES = (
     Case("MLP, batch 1,024", PLAIN, 0.90, pairs=PAIRS),
     Case("MLP with periodic inputs (the default), batch 1,024", {"kind": "mlp"}, 0.90, pairs=PAIRS),
     Case("MLP with periodic inputs, 2 ranks", {"kind": "mlp"}, ranks=2),
-    Case("FT-Transformer, batch 128", {"kind": "ft_transformer", "width": 64, "heads": 4}, 0.97, batch=128, of_rows=0.2, effort=0.4, steps=4),
-    Case("CNN, 28 x 28 images, batch 128", {"kind": "cnn"}, 0.97, batch=128, data=prepare_images, of_rows=0.1, effort=0.4, steps=4),
-    Case("causal transformer, 16 x 128 tokens", {"kind": "causal_transformer"}, 0.97, batch=16, data=prepare_texts, of_rows=0.02, effort=0.4, steps=4),
+    Case(
+        "FT-Transformer, batch 128",
+        {"kind": "ft_transformer", "width": 64, "heads": 4},
+        0.97,
+        batch=128,
+        of_rows=0.2,
+        effort=0.4,
+        steps=4,
+    ),
+    Case(
+        "CNN, 28 x 28 images, batch 128",
+        {"kind": "cnn"},
+        0.97,
+        batch=128,
+        data=prepare_images,
+        of_rows=0.1,
+        effort=0.4,
+        steps=4,
+    ),
+    Case(
+        "causal transformer, 16 x 128 tokens",
+        {"kind": "causal_transformer"},
+        0.97,
+        batch=16,
+        data=prepare_texts,
+        of_rows=0.02,
+        effort=0.4,
+        steps=4,
+    ),
 )
 
 
@@ -79,7 +109,9 @@ def ratios(times: list[float], reference: list[float]) -> list[float]:
     return [there / here for here, there in zip(times, reference, strict=True)]
 
 
-def measure(case: Case, folder: Path, config: Path, rounds: int, python: Path | None = None) -> dict[str, Any]:
+def measure(
+    case: Case, folder: Path, config: Path, rounds: int, python: Path | None = None
+) -> dict[str, Any]:
     """One case in a torchrun of its own.
 
     Args:
@@ -90,9 +122,29 @@ def measure(case: Case, folder: Path, config: Path, rounds: int, python: Path | 
         python: of an environment that has the peers; None = without them.
     """
     out, run_dir = folder / "out.json", folder / "run"
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks), "-m", "benchmarks.loops"]
-    options = {"--config": config, "--run-dir": run_dir, "--out": out, "--rounds": rounds, "--steps": case.steps, "--pairs": case.pairs}
-    command = [str(python or sys.executable), *launch, *(str(part) for pair in options.items() for part in pair), *(["--peers"] if python else [])]
+    launch = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(case.ranks),
+        "-m",
+        "benchmarks.loops",
+    ]
+    options = {
+        "--config": config,
+        "--run-dir": run_dir,
+        "--out": out,
+        "--rounds": rounds,
+        "--steps": case.steps,
+        "--pairs": case.pairs,
+    }
+    command = [
+        str(python or sys.executable),
+        *launch,
+        *(str(part) for pair in options.items() for part in pair),
+        *(["--peers"] if python else []),
+    ]
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // case.ranks))}
     subprocess.run(command, check=True, env=os.environ | threads)
     found = json.loads(out.read_text())
@@ -101,29 +153,51 @@ def measure(case: Case, folder: Path, config: Path, rounds: int, python: Path | 
         "case": case.name,
         "ranks": case.ranks,
         "least": case.least,
-        "rows_per_second": {name: case.batch * case.steps / median(seconds) for name, seconds in segments.items()},
-        "of_careful": {name: spread(ratios(seconds, segments[HAND])) for name, seconds in segments.items()},
-        "faster_than": {name: spread(ratios(segments["bulkhead"], seconds)) for name, seconds in segments.items()},
+        "rows_per_second": {
+            name: case.batch * case.steps / median(seconds) for name, seconds in segments.items()
+        },
+        "of_careful": {
+            name: spread(ratios(seconds, segments[HAND])) for name, seconds in segments.items()
+        },
+        "faster_than": {
+            name: spread(ratios(segments["bulkhead"], seconds))
+            for name, seconds in segments.items()
+        },
     }
     if epochs["save"]:
-        result |= {"saving": spread(ratios(epochs["without"], epochs["save"])), "save_seconds": median(epochs["save"])}
+        result |= {
+            "saving": spread(ratios(epochs["without"], epochs["save"])),
+            "save_seconds": median(epochs["save"]),
+        }
     return result
 
 
 def holds(result: dict[str, Any]) -> bool:
     """Whether a required case is fast enough, and saves cheaply enough."""
     cheap = "saving" not in result or result["saving"]["median"] < MOST_SAVING
-    return cheap and (result["least"] is None or result["of_careful"]["bulkhead"]["median"] >= result["least"])
+    return cheap and (
+        result["least"] is None or result["of_careful"]["bulkhead"]["median"] >= result["least"]
+    )
 
 
 def show(result: dict[str, Any]) -> None:
     """One case as lines for a person."""
-    verdict = "for comparison" if result["least"] is None else f"{'holds' if holds(result) else 'DOES NOT HOLD'}, {result['least']:.2f} asked for"
+    verdict = (
+        "for comparison"
+        if result["least"] is None
+        else f"{'holds' if holds(result) else 'DOES NOT HOLD'}, {result['least']:.2f} asked for"
+    )
     print(f"{result['case']}: {verdict}")
     for name, share in result["of_careful"].items():
-        print(f"  {name:<22} {result['rows_per_second'][name]:>10,.0f} rows/s   {share['median']:.3f} of careful ({share['low']:.3f} to {share['high']:.3f})")
+        print(
+            f"  {name:<22} {result['rows_per_second'][name]:>10,.0f} rows/s   {share['median']:.3f}"
+            f" of careful ({share['low']:.3f} to {share['high']:.3f})"
+        )
     if "saving" in result:
-        print(f"  a checkpoint           {1000 * result['save_seconds']:.1f} ms, {100 * result['saving']['median']:.2f} % of an epoch")
+        print(
+            f"  a checkpoint           {1000 * result['save_seconds']:.1f} ms,"
+            f" {100 * result['saving']['median']:.2f} % of an epoch"
+        )
 
 
 def section(results: list[dict[str, Any]], rounds: int) -> str:
@@ -132,10 +206,30 @@ def section(results: list[dict[str, Any]], rounds: int) -> str:
     asked = "required of Bulkhead"
     rows = []
     for result in results:
-        shares = {name: f"{result['of_careful'][name]['median']:.2f}" if name in result["of_careful"] else "–" for name in names if name != HAND}
+        shares = {
+            name: (
+                f"{result['of_careful'][name]['median']:.2f}"
+                if name in result["of_careful"]
+                else "–"
+            )
+            for name in names
+            if name != HAND
+        }
         saving = f"{100 * result['saving']['median']:.2f} %" if "saving" in result else "–"
-        least = f"{result['least']:.2f}: {'holds' if holds(result) else 'does not hold'}" if result["least"] else "–"
-        rows.append({"": result["case"]} | shares | {"careful, rows/s": f"{result['rows_per_second'][HAND]:,.0f}", "a checkpoint/epoch": saving, asked: least})
+        least = (
+            f"{result['least']:.2f}: {'holds' if holds(result) else 'does not hold'}"
+            if result["least"]
+            else "–"
+        )
+        rows.append(
+            {"": result["case"]}
+            | shares
+            | {
+                "careful, rows/s": f"{result['rows_per_second'][HAND]:,.0f}",
+                "a checkpoint/epoch": saving,
+                asked: least,
+            }
+        )
     return f"""## Training
 
 Rows a second as a share of `careful`, a loop written by hand over tensors in memory that shuffles, clips and follows a schedule, with the same
@@ -144,14 +238,23 @@ rows by the global window, stops all ranks before an update with a value that is
 bits. Medians of {rounds} turns (fewer for the slow networks) in one process; {machine()}; {", ".join(PACKAGES)}.
 
 {markdown_table(rows)}
-"""
+"""  # noqa: E501
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure every case; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=200_000, help="rows of the made-up table; 70 %% of them are trained on")
-    parser.add_argument("--rounds", type=int, default=30, help="rounds, each with a segment of every loop")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.throughput", description=str(__doc__).partition("\n")[0]
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=200_000,
+        help="rows of the made-up table; 70 %% of them are trained on",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=30, help="rounds, each with a segment of every loop"
+    )
     parser.add_argument("--no-peers", action="store_true", help="loops written by hand alone")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--output", type=Path, default=PAGE, help="page whose section is rewritten")
@@ -162,9 +265,17 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="bulkhead-bench-") as name:
             folder = Path(name)
             spec = case.data(folder, int(options.rows * case.of_rows))
-            train = {"epochs": 100_000, "batch_size": case.batch, "patience": 100_000, "log_every": 20, "ranks": case.ranks}
+            train = {
+                "epochs": 100_000,
+                "batch_size": case.batch,
+                "patience": 100_000,
+                "log_every": 20,
+                "ranks": case.ranks,
+            }
             config = variant(spec, folder / "resolved.json", model=case.model, train=train)
-            results.append(measure(case, folder, config, max(2, round(options.rounds * case.effort)), python))
+            results.append(
+                measure(case, folder, config, max(2, round(options.rounds * case.effort)), python)
+            )
             if not options.json:
                 show(results[-1])
     if options.json:

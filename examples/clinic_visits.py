@@ -1,34 +1,40 @@
-"""Longitudinal clinic visits, generated: the default example needs no download and its truth is known.
+"""Longitudinal clinic visits, generated: the default example needs no download and its truth is
+known.
 
     python examples/clinic_visits.py OUT.parquet [--patients N] [--seed S] [--truth]
 
-One row is one visit of one patient; the question at a visit is whether an unplanned admission follows within
-30 days (`admitted_30d`, about 12 % yes). The same arguments give the same bytes with the same software.
+One row is one visit of one patient; the question at a visit is whether an unplanned admission
+follows within 30 days (`admitted_30d`, about 12 % yes). The same arguments give the same bytes with
+the same software.
 
 The process, step by step:
 
-- Patients enter evenly over 5.5 years from 2018-01-01 and return every 31 days or more (gamma distributed, sicker
-  ones sooner) until the end of 2023. Every earlier outcome is therefore known at a later visit.
-- A patient has fixed traits: sex, age at entry, clinic, smoking, diabetes, and two hidden ones: *burden*
-  (disease burden, N(0, 1), seen only through vitals and labs) and *frailty* (N(0, 0.35), seen through nothing
-  but earlier outcomes).
-- A visit has an acute *illness* state (AR(1) over the visits of a patient), seen through CRP, temperature, heart rate
-  and oxygen saturation. Vitals and labs are burden + illness + noise.
-- Drift over calendar time: patients get older and heavier, blood pressure devices read 1 mmHg more each year, the
-  creatinine assay reads 6 % higher from 2021-07-01 on, anticoagulants replace part of the diuretics.
-- Missing not at random: CRP is ordered when illness shows (else null in 3 of 4 visits), HbA1c mostly for diabetics,
-  creatinine less at young age; two clinics rarely record smoking. `days_since_last_visit` and
-  `change_of_systolic_bp` are null at a first visit.
-- The outcome is drawn from sigmoid(logit), where logit is the sum of smooth, non-linear terms and interactions in
-  `logit_of`: blood pressure and BMI that endanger the young when high and the old when low, U-shaped pulse pressure,
-  saturating CRP and earlier admissions, the shock index (heart rate / systolic pressure) above 0.72, low kidney
-  filtration (creatinine and age together) that matters most under a diuretic or ACE inhibitor, HbA1c turned round by
-  insulin, age steeper for smokers, a winter wave that hits the old, and the clinic. Potassium is only noise.
+- Patients enter evenly over 5.5 years from 2018-01-01 and return every 31 days or more (gamma
+  distributed, sicker ones sooner) until the end of 2023. Every earlier outcome is therefore known
+  at a later visit.
+- A patient has fixed traits: sex, age at entry, clinic, smoking, diabetes, and two hidden ones:
+  *burden* (disease burden, N(0, 1), seen only through vitals and labs) and *frailty* (N(0, 0.35),
+  seen through nothing but earlier outcomes).
+- A visit has an acute *illness* state (AR(1) over the visits of a patient), seen through CRP,
+  temperature, heart rate and oxygen saturation. Vitals and labs are burden + illness + noise.
+- Drift over calendar time: patients get older and heavier, blood pressure devices read 1 mmHg more
+  each year, the creatinine assay reads 6 % higher from 2021-07-01 on, anticoagulants replace part
+  of the diuretics.
+- Missing not at random: CRP is ordered when illness shows (else null in 3 of 4 visits), HbA1c
+  mostly for diabetics, creatinine less at young age; two clinics rarely record smoking.
+  `days_since_last_visit` and `change_of_systolic_bp` are null at a first visit.
+- The outcome is drawn from sigmoid(logit), where logit is the sum of smooth, non-linear terms and
+  interactions in `logit_of`: blood pressure and BMI that endanger the young when high and the old
+  when low, U-shaped pulse pressure, saturating CRP and earlier admissions, the shock index (heart
+  rate / systolic pressure) above 0.72, low kidney filtration (creatinine and age together) that
+  matters most under a diuretic or ACE inhibitor, HbA1c turned round by insulin, age steeper for
+  smokers, a winter wave that hits the old, and the clinic. Potassium is only noise.
 
-`--truth` prints the AUROC of the true probability: 0.8904 with the default arguments over all visits. It knows frailty
-and values that were never measured, so no model reaches it. On the test side of `clinic_visits.yaml` logistic
-regression reaches 0.79, gradient-boosted trees 0.81, the declared network 0.82, none told apart from it. The process was shaped, and the
-network chosen, on the sides of another split seed, so that this test side is fresh; it shows a pipeline at work, and
+`--truth` prints the AUROC of the true probability: 0.8904 with the default arguments over all
+visits. It knows frailty and values that were never measured, so no model reaches it. On the test
+side of `clinic_visits.yaml` logistic regression reaches 0.79, gradient-boosted trees 0.81, the
+declared network 0.82, none told apart from it. The process was shaped, and the network chosen, on
+the sides of another split seed, so that this test side is fresh; it shows a pipeline at work, and
 is no evidence for networks over trees.
 """
 
@@ -59,7 +65,8 @@ def generate(path: str | Path, patients: int = 4000, seed: int = 0) -> np.ndarra
         seed: of the only random generator.
 
     Returns:
-        The true probability of the outcome, float64, one per row of the file. It is not in the file.
+        The true probability of the outcome, float64, one per row of the file. It is not in the
+        file.
     """
     rng = np.random.default_rng(seed)
     traits = _traits(rng, patients)
@@ -82,7 +89,9 @@ def _traits(rng: np.random.Generator, patients: int) -> Arrays:
         "entry": rng.uniform(0, 5.5 * 365, patients),
         "age": np.clip(rng.normal(57, 16, patients) + 4 * burden, 18, 95),
         "female": rng.random(patients) < 0.53,
-        "clinic": rng.choice(len(CLINICS), patients, p=[0.2, 0.17, 0.15, 0.13, 0.11, 0.1, 0.08, 0.06]),
+        "clinic": rng.choice(
+            len(CLINICS), patients, p=[0.2, 0.17, 0.15, 0.13, 0.11, 0.1, 0.08, 0.06]
+        ),
         "smoker": rng.random(patients) < 0.24,
         "diabetic": rng.random(patients) < _sigmoid(-1.5 + 0.9 * burden),
         "bmi": np.clip(rng.normal(27, 4.5, patients) + burden, 16, 55),
@@ -93,7 +102,11 @@ def _visits(rng: np.random.Generator, traits: Arrays) -> Arrays:
     """Visits one after the other, all patients at once: each depends on the outcomes before it."""
     patients = len(traits["burden"])
     day, illness = traits["entry"].copy(), rng.normal(size=patients)
-    admissions, gap, last_pressure = np.zeros(patients), np.full(patients, np.nan), np.full(patients, np.nan)
+    admissions, gap, last_pressure = (
+        np.zeros(patients),
+        np.full(patients, np.nan),
+        np.full(patients, np.nan),
+    )
     parts: list[Arrays] = []
     for number in range(MAX_VISITS):
         here = np.flatnonzero(day < DAYS)
@@ -105,7 +118,9 @@ def _visits(rng: np.random.Generator, traits: Arrays) -> Arrays:
             "admissions": admissions[here],
             "gap": gap[here],
         }
-        visit = state | _measure(rng, {name: values[here] for name, values in traits.items()}, state)
+        visit = state | _measure(
+            rng, {name: values[here] for name, values in traits.items()}, state
+        )
         visit["change"] = visit["pressure"] - last_pressure[here]
         visit["probability"] = _sigmoid(logit_of(visit))
         visit["outcome"] = rng.random(len(here)) < visit["probability"]
@@ -119,7 +134,9 @@ def _visits(rng: np.random.Generator, traits: Arrays) -> Arrays:
 
 
 def _measure(rng: np.random.Generator, who: Arrays, visit: Arrays) -> Arrays:
-    """Vitals, labs and treatment at one visit of each patient given; true values, nothing missing yet."""
+    """Vitals, labs and treatment at one visit of each patient given; true values, nothing missing
+    yet.
+    """
     years, size = visit["day"] / 365.25, len(visit["day"])
     burden, illness = who["burden"], visit["illness"]
     age = who["age"] + (visit["day"] - who["entry"]) / 365.25 + 0.3 * years
@@ -137,7 +154,9 @@ def _measure(rng: np.random.Generator, who: Arrays, visit: Arrays) -> Arrays:
             ]
         )
     )
-    reason = np.exp(np.stack([0 * age + 0.9, 0.3 + 0.3 * burden, 0.9 * illness - 0.4, 0 * age - 0.9]))
+    reason = np.exp(
+        np.stack([0 * age + 0.9, 0.3 + 0.3 * burden, 0.9 * illness - 0.4, 0 * age - 0.9])
+    )
     return who | {
         "age": age,
         "pressure": pressure,
@@ -183,7 +202,9 @@ def logit_of(visit: Arrays) -> np.ndarray:
 
 
 def _columns(rng: np.random.Generator, visit: Arrays) -> dict[str, pa.Array]:
-    """The table as a clinic would export it: rounded, with drifting assays, and with what was not recorded left out."""
+    """The table as a clinic would export it: rounded, with drifting assays, and with what was not
+    recorded left out.
+    """
     size = len(visit["day"])
     chance = rng.random((4, size))
     unordered = chance[0] > np.where(visit["illness"] > 0.4, 0.9, 0.25)
@@ -194,7 +215,9 @@ def _columns(rng: np.random.Generator, visit: Arrays) -> dict[str, pa.Array]:
     return {
         "visit_id": pa.array(np.arange(1, size + 1)),
         "patient_id": pa.array([f"P{number:06d}" for number in visit["patient"]]),
-        "visit_date": pa.array((START + visit["day"].astype("timedelta64[D]")).astype("datetime64[s]")),
+        "visit_date": pa.array(
+            (START + visit["day"].astype("timedelta64[D]")).astype("datetime64[s]")
+        ),
         "clinic": _text(CLINICS, visit["clinic"]),
         "visit_reason": _text(REASONS, visit["reason"]),
         "visit_number": pa.array(visit["number"] + 1),
@@ -222,11 +245,15 @@ def _columns(rng: np.random.Generator, visit: Arrays) -> dict[str, pa.Array]:
 
 def _number(values: np.ndarray, digits: int, missing: np.ndarray | None = None) -> pa.Array:
     rounded = np.round(values, digits)
-    return pa.array(rounded, mask=np.isnan(rounded) if missing is None else missing | np.isnan(rounded))
+    return pa.array(
+        rounded, mask=np.isnan(rounded) if missing is None else missing | np.isnan(rounded)
+    )
 
 
 def _text(names: tuple[str, ...], codes: np.ndarray, missing: np.ndarray | None = None) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=missing), pa.array(names)).cast(pa.string())
+    return pa.DictionaryArray.from_arrays(
+        pa.array(codes.astype(np.int32), mask=missing), pa.array(names)
+    ).cast(pa.string())
 
 
 def _choose(rng: np.random.Generator, weights: np.ndarray) -> np.ndarray:
@@ -240,11 +267,16 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def auroc(probability: np.ndarray, outcome: np.ndarray) -> float:
-    """Chance that a row with the outcome has a higher probability than a row without it (Mann-Whitney, no ties)."""
+    """Chance that a row with the outcome has a higher probability than a row without it
+    (Mann-Whitney, no ties).
+    """
     ranks = np.empty(len(outcome))
     ranks[np.argsort(probability)] = np.arange(1, len(outcome) + 1)
     positive = outcome.sum()
-    return float((ranks[outcome == 1].sum() - positive * (positive + 1) / 2) / (positive * (len(outcome) - positive)))
+    return float(
+        (ranks[outcome == 1].sum() - positive * (positive + 1) / 2)
+        / (positive * (len(outcome) - positive))
+    )
 
 
 def main() -> None:
@@ -253,11 +285,16 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--patients", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--truth", action="store_true", help="print the AUROC of the true probability")
+    parser.add_argument(
+        "--truth", action="store_true", help="print the AUROC of the true probability"
+    )
     arguments = parser.parse_args()
     probability = generate(arguments.out, arguments.patients, arguments.seed)
     outcome = pq.read_table(arguments.out, columns=["admitted_30d"])["admitted_30d"].to_numpy()
-    print(f"{arguments.out}: {len(outcome)} visits of {arguments.patients} patients, {outcome.mean():.1%} followed by an admission")
+    print(
+        f"{arguments.out}: {len(outcome)} visits of {arguments.patients} patients,"
+        f" {outcome.mean():.1%} followed by an admission"
+    )
     if arguments.truth:
         print(f"AUROC of the true probability, an upper bound: {auroc(probability, outcome):.4f}")
 

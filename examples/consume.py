@@ -1,7 +1,8 @@
-"""Use a registered model where nothing of Bulkhead is: python examples/consume.py clinic-visits rows.parquet scores.parquet
+"""Use a registered model where nothing of Bulkhead is: python examples/consume.py clinic-visits
+rows.parquet scores.parquet
 
-Needs mlflow, torch, numpy, pandas and pyarrow. MLFLOW_TRACKING_URI says where the registry is: the address of a server, or
-sqlite:////path/to/.bulkhead/mlflow.db.
+Needs mlflow, torch, numpy, pandas and pyarrow. MLFLOW_TRACKING_URI says where the registry is: the
+address of a server, or sqlite:////path/to/.bulkhead/mlflow.db.
 """
 
 import sys
@@ -10,7 +11,9 @@ import mlflow
 import pandas as pd
 
 name, source, target = sys.argv[1:]
-version = mlflow.MlflowClient().get_model_version_by_alias(name, "champion").version  # resolved once: the alias may move meanwhile
+version = (
+    mlflow.MlflowClient().get_model_version_by_alias(name, "champion").version
+)  # resolved once: the alias may move meanwhile
 model = mlflow.pyfunc.load_model(f"models:/{name}/{version}")
 
 rows = pd.read_parquet(source)  # raw columns in any order; nothing to scale, encode or fill

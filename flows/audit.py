@@ -15,16 +15,23 @@ from tasks.source import fingerprint_source, validate_table
 from tasks.split import split_rows
 
 Stop = Annotated[bool, shown("Fail on findings", "The flow run fails where a check fails.")]
-Page = Annotated[str, shown("Report", "Path of the HTML report. Empty: the folder audits of the Bulkhead home.")]
+Page = Annotated[
+    str, shown("Report", "Path of the HTML report. Empty: the folder audits of the Bulkhead home.")
+]
 
 
 @flow(
     name="audit",
     flow_run_name=run_name,
-    description="Validate, split, and run every leak check; no fit, no training. Unchanged steps are reused.",
+    description=(
+        "Validate, split, and run every leak check; no fit, no training. Unchanged steps are"
+        " reused."
+    ),
     persist_result=False,
 )
-def audit(config_path: ConfigPath, stop: Stop = True, html: Page = "", overrides: Overrides = ()) -> AuditReport:
+def audit(
+    config_path: ConfigPath, stop: Stop = True, html: Page = "", overrides: Overrides = ()
+) -> AuditReport:
     """Audit the split of a declaration.
 
     Args:

@@ -1,4 +1,6 @@
-"""`bulkhead audit`: every leak check, no training; of a declaration, or of two or three files from anywhere."""
+"""`bulkhead audit`: every leak check, no training; of a declaration, or of two or three files from
+anywhere.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.command import AsJson, Debug, declared_paths, environment, print_json, server_starting, stated_errors
+from flows.command import (
+    AsJson,
+    Debug,
+    declared_paths,
+    environment,
+    print_json,
+    server_starting,
+    stated_errors,
+)
 from schemas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,37 +30,103 @@ def _columns(context: typer.Context, incomplete: str) -> list[str]:
     """Tab-completion of roles: the columns of the train file."""
     from tasks.audit import column_names
 
-    return [name for name in column_names(list(context.params.get("train") or [])) if name.startswith(incomplete)]
+    return [
+        name
+        for name in column_names(list(context.params.get("train") or []))
+        if name.startswith(incomplete)
+    ]
 
 
 def _targets(incomplete: str) -> list[str]:
     """Tab-completion of the first arguments: declarations here, and paths that can be set."""
-    return [str(p) for pattern in ("*.yaml", "*/*.yaml") for p in sorted(Path().glob(pattern)) if str(p).startswith(incomplete)] + declared_paths(incomplete)
+    return [
+        str(p)
+        for pattern in ("*.yaml", "*/*.yaml")
+        for p in sorted(Path().glob(pattern))
+        if str(p).startswith(incomplete)
+    ] + declared_paths(incomplete)
 
 
 Targets = Annotated[
     list[str] | None,
     typer.Argument(
-        help="A declaration and values that replace its own; of --train and --test only values of checks, task and split, e.g. split.embargo=7d.",
+        help=(
+            "A declaration and values that replace its own; of --train and --test only values of"
+            " checks, task and split, e.g. split.embargo=7d."
+        ),
         metavar="[FILE] [path=value]…",
         autocompletion=_targets,
     ),
 ]
-AVAILABLE = "Column of the moment at which features became known: of all, or COLUMN=FEATURE,FEATURE."
-Train = Annotated[list[str] | None, typer.Option(help="File, folder or glob of the train rows; may be repeated.", metavar="PATH")]
-Test = Annotated[list[str] | None, typer.Option(help="The test rows.", metavar="PATH")]
-Val = Annotated[list[str] | None, typer.Option(help="The validation rows, if there are any.", metavar="PATH")]
-Id = Annotated[list[str] | None, typer.Option(help="Column that names a row; several together make one key.", autocompletion=_columns, metavar="COLUMN")]
-Group = Annotated[list[str] | None, typer.Option(help="Column of the person, device or site that a row belongs to.", autocompletion=_columns, metavar="COLUMN")]
-Time = Annotated[str | None, typer.Option(help="Column of the moment of prediction.", autocompletion=_columns, metavar="COLUMN")]
-Label = Annotated[str | None, typer.Option(help="Column to predict; guessed when absent.", autocompletion=_columns, metavar="COLUMN")]
-LabelTime = Annotated[str | None, typer.Option(help="Column of the moment at which the label became known.", autocompletion=_columns, metavar="COLUMN")]
-Available = Annotated[list[str] | None, typer.Option(help=AVAILABLE, metavar="COLUMN[=FEATURE,…]")]
-Ignore = Annotated[list[str] | None, typer.Option(help="Column that no model will see.", autocompletion=_columns, metavar="COLUMN")]
-Task = Annotated[
-    str | None, typer.Option(help="binary, multiclass or regression, guessed when absent; or causal_lm, whose --label is the column of texts.", metavar="TASK")
+AVAILABLE = (
+    "Column of the moment at which features became known: of all, or COLUMN=FEATURE,FEATURE."
+)
+Train = Annotated[
+    list[str] | None,
+    typer.Option(help="File, folder or glob of the train rows; may be repeated.", metavar="PATH"),
 ]
-Html = Annotated[Path | None, typer.Option(help="Where the report goes. Default: the folder audits of the Bulkhead home.", metavar="OUT")]
+Test = Annotated[list[str] | None, typer.Option(help="The test rows.", metavar="PATH")]
+Val = Annotated[
+    list[str] | None, typer.Option(help="The validation rows, if there are any.", metavar="PATH")
+]
+Id = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column that names a row; several together make one key.",
+        autocompletion=_columns,
+        metavar="COLUMN",
+    ),
+]
+Group = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column of the person, device or site that a row belongs to.",
+        autocompletion=_columns,
+        metavar="COLUMN",
+    ),
+]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the moment of prediction.", autocompletion=_columns, metavar="COLUMN"
+    ),
+]
+Label = Annotated[
+    str | None,
+    typer.Option(
+        help="Column to predict; guessed when absent.", autocompletion=_columns, metavar="COLUMN"
+    ),
+]
+LabelTime = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the moment at which the label became known.",
+        autocompletion=_columns,
+        metavar="COLUMN",
+    ),
+]
+Available = Annotated[list[str] | None, typer.Option(help=AVAILABLE, metavar="COLUMN[=FEATURE,…]")]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(help="Column that no model will see.", autocompletion=_columns, metavar="COLUMN"),
+]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        help=(
+            "binary, multiclass or regression, guessed when absent; or causal_lm, whose --label is"
+            " the column of texts."
+        ),
+        metavar="TASK",
+    ),
+]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where the report goes. Default: the folder audits of the Bulkhead home.",
+        metavar="OUT",
+    ),
+]
 
 
 def audit(
@@ -70,7 +146,8 @@ def audit(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Look for leaks, with no training: in the split of a declaration, or between two or three files from anywhere.
+    """Look for leaks, with no training: in the split of a declaration, or between two or three
+    files from anywhere.
 
     Exit code 0: nothing failed; 1: something failed or could not be read; 2: usage.
     """
@@ -78,7 +155,16 @@ def audit(
         files = _request(
             targets or [],
             {"train": train, "test": test, "val": val},
-            {"id": id, "group": group, "time": time, "label": label, "label_time": label_time, "available": _known(available), "ignore": ignore, "task": task},
+            {
+                "id": id,
+                "group": group,
+                "time": time,
+                "label": label,
+                "label_time": label_time,
+                "available": _known(available),
+                "ignore": ignore,
+                "task": task,
+            },
         )
         if files is None:
             report, page = _of_declaration(targets or [], html, debug)
@@ -105,7 +191,9 @@ def _known(available: list[str] | None) -> dict[str, tuple[str, ...]]:
     return {name: tuple(f for f in features.split(",") if f) for name, _, features in parts}
 
 
-def _request(targets: list[str], files: dict[str, list[str] | None], roles: dict[str, Any]) -> FilesToAudit | None:
+def _request(
+    targets: list[str], files: dict[str, list[str] | None], roles: dict[str, Any]
+) -> FilesToAudit | None:
     """The files to audit, or None where a declaration was given.
 
     Raises:
@@ -116,13 +204,24 @@ def _request(targets: list[str], files: dict[str, list[str] | None], roles: dict
     named = [t for t in targets if "=" not in t]
     if not any(files.values()):
         if len(named) != 1:
-            raise ConfigError(f"expected one declaration, or --train and --test, got {named or 'neither'}; {EXAMPLE}")
+            raise ConfigError(
+                f"expected one declaration, or --train and --test, got {named or 'neither'};"
+                f" {EXAMPLE}"
+            )
         if given := [f"--{name.replace('_', '-')}" for name, value in roles.items() if value]:
-            raise ConfigError(f"{', '.join(given)}: for --train and --test only; a declaration says it itself, or set data.columns there")
+            raise ConfigError(
+                f"{', '.join(given)}: for --train and --test only; a declaration says it itself, or"
+                " set data.columns there"
+            )
         return None
     if named or not files["train"] or not files["test"]:
-        raise ConfigError(f"expected --train and --test{f', but no declaration, got {named[0]!r}' if named else ''}; {EXAMPLE}")
-    return read_request({"settings": targets, **{name: value for name, value in (files | roles).items() if value}})
+        raise ConfigError(
+            "expected --train and"
+            f" --test{f', but no declaration, got {named[0]!r}' if named else ''}; {EXAMPLE}"
+        )
+    return read_request(
+        {"settings": targets, **{name: value for name, value in (files | roles).items() if value}}
+    )
 
 
 def _of_declaration(targets: list[str], html: Path | None, debug: bool) -> tuple[AuditReport, Path]:

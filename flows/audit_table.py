@@ -1,4 +1,6 @@
-"""An audit as a person reads it in the terminal: a table where there is one, plain lines elsewhere."""
+"""An audit as a person reads it in the terminal: a table where there is one, plain lines
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from schemas.errors import counted
 from schemas.records import CheckResult
 from tasks.audit import findings, is_open, outcome
 
-MARKS = {"fail": ("✗ fail", "red"), "warn": ("! warn", "yellow"), "allowed": ("~ allowed", "yellow"), "pass": ("✓ pass", "green")}
+MARKS = {
+    "fail": ("✗ fail", "red"),
+    "warn": ("! warn", "yellow"),
+    "allowed": ("~ allowed", "yellow"),
+    "pass": ("✓ pass", "green"),
+}
 
 
 def _mark(result: CheckResult) -> tuple[str, str]:
@@ -22,7 +29,9 @@ def _mark(result: CheckResult) -> tuple[str, str]:
 
 
 def print_audit(report: AuditReport, page: Path) -> None:
-    """Print checks, findings in words, open questions and where the report stands, on standard output."""
+    """Print checks, findings in words, open questions and where the report stands, on standard
+    output.
+    """
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     console.print(_roles(report), style="dim", markup=False)
     for guess in report.guesses:
@@ -35,7 +44,12 @@ def print_audit(report: AuditReport, page: Path) -> None:
             print(f"{_mark(result)[0]:<10} {result.name:<20} {result.summary}")
     for result, inflates, remedy in findings(report):
         console.print()
-        console.print(Text(f"{MARKS[result.verdict][0]}: {_words(result)}", style=f"bold {MARKS[result.verdict][1]}"))
+        console.print(
+            Text(
+                f"{MARKS[result.verdict][0]}: {_words(result)}",
+                style=f"bold {MARKS[result.verdict][1]}",
+            )
+        )
         for text in filter(None, (inflates, remedy and f"What to do: {remedy}")):
             console.print(f"  {text}", markup=False)
     console.print("\nWhat these data cannot decide:", style="bold")
@@ -51,8 +65,15 @@ def _words(result: CheckResult) -> str:
 
 def _roles(report: AuditReport) -> str:
     rows = ", ".join(f"{side} {n:,}" for side, n in report.rows.items())
-    roles = "; ".join(f"{role} {', '.join(columns)}" for role, columns in report.roles.items() if role not in ("features", "ignored"))
-    return f"{report.name}: {rows} rows; {report.task}; {roles}; {counted(len(report.roles.get('features', ())), 'feature')}"
+    roles = "; ".join(
+        f"{role} {', '.join(columns)}"
+        for role, columns in report.roles.items()
+        if role not in ("features", "ignored")
+    )
+    return (
+        f"{report.name}: {rows} rows; {report.task}; {roles};"
+        f" {counted(len(report.roles.get('features', ())), 'feature')}"
+    )
 
 
 def _table(report: AuditReport) -> Table:

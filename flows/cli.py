@@ -1,11 +1,12 @@
 """The command line: `bulkhead run FILE [path=value …]` and its sisters.
 
-Exit codes: 0 done, 1 the run refused or failed for a stated reason, 2 usage (the declaration included).
-Nothing heavy is imported before a command needs it, so that `--help` answers at once.
+Exit codes: 0 done, 1 the run refused or failed for a stated reason, 2 usage (the declaration
+included). Nothing heavy is imported before a command needs it, so that `--help` answers at once.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -14,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from flows.audit_command import audit
-from flows.command import AsJson, Debug, File, Overrides, environment, print_json, server_starting, stated_errors
+from flows.command import (
+    AsJson,
+    Debug,
+    File,
+    Overrides,
+    environment,
+    print_json,
+    server_starting,
+    stated_errors,
+)
 from flows.operate_command import deploy, up, worker
 from flows.review_command import review
 from schemas.errors import ConfigError
@@ -24,7 +34,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="bulkhead",
-    help="A table and one YAML file in, a registered PyTorch model whose test score can be believed out.",
+    help=(
+        "A table and one YAML file in, a registered PyTorch model whose test score can be believed"
+        " out."
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -40,7 +53,14 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def root(version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.", callback=_version, is_eager=True)] = False) -> None:
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", help="Print the version and exit.", callback=_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
     """Options of the command itself; its help is the app's."""
 
 
@@ -48,16 +68,24 @@ def _resumable_runs(incomplete: str) -> list[str]:
     """Tab-completion of runs that can be continued."""
     from tasks.resume import unfinished_runs
 
-    return [run.started.run_id for run in unfinished_runs() if run.started.run_id.startswith(incomplete)]
+    return [
+        run.started.run_id for run in unfinished_runs() if run.started.run_id.startswith(incomplete)
+    ]
 
 
 @app.command()
-def run(file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Run FILE end to end: validate, split, check, fit, train, evaluate, gate, register, report; exit code 1 if the gate refuses. With cv.folds=5: train and test the folds instead."""
+def run(
+    file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False
+) -> None:
+    """Run FILE end to end: validate, split, check, fit, train, evaluate, gate, register, report;
+    exit code 1 if the gate refuses. With cv.folds=5: train and test the folds instead.
+    """
     with stated_errors(debug):
         from schemas.load import load_declaration
 
-        declaration = load_declaration(file, overrides or ())  # a bad declaration is refused before anything starts
+        declaration = load_declaration(
+            file, overrides or ()
+        )  # a bad declaration is refused before anything starts
         environment(debug)
         if declaration.cv.folds:
             _cross_validate(file, overrides or [], declaration, as_json)
@@ -67,13 +95,17 @@ def run(file: File, overrides: Overrides = None, as_json: AsJson = False, debug:
             from flows.summary import print_summary
             from tasks.ranks import with_ranks
 
-            with_ranks(declaration)  # refused here rather than in the flow, after the server has started
+            with_ranks(
+                declaration
+            )  # refused here rather than in the flow, after the server has started
         summary = pipeline(config_path=str(file), overrides=overrides or [])
         print_json(summary.model_dump(mode="json")) if as_json else print_summary(summary)
     raise typer.Exit(1 if summary.outcome == "refused" else 0)
 
 
-def _cross_validate(file: Path, overrides: list[str], declaration: Declaration, as_json: bool) -> None:
+def _cross_validate(
+    file: Path, overrides: list[str], declaration: Declaration, as_json: bool
+) -> None:
     with server_starting():
         from flows.crossvalidate import crossvalidate
         from flows.summary import print_folds
@@ -86,7 +118,9 @@ def _cross_validate(file: Path, overrides: list[str], declaration: Declaration, 
 
 
 @app.command()
-def prepare(file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def prepare(
+    file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False
+) -> None:
     """Validate, split, check, fit on train and write the arrays; no training."""
     with stated_errors(debug):
         from schemas.load import load_declaration
@@ -106,7 +140,9 @@ app.command()(review)
 
 
 @app.command()
-def train(file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def train(
+    file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False
+) -> None:
     """Prepare and train, without touching the test rows or the registry."""
     with stated_errors(debug):
         from schemas.load import load_declaration
@@ -129,13 +165,19 @@ def resume(
     run: Annotated[
         str | None,
         typer.Argument(
-            help="Run directory, run id or MLflow run id; without it, the runs that can be resumed.", metavar="[RUN]", autocompletion=_resumable_runs
+            help=(
+                "Run directory, run id or MLflow run id; without it, the runs that can be resumed."
+            ),
+            metavar="[RUN]",
+            autocompletion=_resumable_runs,
         ),
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Go on with a run that was interrupted, killed or failed, from its newest verified checkpoint."""
+    """Go on with a run that was interrupted, killed or failed, from its newest verified
+    checkpoint.
+    """
     with stated_errors(debug):
         environment(debug)
         from tasks.resume import unfinished
@@ -159,8 +201,16 @@ def resume(
 
 @app.command()
 def join(
-    run_dir: Annotated[Path, typer.Argument(help="Run directory that the first machine named, on a shared file system.", metavar="RUN_DIR")],
-    wait: Annotated[float, typer.Option(help="Seconds to wait for the first machine.", min=0)] = 900.0,
+    run_dir: Annotated[
+        Path,
+        typer.Argument(
+            help="Run directory that the first machine named, on a shared file system.",
+            metavar="RUN_DIR",
+        ),
+    ],
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait for the first machine.", min=0)
+    ] = 900.0,
     debug: Debug = False,
 ) -> None:
     """Take part in a run on several machines, on all but the first one."""
@@ -173,12 +223,22 @@ def join(
 
 @app.command()
 def replay(
-    run: Annotated[str, typer.Argument(help="Directory or id of a run that stopped because a step was not finite.", metavar="RUN_DIR")],
-    step: Annotated[int | None, typer.Option(help="Which of its dumped steps. Default: the last.")] = None,
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Directory or id of a run that stopped because a step was not finite.",
+            metavar="RUN_DIR",
+        ),
+    ],
+    step: Annotated[
+        int | None, typer.Option(help="Which of its dumped steps. Default: the last.")
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Make a step again that was not finite, on one process, and find where it began; exit code 0 if it is not finite again."""
+    """Make a step again that was not finite, on one process, and find where it began; exit code 0
+    if it is not finite again.
+    """
     with stated_errors(debug):
         from tasks.replay import lines, replay_step
 
@@ -194,12 +254,21 @@ def _list_resumable(as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    print("\n".join("{run_id}  {name:<20} {state:<8} checkpoint at step {checkpoint_step:<7} {cause}".format_map(row) for row in rows) or "nothing to resume")
+    print(
+        "\n".join(
+            "{run_id}  {name:<20} {state:<8} checkpoint at step {checkpoint_step:<7}"
+            " {cause}".format_map(row)
+            for row in rows
+        )
+        or "nothing to resume"
+    )
 
 
 @app.command()
 def evaluate(
-    run_dir: Annotated[Path, typer.Argument(help="Run directory of a finished training.", metavar="RUN_DIR")],
+    run_dir: Annotated[
+        Path, typer.Argument(help="Run directory of a finished training.", metavar="RUN_DIR")
+    ],
     side: Annotated[Literal["test", "val"], typer.Option(help="Which rows.")] = "test",
     as_json: AsJson = False,
     debug: Debug = False,
@@ -217,10 +286,17 @@ def evaluate(
 
 @app.command()
 def predict(
-    model_uri: Annotated[str, typer.Argument(help="e.g. models:/clinic-visits@champion", metavar="MODEL_URI")],
-    source: Annotated[Path, typer.Argument(help="Parquet or CSV with the model's columns.", metavar="IN")],
+    model_uri: Annotated[
+        str, typer.Argument(help="e.g. models:/clinic-visits@champion", metavar="MODEL_URI")
+    ],
+    source: Annotated[
+        Path, typer.Argument(help="Parquet or CSV with the model's columns.", metavar="IN")
+    ],
     target: Annotated[Path, typer.Argument(help="Parquet or CSV to write.", metavar="OUT")],
-    tracking_uri: Annotated[str | None, typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file.")] = None,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file."),
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -243,12 +319,23 @@ def predict(
 
 @app.command()
 def verify(
-    model_uri: Annotated[str, typer.Argument(help="e.g. models:/clinic-visits@champion or models:/clinic-visits/3", metavar="MODEL_URI")],
-    tracking_uri: Annotated[str | None, typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file.")] = None,
+    model_uri: Annotated[
+        str,
+        typer.Argument(
+            help="e.g. models:/clinic-visits@champion or models:/clinic-visits/3",
+            metavar="MODEL_URI",
+        ),
+    ],
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file."),
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Prove from the registry alone that a model's files, digests, checks, metrics and run agree; exit code 1 if something does not."""
+    """Prove from the registry alone that a model's files, digests, checks, metrics and run agree;
+    exit code 1 if something does not.
+    """
     with stated_errors(debug):
         environment(debug)
         from flows.summary import print_verification
@@ -260,8 +347,12 @@ def verify(
 
 
 @app.command()
-def reevaluate(file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Score the champion on rows that came since, and look for drift; exit code 1 if it does not do any more what it did, 0 if it does or too few rows say so: see outcome in --json."""
+def reevaluate(
+    file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False
+) -> None:
+    """Score the champion on rows that came since, and look for drift; exit code 1 if it does not do
+    any more what it did, 0 if it does or too few rows say so: see outcome in --json.
+    """
     with stated_errors(debug):
         from schemas.load import load_declaration
 
@@ -272,42 +363,75 @@ def reevaluate(file: File, overrides: Overrides = None, as_json: AsJson = False,
 
         found = flow(config_path=str(file), overrides=overrides or [], stop=False)
         if as_json:
-            print_json(found.model_dump(mode="json") | {"outcome": found.outcome, "verdict": found.verdict})
+            print_json(
+                found.model_dump(mode="json") | {"outcome": found.outcome, "verdict": found.verdict}
+            )
     raise typer.Exit(1 if found.checks.failed else 0)
 
 
 @app.command()
 def promote(
-    model_uri: Annotated[str, typer.Argument(help="e.g. models:/clinic-visits@challenger or models:/clinic-visits/3", metavar="MODEL_URI")],
+    model_uri: Annotated[
+        str,
+        typer.Argument(
+            help="e.g. models:/clinic-visits@challenger or models:/clinic-visits/3",
+            metavar="MODEL_URI",
+        ),
+    ],
     alias: Annotated[str, typer.Option(help="What the version shall be called.")] = "champion",
-    rollback: Annotated[bool, typer.Option("--rollback", help="Go back to the version before: MODEL_URI is models:/NAME.")] = False,
+    rollback: Annotated[
+        bool,
+        typer.Option(
+            "--rollback", help="Go back to the version before: MODEL_URI is models:/NAME."
+        ),
+    ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Prove a registered version again, compare it with the champion, and put it to use; exit code 1 if it may not be."""
+    """Prove a registered version again, compare it with the champion, and put it to use; exit code
+    1 if it may not be.
+    """
     with stated_errors(debug):
         environment(debug)
         name, _, rest = model_uri.removeprefix("models:/").partition("/")
         if rollback and (rest or "@" in name or alias != "champion"):
-            raise ConfigError(f"--rollback goes back to the champion before: expected models:/NAME alone, got {model_uri!r}")
+            raise ConfigError(
+                "--rollback goes back to the champion before: expected models:/NAME alone, got"
+                f" {model_uri!r}"
+            )
         with server_starting():
             from flows import promote as flows
 
-        made = flows.rollback(name=name) if rollback else flows.promote(model_uri=model_uri, alias=alias)
+        made = (
+            flows.rollback(name=name)
+            if rollback
+            else flows.promote(model_uri=model_uri, alias=alias)
+        )
         if as_json:
             print_json(made.model_dump(mode="json"))
 
 
 @app.command()
 def reproduce(
-    model_uri: Annotated[str, typer.Argument(help="e.g. models:/clinic-visits/3", metavar="MODEL_URI")],
+    model_uri: Annotated[
+        str, typer.Argument(help="e.g. models:/clinic-visits/3", metavar="MODEL_URI")
+    ],
     apply_diff: Annotated[
-        bool, typer.Option("--apply-diff", help="Also run the changes that were not committed then; read dirty.diff of its MLflow run first.")
+        bool,
+        typer.Option(
+            "--apply-diff",
+            help=(
+                "Also run the changes that were not committed then; read dirty.diff of its MLflow"
+                " run first."
+            ),
+        ),
     ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Train a registered version again from its recorded commit, declaration and data; exit code 1, and why, if a bit differs."""
+    """Train a registered version again from its recorded commit, declaration and data; exit code 1,
+    and why, if a bit differs.
+    """
     with stated_errors(debug):
         environment(debug)
         with server_starting():
@@ -321,14 +445,27 @@ def reproduce(
 
 @app.command()
 def sample(
-    target: Annotated[str, typer.Argument(help="Run directory, or a model such as models:/shakespeare@champion.", metavar="RUN_DIR|MODEL_URI")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="Run directory, or a model such as models:/shakespeare@champion.",
+            metavar="RUN_DIR|MODEL_URI",
+        ),
+    ],
     prompt: Annotated[str, typer.Option(help="What each text begins with.")] = "",
     count: Annotated[int, typer.Option(min=1, help="How many texts.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens that are added.")] = 200,
-    temperature: Annotated[float, typer.Option(min=0, help="Below 1: likelier tokens; 0: always the likeliest.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="Only among so many likeliest tokens; 0: among all.")] = 0,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="Below 1: likelier tokens; 0: always the likeliest.")
+    ] = 1.0,
+    top_k: Annotated[
+        int, typer.Option(min=0, help="Only among so many likeliest tokens; 0: among all.")
+    ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same texts.")] = 0,
-    tracking_uri: Annotated[str | None, typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file.")] = None,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file."),
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -338,7 +475,16 @@ def sample(
         from flows.summary import print_samples
         from tasks.sample import sample as write
 
-        made = write(target, prompt, count, tracking_uri, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, seed=seed)
+        made = write(
+            target,
+            prompt,
+            count,
+            tracking_uri,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            seed=seed,
+        )
         print_json(made.model_dump(mode="json")) if as_json else print_samples(made)
 
 
@@ -354,9 +500,16 @@ def schema() -> None:
 @app.command()
 def init(
     data: Annotated[str, typer.Argument(help="Parquet, CSV, folder or glob.", metavar="DATA")],
-    label: Annotated[str | None, typer.Option(help="The column to predict; guessed when absent.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the model; from the file name when absent.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here instead of to standard output.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The column to predict; guessed when absent.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the model; from the file name when absent.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write here instead of to standard output."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Draft a declaration from a table, with the reason for each guess."""
@@ -368,13 +521,18 @@ def init(
         if output is not None:
             require_room(output, "--output")
             if output.exists():
-                raise ConfigError(f"{output} exists already; give another --output or remove it first")
+                raise ConfigError(
+                    f"{output} exists already; give another --output or remove it first"
+                )
         text = draft_declaration(data, label, name)
         if output is None:
             print(text, end="")
         else:
             write_atomic(output, text)
-            print(f"✓ {output}: read it, correct what was guessed wrong, then: bulkhead run {output}", file=sys.stderr)
+            print(
+                f"✓ {output}: read it, correct what was guessed wrong, then: bulkhead run {output}",
+                file=sys.stderr,
+            )
 
 
 @app.command()
@@ -389,7 +547,10 @@ def doctor(as_json: AsJson = False) -> None:
         print_json([f.model_dump(mode="json") for f in findings])
     else:
         for finding in findings:
-            print(f"{'✓' if finding.ok else '✗'} {finding.what:<18} {finding.found}" + (f"  → {finding.remedy}" if finding.remedy else ""))
+            print(
+                f"{'✓' if finding.ok else '✗'} {finding.what:<18} {finding.found}"
+                + (f"  → {finding.remedy}" if finding.remedy else "")
+            )
     raise typer.Exit(0 if all(f.ok for f in findings) else 1)
 
 
@@ -398,10 +559,21 @@ app.command()(worker)
 app.command()(deploy)
 
 
+def _unwrapped(docstring: str) -> str:
+    """Join the lines of each paragraph, which the terminal breaks at its own width."""
+    return "\n\n".join(" ".join(text.split()) for text in inspect.cleandoc(docstring).split("\n\n"))
+
+
+for _command in app.registered_commands:
+    _command.help = _unwrapped((_command.callback and _command.callback.__doc__) or "")
+
+
 def main() -> None:
     """Entry point of the `bulkhead` command."""
     for number, name in ((1, "stdout"), (2, "stderr")):
-        if getattr(sys, name) is None:  # closed by who called; programs that are started need it, too
+        if (
+            getattr(sys, name) is None
+        ):  # closed by who called; programs that are started need it, too
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "w", closefd=False))
@@ -420,14 +592,18 @@ def main() -> None:
 
 
 def _call() -> None:
-    """The command, and all that it printed; what cannot be written, e.g. to a full disk, is an error."""
+    """The command, and all that it printed; what cannot be written, e.g. to a full disk, is an
+    error.
+    """
     try:
         app()
     finally:
         try:
             sys.stdout.flush()
         except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter tries again at its end, and complains
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # else the interpreter tries again at its end, and complains
             if isinstance(error, BrokenPipeError):  # who read it, e.g. head, has seen enough
                 raise typer.Exit(1) from None
             raise

@@ -1,4 +1,6 @@
-"""Cross-validate: train and test the folds of a declaration. Run it with `bulkhead run FILE cv.folds=5`."""
+"""Cross-validate: train and test the folds of a declaration. Run it with `bulkhead run FILE
+cv.folds=5`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from schemas.errors import ConfigError
 from schemas.fold_records import CrossValidation
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Epochs, Folds, Model, Overrides, chosen
-from schemas.records import PreflightReport, Prepared, RunSpec, SourceRef, SplitTables, ValidatedTable
+from schemas.records import (
+    PreflightReport,
+    Prepared,
+    RunSpec,
+    SourceRef,
+    SplitTables,
+    ValidatedTable,
+)
 from tasks.context import RunContext, fold_runs, tracked
 from tasks.crossvalidate import collect_fold, report_folds
 from tasks.evaluate import evaluate_model
@@ -22,7 +31,14 @@ from tasks.preflight import check_model
 from tasks.prepared import bind
 from tasks.ranks import with_ranks
 from tasks.source import fingerprint_source, validate_table
-from tasks.split import assert_disjoint, check_all_folds, check_fold, leakage_checks, split_fold, split_rows
+from tasks.split import (
+    assert_disjoint,
+    check_all_folds,
+    check_fold,
+    leakage_checks,
+    split_fold,
+    split_rows,
+)
 from tasks.statistics import fit_statistics, materialise_arrays
 from tasks.track import log_checks, log_prepared
 
@@ -30,10 +46,19 @@ from tasks.track import log_checks, log_prepared
 @flow(
     name="crossvalidate",
     flow_run_name=run_name,
-    description="Train and test each fold of the train and validation rows; mean, spread and a table. Registers nothing.",
+    description=(
+        "Train and test each fold of the train and validation rows; mean, spread and a table."
+        " Registers nothing."
+    ),
     persist_result=False,
 )
-def crossvalidate(config_path: ConfigPath, folds: Folds = 0, epochs: Epochs = 0, model: Model = "as declared", overrides: Overrides = ()) -> CrossValidation:
+def crossvalidate(
+    config_path: ConfigPath,
+    folds: Folds = 0,
+    epochs: Epochs = 0,
+    model: Model = "as declared",
+    overrides: Overrides = (),
+) -> CrossValidation:
     """Cross-validate a declaration.
 
     Args:
@@ -43,28 +68,55 @@ def crossvalidate(config_path: ConfigPath, folds: Folds = 0, epochs: Epochs = 0,
         model: Kind of model.
         overrides: Values that replace the file's, each as path=value, e.g. cv.folds=5.
     """
-    declaration = with_ranks(load_declaration(config_path, (*chosen(epochs, model, folds=folds), *overrides)))
+    declaration = with_ranks(
+        load_declaration(config_path, (*chosen(epochs, model, folds=folds), *overrides))
+    )
     if not declaration.cv.folds:
-        raise ConfigError("cv.folds is 0, so there is nothing to cross-validate; set cv.folds, e.g. to 5, or use the flow pipeline")
+        raise ConfigError(
+            "cv.folds is 0, so there is nothing to cross-validate; set cv.folds, e.g. to 5, or use"
+            " the flow pipeline"
+        )
     with tracked(declaration, "crossvalidate") as run:
         source = fingerprint_source(declaration)
         validated = validate_table(source, declaration)
         pool = split_rows(validated, declaration)
         assert_disjoint(pool, validated, declaration)
         leakage_checks(pool, validated, declaration)
-        prepared = [prepare_fold(source, validated, pool, declaration, number) for number in range(declaration.cv.folds)]
+        prepared = [
+            prepare_fold(source, validated, pool, declaration, number)
+            for number in range(declaration.cv.folds)
+        ]
         coverage = check_all_folds([fold.split for fold in prepared], declaration)
         with fold_runs(run) as runs:
-            checked = [check_before(fold, of_fold) for fold, of_fold in zip(prepared, runs, strict=True)]
-            trained = train_folds([spec for spec, _ in checked], [r.run_dir for r in runs], [r.tracker for r in runs])
+            checked = [
+                check_before(fold, of_fold) for fold, of_fold in zip(prepared, runs, strict=True)
+            ]
+            trained = train_folds(
+                [spec for spec, _ in checked], [r.run_dir for r in runs], [r.tracker for r in runs]
+            )
             results = [
-                collect_fold(of_fold, number, fold, preflight, report, evaluate_model(spec, report, of_fold.run_dir, "test"))
-                for number, (of_fold, fold, (spec, preflight), report) in enumerate(zip(runs, prepared, checked, trained, strict=True), start=1)
+                collect_fold(
+                    of_fold,
+                    number,
+                    fold,
+                    preflight,
+                    report,
+                    evaluate_model(spec, report, of_fold.run_dir, "test"),
+                )
+                for number, (of_fold, fold, (spec, preflight), report) in enumerate(
+                    zip(runs, prepared, checked, trained, strict=True), start=1
+                )
             ]
         return report_folds(run, validated.spec.label, results, coverage)
 
 
-def prepare_fold(source: SourceRef, validated: ValidatedTable, pool: SplitTables, declaration: Declaration, number: int) -> Prepared:
+def prepare_fold(
+    source: SourceRef,
+    validated: ValidatedTable,
+    pool: SplitTables,
+    declaration: Declaration,
+    number: int,
+) -> Prepared:
     """One fold, from the rows to the arrays: checked, and fitted on its own train alone."""
     started = datetime.now(UTC)
     fold = split_fold(validated, pool, declaration, number)

@@ -8,7 +8,9 @@ from tasks.bootstrap import prepare_server
 from tasks.deploy import FILE, ROOT, Deployed, plan_deployments, register_plan, require_server
 
 
-def deploy(names: tuple[str, ...] = (), dry_run: bool = False, file: Path = ROOT / FILE) -> list[Deployed]:
+def deploy(
+    names: tuple[str, ...] = (), dry_run: bool = False, file: Path = ROOT / FILE
+) -> list[Deployed]:
     """Register deployments, all of which were checked before the first is registered.
 
     Args:

@@ -19,7 +19,9 @@ Side = Annotated[Literal["test", "val"], shown("Rows", "Which rows to score.")]
 @flow(
     name="evaluate",
     flow_run_name=run_name,
-    description="Score the best weights of a finished run, with confidence intervals and baselines.",
+    description=(
+        "Score the best weights of a finished run, with confidence intervals and baselines."
+    ),
     persist_result=False,
 )
 def evaluate(run_dir: FinishedRunDir, side: Side = "test") -> EvaluationReport:

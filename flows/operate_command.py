@@ -17,24 +17,46 @@ HOST = "127.0.0.1"
 
 
 def up(
-    prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Prefect's UI and API.")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI and API.")] = 5000,
+    prefect_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of Prefect's UI and API.")
+    ] = 4200,
+    mlflow_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of MLflow's UI and API.")
+    ] = 5000,
     postgres: Annotated[
         str | None,
         typer.Option(
             envvar="BULKHEAD_POSTGRES",
             show_envvar=True,
-            help="postgresql://user:password@host:5432/database for both servers (schemas prefect and mlflow), in place of SQLite files.",
+            help=(
+                "postgresql://user:password@host:5432/database for both servers (schemas prefect"
+                " and mlflow), in place of SQLite files."
+            ),
         ),
     ] = None,
-    worker: Annotated[bool, typer.Option("--worker/--no-worker", help="Start flow runs of the work pool bulkhead too.")] = True,
+    worker: Annotated[
+        bool,
+        typer.Option("--worker/--no-worker", help="Start flow runs of the work pool bulkhead too."),
+    ] = True,
     debug: Debug = False,
 ) -> None:
-    """Open Prefect and MLflow over this home's runs, with a worker for deployments, on loopback, until Ctrl-C."""
+    """Open Prefect and MLflow over this home's runs, with a worker for deployments, on loopback,
+    until Ctrl-C.
+    """
     with stated_errors(debug):
-        ui = f"http://{HOST}:{prefect_port}"  # set before Prefect is loaded, which reads its settings then
-        os.environ |= {"PREFECT_UI_URL": ui, "PREFECT_API_URL": f"{ui}/api", "MLFLOW_TRACKING_URI": f"http://{HOST}:{mlflow_port}"}
-        login = os.environ.get("PREFECT_SERVER_API_AUTH_STRING") or os.environ.get("PREFECT_API_AUTH_STRING") or server_login()
+        ui = (  # set before Prefect is loaded, which reads its settings then
+            f"http://{HOST}:{prefect_port}"
+        )
+        os.environ |= {
+            "PREFECT_UI_URL": ui,
+            "PREFECT_API_URL": f"{ui}/api",
+            "MLFLOW_TRACKING_URI": f"http://{HOST}:{mlflow_port}",
+        }
+        login = (
+            os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
+            or os.environ.get("PREFECT_API_AUTH_STRING")
+            or server_login()
+        )
         os.environ["PREFECT_API_AUTH_STRING"] = login
         set_mlflow_login(login)
         environment(debug)
@@ -46,9 +68,11 @@ def up(
 
 
 def worker(debug: Debug = False) -> None:
-    """Start the flow runs of the work pool bulkhead on this machine, against the servers of PREFECT_API_URL and MLFLOW_TRACKING_URI.
+    """Start the flow runs of the work pool bulkhead on this machine, against the servers of
+    PREFECT_API_URL and MLFLOW_TRACKING_URI.
 
-    Runs of this home whose process is gone are ended there, as `bulkhead up` does. Answers at http://127.0.0.1:8080/health while it works.
+    Runs of this home whose process is gone are ended there, as `bulkhead up` does. Answers at
+    http://127.0.0.1:8080/health while it works.
     """
     with stated_errors(debug):
         environment(debug)
@@ -60,19 +84,35 @@ def worker(debug: Debug = False) -> None:
 
 
 def deploy(
-    name: Annotated[list[str] | None, typer.Option(help="Only these, as FLOW/NAME; may be given again. Default: all.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Another file than deployments/prefect.yaml of this project, in the same format.")] = None,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for a Prefect server that is starting.")] = 0.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and register nothing.")] = False,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these, as FLOW/NAME; may be given again. Default: all."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Another file than deployments/prefect.yaml of this project, in the same format."
+        ),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for a Prefect server that is starting.")
+    ] = 0.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and register nothing.")
+    ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Register the deployments of deployments/prefect.yaml with the Prefect server of PREFECT_API_URL, stamped with the commit."""
+    """Register the deployments of deployments/prefect.yaml with the Prefect server of
+    PREFECT_API_URL, stamped with the commit.
+    """
     with stated_errors(debug):
         if not dry_run:
             wait_for_prefect(f"http://{HOST}:4200/api", wait)
         found = running_servers()
-        os.environ.setdefault("PREFECT_API_URL", f"{found.prefect if found else f'http://{HOST}:4200'}/api")
+        os.environ.setdefault(
+            "PREFECT_API_URL", f"{found.prefect if found else f'http://{HOST}:4200'}/api"
+        )
         environment(debug)
         from flows.deploy import deploy as register
         from tasks.deploy import FILE, ROOT
@@ -82,6 +122,9 @@ def deploy(
         print_json([deployment.model_dump(mode="json") for deployment in made])
         return
     for deployment in made:
-        print(f"✓ {deployment.name:<28} {deployment.version}  {deployment.schedule or 'by hand'}" + (f"  {deployment.url}" if deployment.url else ""))
+        print(
+            f"✓ {deployment.name:<28} {deployment.version}  {deployment.schedule or 'by hand'}"
+            + (f"  {deployment.url}" if deployment.url else "")
+        )
     if dry_run:
         print("nothing was registered (--dry-run)", file=sys.stderr)

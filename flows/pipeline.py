@@ -25,11 +25,17 @@ from tasks.report import report_run
 @flow(
     name="pipeline",
     flow_run_name=run_name,
-    description="From a table and a declaration to a registered model with its evidence and report.",
+    description=(
+        "From a table and a declaration to a registered model with its evidence and report."
+    ),
     persist_result=False,
 )
 def pipeline(
-    config_path: ConfigPath, epochs: Epochs = 0, model: Model = "as declared", registration: Registration = "as declared", overrides: Overrides = ()
+    config_path: ConfigPath,
+    epochs: Epochs = 0,
+    model: Model = "as declared",
+    registration: Registration = "as declared",
+    overrides: Overrides = (),
 ) -> RunSummary:
     """Run a declaration end to end.
 
@@ -40,9 +46,14 @@ def pipeline(
         registration: Whether a model that passes the gate is registered.
         overrides: Values that replace the file's, each as path=value, e.g. train.epochs=5.
     """
-    declaration = with_ranks(load_declaration(config_path, (*chosen(epochs, model, registration), *overrides)))
+    declaration = with_ranks(
+        load_declaration(config_path, (*chosen(epochs, model, registration), *overrides))
+    )
     if declaration.cv.folds:
-        raise ConfigError(f"cv.folds is {declaration.cv.folds}: use the flow crossvalidate, or set cv.folds=0 for the final model")
+        raise ConfigError(
+            f"cv.folds is {declaration.cv.folds}: use the flow crossvalidate, or set cv.folds=0 for"
+            " the final model"
+        )
     with tracked(declaration, "pipeline") as run:
         prepared = prepare_data(declaration)
         summary = complete(prepared, run)
@@ -57,7 +68,9 @@ def complete(prepared: Prepared, run: RunContext) -> RunSummary:
     exported = export(spec, trained, prepared, run)
     gate = judge_challenger(spec, prepared, preflight, evaluated, exported, run)
     evidence = collect_evidence(run, prepared, preflight, trained, exported, evaluated, gate)
-    registered = promote_registered(register_model(spec, prepared, exported, evidence, gate, run), gate, run)
+    registered = promote_registered(
+        register_model(spec, prepared, exported, evidence, gate, run), gate, run
+    )
     outcome = report_outcome(registered, gate, run)
     report = report_run(run, prepared, preflight, trained, evaluated, gate, registered, new_rows)
     return summarise(run, prepared, trained, evaluated, registered, outcome, new_rows, report)

@@ -21,7 +21,10 @@ from tasks.statistics import fit_statistics, materialise_arrays
 @flow(
     name="prepare",
     flow_run_name=run_name,
-    description="Validate, split, assert disjoint, fit on train, check leaks, write arrays, poison test. Unchanged steps are reused.",
+    description=(
+        "Validate, split, assert disjoint, fit on train, check leaks, write arrays, poison test."
+        " Unchanged steps are reused."
+    ),
     persist_result=False,
 )
 def prepare(config_path: ConfigPath, overrides: Overrides = ()) -> Prepared:
@@ -35,7 +38,9 @@ def prepare(config_path: ConfigPath, overrides: Overrides = ()) -> Prepared:
 
 
 def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> Prepared:
-    """The chain of preparation, in the order in which a row goes through it; of a `recorded` one only the same again."""
+    """The chain of preparation, in the order in which a row goes through it; of a `recorded` one
+    only the same again.
+    """
     started = datetime.now(UTC)
     source = fingerprint_source(declaration)
     require_same_source(source, recorded)
@@ -43,16 +48,22 @@ def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> 
         validated = validate_table(source, declaration)
         split = split_rows(validated, declaration)
         disjoint = assert_disjoint(split, validated, declaration)
-        statistics = fit_statistics(split.train, validated, declaration)  # refuses constant features and labels: cheaper than the leak checks
+        statistics = fit_statistics(
+            split.train, validated, declaration
+        )  # refuses constant features and labels: cheaper than the leak checks
         leakage = leakage_checks(split, validated, declaration)
         arrays = materialise_arrays(split, validated, statistics, declaration)
     poison = poison_test(split, validated, declaration)
-    prepared = bind(source, validated, split, (disjoint, leakage, poison), statistics, arrays, started)
+    prepared = bind(
+        source, validated, split, (disjoint, leakage, poison), statistics, arrays, started
+    )
     return require_same(prepared, recorded) if recorded else prepared
 
 
 def todays_rows(declaration: Declaration) -> tuple[ValidatedTable, SplitTables]:
-    """The declared source as it is now, validated, split and asserted disjoint as ever; nothing is fitted."""
+    """The declared source as it is now, validated, split and asserted disjoint as ever; nothing is
+    fitted.
+    """
     validated = validate_table(fingerprint_source(declaration), declaration)
     split = split_rows(validated, declaration)
     assert_disjoint(split, validated, declaration)

@@ -1,4 +1,6 @@
-"""Promote: prove a registered version again and put it to use. Run it with `bulkhead promote models:/NAME/3`."""
+"""Promote: prove a registered version again and put it to use. Run it with `bulkhead promote
+models:/NAME/3`.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,22 @@ from schemas.parameters import Alias, ModelName, ModelUri
 from schemas.registry_records import Promotion
 from tasks.names import run_name
 from tasks.outcome import ended
-from tasks.promote import judge_version, outcome_of_promotion, promote_version, prove_version, roll_back_to_previous
+from tasks.promote import (
+    judge_version,
+    outcome_of_promotion,
+    promote_version,
+    prove_version,
+    roll_back_to_previous,
+)
 
 
 @flow(
     name="promote",
     flow_run_name=run_name,
-    description="Prove a registered version again, compare it with the champion on rows that neither has learned from, and move the alias.",
+    description=(
+        "Prove a registered version again, compare it with the champion on rows that neither has"
+        " learned from, and move the alias."
+    ),
     persist_result=False,
 )
 def promote(model_uri: ModelUri, alias: Alias = "champion") -> Promotion:
@@ -32,7 +43,10 @@ def promote(model_uri: ModelUri, alias: Alias = "champion") -> Promotion:
 
 
 @flow(
-    name="rollback", flow_run_name=run_name, description="The version before the champion becomes champion again; the two change places.", persist_result=False
+    name="rollback",
+    flow_run_name=run_name,
+    description="The version before the champion becomes champion again; the two change places.",
+    persist_result=False,
 )
 def rollback(name: ModelName) -> Promotion:
     """Go back to the version before.

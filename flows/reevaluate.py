@@ -10,16 +10,27 @@ from schemas.parameters import ConfigPath, Overrides, Stop
 from schemas.registry_records import Reevaluation
 from tasks.context import tracked
 from tasks.names import run_name
-from tasks.reevaluate import end_reevaluation, fetch_champion, reevaluate_champion, report_reevaluation, require_good
+from tasks.reevaluate import (
+    end_reevaluation,
+    fetch_champion,
+    reevaluate_champion,
+    report_reevaluation,
+    require_good,
+)
 
 
 @flow(
     name="reevaluate",
     flow_run_name=run_name,
-    description="Score the champion on rows of the source that it has not met, and compare metrics, features, predictions and calibration with those of its registration.",
+    description=(
+        "Score the champion on rows of the source that it has not met, and compare metrics,"
+        " features, predictions and calibration with those of its registration."
+    ),
     persist_result=False,
 )
-def reevaluate(config_path: ConfigPath, overrides: Overrides = (), stop: Stop = True) -> Reevaluation:
+def reevaluate(
+    config_path: ConfigPath, overrides: Overrides = (), stop: Stop = True
+) -> Reevaluation:
     """Hold the champion against new rows.
 
     Args:
@@ -31,7 +42,9 @@ def reevaluate(config_path: ConfigPath, overrides: Overrides = (), stop: Stop = 
     with tracked(declaration, "reevaluate") as run:
         champion = fetch_champion(run)
         validated, split = todays_rows(declaration)
-        found = report_reevaluation(reevaluate_champion(champion, validated, split, run), validated, run)
+        found = report_reevaluation(
+            reevaluate_champion(champion, validated, split, run), validated, run
+        )
     if stop:
         require_good(found)
     return end_reevaluation(found)

@@ -1,4 +1,6 @@
-"""Resume: go on with a run that was interrupted, killed or failed. Run it with `bulkhead resume RUN`."""
+"""Resume: go on with a run that was interrupted, killed or failed. Run it with `bulkhead resume
+RUN`.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,18 @@ from tasks.resume import StartedRunName, unfinished
 @flow(
     name="resume",
     flow_run_name=run_name,
-    description="Go on with a run that was interrupted, killed or failed: same directory, same MLflow run, from the newest verified checkpoint.",
+    description=(
+        "Go on with a run that was interrupted, killed or failed: same directory, same MLflow run,"
+        " from the newest verified checkpoint."
+    ),
     persist_result=False,
 )
 def resume(run: StartedRunName) -> RunSummary | TrainReport | None:
     """Bring a run to its end.
 
     Args:
-        run: Its directory, its id, or the id of its MLflow run. Nothing is done where it is finished.
+        run: Its directory, its id, or the id of its MLflow run. Nothing is done where it is
+            finished.
     """
     started = unfinished(run)
     if started is None:

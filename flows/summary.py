@@ -7,7 +7,18 @@ import sys
 from pathlib import Path
 
 from schemas.fold_records import CrossValidation
-from schemas.records import EvaluationReport, Interval, NewRows, Outcome, Prepared, Record, Registered, SampleReport, TrainReport, Verification
+from schemas.records import (
+    EvaluationReport,
+    Interval,
+    NewRows,
+    Outcome,
+    Prepared,
+    Record,
+    Registered,
+    SampleReport,
+    TrainReport,
+    Verification,
+)
 from tasks.claim import used_servers
 from tasks.context import RunContext
 
@@ -15,8 +26,9 @@ from tasks.context import RunContext
 class RunSummary(Record):
     """The outcome of a pipeline run.
 
-    `cached`: the prepared data were reused. `metrics`: of the test rows, with confidence intervals. `outcome`: what became of the
-    model. `new_rows`: how its rows differ from those of the run before; null where there was none.
+    `cached`: the prepared data were reused. `metrics`: of the test rows, with confidence intervals.
+    `outcome`: what became of the model. `new_rows`: how its rows differ from those of the run
+    before; null where there was none.
     """
 
     name: str
@@ -40,7 +52,11 @@ class RunSummary(Record):
     @property
     def message(self) -> str:
         """The outcome in a sentence, for Prefect's state."""
-        model = f"{self.registered.uri} (version {self.registered.version})" if self.registered.registered else f"nothing registered: {self.registered.verdict}"
+        model = (
+            f"{self.registered.uri} (version {self.registered.version})"
+            if self.registered.registered
+            else f"nothing registered: {self.registered.verdict}"
+        )
         rows = f"; {self.new_rows.sentence}" if self.new_rows else ""
         return f"{model}; test {self.metric} {interval_text(self.metrics[self.metric])}{rows}"
 
@@ -81,12 +97,18 @@ def interval_text(interval: Interval) -> str:
     """`0.671 [0.660, 0.682]`, or a dash where the metric is not defined."""
     if interval.value is None:
         return "–"
-    bounds = f" [{interval.low:.4f}, {interval.high:.4f}]" if interval.low is not None and interval.high is not None else ""
+    bounds = (
+        f" [{interval.low:.4f}, {interval.high:.4f}]"
+        if interval.low is not None and interval.high is not None
+        else ""
+    )
     return f"{interval.value:.4f}{bounds}"
 
 
 def program() -> str:
-    """The command as a person can call it again from where they are: by name where PATH finds it, else by path."""
+    """The command as a person can call it again from where they are: by name where PATH finds it,
+    else by path.
+    """
     called, found = Path(sys.argv[0]), shutil.which("bulkhead")
     if called.name != "bulkhead" or (found and Path(found).samefile(called)):
         return "bulkhead"
@@ -94,18 +116,34 @@ def program() -> str:
 
 
 def where_to_look(tracking_uri: str) -> str:
-    """Return the addresses of the servers that a run used or that serve its home, else the command that starts some."""
-    return used_servers(tracking_uri) or f"{program()} up   → Prefect http://127.0.0.1:4200, MLflow http://127.0.0.1:5000"
+    """Return the addresses of the servers that a run used or that serve its home, else the command
+    that starts some.
+    """
+    return (
+        used_servers(tracking_uri)
+        or f"{program()} up   → Prefect http://127.0.0.1:4200, MLflow http://127.0.0.1:5000"
+    )
 
 
 def print_summary(summary: RunSummary) -> None:
     """Print the outcome: the test metric, the model, the report, and how to look further."""
-    others = [f"{name} {interval_text(value)}" for name, value in summary.metrics.items() if name != summary.metric]
+    others = [
+        f"{name} {interval_text(value)}"
+        for name, value in summary.metrics.items()
+        if name != summary.metric
+    ]
     registered = summary.registered
     lines = {
-        "test": f"{summary.metric} {interval_text(summary.metrics[summary.metric])}   ({summary.confidence:.0%} interval; {', '.join(others[:2])})",
+        "test": (
+            f"{summary.metric} {interval_text(summary.metrics[summary.metric])}  "
+            f" ({summary.confidence:.0%} interval; {', '.join(others[:2])})"
+        ),
         "verdict": summary.verdict,
-        "model": f"{registered.uri}  (version {registered.version})" if registered.registered else f"nothing registered; {registered.verdict}",
+        "model": (
+            f"{registered.uri}  (version {registered.version})"
+            if registered.registered
+            else f"nothing registered; {registered.verdict}"
+        ),
         "outcome": summary.outcome + ("; exit code 1" if summary.outcome == "refused" else ""),
         **({"rows": summary.new_rows.sentence} if summary.new_rows else {}),
         "report": summary.report,
@@ -113,7 +151,10 @@ def print_summary(summary: RunSummary) -> None:
         "look further": where_to_look(summary.tracking_uri),
     }
     if registered.registered:
-        lines["use it"] = f"mlflow.pyfunc.load_model('{registered.uri}') with MLFLOW_TRACKING_URI={summary.tracking_uri}"
+        lines["use it"] = (
+            f"mlflow.pyfunc.load_model('{registered.uri}') with"
+            f" MLFLOW_TRACKING_URI={summary.tracking_uri}"
+        )
     print()
     for name, text in lines.items():
         print(f"  {name:<13} {text}")
@@ -123,14 +164,31 @@ def print_folds(found: CrossValidation) -> None:
     """Print the table of folds, mean and spread, and where to look further."""
     names = [found.metric, *(name for name in found.metrics if name != found.metric)][:4]
     width = max(12, *(len(name) + 2 for name in names))
-    print("\n  " + "fold".ljust(6) + "train".rjust(10) + "val".rjust(9) + "test".rjust(9) + "".join(name.rjust(width) for name in names))
+    print(
+        "\n  "
+        + "fold".ljust(6)
+        + "train".rjust(10)
+        + "val".rjust(9)
+        + "test".rjust(9)
+        + "".join(name.rjust(width) for name in names)
+    )
     for fold in found.folds:
         rows = f"{fold.rows['train']:>10,}{fold.rows['val']:>9,}{fold.rows['test']:>9,}"
-        print(f"  {fold.number:<6}{rows}" + "".join(_figure(fold.metrics[name].value).rjust(width) for name in names))
+        print(
+            f"  {fold.number:<6}{rows}"
+            + "".join(_figure(fold.metrics[name].value).rjust(width) for name in names)
+        )
     for word, field in (("mean", "mean"), ("sd", "std")):
-        print(f"  {word:<34}" + "".join(_figure(getattr(found.metrics[name], field)).rjust(width) for name in names))
+        print(
+            f"  {word:<34}"
+            + "".join(_figure(getattr(found.metrics[name], field)).rjust(width) for name in names)
+        )
     print()
-    lines = {"verdict": found.verdict, "model": "none registered; for the final model: cv.folds=0", "report": found.report}
+    lines = {
+        "verdict": found.verdict,
+        "model": "none registered; for the final model: cv.folds=0",
+        "report": found.report,
+    }
     lines["look further"] = where_to_look(found.tracking_uri)
     for name, text in lines.items():
         print(f"  {name:<13} {text}")
@@ -141,7 +199,9 @@ def _figure(value: float | None) -> str:
 
 
 def print_samples(made: SampleReport) -> None:
-    """Print made-up texts on standard output, a line of dashes between them, and what was found of molecules on standard error."""
+    """Print made-up texts on standard output, a line of dashes between them, and what was found of
+    molecules on standard error.
+    """
     print("\n--------\n".join(made.texts))
     if made.note:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in made.molecules.items())

@@ -16,8 +16,18 @@ from tasks.ranks import with_ranks
 from tasks.track import log_checks, log_prepared
 
 
-@flow(name="train", flow_run_name=run_name, description="Prepare and train; test rows and registry stay untouched.", persist_result=False)
-def train(config_path: ConfigPath, epochs: Epochs = 0, model: Model = "as declared", overrides: Overrides = ()) -> TrainReport:
+@flow(
+    name="train",
+    flow_run_name=run_name,
+    description="Prepare and train; test rows and registry stay untouched.",
+    persist_result=False,
+)
+def train(
+    config_path: ConfigPath,
+    epochs: Epochs = 0,
+    model: Model = "as declared",
+    overrides: Overrides = (),
+) -> TrainReport:
     """Train the model of a declaration.
 
     Args:

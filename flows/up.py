@@ -1,4 +1,6 @@
-"""`bulkhead up`: both servers, and a worker that starts the flow runs of deployments, until Ctrl-C or SIGTERM."""
+"""`bulkhead up`: both servers, and a worker that starts the flow runs of deployments, until Ctrl-C
+or SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,33 @@ from tasks.deploy import require_server
 from tasks.postgres import prepare_postgres
 from tasks.reconcile import end_orphans, reconcile
 from tasks.say import say
-from tasks.servers import Program, answers, kept, mlflow_server, prefect_server, require_free, stop_worker, wait_until, watch, worker
+from tasks.servers import (
+    Program,
+    answers,
+    kept,
+    mlflow_server,
+    prefect_server,
+    require_free,
+    stop_worker,
+    wait_until,
+    watch,
+    worker,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = {  # of flow runs and worker with a Prefect server that is away: eight tries are four minutes
+# of flow runs and worker with a Prefect server that is away: eight tries are four minutes
+PATIENCE = {
     "PREFECT_CLIENT_MAX_RETRIES": "7",
     "PREFECT_WORKER_QUERY_SECONDS": "5",
 }
 
 
 def up(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: bool) -> None:
-    """Start, prepare, say where everything is, and keep it at work; PREFECT_API_URL and MLFLOW_TRACKING_URI name these servers already.
+    """Start, prepare, say where everything is, and keep it at work; PREFECT_API_URL and
+    MLFLOW_TRACKING_URI name these servers already.
 
-    They answer to who knows the home's password, which is in the environment of this process already.
+    They answer to who knows the home's password, which is in the environment of this process
+    already.
 
     Args:
         prefect_port: of Prefect's UI and API.
@@ -37,15 +53,20 @@ def up(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: b
         with_worker: start flow runs too.
 
     Raises:
-        ConfigError: another `bulkhead up` serves this home, a port is taken, or PostgreSQL cannot be spoken to.
+        ConfigError: another `bulkhead up` serves this home, a port is taken, or PostgreSQL cannot
+            be spoken to.
         LaunchError: a program did not start, or keeps ending.
     """
+    # also where SIGINT was ignored, as in the background of a shell: a worker that inherits that
+    # cannot be stopped
     for number in (
         signal.SIGTERM,
         signal.SIGINT,
-    ):  # also where SIGINT was ignored, as in the background of a shell: a worker that inherits that cannot be stopped
+    ):
         signal.signal(number, signal.default_int_handler)
-    with claimed(Servers(os.environ["PREFECT_UI_URL"], os.environ["MLFLOW_TRACKING_URI"], os.getpid())):
+    with claimed(
+        Servers(os.environ["PREFECT_UI_URL"], os.environ["MLFLOW_TRACKING_URI"], os.getpid())
+    ):
         require_free({"--prefect-port": prefect_port, "--mlflow-port": mlflow_port})
         _serve(prefect_port, mlflow_port, postgres, with_worker)
 
@@ -59,7 +80,10 @@ def _serve(prefect_port: int, mlflow_port: int, postgres: str | None, with_worke
     mlflow = mlflow_server(mlflow_port, login, store, logs / "mlflow.log")
     try:
         with kept(prefect, mlflow) as running:
-            for server, address, path in ((prefect, os.environ["PREFECT_UI_URL"], "/api/health"), (mlflow, os.environ["MLFLOW_TRACKING_URI"], "/health")):
+            for server, address, path in (
+                (prefect, os.environ["PREFECT_UI_URL"], "/api/health"),
+                (mlflow, os.environ["MLFLOW_TRACKING_URI"], "/health"),
+            ):
                 wait_until(lambda url=address + path: answers(url), server, address)  # type: ignore[misc]
                 say(server.name, f"{address}/login#{quote(login, safe=':')}")
             prepare_server()
@@ -70,7 +94,9 @@ def _serve(prefect_port: int, mlflow_port: int, postgres: str | None, with_worke
 
 
 def keep_at_work(running: list[Program], logs: Path | None) -> None:
-    """Watch the servers, and a worker where there is a folder for its log; stopped, the flow runs' ends still reach the servers."""
+    """Watch the servers, and a worker where there is a folder for its log; stopped, the flow runs'
+    ends still reach the servers.
+    """
     if logs is None:
         say("up", f"no worker; files in {home()}; Ctrl-C stops both", "info")
         watch(running, end_orphans)
@@ -88,7 +114,8 @@ def keep_at_work(running: list[Program], logs: Path | None) -> None:
 
 
 def work() -> None:
-    """Keep a worker at work against servers elsewhere, and end the runs of this home whose process is gone, until Ctrl-C or SIGTERM.
+    """Keep a worker at work against servers elsewhere, and end the runs of this home whose process
+    is gone, until Ctrl-C or SIGTERM.
 
     Raises:
         ConfigError: the environment does not name both servers.
@@ -96,11 +123,15 @@ def work() -> None:
     """
     for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
         if not os.environ.get(name):
-            raise ConfigError(f"bulkhead worker needs the address of a server in {name}; for servers of this machine alone use bulkhead up")
+            raise ConfigError(
+                f"bulkhead worker needs the address of a server in {name}; for servers of this"
+                " machine alone use bulkhead up"
+            )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     require_server()
-    prepare_server()  # the pool with our template: Prefect's worker would make one that takes a command
+    # the pool with our template: Prefect's worker would make one that takes a command
+    prepare_server()
     logs = home() / "logs"
     logs.mkdir(exist_ok=True)
     program = flow_worker(logs, "--with-healthcheck")
@@ -119,6 +150,19 @@ def work() -> None:
 
 def flow_worker(logs: Path, *options: str) -> Program:
     """A worker whose flow runs find both servers, the Bulkhead home and this project's root."""
-    settings = {"BULKHEAD_HOME": str(home()), "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS), "BULKHEAD_POSTGRES": None}
-    settings |= {"PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1"} | {name: os.environ.get(name, value) for name, value in PATIENCE.items()}
-    return worker(POOL, f"worker-{socket.gethostname()}-{os.getpid()}", logs / "worker.log", settings, ROOT, options)
+    settings = {
+        "BULKHEAD_HOME": str(home()),
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
+        "BULKHEAD_POSTGRES": None,
+    }
+    settings |= {"PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1"} | {
+        name: os.environ.get(name, value) for name, value in PATIENCE.items()
+    }
+    return worker(
+        POOL,
+        f"worker-{socket.gethostname()}-{os.getpid()}",
+        logs / "worker.log",
+        settings,
+        ROOT,
+        options,
+    )

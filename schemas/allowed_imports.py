@@ -1,4 +1,6 @@
-"""Which packages a declaration may have imported: those that the person who runs it has named in the environment."""
+"""Which packages a declaration may have imported: those that the person who runs it has named in
+the environment.
+"""
 
 from __future__ import annotations
 
@@ -22,5 +24,7 @@ def require_allowed(model: Model) -> None:
     package = model.path.partition(":")[0].partition(".")[0]
     if package not in allowed:
         raise ConfigError(
-            f"model.path {model.path!r}: package {package!r} is not allowed (allowed: {', '.join(allowed) or 'none'}); if you trust its code, set {ALLOWED}={','.join([*allowed, package])}"
+            f"model.path {model.path!r}: package {package!r} is not allowed (allowed:"
+            f" {', '.join(allowed) or 'none'}); if you trust its code, set"
+            f" {ALLOWED}={','.join([*allowed, package])}"
         )

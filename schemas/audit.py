@@ -19,10 +19,11 @@ AuditSplit = Literal["random", "stratified", "group", "stratified_group", "time"
 class FilesToAudit(Record):
     """Two or three files from anywhere, and what is known about their columns.
 
-    `label`, `task` and `split` are guessed where absent, and the guess is said; of `causal_lm`, which is never guessed, the
-    label is the column of documents. `split`: how the rows were given to the
-    files; by it the label checks divide train again. `available`: column
-    of times → the features that were known by then (none named: all). `settings`: path=value of the sections checks, task and split.
+    `label`, `task` and `split` are guessed where absent, and the guess is said; of `causal_lm`,
+    which is never guessed, the label is the column of documents. `split`: how the rows were given
+    to the files; by it the label checks divide train again. `available`: column of times → the
+    features that were known by then (none named: all). `settings`: path=value of the sections
+    checks, task and split.
     """
 
     train: tuple[str, ...]
@@ -47,7 +48,11 @@ class FilesToAudit(Record):
     @property
     def uris(self) -> dict[SplitName, tuple[str, ...]]:
         """The files of each side that is there."""
-        given: dict[SplitName, tuple[str, ...]] = {"train": self.train, "val": self.val, "test": self.test}
+        given: dict[SplitName, tuple[str, ...]] = {
+            "train": self.train,
+            "val": self.val,
+            "test": self.test,
+        }
         return {side: uris for side, uris in given.items() if uris}
 
 
@@ -61,11 +66,15 @@ def read_request(values: Mapping[str, Any]) -> FilesToAudit:
         return FilesToAudit.model_validate(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"--{first['loc'][0]}: {first['msg'].removeprefix('Input ')}; got {first['input']!r}") from error
+        raise ConfigError(
+            f"--{first['loc'][0]}: {first['msg'].removeprefix('Input ')}; got {first['input']!r}"
+        ) from error
 
 
 class ShownRows(Record):
-    """Rows of several sides beside each other: a line for each column, a value for each row, and whether the values differ."""
+    """Rows of several sides beside each other: a line for each column, a value for each row, and
+    whether the values differ.
+    """
 
     title: str
     headers: tuple[str, ...]
@@ -75,8 +84,9 @@ class ShownRows(Record):
 class AuditReport(Record):
     """The outcome of an audit.
 
-    `sources`: side → files, or the declaration's source. `roles`: role → columns. `guesses`: what was assumed, with the
-    reason. `shown`: position of a check → rows side by side. `undecided`: what these data cannot tell. `seconds`: of the checks alone.
+    `sources`: side → files, or the declaration's source. `roles`: role → columns. `guesses`: what
+    was assumed, with the reason. `shown`: position of a check → rows side by side. `undecided`:
+    what these data cannot tell. `seconds`: of the checks alone.
     """
 
     name: str

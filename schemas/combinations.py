@@ -1,4 +1,6 @@
-"""Combinations of sections that cannot work, refused before anything runs: labels with columns and split, losses with labels."""
+"""Combinations of sections that cannot work, refused before anything runs: labels with columns and
+split, losses with labels.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,31 @@ def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
     named = list(data.named("label"))
     if not task.has_several and len(named) != 1:
         advice = "; several labels need task.kind multilabel or multitask" if named else ""
-        raise ValueError(f"data.columns must declare exactly one column with role label, got {named}{advice}")
+        raise ValueError(
+            f"data.columns must declare exactly one column with role label, got {named}{advice}"
+        )
     if not named:
-        raise ValueError("data.columns declares no column with role label; declare each as `name: label`, or several by a pattern")
+        raise ValueError(
+            "data.columns declares no column with role label; declare each as `name: label`, or"
+            " several by a pattern"
+        )
     if task.has_several and split.startswith("stratified"):
-        raise ValueError(f"split.kind {split!r} keeps the shares of one label, and the task has several; use random, group or time")
-    if strangers := [n for n in task.labels if (column := data.column(n)) is None or column.role != "label"]:
-        raise ValueError(f"task.labels names {strangers[0]!r}, which has no role label in data.columns; declare `{strangers[0]}: label`, or correct the name")
+        raise ValueError(
+            f"split.kind {split!r} keeps the shares of one label, and the task has several; use"
+            " random, group or time"
+        )
+    if strangers := [
+        n for n in task.labels if (column := data.column(n)) is None or column.role != "label"
+    ]:
+        raise ValueError(
+            f"task.labels names {strangers[0]!r}, which has no role label in data.columns; declare"
+            f" `{strangers[0]}: label`, or correct the name"
+        )
     if task.kind == "multitask" and (others := [n for n in named if n not in task.labels]):
-        raise ValueError(f"data.columns gives {others[0]!r} role label, and task.labels does not name it; name each column there, with its kind")
+        raise ValueError(
+            f"data.columns gives {others[0]!r} role label, and task.labels does not name it; name"
+            " each column there, with its kind"
+        )
 
 
 def check_loss(loss: LossConfig, task: TaskConfig, losses: tuple[str, ...]) -> None:
@@ -38,17 +56,30 @@ def check_loss(loss: LossConfig, task: TaskConfig, losses: tuple[str, ...]) -> N
         ValueError: the option, and what it is for.
     """
     if loss.kind != "auto" and loss.kind not in losses:
-        advice = "remove it; a regression label has its own in task.labels" if task.has_several else f"use one of {list(losses)}"
+        advice = (
+            "remove it; a regression label has its own in task.labels"
+            if task.has_several
+            else f"use one of {list(losses)}"
+        )
         raise ValueError(f"loss.kind {loss.kind!r} does not fit task {task.kind!r}; {advice}")
-    kinds = {label.kind for label in task.labels.values()} if task.kind == "multitask" else {"binary" if task.kind == "multilabel" else task.kind}
+    kinds = (
+        {label.kind for label in task.labels.values()}
+        if task.kind == "multitask"
+        else {"binary" if task.kind == "multilabel" else task.kind}
+    )
     if loss.class_weights != "none" and not kinds & {"binary", "multiclass"}:
         raise ValueError("loss.class_weights needs a classification task")
     if isinstance(loss.class_weights, dict) and task.has_several:
-        raise ValueError("loss.class_weights by class is for a single label; of several labels, use balanced, or pos_weight in task.labels")
+        raise ValueError(
+            "loss.class_weights by class is for a single label; of several labels, use balanced, or"
+            " pos_weight in task.labels"
+        )
     if loss.label_smoothing and "multiclass" not in kinds:
         raise ValueError("loss.label_smoothing needs a multiclass task")
     declared = [loss.pos_weight, *(label.pos_weight for label in task.labels.values())]
     if loss.pos_weight != "none" and "binary" not in kinds:
         raise ValueError("loss.pos_weight needs a binary label")
     if loss.class_weights != "none" and any(weight not in ("none", None) for weight in declared):
-        raise ValueError("loss.class_weights and pos_weight both weigh the positive class; keep one")
+        raise ValueError(
+            "loss.class_weights and pos_weight both weigh the positive class; keep one"
+        )

@@ -1,8 +1,8 @@
 """The declaration: one pydantic tree = the YAML file = the config that is logged with the run.
 
-Every section has defaults that suit the task, so that a useful file is about fifteen lines.
-Unknown keys are refused everywhere (`extra="forbid"`); nothing is mutable (`frozen`).
-Each choice between variants is a discriminated union on `kind`, one level deep, each variant titled.
+Every section has defaults that suit the task, so that a useful file is about fifteen lines. Unknown
+keys are refused everywhere (`extra="forbid"`); nothing is mutable (`frozen`). Each choice between
+variants is a discriminated union on `kind`, one level deep, each variant titled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from schemas.cv_config import CvConfig, FoldKind, fold_kind, fold_problem
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
 from schemas.group_config import GroupByConfig
 from schemas.label_config import LabelConfig
-from schemas.model_config import CausalTransformerModel, CnnModel, CustomModel, FtTransformerModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
+from schemas.model_config import (
+    CausalTransformerModel,
+    CnnModel,
+    CustomModel,
+    FtTransformerModel,
+    LinearModel,
+    LossConfig,
+    MlpModel,
+    Model,
+    ResMlpModel,
+)
 from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
 from schemas.schedule_config import (
     ConstantSchedule,
@@ -136,15 +146,31 @@ class NormalizeConfig(Section):
     """Statistics fitted on train only."""
 
     scale: Literal["standard", "robust", "quantile", "none"] = Field(
-        "standard", description="standard: (x - mean) / sd; robust: (x - median) / IQR; quantile: rank mapped to a normal."
+        "standard",
+        description=(
+            "standard: (x - mean) / sd; robust: (x - median) / IQR; quantile: rank mapped to a"
+            " normal."
+        ),
     )
-    impute: Literal["mean", "median", "zero"] = Field("median", description="What fills a null of a numeric feature.")
-    indicators: bool = Field(True, description="Add a 0/1 column for each numeric feature with nulls in train.")
+    impute: Literal["mean", "median", "zero"] = Field(
+        "median", description="What fills a null of a numeric feature."
+    )
+    indicators: bool = Field(
+        True, description="Add a 0/1 column for each numeric feature with nulls in train."
+    )
     clip: float | None = Field(10.0, gt=0, description="Bound of the scaled value; null for none.")
-    min_count: int = Field(1, ge=1, description="Categories seen less often in train share the unknown slot.")
-    max_categories: int = Field(10_000, ge=2, description="Most categories kept for a column, by count.")
-    target: Literal["standard", "none"] = Field("standard", description="Scaling of a regression label; predictions come back in its units.")
-    columns: dict[str, ColumnNormalize] = Field(default_factory=dict, description="Exceptions by column.")
+    min_count: int = Field(
+        1, ge=1, description="Categories seen less often in train share the unknown slot."
+    )
+    max_categories: int = Field(
+        10_000, ge=2, description="Most categories kept for a column, by count."
+    )
+    target: Literal["standard", "none"] = Field(
+        "standard", description="Scaling of a regression label; predictions come back in its units."
+    )
+    columns: dict[str, ColumnNormalize] = Field(
+        default_factory=dict, description="Exceptions by column."
+    )
 
 
 Baseline = Literal["constant", "linear", "boosting", "unigram", "bigram", "5-gram"]
@@ -153,11 +179,19 @@ Baseline = Literal["constant", "linear", "boosting", "unigram", "bigram", "5-gra
 class EvaluateConfig(Section):
     """Test metrics, their uncertainty, and what they are compared with."""
 
-    bootstrap: int = Field(500, ge=20, le=10_000, description="Resamples of the confidence intervals (by group where rows are grouped).")
+    bootstrap: int = Field(
+        500,
+        ge=20,
+        le=10_000,
+        description="Resamples of the confidence intervals (by group where rows are grouped).",
+    )
     confidence: float = Field(0.95, gt=0.5, lt=1)
     baselines: tuple[Baseline, ...] = Field(
         ("constant", "linear", "boosting"),
-        description="Fitted on the same train rows and features, scored on the same test rows. A language model has unigram, bigram and 5-gram instead.",
+        description=(
+            "Fitted on the same train rows and features, scored on the same test rows. A language"
+            " model has unigram, bigram and 5-gram instead."
+        ),
     )
 
 
@@ -178,36 +212,86 @@ class RegisterConfig(Section):
     """The gate before the registry."""
 
     enabled: bool = True
-    thresholds: dict[str, Threshold] = Field(default_factory=dict, description="Test metric to its bounds, e.g. {auroc: {min: 0.65}}.")
-    metric: str | None = Field(None, description="Metric of the champion comparison. Default: the one of train.metric.")
-    tolerance: float = Field(0.0, ge=0, description="Loss of that metric against the champion that is still accepted.")
+    thresholds: dict[str, Threshold] = Field(
+        default_factory=dict, description="Test metric to its bounds, e.g. {auroc: {min: 0.65}}."
+    )
+    metric: str | None = Field(
+        None, description="Metric of the champion comparison. Default: the one of train.metric."
+    )
+    tolerance: float = Field(
+        0.0, ge=0, description="Loss of that metric against the champion that is still accepted."
+    )
     promotion: Literal["automatic", "approval", "never"] = Field(
         "automatic",
-        description="What a version that passed the gate becomes. automatic: champion; approval: challenger, until a person promotes it; never: no alias.",
+        description=(
+            "What a version that passed the gate becomes. automatic: champion; approval:"
+            " challenger, until a person promotes it; never: no alias."
+        ),
     )
-    require_skill: bool = Field(True, description="Refuse a model that is not better than the constant baseline, or that too few rows were there to judge.")
+    require_skill: bool = Field(
+        True,
+        description=(
+            "Refuse a model that is not better than the constant baseline, or that too few rows"
+            " were there to judge."
+        ),
+    )
     allow_behind: tuple[Baseline, ...] = Field(
         ("boosting",),
-        description="Baselines that a model may be behind beyond uncertainty. A model behind any other, such as the linear model, is refused.",
+        description=(
+            "Baselines that a model may be behind beyond uncertainty. A model behind any other,"
+            " such as the linear model, is refused."
+        ),
     )
 
 
 class TrackingConfig(Section):
     """Where MLflow keeps runs and models."""
 
-    uri: str | None = Field(None, description="MLflow tracking URI. Default: MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home.")
+    uri: str | None = Field(
+        None,
+        description=(
+            "MLflow tracking URI. Default: MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead"
+            " home."
+        ),
+    )
     experiment: str | None = Field(None, description="Default: the declaration's name.")
     tags: dict[str, str] = Field(default_factory=dict)
-    tensorboard: bool = Field(False, description="Also write the metrics as TensorBoard scalars to RUN_DIR/tensorboard; needs the extra `tensorboard`.")
+    tensorboard: bool = Field(
+        False,
+        description=(
+            "Also write the metrics as TensorBoard scalars to RUN_DIR/tensorboard; needs the extra"
+            " `tensorboard`."
+        ),
+    )
 
 
 METRICS: dict[str, dict[str, bool]] = {  # task -> metric -> greater is better
-    "binary": {"auroc": True, "pr_auc": True, "log_loss": False, "brier": False, "accuracy": True, "balanced_accuracy": True, "f1": True},
-    "multiclass": {"macro_f1": True, "accuracy": True, "balanced_accuracy": True, "log_loss": False},
+    "binary": {
+        "auroc": True,
+        "pr_auc": True,
+        "log_loss": False,
+        "brier": False,
+        "accuracy": True,
+        "balanced_accuracy": True,
+        "f1": True,
+    },
+    "multiclass": {
+        "macro_f1": True,
+        "accuracy": True,
+        "balanced_accuracy": True,
+        "log_loss": False,
+    },
     "regression": {"rmse": False, "mae": False, "r2": True},
     "multilabel": {"macro_auroc": True, "macro_pr_auc": True, "log_loss": False},
-    "multitask": {"unexplained": False},  # and <label>/<metric> of each label, see Declaration.metrics
-    "causal_lm": {"loss": False, "perplexity": False, "bits_per_character": False, "accuracy": True},
+    "multitask": {
+        "unexplained": False
+    },  # and <label>/<metric> of each label, see Declaration.metrics
+    "causal_lm": {
+        "loss": False,
+        "perplexity": False,
+        "bits_per_character": False,
+        "accuracy": True,
+    },
 }
 DEFAULT_METRIC = {
     "binary": "auroc",
@@ -230,7 +314,12 @@ TASK_LOSSES = {
 class Declaration(Section):
     """A run, whole: data, split, checks, normalization, model, training, evaluation, promotion."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="Name of experiment, runs and registered model: small letters, digits, - and _.")
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        description=(
+            "Name of experiment, runs and registered model: small letters, digits, - and _."
+        ),
+    )
     description: str = ""
     data: DataConfig
     task: TaskConfig
@@ -238,7 +327,9 @@ class Declaration(Section):
     cv: CvConfig = CvConfig()
     checks: ChecksConfig = ChecksConfig()
     normalize: NormalizeConfig = NormalizeConfig()
-    tokens: TokensConfig | None = Field(None, description="Of a language model alone; null for every other task.")
+    tokens: TokensConfig | None = Field(
+        None, description="Of a language model alone; null for every other task."
+    )
     model: Model = MlpModel()
     loss: LossConfig = LossConfig()
     optimizer: Optimizer = AdamWConfig()
@@ -248,7 +339,9 @@ class Declaration(Section):
     register_: RegisterConfig = Field(RegisterConfig(), alias="register")
     tracking: TrackingConfig = TrackingConfig()
 
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
+    )
 
     @property
     def metric(self) -> str:
@@ -262,9 +355,15 @@ class Declaration(Section):
 
     @property
     def metrics(self) -> dict[str, bool]:
-        """Every metric of the task, and whether greater is better; of a multitask task also `<label>/<metric>`."""
+        """Every metric of the task, and whether greater is better; of a multitask task also
+        `<label>/<metric>`.
+        """
         each = self.task.labels.items() if self.task.kind == "multitask" else ()
-        return METRICS[self.task.kind] | {f"{name}/{metric}": greater for name, label in each for metric, greater in METRICS[label.kind].items()}
+        return METRICS[self.task.kind] | {
+            f"{name}/{metric}": greater
+            for name, label in each
+            for metric, greater in METRICS[label.kind].items()
+        }
 
     @property
     def fold_kind(self) -> FoldKind:
@@ -295,7 +394,10 @@ class Declaration(Section):
             check_labels(self.data, self.task, self.split.kind)
         for role in ("time", "weight", "split"):
             if len(self.data.named(role)) > 1:
-                raise ValueError(f"data.columns declares several columns with role {role}: {list(self.data.named(role))}; keep one")
+                raise ValueError(
+                    f"data.columns declares several columns with role {role}:"
+                    f" {list(self.data.named(role))}; keep one"
+                )
         kind = self.split.kind
         needs: list[tuple[Role, bool]] = [
             ("group", kind in GROUPED and self.data.group_by is None),
@@ -305,23 +407,36 @@ class Declaration(Section):
         for needed, applies in needs:
             if applies and not self.data.named(needed):
                 derived = ", or groups derived by data.group_by" if needed == "group" else ""
-                raise ValueError(f"split.kind {kind!r} needs a column with role {needed} in data.columns{derived}")
+                raise ValueError(
+                    f"split.kind {kind!r} needs a column with role {needed} in"
+                    f" data.columns{derived}"
+                )
         if self.data.group_by is not None and kind in ("random", "stratified"):
             instead = "group" if kind == "random" else "stratified_group"
-            raise ValueError(f"data.group_by derives groups, which split.kind {kind!r} would tear apart; use {instead}")
+            raise ValueError(
+                f"data.group_by derives groups, which split.kind {kind!r} would tear apart; use"
+                f" {instead}"
+            )
         one_label = not self.task.has_several and self.task.kind != "causal_lm"
-        problem = fold_problem(self.cv, kind, self.grouped, bool(self.data.named("time")), one_label)
+        problem = fold_problem(
+            self.cv, kind, self.grouped, bool(self.data.named("time")), one_label
+        )
         if problem is not None:
             raise ValueError(problem)
         if self.cv.folds and self.train.nodes > 1:
-            raise ValueError("folds are trained on one machine: set train.nodes to 1, or cv.folds to 0")
+            raise ValueError(
+                "folds are trained on one machine: set train.nodes to 1, or cv.folds to 0"
+            )
         return self
 
     @model_validator(mode="after")
     def _spark_can(self) -> Declaration:
         if self.data.engine == "spark" and (self.cv.folds or self.task.kind == "causal_lm"):
             what = f"cv.folds: {self.cv.folds}" if self.cv.folds else "task.kind: causal_lm"
-            raise ValueError(f"data.engine: spark cannot do {what}; use data.engine: duckdb (see docs/data-sources.md)")
+            raise ValueError(
+                f"data.engine: spark cannot do {what}; use data.engine: duckdb (see"
+                " docs/data-sources.md)"
+            )
         return self
 
     @model_validator(mode="after")
@@ -333,7 +448,8 @@ class Declaration(Section):
             and not self.optimizer.momentum
         ):
             raise ValueError(
-                "schedule one_cycle cycles momentum, but optimizer.momentum is 0; set schedule.cycle_momentum: false, or give the optimizer momentum"
+                "schedule one_cycle cycles momentum, but optimizer.momentum is 0; set"
+                " schedule.cycle_momentum: false, or give the optimizer momentum"
             )
         return self
 
@@ -346,5 +462,8 @@ class Declaration(Section):
             *[("register.thresholds", m) for m in self.register_.thresholds],
         ]:
             if metric is not None and metric not in self.metrics:
-                raise ValueError(f"{where}: unknown metric {metric!r} for task {self.task.kind!r}; use one of {list(self.metrics)}")
+                raise ValueError(
+                    f"{where}: unknown metric {metric!r} for task {self.task.kind!r}; use one of"
+                    f" {list(self.metrics)}"
+                )
         return self

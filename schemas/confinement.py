@@ -1,10 +1,13 @@
-"""What a flow run that a worker started may read, write and call: folders and hosts that the operator names.
+"""What a flow run that a worker started may read, write and call: folders and hosts that the
+operator names.
 
-Whoever can fill in Prefect's form chooses paths and addresses, but works with the rights and secrets of the worker. A
-person's own `bulkhead run` in a terminal has no other rights than that person, and is not confined.
+Whoever can fill in Prefect's form chooses paths and addresses, but works with the rights and
+secrets of the worker. A person's own `bulkhead run` in a terminal has no other rights than that
+person, and is not confined.
 
-BULKHEAD_DATA_ROOTS: folders, separated as in PATH; default: the Bulkhead home, the project and BULKHEAD_DATA.
-BULKHEAD_HTTP_HOSTS: hosts, separated by commas, with a port where only that port is meant; s3://bucket for one bucket. Default: none.
+BULKHEAD_DATA_ROOTS: folders, separated as in PATH; default: the Bulkhead home, the project and
+BULKHEAD_DATA. BULKHEAD_HTTP_HOSTS: hosts, separated by commas, with a port where only that port is
+meant; s3://bucket for one bucket. Default: none.
 """
 
 from __future__ import annotations
@@ -18,7 +21,12 @@ from urllib.parse import urlsplit
 from schemas.errors import ConfigError, shortened
 from schemas.home import home
 
-ROOTS, HOSTS, DATA, FLOW_RUN = "BULKHEAD_DATA_ROOTS", "BULKHEAD_HTTP_HOSTS", "BULKHEAD_DATA", "PREFECT__FLOW_RUN_ID"
+ROOTS, HOSTS, DATA, FLOW_RUN = (
+    "BULKHEAD_DATA_ROOTS",
+    "BULKHEAD_HTTP_HOSTS",
+    "BULKHEAD_DATA",
+    "PREFECT__FLOW_RUN_ID",
+)
 PROJECT = Path(__file__).resolve().parent.parent
 PRIVATE = ("keys", "prefect", "secrets")  # folders of the home that hold no data
 GLOB = frozenset("*?[")
@@ -29,7 +37,9 @@ _PLAIN_CONF = re.compile(
 
 
 class Root(NamedTuple):
-    """A folder that may be read and written; `ours`: hidden files in it may not. Keys of the home may never."""
+    """A folder that may be read and written; `ours`: hidden files in it may not. Keys of the home
+    may never.
+    """
 
     folder: Path
     ours: bool
@@ -41,27 +51,40 @@ def is_confined() -> bool:
 
 
 def roots() -> list[Root]:
-    """Return the folders that a worker's flow run may read and write, resolved; the whole file system is none."""
+    """Return the folders that a worker's flow run may read and write, resolved; the whole file
+    system is none.
+    """
     named = os.environ.get(ROOTS)
     if named is not None:
         ours, chosen = [home()], [Path(text) for text in named.split(os.pathsep) if text.strip()]
     else:
         project = [PROJECT] if (PROJECT / "pyproject.toml").is_file() else []
-        ours, chosen = [home(), Path.cwd(), *project], [Path(os.environ[DATA])] if os.environ.get(DATA) else []
-    found = [Root(path.resolve(), False) for path in chosen] + [Root(path.resolve(), True) for path in ours]
+        ours, chosen = (
+            [home(), Path.cwd(), *project],
+            ([Path(os.environ[DATA])] if os.environ.get(DATA) else []),
+        )
+    found = [Root(path.resolve(), False) for path in chosen] + [
+        Root(path.resolve(), True) for path in ours
+    ]
     return [root for root in found if root.folder != Path(root.folder.anchor)]
 
 
 def hosts() -> tuple[str, ...]:
     """Return the hosts and buckets that a worker's flow run may call."""
-    return tuple(text.strip().lower().rstrip("/") for text in os.environ.get(HOSTS, "").split(",") if text.strip())
+    return tuple(
+        text.strip().lower().rstrip("/")
+        for text in os.environ.get(HOSTS, "").split(",")
+        if text.strip()
+    )
 
 
 def require_readable(path: str | Path, key: str) -> None:
-    """Refuse a path outside the roots, where a worker started this process; links, `..` and globs are resolved first.
+    """Refuse a path outside the roots, where a worker started this process; links, `..` and globs
+    are resolved first.
 
     Args:
-        path: a file, a folder or a glob, which is checked as far as its name is plain; its matches are checked by who lists them.
+        path: a file, a folder or a glob, which is checked as far as its name is plain; its matches
+            are checked by who lists them.
         key: of the declaration or form, for the message.
 
     Raises:
@@ -71,13 +94,17 @@ def require_readable(path: str | Path, key: str) -> None:
 
 
 def require_writable(path: str | Path, key: str, suffixes: tuple[str, ...] = ()) -> None:
-    """Refuse to write outside the roots, or under another name than one of the kind, where a worker started this process.
+    """Refuse to write outside the roots, or under another name than one of the kind, where a worker
+    started this process.
 
     Raises:
         ConfigError: naming the roots, or the suffixes.
     """
     if is_confined() and suffixes and not str(path).lower().endswith(suffixes):
-        raise ConfigError(f"{key}: {shortened(str(path), plain=True)}: expected a name that ends in {', '.join(suffixes)}")
+        raise ConfigError(
+            f"{key}: {shortened(str(path), plain=True)}: expected a name that ends in"
+            f" {', '.join(suffixes)}"
+        )
     _require_inside(path, key, "write")
 
 
@@ -94,23 +121,34 @@ def _require_inside(path: str | Path, key: str, doing: str) -> None:
     if not inside:
         folders = ", ".join(dict.fromkeys(str(root.folder) for root in roots()))
         raise ConfigError(
-            f"{key}: {shown}: a flow run that a worker starts may {doing} only under {folders} (hidden files and keys excepted); "
-            f"put the file there, or let whoever runs the worker add its folder to {ROOTS}"
+            f"{key}: {shown}: a flow run that a worker starts may {doing} only under {folders}"
+            " (hidden files and keys excepted); put the file there, or let whoever runs the worker"
+            f" add its folder to {ROOTS}"
         )
 
 
 def _holds(root: Root, path: Path) -> bool:
     place = home().resolve()
-    if not path.is_relative_to(root.folder) or any(path.is_relative_to(place / name) for name in PRIVATE):
+    if not path.is_relative_to(root.folder) or any(
+        path.is_relative_to(place / name) for name in PRIVATE
+    ):
         return False
-    return not (root.ours and any(part.startswith(".") for part in path.relative_to(root.folder).parts))
+    return not (
+        root.ours and any(part.startswith(".") for part in path.relative_to(root.folder).parts)
+    )
 
 
 def is_listed(address: str) -> bool:
-    """Tell whether BULKHEAD_HTTP_HOSTS names the host of an address, or the bucket of an s3:// one."""
+    """Tell whether BULKHEAD_HTTP_HOSTS names the host of an address, or the bucket of an
+    s3:// one.
+    """
     parts = urlsplit(address)
     if parts.scheme == "s3":
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "https://s3.amazonaws.com"
+        endpoint = (
+            os.environ.get("AWS_ENDPOINT_URL_S3")
+            or os.environ.get("AWS_ENDPOINT_URL")
+            or "https://s3.amazonaws.com"
+        )
         return f"s3://{parts.netloc.lower()}" in hosts() or is_listed(endpoint)
     host = (parts.hostname or "").lower()
     return bool(host) and bool({host, parts.netloc.rpartition("@")[2].lower()} & set(hosts()))
@@ -126,8 +164,9 @@ def require_host(address: str, key: str) -> None:
         parts = urlsplit(address)
         host = f"s3://{parts.netloc}" if parts.scheme == "s3" else parts.hostname or address
         raise ConfigError(
-            f"{key}: a flow run that a worker starts may call only hosts that {HOSTS} lists ({', '.join(hosts()) or 'none'}), "
-            f"got {shortened(host, plain=True)}; let whoever runs the worker add it, or copy the data to a folder of {ROOTS}"
+            f"{key}: a flow run that a worker starts may call only hosts that {HOSTS} lists"
+            f" ({', '.join(hosts()) or 'none'}), got {shortened(host, plain=True)}; let whoever"
+            f" runs the worker add it, or copy the data to a folder of {ROOTS}"
         )
 
 
@@ -144,17 +183,22 @@ def require_source(uri: str, key: str = "data.uri") -> None:
 
 
 def require_registered(model_uri: str) -> None:
-    """Refuse a model that is a folder or an address and no registered version, where a worker started this process.
+    """Refuse a model that is a folder or an address and no registered version, where a worker
+    started this process.
 
     Raises:
         ConfigError: naming the form of a registered model.
     """
     if is_confined() and not re.fullmatch(r"models:/[^/@:]+(/[0-9]+|@[A-Za-z][\w-]*)", model_uri):
-        raise ConfigError(f"model_uri: expected a registered version, e.g. models:/clinic-visits@champion, got {shortened(model_uri)}")
+        raise ConfigError(
+            "model_uri: expected a registered version, e.g. models:/clinic-visits@champion, got"
+            f" {shortened(model_uri)}"
+        )
 
 
 def require_store(uri: str, key: str = "tracking.uri") -> None:
-    """Refuse a declared tracking server or its files elsewhere, where a worker started this process.
+    """Refuse a declared tracking server or its files elsewhere, where a worker started this
+    process.
 
     Args:
         uri: absolute: sqlite:///…, file://… or a server.
@@ -172,17 +216,23 @@ def require_store(uri: str, key: str = "tracking.uri") -> None:
         require_host(uri, key)
 
 
-def require_spark(master: str, remote: str | None, conf: dict[str, str | int | float | bool]) -> None:
-    """Refuse a Spark elsewhere, and settings that name programs or files, where a worker started this process.
+def require_spark(
+    master: str, remote: str | None, conf: dict[str, str | int | float | bool]
+) -> None:
+    """Refuse a Spark elsewhere, and settings that name programs or files, where a worker started
+    this process.
 
     Raises:
         ConfigError: naming the setting or the host.
     """
     for address, key in ((remote, "data.spark.remote"), (master, "data.spark.master")):
         if address and "://" in address:
-            require_host(address.removeprefix("k8s://") if address.startswith("k8s://http") else address, key)
+            require_host(
+                address.removeprefix("k8s://") if address.startswith("k8s://http") else address, key
+            )
     bad = next((name for name in conf if not _PLAIN_CONF.fullmatch(name)), None)
     if is_confined() and bad is not None:
         raise ConfigError(
-            f"data.spark.conf: {shortened(bad, plain=True)} may name programs or files of the worker; set it in its spark-defaults.conf (SPARK_CONF_DIR)"
+            f"data.spark.conf: {shortened(bad, plain=True)} may name programs or files of the"
+            " worker; set it in its spark-defaults.conf (SPARK_CONF_DIR)"
         )

@@ -14,7 +14,18 @@ from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
 from schemas.spark_config import SparkConfig
 
-Role = Literal["id", "group", "time", "label", "label_time", "available", "weight", "split", "feature", "ignore"]
+Role = Literal[
+    "id",
+    "group",
+    "time",
+    "label",
+    "label_time",
+    "available",
+    "weight",
+    "split",
+    "feature",
+    "ignore",
+]
 LEAST_MEMORY = 200_000_000  # bytes of data.memory_limit
 Kind = Literal["auto", "numeric", "categorical", "tensor", "text"]
 
@@ -24,21 +35,45 @@ class ColumnConfig(Section):
 
     role: Role = Field(
         "feature",
-        description="What the column is; several columns may be `id` (composite) or `group`. time: when the prediction is made; "
-        "label_time: when the label became known; available: when features became known (see `of`).",
+        description=(
+            "What the column is; several columns may be `id` (composite) or `group`. time: when the"
+            " prediction is made; label_time: when the label became known; available: when features"
+            " became known (see `of`)."
+        ),
     )
-    kind: Kind = Field("auto", description="How a feature is read; `auto` goes by the column's type. text: the documents of a language model.")
-    nullable: bool | None = Field(None, description="Nulls allowed. Default: yes for features, no for roles.")
+    kind: Kind = Field(
+        "auto",
+        description=(
+            "How a feature is read; `auto` goes by the column's type. text: the documents of a"
+            " language model."
+        ),
+    )
+    nullable: bool | None = Field(
+        None, description="Nulls allowed. Default: yes for features, no for roles."
+    )
     min: float | None = Field(None, description="Smallest value allowed.")
     max: float | None = Field(None, description="Largest value allowed.")
-    allowed: tuple[str | int | float | bool, ...] | None = Field(None, description="The only values allowed.")
+    allowed: tuple[str | int | float | bool, ...] | None = Field(
+        None, description="The only values allowed."
+    )
     unique: bool = Field(False, description="Refuse repeated values.")
-    shape: tuple[int, ...] | None = Field(None, description="Shape of a tensor feature, e.g. [28, 28] or [3, 32, 32].")
+    shape: tuple[int, ...] | None = Field(
+        None, description="Shape of a tensor feature, e.g. [28, 28] or [3, 32, 32]."
+    )
     unit: Unit | None = Field(
         None,
-        description="What a time of plain numbers counts: ns, us, ms, s, min, h, d or w. Needed where a length of time, such as an embargo of 7d, meets it.",
+        description=(
+            "What a time of plain numbers counts: ns, us, ms, s, min, h, d or w. Needed where a"
+            " length of time, such as an embargo of 7d, meets it."
+        ),
     )
-    of: tuple[str, ...] | None = Field(None, description="Role available: names or patterns of the features whose time of availability this is. Default: all.")
+    of: tuple[str, ...] | None = Field(
+        None,
+        description=(
+            "Role available: names or patterns of the features whose time of availability this is."
+            " Default: all."
+        ),
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> ColumnConfig:
@@ -47,9 +82,14 @@ class ColumnConfig(Section):
         if self.role != "feature" and self.kind != "auto" and self.role != "label":
             raise ValueError(f"kind is for features; role {self.role!r} needs none")
         if self.unit is not None and self.role not in ("time", "label_time", "available"):
-            raise ValueError(f"unit is for times (roles time, label_time and available), not for role {self.role!r}; remove it")
+            raise ValueError(
+                "unit is for times (roles time, label_time and available), not for role"
+                f" {self.role!r}; remove it"
+            )
         if self.of is not None and self.role != "available":
-            raise ValueError("of is for a column of role available: it names the features that it speaks of")
+            raise ValueError(
+                "of is for a column of role available: it names the features that it speaks of"
+            )
         if (self.kind == "tensor") != (self.shape is not None):
             raise ValueError("a tensor feature needs kind: tensor together with shape: [..]")
         return self
@@ -85,90 +125,153 @@ Column = Annotated[ColumnConfig, BeforeValidator(_column_shorthand)]
 class CsvConfig(Section):
     """How delimited text is read."""
 
-    delimiter: str = Field(",", min_length=1, max_length=1, description="Between two values; a .tsv file is split at tabs.")
-    quote: str = Field('"', max_length=1, description="Quote character; empty for files that do not quote.")
-    null_values: tuple[str, ...] = Field(("",), description="Texts that stand for a null, e.g. ['', '?', 'NA'].")
-    decimal: Literal[".", ","] = Field(".", description="Before the decimals of a number: '.', or ',' as in 1,5 (a number with a '.' is text then).")
-    header: bool = Field(True, description="Whether the first line names the columns; without it they are column0, column1 …")
+    delimiter: str = Field(
+        ",",
+        min_length=1,
+        max_length=1,
+        description="Between two values; a .tsv file is split at tabs.",
+    )
+    quote: str = Field(
+        '"', max_length=1, description="Quote character; empty for files that do not quote."
+    )
+    null_values: tuple[str, ...] = Field(
+        ("",), description="Texts that stand for a null, e.g. ['', '?', 'NA']."
+    )
+    decimal: Literal[".", ","] = Field(
+        ".",
+        description=(
+            "Before the decimals of a number: '.', or ',' as in 1,5 (a number with a '.' is text"
+            " then)."
+        ),
+    )
+    header: bool = Field(
+        True,
+        description=(
+            "Whether the first line names the columns; without it they are column0, column1 …"
+        ),
+    )
 
 
 class DataConfig(Section):
     """Where the rows are and what the columns mean."""
 
     uri: str | tuple[str, ...] = Field(
-        description="Parquet, CSV, CSV.gz or Arrow file, a folder, a glob, or a list of them; also s3://bucket/… and https://host/file. ${BULKHEAD_NAME} is taken from the environment (docs/data-sources.md); a relative path starts at the declaration's folder."
+        description=(
+            "Parquet, CSV, CSV.gz or Arrow file, a folder, a glob, or a list of them; also"
+            " s3://bucket/… and https://host/file. ${BULKHEAD_NAME} is taken from the environment"
+            " (docs/data-sources.md); a relative path starts at the declaration's folder."
+        )
     )
     format: Literal["auto", "parquet", "csv", "arrow"] = "auto"
     csv: CsvConfig = CsvConfig()
     engine: Literal["duckdb", "spark"] = Field(
         "duckdb",
-        description="What validates, splits, fits and materialises. duckdb: in this process; spark: on the executors of data.spark, with the same result.",
+        description=(
+            "What validates, splits, fits and materialises. duckdb: in this process; spark: on the"
+            " executors of data.spark, with the same result."
+        ),
     )
     spark: SparkConfig = SparkConfig()
-    derive: dict[str, str] = Field(default_factory=dict, description='New columns as SQL expressions over the row, e.g. {late: "delay > 30"}.')
-    filter: str | None = Field(None, description="SQL condition; rows for which it is not true are left out and counted.")
-    group_by: GroupByConfig | None = Field(None, description="Groups that no column names: scaffolds, duplicates, near-duplicates.")
+    derive: dict[str, str] = Field(
+        default_factory=dict,
+        description='New columns as SQL expressions over the row, e.g. {late: "delay > 30"}.',
+    )
+    filter: str | None = Field(
+        None, description="SQL condition; rows for which it is not true are left out and counted."
+    )
+    group_by: GroupByConfig | None = Field(
+        None, description="Groups that no column names: scaffolds, duplicates, near-duplicates."
+    )
     memory_limit: str | None = Field(
         None,
-        description="Most memory that preparation takes for the rows, e.g. 1GB, beside a constant for the program itself (docs/memory.md); "
-        "past it data are spilled to disk. Default: what the machine has. The result is the same.",
+        description=(
+            "Most memory that preparation takes for the rows, e.g. 1GB, beside a constant for the"
+            " program itself (docs/memory.md); past it data are spilled to disk. Default: what the"
+            " machine has. The result is the same."
+        ),
         examples=["1GB", "512MiB"],
     )
     null_labels: Literal["refuse", "drop"] = Field(
-        "refuse", description="Rows without a label (of several labels: with none at all): refuse the table, or drop and count them."
+        "refuse",
+        description=(
+            "Rows without a label (of several labels: with none at all): refuse the table, or drop"
+            " and count them."
+        ),
     )
     columns: dict[str, Column] = Field(
-        description="Column name or pattern (`X*`) to its role or kind; the first match counts, exact names before patterns. A column that nothing matches is refused."
+        description=(
+            "Column name or pattern (`X*`) to its role or kind; the first match counts, exact names"
+            " before patterns. A column that nothing matches is refused."
+        )
     )
 
     @field_validator("columns")
     @classmethod
     def _some_columns(cls, columns: dict[str, ColumnConfig]) -> dict[str, ColumnConfig]:
         if not columns:
-            raise ValueError("declare at least a label and one feature, e.g. {outcome: label, '*': feature}")
+            raise ValueError(
+                "declare at least a label and one feature, e.g. {outcome: label, '*': feature}"
+            )
         return columns
 
     @field_validator("uri")
     @classmethod
     def _some_source(cls, uri: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if not uri or (not isinstance(uri, str) and not all(uri)):
-            raise ValueError("expected a file, a folder, a glob or an address, or a list of them; got none")
+            raise ValueError(
+                "expected a file, a folder, a glob or an address, or a list of them; got none"
+            )
         return uri
 
     @field_validator("derive")
     @classmethod
     def _named(cls, derive: dict[str, str]) -> dict[str, str]:
         if any(not name.strip() for name in derive):
-            raise ValueError('expected a name for each derived column, got an empty one; e.g. {late: "delay > 30"}')
+            raise ValueError(
+                'expected a name for each derived column, got an empty one; e.g. {late: "delay >'
+                ' 30"}'
+            )
         return derive
 
     @model_validator(mode="after")
     def _spark_can(self) -> DataConfig:
         if self.engine != "spark":
             if self.spark != SparkConfig():
-                raise ValueError("data.spark is for data.engine: spark; set it, or remove the section")
+                raise ValueError(
+                    "data.spark is for data.engine: spark; set it, or remove the section"
+                )
             return self
         wide = [n for n, c in self.columns.items() if c.kind in ("tensor", "text")]
         problem = (
             f"column {wide[0]!r} of kind {self.columns[wide[0]].kind}"
             if wide
-            else "data.group_by"
-            if self.group_by
-            else f"data.format: {self.format}"
-            if self.format not in ("auto", "parquet")
-            else "a table without a column of role id"
-            if not self.named("id")
-            else None
+            else (
+                "data.group_by"
+                if self.group_by
+                else (
+                    f"data.format: {self.format}"
+                    if self.format not in ("auto", "parquet")
+                    else "a table without a column of role id"
+                    if not self.named("id")
+                    else None
+                )
+            )
         )
         if problem:
-            raise ValueError(f"data.engine: spark cannot do {problem}; use data.engine: duckdb (see docs/data-sources.md)")
+            raise ValueError(
+                f"data.engine: spark cannot do {problem}; use data.engine: duckdb (see"
+                " docs/data-sources.md)"
+            )
         return self
 
     @field_validator("memory_limit")
     @classmethod
     def _enough_memory(cls, limit: str | None) -> str | None:
         if limit is not None and num_bytes(limit) < LEAST_MEMORY:
-            raise ValueError(f"expected at least {LEAST_MEMORY // 10**6}MB, got {limit!r}; one batch of rows at a time takes as much")
+            raise ValueError(
+                f"expected at least {LEAST_MEMORY // 10**6}MB, got {limit!r}; one batch of rows at"
+                " a time takes as much"
+            )
         return limit
 
     @property
@@ -180,7 +283,9 @@ class DataConfig(Section):
         """The declaration that applies to a source column, or None where nothing matches."""
         if name in self.columns:
             return self.columns[name]
-        return next((c for pattern, c in self.columns.items() if fnmatch.fnmatchcase(name, pattern)), None)
+        return next(
+            (c for pattern, c in self.columns.items() if fnmatch.fnmatchcase(name, pattern)), None
+        )
 
     def named(self, role: Role) -> tuple[str, ...]:
         """Names declared with a role (patterns excluded)."""
@@ -188,18 +293,35 @@ class DataConfig(Section):
 
 
 class TaskConfig(Section):
-    """What is predicted: one label, or several (multilabel, multitask) of which any may be unknown in a row."""
+    """What is predicted: one label, or several (multilabel, multitask) of which any may be unknown
+    in a row.
+    """
 
-    kind: Literal["binary", "multiclass", "regression", "multilabel", "multitask", "causal_lm"] = Field(
-        description="binary, multiclass or regression; multilabel: several binary labels; multitask: several labels of different kinds, with a weight each; causal_lm: each token of a text from those before it."
+    kind: Literal["binary", "multiclass", "regression", "multilabel", "multitask", "causal_lm"] = (
+        Field(
+            description=(
+                "binary, multiclass or regression; multilabel: several binary labels; multitask:"
+                " several labels of different kinds, with a weight each; causal_lm: each token of a"
+                " text from those before it."
+            )
+        )
     )
-    positive: Value | None = Field(None, description="The positive class (binary); default: the larger value.")
+    positive: Value | None = Field(
+        None, description="The positive class (binary); default: the larger value."
+    )
     ignore: tuple[Value, ...] = Field(
         (),
-        description="Label values that mean unknown. Of a single label such rows are left out and counted; of several labels the value is masked, as a null is.",
+        description=(
+            "Label values that mean unknown. Of a single label such rows are left out and counted;"
+            " of several labels the value is masked, as a null is."
+        ),
     )
     labels: dict[str, Label] = Field(
-        default_factory=dict, description="Of several labels: column to its kind (or a mapping with kind, weight, positive …); multilabel: exceptions only."
+        default_factory=dict,
+        description=(
+            "Of several labels: column to its kind (or a mapping with kind, weight, positive …);"
+            " multilabel: exceptions only."
+        ),
     )
 
     @property
@@ -216,16 +338,35 @@ class TaskConfig(Section):
     @model_validator(mode="after")
     def _labels_fit_kind(self) -> TaskConfig:
         if self.positive is not None and self.kind != "binary":
-            raise ValueError("positive is for binary tasks only; of several labels, name it in task.labels")
+            raise ValueError(
+                "positive is for binary tasks only; of several labels, name it in task.labels"
+            )
         if self.ignore and self.kind == "causal_lm":
-            raise ValueError("ignore is for labels, and a language model has none; leave such texts out with data.filter")
+            raise ValueError(
+                "ignore is for labels, and a language model has none; leave such texts out with"
+                " data.filter"
+            )
         if self.labels and not self.has_several:
-            raise ValueError(f"labels is for tasks of several labels, not {self.kind}; use kind: multilabel (all binary) or multitask")
-        if self.kind == "multilabel" and (others := [n for n, c in self.labels.items() if c.kind != "binary"]):
-            raise ValueError(f"the labels of a multilabel task are binary, but {others[0]!r} is {self.labels[others[0]].kind}; use kind: multitask")
+            raise ValueError(
+                f"labels is for tasks of several labels, not {self.kind}; use kind: multilabel (all"
+                " binary) or multitask"
+            )
+        if self.kind == "multilabel" and (
+            others := [n for n, c in self.labels.items() if c.kind != "binary"]
+        ):
+            raise ValueError(
+                f"the labels of a multilabel task are binary, but {others[0]!r} is"
+                f" {self.labels[others[0]].kind}; use kind: multitask"
+            )
         if self.kind == "multitask":
             if len(self.labels) < 2:
-                raise ValueError("a multitask task names at least two labels, e.g. labels: {relapse: binary, dose: {kind: regression, weight: 0.5}}")
+                raise ValueError(
+                    "a multitask task names at least two labels, e.g. labels: {relapse: binary,"
+                    " dose: {kind: regression, weight: 0.5}}"
+                )
             if wrong := [n for n in self.labels if not re.match(METRIC_SAFE, n)]:
-                raise ValueError(f"label {wrong[0]!r} names metrics, so it may hold letters, digits, space, _, . and - only; rename it in data.derive")
+                raise ValueError(
+                    f"label {wrong[0]!r} names metrics, so it may hold letters, digits, space, _, ."
+                    " and - only; rename it in data.derive"
+                )
         return self

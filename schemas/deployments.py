@@ -1,4 +1,6 @@
-"""`deployments/prefect.yaml`: the part of Prefect's own format that this project uses, with no key that Prefect would ignore in silence."""
+"""`deployments/prefect.yaml`: the part of Prefect's own format that this project uses, with no key
+that Prefect would ignore in silence.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,24 @@ from schemas.errors import ConfigError
 from schemas.section import Section
 
 Parameters = dict[str, Any]
-FIXED = {"EST": "America/New_York", "MST": "America/Denver"}  # IANA zones that are read as those of a place
+FIXED = {
+    "EST": "America/New_York",
+    "MST": "America/Denver",
+}  # IANA zones that are read as those of a place
 
 
 def _known_zone(name: str) -> str:
     if name in FIXED:
-        raise ValueError(f"{name!r} has no daylight saving time, so that runs move by an hour in summer; expected a place such as {FIXED[name]!r}")
+        raise ValueError(
+            f"{name!r} has no daylight saving time, so that runs move by an hour in summer;"
+            f" expected a place such as {FIXED[name]!r}"
+        )
     if name not in zoneinfo.available_timezones():
         close = difflib.get_close_matches(name, zoneinfo.available_timezones(), n=1)
-        raise ValueError(f"{name!r} is no time zone of the IANA database" + (f"; did you mean {close[0]!r}?" if close else ", e.g. Europe/Berlin or UTC"))
+        raise ValueError(
+            f"{name!r} is no time zone of the IANA database"
+            + (f"; did you mean {close[0]!r}?" if close else ", e.g. Europe/Berlin or UTC")
+        )
     return name
 
 
@@ -45,7 +56,9 @@ class WorkPoolSpec(Section):
 
 
 class ScheduleSpec(Section):
-    """When a run is started; the time zone is asked for because without one the hour moves with the seasons."""
+    """When a run is started; the time zone is asked for because without one the hour moves with the
+    seasons.
+    """
 
     cron: str
     timezone: Annotated[str, AfterValidator(_known_zone)]
@@ -91,7 +104,10 @@ class DeploymentSpec(Section):
     @model_validator(mode="after")
     def _flow_of_ours(self) -> DeploymentSpec:
         if not re.fullmatch(r"flows/\w+\.py:\w+", self.entrypoint):
-            raise ValueError(f"entrypoint {self.entrypoint!r}: expected a flow of this project, flows/FILE.py:FLOW")
+            raise ValueError(
+                f"entrypoint {self.entrypoint!r}: expected a flow of this project,"
+                " flows/FILE.py:FLOW"
+            )
         return self
 
 
@@ -115,7 +131,9 @@ def read_deployments(tree: Any, where: str) -> DeploymentsFile:
         return DeploymentsFile.model_validate(tree)
     except ValidationError as error:
         lines = [_line(tree, dict(item)) for item in error.errors()]
-        raise ConfigError(f"{where} is not valid, so nothing was registered:\n  " + "\n  ".join(lines)) from error
+        raise ConfigError(
+            f"{where} is not valid, so nothing was registered:\n  " + "\n  ".join(lines)
+        ) from error
 
 
 def _line(tree: Any, item: dict[str, Any]) -> str:
@@ -123,7 +141,9 @@ def _line(tree: Any, item: dict[str, Any]) -> str:
     if item["type"] == "extra_forbidden":
         known = list(_fields(path[:-1]))
         close = difflib.get_close_matches(str(path[-1]), known, n=1)
-        message = "unknown key" + (f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}")
+        message = "unknown key" + (
+            f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"
+        )
     elif item["type"] == "missing":
         message = "required, but not given"
     elif item["type"] != "value_error":
@@ -137,7 +157,9 @@ def _where(tree: Any, path: tuple[Any, ...]) -> str:
     if path[:1] == ("deployments",) and len(path) > 1:
         named = tree["deployments"][path[1]]
         prefix = f"deployments[{path[1]}]"
-        text = text.replace(prefix, f"{prefix} ({named.get('name', '?')})" if isinstance(named, dict) else prefix, 1)
+        text = text.replace(
+            prefix, f"{prefix} ({named.get('name', '?')})" if isinstance(named, dict) else prefix, 1
+        )
     return text or "the file"
 
 
@@ -153,7 +175,11 @@ def _fields(path: tuple[Any, ...]) -> Iterator[str]:
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
     """The models in an annotation such as `list[Spec]` or `Spec | None`."""
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias) and issubclass(annotation, BaseModel):
+    if (
+        isinstance(annotation, type)
+        and not isinstance(annotation, types.GenericAlias)
+        and issubclass(annotation, BaseModel)
+    ):
         yield annotation
     for inner in typing.get_args(annotation):
         yield from _models(inner)

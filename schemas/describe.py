@@ -12,8 +12,13 @@ from schemas.config import Declaration
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON schema of the YAML file (draft 2020-12); columns may also be given in their short form."""
+    """JSON schema of the YAML file (draft 2020-12); columns may also be given in their
+    short form.
+    """
     schema = Declaration.model_json_schema(by_alias=True)
+    for section in (schema, *schema["$defs"].values()):  # a docstring is wrapped, a description not
+        if "description" in section:
+            section["description"] = " ".join(section["description"].split())
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Bulkhead declaration"
     column = schema["$defs"].pop("ColumnConfig")

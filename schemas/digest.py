@@ -20,7 +20,9 @@ LARGE = 16 << 20  # bytes from which on a file is worth remembering
 
 
 class FileState(NamedTuple):
-    """What changes with any write to a file: its inode or size, or the times (ns) of its last write and of its last change of state."""
+    """What changes with any write to a file: its inode or size, or the times (ns) of its last write
+    and of its last change of state.
+    """
 
     device: int
     inode: int
@@ -39,9 +41,12 @@ def sha256_file(path: str | Path) -> str:
 
 
 def sha256_once(path: str | Path) -> str:
-    """SHA-256 of a file's bytes; a large file is read once in a process, as long as nobody touches it.
+    """SHA-256 of a file's bytes; a large file is read once in a process, as long as nobody touches
+    it.
 
-    Touched is what has another `FileState`: its time of change cannot be set by hand. Small files are read every time, which costs nothing and leaves no doubt about changes within a tick of the clock.
+    Touched is what has another `FileState`: its time of change cannot be set by hand. Small files
+    are read every time, which costs nothing and leaves no doubt about changes within a tick of the
+    clock.
     """
     before = _state(path)
     if before.size < LARGE:
@@ -55,7 +60,8 @@ def sha256_once(path: str | Path) -> str:
 
 
 def settle(path: str | Path) -> None:
-    """Flush a finished file to the disk; the SHA-256 of a large one is found while the disk works, and remembered.
+    """Flush a finished file to the disk; the SHA-256 of a large one is found while the disk works,
+    and remembered.
 
     A rename of its folder may follow, but nothing that touches the file: see `sha256_once`.
     """
@@ -71,7 +77,9 @@ def settle(path: str | Path) -> None:
 
 def _state(path: str | Path) -> FileState:
     found = Path(path).stat()
-    return FileState(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return FileState(
+        found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    )
 
 
 def file_ref(path: str | Path) -> FileRef:
@@ -87,11 +95,15 @@ def verify(ref: FileRef) -> Path:
         IntegrityError: the file is gone or its bytes differ.
     """
     if not ref.file.is_file():
-        raise IntegrityError(f"{ref.path}: expected a file with SHA-256 {ref.sha256[:12]}…, found none; prepare again")
+        raise IntegrityError(
+            f"{ref.path}: expected a file with SHA-256 {ref.sha256[:12]}…, found none; prepare"
+            " again"
+        )
     found = sha256_once(ref.path)
     if found != ref.sha256:
         raise IntegrityError(
-            f"{ref.path}: SHA-256 is {found[:12]}…, recorded was {ref.sha256[:12]}…: the file was changed after it was written; delete it and run again"
+            f"{ref.path}: SHA-256 is {found[:12]}…, recorded was {ref.sha256[:12]}…: the file was"
+            " changed after it was written; delete it and run again"
         )
     return ref.file
 
@@ -114,7 +126,8 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replacing_path(path: str | Path) -> Iterator[Path]:
-    """Where to write a file that takes its name only when whole: temporary file in the same folder, fsync, rename, fsync of the folder.
+    """Where to write a file that takes its name only when whole: temporary file in the same folder,
+    fsync, rename, fsync of the folder.
 
     An error inside leaves what stood under the name before, and nothing else.
     """
@@ -138,7 +151,9 @@ def replacing_path(path: str | Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that a process killed inside of `replacing` left in a folder; only where nobody else writes."""
+    """Remove temporary files that a process killed inside of `replacing` left in a folder; only
+    where nobody else writes.
+    """
     for path in folder.iterdir():
         if LEFTOVER.fullmatch(path.name) and path.is_file():
             path.unlink()

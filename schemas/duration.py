@@ -1,4 +1,6 @@
-"""Lengths of time in the declaration: they keep their unit until the time column's unit is known."""
+"""Lengths of time in the declaration: they keep their unit until the time column's unit is
+known.
+"""
 
 from __future__ import annotations
 

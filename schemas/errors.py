@@ -15,8 +15,8 @@
     │   ├── OutOfMemoryError            device or host memory ran out
     │   ├── LeaseError                  another process writes to the run directory
     │   └── LaunchError                 torchrun could not start or ended without a result
-    ├── ResumeError(RuntimeError)       a run cannot go on: unknown, still going, or nothing to go on from
-    ├── TrackingError(RuntimeError)     the tracking server cannot be reached or did not take all of a run
+    ├── ResumeError(RuntimeError)       a run cannot go on: unknown, still going, no checkpoint
+    ├── TrackingError(RuntimeError)     the tracking server is gone or did not take all of a run
     └── RegistryError(RuntimeError)     the registry refuses or holds something unexpected
 
 Message form: what was expected; what was found; where; how many and the first few keys; what to do.
@@ -92,7 +92,9 @@ class ResumeError(BulkheadError, RuntimeError):
 
 
 class TrackingError(BulkheadError, RuntimeError):
-    """The tracking server cannot be reached at the start, or did not take all of a run by its end."""
+    """The tracking server cannot be reached at the start, or did not take all of a run by
+    its end.
+    """
 
 
 class RegistryError(BulkheadError, RuntimeError):
@@ -120,7 +122,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def shortened(value: object, limit: int = 200, plain: bool = False) -> str:
-    """Render a value for a message, cut where it is long: an error is read by people, not by the megabyte.
+    """Render a value for a message, cut where it is long: an error is read by people, not by the
+    megabyte.
 
     Args:
         value: what was found.
@@ -131,8 +134,13 @@ def shortened(value: object, limit: int = 200, plain: bool = False) -> str:
     ("'aaa… (9 characters)", 'no such file')
     """
     try:
-        text = str(value) if plain else repr(value[: limit + 1] if isinstance(value, str) else value)
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits cannot even be printed
+        text = (
+            str(value) if plain else repr(value[: limit + 1] if isinstance(value, str) else value)
+        )
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # an integer of thousands of digits cannot even be printed
         return f"a value that cannot be shown ({error})"
     if isinstance(value, str) and len(value) > limit:
         return f"{text[:limit]}… ({len(value):,} characters)"

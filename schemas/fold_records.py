@@ -11,8 +11,9 @@ from schemas.split_config import SplitName
 class FoldResult(Record):
     """One fold, trained and tested.
 
-    `number` counts from 1. `excluded`: rows on no side, by reason. `plan`: where its blocks or keys lie. `metrics`: of its test
-    rows, with bootstrap intervals. `baselines`: name → metric → value on the same rows.
+    `number` counts from 1. `excluded`: rows on no side, by reason. `plan`: where its blocks or keys
+    lie. `metrics`: of its test rows, with bootstrap intervals. `baselines`: name → metric → value
+    on the same rows.
     """
 
     number: int
@@ -31,10 +32,11 @@ class FoldResult(Record):
 
 
 class Spread(Record):
-    """A metric over folds: mean, standard deviation (n - 1; null of a single fold), least, greatest; null where it is defined in none.
+    """A metric over folds: mean, standard deviation (n - 1; null of a single fold), least,
+    greatest; null where it is defined in none.
 
-    `folds`: in how many it is defined. The standard deviation says how much folds differ; it is no error of the mean,
-    because folds share rows to train on.
+    `folds`: in how many it is defined. The standard deviation says how much folds differ; it is no
+    error of the mean, because folds share rows to train on.
     """
 
     mean: float | None
@@ -47,7 +49,8 @@ class Spread(Record):
 class CrossValidation(Record):
     """The outcome of a cross-validation; nothing is registered.
 
-    `metrics`: over the folds' test rows. `baselines`: name → metric → spread. `coverage`: the check over all folds.
+    `metrics`: over the folds' test rows. `baselines`: name → metric → spread. `coverage`: the check
+    over all folds.
     """
 
     name: str

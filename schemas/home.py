@@ -1,4 +1,6 @@
-"""Where Bulkhead keeps its files: one folder, `BULKHEAD_HOME` or `.bulkhead` in the working directory."""
+"""Where Bulkhead keeps its files: one folder, `BULKHEAD_HOME` or `.bulkhead` in the working
+directory.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ FOLDERS = ("runs", "prepared", "prefect", "keys")  # by one of these a folder is
 
 
 def home() -> Path:
-    """Return the folder of prepared data, ledgers, runs, Prefect's and MLflow's databases; created when absent.
+    """Return the folder of prepared data, ledgers, runs, Prefect's and MLflow's databases; created
+    when absent.
 
     It is its owner's alone (mode 0700): it holds rows of the data, models and keys.
 
@@ -28,12 +31,17 @@ def home() -> Path:
         path.mkdir(mode=0o700, exist_ok=True)
         _close(path)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be the folder of Bulkhead's files: {error.strerror}; let BULKHEAD_HOME name one that you may write to") from error
+        raise ConfigError(
+            f"{path} cannot be the folder of Bulkhead's files: {error.strerror}; let BULKHEAD_HOME"
+            " name one that you may write to"
+        ) from error
     return path
 
 
 def _close(path: Path) -> None:
-    """Take others' rights from a home of an earlier version; a folder that is not ours, or no home yet, stays as it is."""
+    """Take others' rights from a home of an earlier version; a folder that is not ours, or no home
+    yet, stays as it is.
+    """
     found = path.stat()
     if not stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid != os.geteuid():
         return
@@ -43,7 +51,8 @@ def _close(path: Path) -> None:
 
 
 def server_login() -> str:
-    """Return `user:password` of the servers of this home, made when absent and kept in `keys/servers` (mode 0600).
+    """Return `user:password` of the servers of this home, made when absent and kept in
+    `keys/servers` (mode 0600).
 
     Of two processes at once one makes it, and both return the same.
     """

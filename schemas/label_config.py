@@ -1,4 +1,6 @@
-"""What a label is, in section `task`: kinds, weights, and the spelling by which class values are compared."""
+"""What a label is, in section `task`: kinds, weights, and the spelling by which class values are
+compared.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ METRIC_SAFE = r"^[A-Za-z0-9_][A-Za-z0-9_ .-]*$"  # characters that metric names 
 
 
 def value_text(value: Value) -> str:
-    """How a value reads as text, whatever its type in YAML or in a file; whole numbers have no decimal point.
+    """How a value reads as text, whatever its type in YAML or in a file; whole numbers have no
+    decimal point.
 
     >>> value_text(1.0), value_text(True), value_text(0.5), value_text("a")
     ('1', 'true', '0.5', 'a')
@@ -44,11 +47,22 @@ class LabelConfig(Section):
     """One of several labels: what kind it is and how much it counts."""
 
     kind: LabelKind = Field("binary", description="binary, multiclass or regression.")
-    weight: float = Field(1.0, gt=0, description="How much the label counts in the loss, beside the others.")
-    positive: Value | None = Field(None, description="The positive class (binary); default: the larger value.")
-    ignore: tuple[Value, ...] = Field((), description="Values that mean unknown, as a null does; those of task.ignore apply as well.")
-    loss: Literal["auto", "mse", "mae", "huber"] = Field("auto", description="Loss of a regression label; auto: mse. Classes have their own.")
-    pos_weight: PosWeight | None = Field(None, description="Of a binary label, in place of loss.pos_weight.")
+    weight: float = Field(
+        1.0, gt=0, description="How much the label counts in the loss, beside the others."
+    )
+    positive: Value | None = Field(
+        None, description="The positive class (binary); default: the larger value."
+    )
+    ignore: tuple[Value, ...] = Field(
+        (),
+        description="Values that mean unknown, as a null does; those of task.ignore apply as well.",
+    )
+    loss: Literal["auto", "mse", "mae", "huber"] = Field(
+        "auto", description="Loss of a regression label; auto: mse. Classes have their own."
+    )
+    pos_weight: PosWeight | None = Field(
+        None, description="Of a binary label, in place of loss.pos_weight."
+    )
 
     @model_validator(mode="after")
     def _fits_kind(self) -> LabelConfig:
@@ -58,7 +72,9 @@ class LabelConfig(Section):
             ("loss", self.loss != "auto", "regression"),
         ):
             if given and self.kind != kind:
-                raise ValueError(f"{option} is for {kind} labels, this one is {self.kind}; remove it")
+                raise ValueError(
+                    f"{option} is for {kind} labels, this one is {self.kind}; remove it"
+                )
         return self
 
 

@@ -18,20 +18,26 @@ from schemas.variables import expand
 from schemas.yaml_text import parse_yaml
 
 MAX_MISTAKES = 20  # that one message lists
-VARIANTS = ("model", "optimizer", "schedule")  # sections that choose one of several kinds and have a default
+VARIANTS = (
+    "model",
+    "optimizer",
+    "schedule",
+)  # sections that choose one of several kinds and have a default
 MAX_KEYS = 16  # of the path of an override
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """A copy of the tree with each `path.to.key=value` set; the value is read as YAML.
 
-    An override that chooses another variant (`model.kind=mlp`) drops the keys that only the old one knows.
+    An override that chooses another variant (`model.kind=mlp`) drops the keys that only the old one
+    knows.
 
     >>> apply_overrides({"train": {"epochs": 9}}, ["train.epochs=2", "train.ranks=2"])
     {'train': {'epochs': 2, 'ranks': 2}}
 
     Raises:
-        ConfigError: an override has no `=`, an empty path, or goes through a value that is no mapping.
+        ConfigError: an override has no `=`, an empty path, or goes through a value that is no
+            mapping.
     """
     result: dict[str, Any] = _copy(tree)
     for override in overrides:
@@ -55,7 +61,9 @@ def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str,
 
 
 def _for_kind(section: str, kind: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """What stays of a section when an override chooses another variant: the keys that the new one knows too."""
+    """What stays of a section when an override chooses another variant: the keys that the new one
+    knows too.
+    """
     field = Declaration.model_fields.get(section)
     for variant in getattr(field.annotation, "__args__", ()) if field else ():
         if variant.model_fields["kind"].default == kind:
@@ -74,7 +82,11 @@ def _known_keys(error_path: tuple[Any, ...]) -> list[str]:
         fields = getattr(model, "model_fields", {})
         match = next((f for n, f in fields.items() if key in (n, f.alias)), None)
         if match is None:
-            variants = [m for m in getattr(model, "__args__", ()) if key in str(getattr(m, "model_fields", {}).get("kind", ""))]
+            variants = [
+                m
+                for m in getattr(model, "__args__", ())
+                if key in str(getattr(m, "model_fields", {}).get("kind", ""))
+            ]
             model = variants[0] if variants else model
             continue
         model = match.annotation
@@ -95,12 +107,16 @@ def _mistake(item: Any) -> str:
     if item["type"] == "extra_forbidden":
         known = _known_keys(item["loc"][:-1])
         close = difflib.get_close_matches(str(item["loc"][-1])[:80], known, n=1)
-        message = "unknown key" + (f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}")
+        message = "unknown key" + (
+            f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"
+        )
     elif item["type"] == "union_tag_not_found":
         return f"{path}.kind: required, but not given; one of {', '.join(_kinds(item['loc']))}"
     elif item["type"] == "missing":
         message = "required, but not given"
-    elif item["type"] not in ("value_error", "union_tag_invalid") and not isinstance(item["input"], dict):
+    elif item["type"] not in ("value_error", "union_tag_invalid") and not isinstance(
+        item["input"], dict
+    ):
         message += f"; got {shortened(item['input'])}"
     return f"{path}: {message}"
 
@@ -108,7 +124,9 @@ def _mistake(item: Any) -> str:
 def _kinds(path: tuple[Any, ...]) -> list[str]:
     """Kinds of a section that has variants."""
     field = Declaration.model_fields.get(str(path[0])) if path else None
-    return [m.model_fields["kind"].default for m in getattr(field and field.annotation, "__args__", ())]
+    return [
+        m.model_fields["kind"].default for m in getattr(field and field.annotation, "__args__", ())
+    ]
 
 
 def declare(tree: Any, where: str = "declaration") -> Declaration:
@@ -122,16 +140,26 @@ def declare(tree: Any, where: str = "declaration") -> Declaration:
     try:
         return Declaration.model_validate(_with_kinds(tree))
     except ValidationError as error:
-        raise ConfigError(f"{where} is not valid:\n  " + explain(error).replace("\n", "\n  ")) from error
+        raise ConfigError(
+            f"{where} is not valid:\n  " + explain(error).replace("\n", "\n  ")
+        ) from error
 
 
 def _with_kinds(tree: dict[Any, Any]) -> dict[Any, Any]:
-    """The tree in which a section that sets values but no kind has the kind that it would have if it were absent."""
+    """The tree in which a section that sets values but no kind has the kind that it would have if
+    it were absent.
+    """
     task = tree.get("task")
     kind = task.get("kind") if isinstance(task, dict) else None
-    default: dict[str, Any] = {name: Declaration.model_fields[name].default for name in VARIANTS} | (DEFAULTS if kind == TASK else {})
+    default: dict[str, Any] = {
+        name: Declaration.model_fields[name].default for name in VARIANTS
+    } | (DEFAULTS if kind == TASK else {})
     given = {name: tree.get(name) for name in VARIANTS}
-    return tree | {name: {"kind": default[name].kind, **v} for name, v in given.items() if isinstance(v, dict) and "kind" not in v}
+    return tree | {
+        name: {"kind": default[name].kind, **v}
+        for name, v in given.items()
+        if isinstance(v, dict) and "kind" not in v
+    }
 
 
 def read_tree(path: str | Path) -> dict[str, Any]:
@@ -142,13 +170,22 @@ def read_tree(path: str | Path) -> dict[str, Any]:
     """
     require_readable(path, "declaration")
     if (file := Path(path)).exists() and not (file.is_file() or file.is_dir()):
-        raise ConfigError(f"{path}: expected a file, which is read more than once, got a pipe or device; save the declaration first")
+        raise ConfigError(
+            f"{path}: expected a file, which is read more than once, got a pipe or device; save the"
+            " declaration first"
+        )
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); give the path of a YAML declaration") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror or error}); give the path of a YAML"
+            " declaration"
+        ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8, or give the path of a YAML declaration") from error
+        raise ConfigError(
+            f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8, or give the path of a"
+            " YAML declaration"
+        ) from error
     tree = parse_yaml(text, str(path))
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: expected a mapping of sections, got {type(tree).__name__}")
@@ -164,14 +201,20 @@ def load_declaration(path: str | Path, overrides: Iterable[str] = ()) -> Declara
     file = Path(path)
     declaration = declare(apply_overrides(read_tree(file), overrides), str(file))
     uri = declaration.data.uri
-    absolute = tuple(_absolute(expand(u), file.parent) for u in ((uri,) if isinstance(uri, str) else uri))
+    absolute = tuple(
+        _absolute(expand(u), file.parent) for u in ((uri,) if isinstance(uri, str) else uri)
+    )
     _require_permitted(declaration, absolute)
-    data = declaration.data.model_copy(update={"uri": absolute[0] if isinstance(uri, str) else absolute})
+    data = declaration.data.model_copy(
+        update={"uri": absolute[0] if isinstance(uri, str) else absolute}
+    )
     return declaration.model_copy(update={"data": data})
 
 
 def _require_permitted(declaration: Declaration, uris: tuple[str, ...]) -> None:
-    """Refuse files and hosts that a worker's flow run may not use; see `schemas.confinement`. Who opens them asks again."""
+    """Refuse files and hosts that a worker's flow run may not use; see `schemas.confinement`. Who
+    opens them asks again.
+    """
     for uri in uris:
         require_source(uri)
     spark = declaration.data.spark
@@ -181,11 +224,15 @@ def _require_permitted(declaration: Declaration, uris: tuple[str, ...]) -> None:
 
 
 def _absolute(uri: str, base: Path) -> str:
-    return uri if "://" in uri or Path(uri).is_absolute() else os.path.normpath(base.absolute() / uri)
+    return (
+        uri if "://" in uri or Path(uri).is_absolute() else os.path.normpath(base.absolute() / uri)
+    )
 
 
 def given_paths(declaration: Declaration) -> tuple[str, ...]:
-    """Dotted paths of the values that the file or an override gave; every other value is a default."""
+    """Dotted paths of the values that the file or an override gave; every other value is a
+    default.
+    """
 
     def walk(section: BaseModel, prefix: str) -> Iterator[str]:
         for name in sorted(section.model_fields_set):

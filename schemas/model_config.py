@@ -22,11 +22,16 @@ class MlpModel(Section):
 
     model_config = ConfigDict(title="MLP")
     kind: Literal["mlp"] = "mlp"
-    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field((256, 128), min_length=1, description="Widths of the hidden layers.")
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (256, 128), min_length=1, description="Widths of the hidden layers."
+    )
     dropout: float = Field(0.1, ge=0, lt=1)
     numeric_embedding: Literal["none", "periodic"] = Field(
         "periodic",
-        description="periodic: each numeric column also enters as a learned mixture of cosines, so that steps and bumps can be fitted; none: as it is.",
+        description=(
+            "periodic: each numeric column also enters as a learned mixture of cosines, so that"
+            " steps and bumps can be fitted; none: as it is."
+        ),
     )
 
 
@@ -37,32 +42,47 @@ class ResMlpModel(Section):
     kind: Literal["resmlp"] = "resmlp"
     width: int = Field(192, ge=1)
     depth: int = Field(3, ge=1)
-    expansion: float = Field(2.0, gt=0, description="Hidden width of a block as a multiple of `width`.")
+    expansion: float = Field(
+        2.0, gt=0, description="Hidden width of a block as a multiple of `width`."
+    )
     dropout: float = Field(0.1, ge=0, lt=1)
     numeric_embedding: Literal["none", "periodic"] = Field(
         "periodic",
-        description="periodic: each numeric column also enters as a learned mixture of cosines, so that steps and bumps can be fitted; none: as it is.",
+        description=(
+            "periodic: each numeric column also enters as a learned mixture of cosines, so that"
+            " steps and bumps can be fitted; none: as it is."
+        ),
     )
 
 
 class FtTransformerModel(Section):
-    """FT-Transformer: a token for each column, pre-norm blocks of attention and a gated feed-forward part."""
+    """FT-Transformer: a token for each column, pre-norm blocks of attention and a gated
+    feed-forward part.
+    """
 
     model_config = ConfigDict(title="FT-Transformer")
     kind: Literal["ft_transformer"] = "ft_transformer"
     width: int = Field(192, ge=1, description="Size of a token; a multiple of heads.")
     depth: int = Field(3, ge=1)
     heads: int = Field(8, ge=1)
-    expansion: float = Field(4 / 3, gt=0, description="Hidden width of the feed-forward part as a multiple of `width`.")
-    activation: Literal["reglu", "geglu"] = Field("reglu", description="Gate of the feed-forward part.")
+    expansion: float = Field(
+        4 / 3, gt=0, description="Hidden width of the feed-forward part as a multiple of `width`."
+    )
+    activation: Literal["reglu", "geglu"] = Field(
+        "reglu", description="Gate of the feed-forward part."
+    )
     attention_dropout: float = Field(0.2, ge=0, lt=1)
     dropout: float = Field(0.1, ge=0, lt=1, description="In the feed-forward part.")
-    residual_dropout: float = Field(0.0, ge=0, lt=1, description="Of what each part of a block adds.")
+    residual_dropout: float = Field(
+        0.0, ge=0, lt=1, description="Of what each part of a block adds."
+    )
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> FtTransformerModel:
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}; change one of them")
+            raise ValueError(
+                f"width {self.width} is not a multiple of heads {self.heads}; change one of them"
+            )
         return self
 
 
@@ -71,33 +91,48 @@ class CnnModel(Section):
 
     model_config = ConfigDict(title="CNN")
     kind: Literal["cnn"] = "cnn"
-    channels: tuple[Annotated[int, Field(ge=1)], ...] = Field((32, 64), min_length=1, description="Channels of the stages; each halves the picture.")
+    channels: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (32, 64), min_length=1, description="Channels of the stages; each halves the picture."
+    )
     hidden: int = Field(128, ge=1)
     dropout: float = Field(0.0, ge=0, lt=1)
 
 
 class CausalTransformerModel(Section):
-    """Decoder-only transformer: pre-norm blocks of causal attention and a GELU network over tokens."""
+    """Decoder-only transformer: pre-norm blocks of causal attention and a GELU network over
+    tokens.
+    """
 
     model_config = ConfigDict(title="Causal transformer")
     kind: Literal["causal_transformer"] = "causal_transformer"
     width: int = Field(128, ge=2, description="Size of a token's vector.")
     depth: int = Field(4, ge=1, description="Blocks.")
-    heads: int = Field(4, ge=1, description="Attention heads of a block; they share the width evenly.")
-    expansion: float = Field(4.0, gt=0, description="Hidden width of a block's network as a multiple of `width`.")
+    heads: int = Field(
+        4, ge=1, description="Attention heads of a block; they share the width evenly."
+    )
+    expansion: float = Field(
+        4.0, gt=0, description="Hidden width of a block's network as a multiple of `width`."
+    )
     dropout: float = Field(0.1, ge=0, lt=1)
     positions: Literal["rotary", "learned"] = Field(
-        "rotary", description="rotary: queries and keys are turned by their positions, so that distances count; learned: a vector for each position."
+        "rotary",
+        description=(
+            "rotary: queries and keys are turned by their positions, so that distances count;"
+            " learned: a vector for each position."
+        ),
     )
     tied: bool = Field(True, description="One matrix embeds the tokens and scores them.")
 
     @model_validator(mode="after")
     def _heads_fit(self) -> CausalTransformerModel:
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads; make it a multiple")
+            raise ValueError(
+                f"width {self.width} cannot be shared by {self.heads} heads; make it a multiple"
+            )
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise ValueError(
-                f"rotary positions turn pairs of a head's numbers, and {self.width} / {self.heads} is odd; use positions: learned, or another width"
+                f"rotary positions turn pairs of a head's numbers, and {self.width} / {self.heads}"
+                " is odd; use positions: learned, or another width"
             )
         return self
 
@@ -107,11 +142,24 @@ class CustomModel(Section):
 
     model_config = ConfigDict(title="Your own module")
     kind: Literal["custom"] = "custom"
-    path: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="package.module:ClassName")
-    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the class.")
+    path: str = Field(
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="package.module:ClassName"
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the class."
+    )
 
 
-Model = Annotated[LinearModel | MlpModel | ResMlpModel | FtTransformerModel | CnnModel | CausalTransformerModel | CustomModel, Field(discriminator="kind")]
+Model = Annotated[
+    LinearModel
+    | MlpModel
+    | ResMlpModel
+    | FtTransformerModel
+    | CnnModel
+    | CausalTransformerModel
+    | CustomModel,
+    Field(discriminator="kind"),
+]
 
 
 class LossConfig(Section):
@@ -119,10 +167,25 @@ class LossConfig(Section):
 
     kind: Literal["auto", "cross_entropy", "bce", "mse", "mae", "huber"] = "auto"
     class_weights: Literal["none", "balanced"] | ClassWeights = Field(
-        "none", description="Weight of each class in the mean. balanced: n / (classes * count), fitted on train; or class to weight, others 1: {rare: 5}."
+        "none",
+        description=(
+            "Weight of each class in the mean. balanced: n / (classes * count), fitted on train; or"
+            " class to weight, others 1: {rare: 5}."
+        ),
     )
     pos_weight: PosWeight = Field(
-        "none", description="Factor on the loss of positives (binary labels), the divisor unchanged. balanced: negatives / positives, fitted on train by label."
+        "none",
+        description=(
+            "Factor on the loss of positives (binary labels), the divisor unchanged. balanced:"
+            " negatives / positives, fitted on train by label."
+        ),
     )
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of each label that is spread over all classes (multiclass labels).")
-    delta: float = Field(1.0, gt=0, description="Where Huber turns linear, in units of the scaled label.")
+    label_smoothing: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of each label that is spread over all classes (multiclass labels).",
+    )
+    delta: float = Field(
+        1.0, gt=0, description="Where Huber turns linear, in units of the scaled label."
+    )

@@ -1,4 +1,6 @@
-"""What the training program saw of itself while it trained, and the checklist that is drawn from it."""
+"""What the training program saw of itself while it trained, and the checklist that is drawn from
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ Standing = Literal["shown", "warning", "contradicted", "not shown", "not applica
 
 
 class RankFacts(Record):
-    """One process. `weights_sha256`: of its parameters at the end; null where it held slices of them."""
+    """One process. `weights_sha256`: of its parameters at the end; null where it held slices of
+    them.
+    """
 
     rank: int
     local_rank: int
@@ -20,7 +24,9 @@ class RankFacts(Record):
 
 
 class GroupFacts(Record):
-    """One optimizer group. `peak`: its rate at the schedule's peak; `tensors`, `parameters`: how many it moves."""
+    """One optimizer group. `peak`: its rate at the schedule's peak; `tensors`, `parameters`: how
+    many it moves.
+    """
 
     name: str
     peak: float
@@ -30,13 +36,16 @@ class GroupFacts(Record):
 
 
 class Passes(Record):
-    """Forward passes of the network and updates of the optimizer on rank 0, counted by hooks of torch from the last start on.
+    """Forward passes of the network and updates of the optimizer on rank 0, counted by hooks of
+    torch from the last start on.
 
-    `train`: passes with gradients; `train_in_train_mode` and `train_half` (under autocast) of them; `exchanging`: of them those whose
-    backward pass exchanges gradients over ranks (null where DDP does not do it). `scored`: passes without gradients; `scored_in_eval_mode`
-    and `scored_in_inference_mode` of them. `updates`: calls of the optimizer; of them `begun_clean` with no gradient left from
-    before, `with_all_gradients`, and `at_declared_rate` in every group. `measured`: updates (the 1st, 2nd, 4th, 8th, …) whose gradients
-    were looked at as the optimizer got them; `largest_norm` and `largest_value` of these, null where each rank holds slices only.
+    `train`: passes with gradients; `train_in_train_mode` and `train_half` (under autocast) of them;
+    `exchanging`: of them those whose backward pass exchanges gradients over ranks (null where DDP
+    does not do it). `scored`: passes without gradients; `scored_in_eval_mode` and
+    `scored_in_inference_mode` of them. `updates`: calls of the optimizer; of them `begun_clean`
+    with no gradient left from before, `with_all_gradients`, and `at_declared_rate` in every group.
+    `measured`: updates (the 1st, 2nd, 4th, 8th, …) whose gradients were looked at as the optimizer
+    got them; `largest_norm` and `largest_value` of these, null where each rank holds slices only.
     """
 
     train: int = 0
@@ -58,10 +67,11 @@ class Passes(Record):
 class Observed(Record):
     """Facts of a training process on rank 0, read back from live objects when it ended.
 
-    `begun_at`: step at which this process began, above 0 where it resumed. `rows`: train rows worked through since the first step.
-    `layout`: whole, replicated, sharded or logical; `wrapper`: class of what a step calls; `backend`: of the process group.
-    `trainable`: parameter tensors to train; `grouped_once`: of them those in exactly one optimizer group.
-    `passes`: null where hooks would change what is run (torch.compile). `table_on_device`: all train rows lie there.
+    `begun_at`: step at which this process began, above 0 where it resumed. `rows`: train rows
+    worked through since the first step. `layout`: whole, replicated, sharded or logical; `wrapper`:
+    class of what a step calls; `backend`: of the process group. `trainable`: parameter tensors to
+    train; `grouped_once`: of them those in exactly one optimizer group. `passes`: null where hooks
+    would change what is run (torch.compile). `table_on_device`: all train rows lie there.
     """
 
     begun_at: int
@@ -96,7 +106,9 @@ class Statement(Record):
 
 
 class ChecklistItem(Record):
-    """A requirement in plain words and what this run says of it. `standing`: that of its worst statement."""
+    """A requirement in plain words and what this run says of it. `standing`: that of its worst
+    statement.
+    """
 
     id: str
     title: str
@@ -105,7 +117,9 @@ class ChecklistItem(Record):
 
 
 class Checklist(Record):
-    """`checklist.json`: every requirement on model, training and checkpoints, held against one run."""
+    """`checklist.json`: every requirement on model, training and checkpoints, held against
+    one run.
+    """
 
     run_id: str
     items: tuple[ChecklistItem, ...]

@@ -17,7 +17,8 @@ def require_room(path: str | Path, key: str) -> None:
         key: the option or parameter that names it, for the message.
 
     Raises:
-        ConfigError: it is a folder or no path, its name is too long, or its folder cannot be written to.
+        ConfigError: it is a folder or no path, its name is too long, or its folder cannot be
+            written to.
     """
     target, shown = Path(path).absolute(), shortened(str(path), plain=True)
     try:
@@ -30,8 +31,15 @@ def require_room(path: str | Path, key: str) -> None:
         os.close(handle)
         Path(probe).unlink()
     except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "its name is no text"
-        raise ConfigError(f"{key}: {shown!r} cannot be written ({reason}); name a file in a folder that you may write to") from None
+        reason = (
+            error.strerror
+            if isinstance(error, OSError) and error.strerror
+            else "its name is no text"
+        )
+        raise ConfigError(
+            f"{key}: {shown!r} cannot be written ({reason}); name a file in a folder that you may"
+            " write to"
+        ) from None
     except ValueError as error:
         if isinstance(error, ConfigError):
             raise

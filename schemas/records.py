@@ -1,4 +1,6 @@
-"""Reports and bindings that tasks pass on: small, frozen, JSON round-trip; never tables. References stand in references.py."""
+"""Reports and bindings that tasks pass on: small, frozen, JSON round-trip; never tables. References
+stand in references.py.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from schemas.references import (
     digest_of,
 )
 from schemas.split_config import SplitName
-from schemas.statistics import CategoryStats, LabelStats, NumericStats, Statistics, TensorStats, TokenStats
+from schemas.statistics import (
+    CategoryStats,
+    LabelStats,
+    NumericStats,
+    Statistics,
+    TensorStats,
+    TokenStats,
+)
 
 __all__ = [
     "ArraysRef",
@@ -74,7 +83,9 @@ Outcome = Literal["promoted", "waiting", "registered", "unchanged", "refused", "
 
 
 class CheckResult(Record):
-    """One check: verdict, one plain sentence, figures, and up to ten evidence rows; `unknown`: too little to judge by."""
+    """One check: verdict, one plain sentence, figures, and up to ten evidence rows; `unknown`: too
+    little to judge by.
+    """
 
     name: str
     verdict: Verdict
@@ -104,15 +115,18 @@ class SplitArrays(Record):
     """The materialised rows of one side, ordered by id hash: array name → .npy file.
 
     `numeric` float32 [N, num_numeric]; `categorical` int64 [N, C]; `tensor_<column>` uint8|float32
-    [N, *shape]; `label` float32 [N] (regression, scaled) or int64 [N] (class index; binary: 1 = positive), of several
-    labels float32 [N, L] (class indices and scaled values, NaN where unknown);
-    `weight` float32 [N]. Absent where the declaration has no such column. `ids` is a Parquet file with
-    `__id`, `__group`, `__time`, `label` (several: `label_<name>`) in the same row order.
+    [N, *shape]; `label` float32 [N] (regression, scaled) or int64 [N] (class index; binary: 1 =
+    positive), of several labels float32 [N, L] (class indices and scaled values, NaN where
+    unknown); `weight` float32 [N]. Absent where the declaration has no such column. `ids` is a
+    Parquet file with `__id`, `__group`, `__time`, `label` (several: `label_<name>`) in the same row
+    order.
 
-    Of a text column a row is a sequence: `tokens` and `label` int32 [N, T] (-100: no target), `segments` int16 [N, T] (from 1
-    in each row, 0: padding). `documents` is then a Parquet file with a row for each document in the order of the side's
-    table: `__id`, `__group`, `__time`, `tokens` (targets), `characters`, `unknown` and perhaps `weight`; `ids` has
-    the columns `documents` and `starts`: of each of a row's segments the document, and its first input's place in it.
+    Of a text column a row is a sequence: `tokens` and `label` int32 [N, T] (-100: no target),
+    `segments` int16 [N, T] (from 1 in each row, 0: padding). `documents` is then a Parquet file
+    with a row for each document in the order of the side's table: `__id`, `__group`, `__time`,
+    `tokens` (targets), `characters`, `unknown` and perhaps `weight`; `ids` has the columns
+    `documents` and `starts`: of each of a row's segments the document, and its first input's place
+    in it.
     """
 
     rows: int
@@ -156,7 +170,8 @@ class Prepared(Record):
 class RunSpec(Record):
     """`resolved.json`: everything the training program reads. No other flags exist.
 
-    `prepared_sha256`: of the `prepared.json` next to it; empty where it was written by hand, or by an earlier version.
+    `prepared_sha256`: of the `prepared.json` next to it; empty where it was written by hand, or by
+    an earlier version.
     """
 
     run_id: str
@@ -185,9 +200,10 @@ class PreflightReport(Record):
 class TrainReport(Record):
     """`result.json` in the run directory, written by rank 0 at the end of training.
 
-    `best_metric` is null, `best_step` 0 and `best_checkpoint` the newest weights only where a run was interrupted
-    before its first evaluation. `skipped_steps`: left out because an fp16 gradient overflowed. `observed`: what the
-    program saw of itself; null in reports of runs that did not look.
+    `best_metric` is null, `best_step` 0 and `best_checkpoint` the newest weights only where a run
+    was interrupted before its first evaluation. `skipped_steps`: left out because an fp16 gradient
+    overflowed. `observed`: what the program saw of itself; null in reports of runs that did not
+    look.
     """
 
     run_id: str
@@ -210,7 +226,9 @@ class TrainReport(Record):
 
 
 class Interval(Record):
-    """A metric with its bootstrap confidence interval; null where it is not defined on these rows."""
+    """A metric with its bootstrap confidence interval; null where it is not defined on
+    these rows.
+    """
 
     value: float | None
     low: float | None = None
@@ -218,10 +236,11 @@ class Interval(Record):
 
 
 class SampleReport(Record):
-    """Texts that a language model made up from nothing, at temperature 1, and what was found of them.
+    """Texts that a language model made up from nothing, at temperature 1, and what was found of
+    them.
 
-    `molecules`: shares of valid, unique and novel ones where the texts are SMILES and RDKit is installed; `note` says
-    what was counted, or why nothing was.
+    `molecules`: shares of valid, unique and novel ones where the texts are SMILES and RDKit is
+    installed; `note` says what was counted, or why nothing was.
     """
 
     texts: tuple[str, ...]
@@ -233,13 +252,15 @@ class SampleReport(Record):
 class EvaluationReport(Record):
     """Metrics of one side with confidence intervals, beside baselines on the same rows.
 
-    `interval_note`: what the intervals do not cover. `baselines`: name → metric → value. `differences`: name → model minus baseline in the declared metric, on the same
-    resamples. `standing`: name → where the model stands to it beyond uncertainty. `chance`: p-value of a permutation test of
-    skill, null where it was not needed. `too_few`: why so few rows can show no skill. `samples`: of a language model.
-    `verdict`: one plain sentence on skill over them.
-    `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`; of several
-    labels `label_<name>`, and the columns that the registered model gives. `by_label`: of several labels, each one's
-    known rows, base rate, metrics and baselines. `label_note`: which labels a mean over labels leaves out.
+    `interval_note`: what the intervals do not cover. `baselines`: name → metric → value.
+    `differences`: name → model minus baseline in the declared metric, on the same resamples.
+    `standing`: name → where the model stands to it beyond uncertainty. `chance`: p-value of a
+    permutation test of skill, null where it was not needed. `too_few`: why so few rows can show no
+    skill. `samples`: of a language model. `verdict`: one plain sentence on skill over them.
+    `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes,
+    `probability_<class>`; of several labels `label_<name>`, and the columns that the registered
+    model gives. `by_label`: of several labels, each one's known rows, base rate, metrics and
+    baselines. `label_note`: which labels a mean over labels leaves out.
     """
 
     side: SplitName
@@ -265,7 +286,8 @@ class EvaluationReport(Record):
 class ExportedModel(Record):
     """The self-contained model: `program` is the pt2 file, `spec` the JSON of columns.
 
-    `expressions`: zip of the code that computes derived features from raw rows; null where there are none.
+    `expressions`: zip of the code that computes derived features from raw rows; null where there
+    are none.
     """
 
     program: FileRef
@@ -299,7 +321,8 @@ class Registered(Record):
 class NewRows(Record):
     """Rows of each side that the run before did not have there.
 
-    `since`: the run before, in words. `cut`: where a time split's validation begins; `is_frozen`: whether the ledger holds it.
+    `since`: the run before, in words. `cut`: where a time split's validation begins; `is_frozen`:
+    whether the ledger holds it.
     """
 
     since: str
@@ -318,11 +341,16 @@ class NewRows(Record):
     def sentence(self) -> str:
         """The counts, and why train has none."""
         nouns = ", ".join(f"{n:,} {side}" for side, n in (("val", self.val), ("test", self.test)))
-        counts = f"{self.train:,} new train row{'' if self.train == 1 else 's'} since {self.since} ({nouns})"
+        counts = (
+            f"{self.train:,} new train row{'' if self.train == 1 else 's'} since {self.since}"
+            f" ({nouns})"
+        )
         if self.cut is None or self.train:
             return counts
         ending = "; rows after it never train, see docs/scheduling.md" if self.is_frozen else ""
-        return f"{counts}; the cut {'is frozen' if self.is_frozen else 'stands'} at {self.cut}{ending}"
+        return (
+            f"{counts}; the cut {'is frozen' if self.is_frozen else 'stands'} at {self.cut}{ending}"
+        )
 
 
 class Evidence(Record):

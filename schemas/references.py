@@ -1,6 +1,8 @@
-"""References that tasks pass on in place of tables: a file by path, SHA-256 and rows, and what its columns are.
+"""References that tasks pass on in place of tables: a file by path, SHA-256 and rows, and what its
+columns are.
 
-`TrainTable`, `ValTable` and `TestTable` are made by `training.data.split` alone; every `fit_*` takes a `TrainTable`.
+`TrainTable`, `ValTable` and `TestTable` are made by `training.data.split` alone; every `fit_*`
+takes a `TrainTable`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ def digest_of(value: Any) -> str:
     """SHA-256 of the canonical JSON (sorted keys, no spaces) of a JSON-able value or record."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json")
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -45,7 +49,9 @@ class FileRef(Record):
 
 
 class RemoteFile(Record):
-    """A file of an object store or web server, and its local copy `path`; `version` is its ETag, else its Last-Modified, empty where neither is told."""
+    """A file of an object store or web server, and its local copy `path`; `version` is its ETag,
+    else its Last-Modified, empty where neither is told.
+    """
 
     uri: str
     version: str
@@ -54,9 +60,11 @@ class RemoteFile(Record):
 
 
 class SourceRef(Record):
-    """The source files in sorted order and the SHA-256 over their digests (names do not count, keys of folders do).
+    """The source files in sorted order and the SHA-256 over their digests (names do not count, keys
+    of folders do).
 
-    `remote`: those of `files` that are copies. `partitions`: of each file's path what its folders, named `key=value`, say of its rows.
+    `remote`: those of `files` that are copies. `partitions`: of each file's path what its folders,
+    named `key=value`, say of its rows.
     """
 
     uri: tuple[str, ...]
@@ -68,7 +76,9 @@ class SourceRef(Record):
 
 
 class LabelColumn(Record):
-    """A label column: its type in the validated table, and the values that stand for unknown there (null)."""
+    """A label column: its type in the validated table, and the values that stand for unknown there
+    (null).
+    """
 
     type: Literal["bool", "int", "float", "text"]
     ignore: tuple[Value, ...] = ()
@@ -77,22 +87,24 @@ class LabelColumn(Record):
 class TableSpec(Record):
     """What each column of the validated table is; made from the declaration and the source's types.
 
-    The validated table has these columns under their own names (numeric as float64, categorical as text,
-    tensors as fixed-size lists) and three of ours: `__id` (text, unique), `__key` (text: what the split
-    hashes when no group is declared) and `__group` (text or null; several group columns joined).
-    `__time` is float64: UTC epoch seconds of a date or timestamp column, or the number itself, in `time_unit` where the
-    declaration names it. So is `__label_time`,
-    when the row's label became known (null: as `__time`), and each column of `available`, by when the features that it
-    names became known (null: they were not).
+    The validated table has these columns under their own names (numeric as float64, categorical as
+    text, tensors as fixed-size lists) and three of ours: `__id` (text, unique), `__key` (text: what
+    the split hashes when no group is declared) and `__group` (text or null; several group columns
+    joined). `__time` is float64: UTC epoch seconds of a date or timestamp column, or the number
+    itself, in `time_unit` where the declaration names it. So is `__label_time`, when the row's
+    label became known (null: as `__time`), and each column of `available`, by when the features
+    that it names became known (null: they were not).
 
-    `labels`: each label column, where there are several, or one with values that mean unknown; empty: `label` alone.
-    Of several labels any may be null in a row, and `label` is their names in one text, for people.
+    `labels`: each label column, where there are several, or one with values that mean unknown;
+    empty: `label` alone. Of several labels any may be null in a row, and `label` is their names in
+    one text, for people.
 
-    `text`: the column of a language model's documents, which is its `label` too. `derived`: trees of the derived features (see `training.data.serving_expressions`), by which the registered model
+    `text`: the column of a language model's documents, which is its `label` too. `derived`: trees
+    of the derived features (see `training.data.serving_expressions`), by which the registered model
     computes them. `null_texts`: texts that a delimited source had for null.
 
-    `group_by`: in words, the ways of `data.group_by`. The validated table's `__group` is then the declared group alone,
-    that of the sides the whole group (see `training.data.groups`).
+    `group_by`: in words, the ways of `data.group_by`. The validated table's `__group` is then the
+    declared group alone, that of the sides the whole group (see `training.data.groups`).
     """
 
     id: tuple[str, ...]
@@ -121,7 +133,9 @@ class TableSpec(Record):
 
     @property
     def grouped(self) -> bool:
-        """Whether `__group` of the sides says which rows belong together, by declaration or derived."""
+        """Whether `__group` of the sides says which rows belong together, by declaration or
+        derived.
+        """
         return bool(self.group or self.group_by)
 
     @property
@@ -137,7 +151,12 @@ class TableSpec(Record):
     @property
     def features(self) -> tuple[str, ...]:
         """Feature columns in model order: numeric, categorical, tensors, or the text."""
-        return (*self.numeric, *self.categorical, *self.tensor, *((self.text,) if self.text else ()))
+        return (
+            *self.numeric,
+            *self.categorical,
+            *self.tensor,
+            *((self.text,) if self.text else ()),
+        )
 
 
 class TableRef(Record):
@@ -169,11 +188,12 @@ class TestTable(TableRef):
 class ValidatedTable(Record):
     """The outcome of validation: the typed table, what its columns are, what was left out.
 
-    `raw_rows`: Parquet with `__id` and, for some of the rows, the source columns that derived features are made of;
-    the export is tried on them. Null where no feature is derived. `ignored_labels`: how many labels of a column had a
-    value of task.ignore; of a single label these rows are left out, of several the label is null. `group_columns`: Parquet
-    with `__id` and the columns that `data.group_by` names (numbers float64, the rest text); null where it names none.
-    `notes`: sentences on categories that are probably none.
+    `raw_rows`: Parquet with `__id` and, for some of the rows, the source columns that derived
+    features are made of; the export is tried on them. Null where no feature is derived.
+    `ignored_labels`: how many labels of a column had a value of task.ignore; of a single label
+    these rows are left out, of several the label is null. `group_columns`: Parquet with `__id` and
+    the columns that `data.group_by` names (numbers float64, the rest text); null where it names
+    none. `notes`: sentences on categories that are probably none.
     """
 
     table: TableRef
@@ -189,10 +209,11 @@ class ValidatedTable(Record):
 class SplitTables(Record):
     """The three sides as separate files, and how they came about.
 
-    `excluded`: rows on no side, by reason (`embargo`, `group_time`; `bridge`: the row belongs to derived groups that stand
-    on different sides). `plan`: the strategy with its resolved cut points. `summary`: per side rows, groups, first and
-    last time, label figures. `bridges`: Parquet of `__id`, `__group`: every group of those rows that belong to several
-    on one side. `ledger`, `group_ledger`: the frozen decisions that sides and derived groups stood on.
+    `excluded`: rows on no side, by reason (`embargo`, `group_time`; `bridge`: the row belongs to
+    derived groups that stand on different sides). `plan`: the strategy with its resolved cut
+    points. `summary`: per side rows, groups, first and last time, label figures. `bridges`: Parquet
+    of `__id`, `__group`: every group of those rows that belong to several on one side. `ledger`,
+    `group_ledger`: the frozen decisions that sides and derived groups stood on.
     """
 
     train: TrainTable

@@ -1,4 +1,6 @@
-"""What is told of a registered version: promoted, reproduced, used for scoring, seen again on new rows."""
+"""What is told of a registered version: promoted, reproduced, used for scoring, seen again on new
+rows.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ WORST_FIRST: tuple[Verdict, ...] = ("fail", "warn", "unknown")
 class Promotion(Record):
     """A version that took an alias; also the payload of the event `bulkhead.model.promoted`.
 
-    `uri` names the version, not the alias, so that whoever acts on it acts on this one. `previous_version`: had the alias before.
+    `uri` names the version, not the alias, so that whoever acts on it acts on this one.
+    `previous_version`: had the alias before.
     """
 
     name: str
@@ -41,7 +44,8 @@ class Step(Record):
 
 
 class Reproduction(Record):
-    """A version made again from its recorded commit, declaration and data: steps in their order, and why the first that differs does.
+    """A version made again from its recorded commit, declaration and data: steps in their order,
+    and why the first that differs does.
 
     `notes`: what is not as it was (versions, machine), also where nothing came of it.
     """
@@ -66,11 +70,13 @@ class Reproduction(Record):
 
 
 class Scored(Record):
-    """A file that was scored, and by which version; kept with it as metadata (`bulkhead.<field>`) of Parquet, else in `<target>.json`.
+    """A file that was scored, and by which version; kept with it as metadata (`bulkhead.<field>`)
+    of Parquet, else in `<target>.json`.
 
-    `unfamiliar`: columns with categories that training did not know, or numbers that were clipped: what, how many rows, the first.
-    `version` is null of a model that is in no registry; `source_sha256` as of a run's source; `sha256` of the file written, absent
-    from its own metadata.
+    `unfamiliar`: columns with categories that training did not know, or numbers that were clipped:
+    what, how many rows, the first. `version` is null of a model that is in no registry;
+    `source_sha256` as of a run's source; `sha256` of the file written, absent from its own
+    metadata.
     """
 
     source: str
@@ -89,8 +95,9 @@ class Scored(Record):
 class Drift(Record):
     """How far a column of new rows lies from earlier ones.
 
-    `psi`: population stability index. `distance`: Kolmogorov–Smirnov of numbers, total variation of text, 0 to 1. `adjusted`: `p_value`
-    with the number of columns allowed for. `null_before`, `null_now`: shares of nulls.
+    `psi`: population stability index. `distance`: Kolmogorov–Smirnov of numbers, total variation of
+    text, 0 to 1. `adjusted`: `p_value` with the number of columns allowed for. `null_before`,
+    `null_now`: shares of nulls.
     """
 
     column: str
@@ -106,8 +113,9 @@ class Drift(Record):
 class Reevaluation(Record):
     """A version on rows that it has not learned from and that were not its test rows.
 
-    `rows`: of these; `learned`, `tested`: of the source, the rows it learned from and was tested on. `metrics`: on the new rows;
-    `registered`: on its test rows then. `verdict`: the worst of `checks`, in a sentence.
+    `rows`: of these; `learned`, `tested`: of the source, the rows it learned from and was tested
+    on. `metrics`: on the new rows; `registered`: on its test rows then. `verdict`: the worst of
+    `checks`, in a sentence.
     """
 
     name: str
@@ -132,6 +140,17 @@ class Reevaluation(Record):
 
     @property
     def verdict(self) -> str:
-        """The first finding, failed ones before warnings and what is unknown; else that nothing was found."""
-        ranked = [r for wanted in ("fail", "warn", "unknown") for r in self.checks.results if r.verdict == wanted]
-        return ranked[0].summary if ranked else f"{self.uri} does as well on {self.rows:,} new rows as when it was registered"
+        """The first finding, failed ones before warnings and what is unknown; else that nothing was
+        found.
+        """
+        ranked = [
+            r
+            for wanted in ("fail", "warn", "unknown")
+            for r in self.checks.results
+            if r.verdict == wanted
+        ]
+        return (
+            ranked[0].summary
+            if ranked
+            else f"{self.uri} does as well on {self.rows:,} new rows as when it was registered"
+        )

@@ -1,6 +1,8 @@
-"""Temporary folders whose owner is known: what a kill left behind is removed by the next command, what is in use never.
+"""Temporary folders whose owner is known: what a kill left behind is removed by the next command,
+what is in use never.
 
-The owner holds the kernel's lock of the folder itself, which ends with its process, however that ends.
+The owner holds the kernel's lock of the folder itself, which ends with its process, however that
+ends.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ SUFFIX = ".scratch"
 
 @contextmanager
 def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A temporary folder `.<prefix>-<8 letters>.scratch`; removed at the end, where it was not renamed.
+    """A temporary folder `.<prefix>-<8 letters>.scratch`; removed at the end, where it was not
+    renamed.
 
     Args:
         parent: where it is made, so that a rename stays on one file system.
@@ -55,7 +58,8 @@ def _owned(parent: Path, prefix: str) -> tuple[Path, int]:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:  # taken for abandoned before its lock was held
             continue
-        with suppress(OSError):  # a file system without locks: nobody else can lock the folder either, so it is left alone
+        # a file system without locks: nobody else can lock the folder either, so it is left alone
+        with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         if folder.exists():
             return folder, handle

@@ -1,9 +1,11 @@
-"""Seals: the SHA-256 of a record in a file next to it, so that a record that was changed is noticed before it is believed.
+"""Seals: the SHA-256 of a record in a file next to it, so that a record that was changed is noticed
+before it is believed.
 
     run.json
     run.json.sha256     in the form that `sha256sum --check` reads
 
-A seal finds damage and edits. It does not prove who wrote a record: whoever may write to the folder may seal as well.
+A seal finds damage and edits. It does not prove who wrote a record: whoever may write to the folder
+may seal as well.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ def seal_path(path: Path) -> Path:
 def write_sealed(path: str | Path, content: bytes | str) -> FileRef:
     """Write a small file and its seal, each whole or not at all.
 
-    The seal is written first, and names the record that is replaced as well until the new one has its place: a kill in between leaves
-    either of them, and its seal holds.
+    The seal is written first, and names the record that is replaced as well until the new one has
+    its place: a kill in between leaves either of them, and its seal holds.
     """
     target = Path(path).absolute()
     data = content.encode() if isinstance(content, str) else content
@@ -61,18 +63,24 @@ def read_sealed(path: Path, remedy: str, required: bool = True) -> bytes:
         IntegrityError: the record or its seal is gone, cannot be read, or the two disagree.
     """
     if not path.is_file():
-        raise IntegrityError(f"{path}: expected a record, found {'something else' if path.exists() else 'no file'}; {remedy}")
+        raise IntegrityError(
+            f"{path}: expected a record, found {'something else' if path.exists() else 'no file'};"
+            f" {remedy}"
+        )
     data, seal = path.read_bytes(), seal_path(path)
     if not seal.exists() and not required:
         return data
     found, known = hashlib.sha256(data).hexdigest(), _digests(path)
     if not known:
         why = "has no digest in it" if seal.exists() else "is missing"
-        raise IntegrityError(f"{path}: cannot be compared with its digest: {seal.name} {why}; {remedy}")
+        raise IntegrityError(
+            f"{path}: cannot be compared with its digest: {seal.name} {why}; {remedy}"
+        )
     if found not in known:
         raise IntegrityError(
-            f"{path}: {path.name} does not match its digest: its SHA-256 is {found[:12]}…, {seal.name} says {known[0][:12]}…: "
-            f"one of the two was changed after it was written; {remedy}"
+            f"{path}: {path.name} does not match its digest: its SHA-256 is {found[:12]}…,"
+            f" {seal.name} says {known[0][:12]}…: one of the two was changed after it was written;"
+            f" {remedy}"
         )
     return data
 
@@ -88,7 +96,9 @@ def read_record(path: Path, record: type[Sealed], remedy: str, required: bool = 
         return record.model_validate_json(data)
     except ValueError as error:
         why = str(error).splitlines()[0]
-        raise IntegrityError(f"{path}: expected a {record.__name__}, but it cannot be read as one ({why}); {remedy}") from error
+        raise IntegrityError(
+            f"{path}: expected a {record.__name__}, but it cannot be read as one ({why}); {remedy}"
+        ) from error
 
 
 def remove_sealed(path: Path) -> None:
@@ -102,7 +112,9 @@ def _write_seal(path: Path, digests: list[str]) -> None:
 
 
 def _digests(path: Path) -> list[str]:
-    """The digests in the seal of a record, that of its newest content first; none where there is no readable seal."""
+    """The digests in the seal of a record, that of its newest content first; none where there is no
+    readable seal.
+    """
     try:
         text = seal_path(path).read_bytes()
     except OSError:

@@ -8,4 +8,6 @@ from pydantic import BaseModel, ConfigDict
 class Section(BaseModel):
     """A part of the declaration: frozen, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+    )

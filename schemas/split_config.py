@@ -23,12 +23,16 @@ class Fractions(Section):
     @model_validator(mode="after")
     def _sum(self) -> Fractions:
         if abs(self.train + self.val + self.test - 1) > 1e-9:
-            raise ValueError(f"train + val + test must be 1, got {self.train + self.val + self.test:g}")
+            raise ValueError(
+                f"train + val + test must be 1, got {self.train + self.val + self.test:g}"
+            )
         return self
 
 
 class TimeCuts(Section):
-    """Absolute cut points: val starts at `val`, test starts at `test` (ISO date/time, or a number)."""
+    """Absolute cut points: val starts at `val`, test starts at `test` (ISO date/time, or a
+    number).
+    """
 
     val: str | float
     test: str | float
@@ -51,11 +55,15 @@ class GroupSplit(_Hashed):
 
     model_config = ConfigDict(title="By group")
     kind: Literal["group"] = "group"
-    pin: dict[str, SplitName] = Field(default_factory=dict, description="Groups whose side is fixed by hand.")
+    pin: dict[str, SplitName] = Field(
+        default_factory=dict, description="Groups whose side is fixed by hand."
+    )
 
 
 class StratifiedSplit(_Hashed):
-    """Each id, with the label's shares equal on every side; decided at first sight, then frozen in the ledger."""
+    """Each id, with the label's shares equal on every side; decided at first sight, then frozen in
+    the ledger.
+    """
 
     model_config = ConfigDict(title="Stratified by label")
     kind: Literal["stratified"] = "stratified"
@@ -70,7 +78,9 @@ class StratifiedGroupSplit(StratifiedSplit):
 
 
 class TimeSplit(Section):
-    """Train before val before test, with an embargo between; cuts by share are frozen in the ledger."""
+    """Train before val before test, with an embargo between; cuts by share are frozen in the
+    ledger.
+    """
 
     model_config = ConfigDict(title="By time")
     kind: Literal["time"] = "time"
@@ -78,19 +88,26 @@ class TimeSplit(Section):
     cuts: TimeCuts | None = Field(None, description="Absolute cut points instead of shares.")
     embargo: Duration = Field(
         0.0,
-        description="Gap after each cut: 24h, 7d (a numeric time column declares its unit for that), or a plain number that counts "
-        "what a numeric time column counts; rows inside are left out and counted.",
+        description=(
+            "Gap after each cut: 24h, 7d (a numeric time column declares its unit for that), or a"
+            " plain number that counts what a numeric time column counts; rows inside are left out"
+            " and counted."
+        ),
     )
 
 
 class GroupTimeSplit(TimeSplit):
-    """New groups in later time: a row is kept only where its group's side and its time's side agree."""
+    """New groups in later time: a row is kept only where its group's side and its time's side
+    agree.
+    """
 
     model_config = ConfigDict(title="By group and time")
     kind: Literal["group_time"] = "group_time"  # type: ignore[assignment]
     seed: int = Field(0, ge=0, description="Changes which groups land where.")
     group_fractions: Fractions = Fractions(train=0.6, val=0.2, test=0.2)
-    pin: dict[str, SplitName] = Field(default_factory=dict, description="Groups whose side is fixed by hand.")
+    pin: dict[str, SplitName] = Field(
+        default_factory=dict, description="Groups whose side is fixed by hand."
+    )
 
 
 class PredefinedSplit(Section):
@@ -100,13 +117,26 @@ class PredefinedSplit(Section):
     kind: Literal["predefined"] = "predefined"
     seed: int = Field(0, ge=0)
     train: tuple[str, ...] = Field(("train",), description="Values of the column that mean train.")
-    val: tuple[str, ...] = Field(("val", "valid", "validation"), description="Values that mean validation.")
+    val: tuple[str, ...] = Field(
+        ("val", "valid", "validation"), description="Values that mean validation."
+    )
     test: tuple[str, ...] = Field(("test",), description="Values that mean test.")
-    carve_val: float = Field(0.0, ge=0, lt=1, description="Share of train taken for validation, by group where one is declared.")
+    carve_val: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of train taken for validation, by group where one is declared.",
+    )
 
 
 Split = Annotated[
-    RandomSplit | GroupSplit | StratifiedSplit | StratifiedGroupSplit | TimeSplit | GroupTimeSplit | PredefinedSplit,
+    RandomSplit
+    | GroupSplit
+    | StratifiedSplit
+    | StratifiedGroupSplit
+    | TimeSplit
+    | GroupTimeSplit
+    | PredefinedSplit,
     Field(discriminator="kind"),
 ]
 GROUPED = ("group", "stratified_group", "group_time")

@@ -9,10 +9,12 @@ from schemas.references import Record
 
 
 class NumericStats(Record):
-    """One numeric column: `(x - center) / scale`, or the knots of a quantile map; nulls become `fill` first.
+    """One numeric column: `(x - center) / scale`, or the knots of a quantile map; nulls become
+    `fill` first.
 
-    `knots` are train quantiles at equally spaced levels; the map is piecewise linear onto normal scores.
-    `indicator`: a 0/1 column for nulls is added. `nullable`: a null at serving is filled, not refused.
+    `knots` are train quantiles at equally spaced levels; the map is piecewise linear onto normal
+    scores. `indicator`: a 0/1 column for nulls is added. `nullable`: a null at serving is filled,
+    not refused.
     """
 
     name: str
@@ -30,7 +32,9 @@ class NumericStats(Record):
 
 
 class CategoryStats(Record):
-    """One categorical column. Code 0 is unknown (and rare), 1 is null, then `values` in this order."""
+    """One categorical column. Code 0 is unknown (and rare), 1 is null, then `values` in
+    this order.
+    """
 
     name: str
     values: tuple[str, ...]
@@ -40,7 +44,9 @@ class CategoryStats(Record):
 
 
 class TensorStats(Record):
-    """One tensor column: per-channel mean and standard deviation over train (leading axis if 3-d)."""
+    """One tensor column: per-channel mean and standard deviation over train (leading axis
+    if 3-d).
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -50,9 +56,11 @@ class TensorStats(Record):
 
 
 class LabelFit(Record):
-    """What is fitted on one label: of classes their values in order, of a regression `(y - target_center) / target_scale`.
+    """What is fitted on one label: of classes their values in order, of a regression `(y -
+    target_center) / target_scale`.
 
-    `class_counts`: train rows of each class; `class_weights`: their weights in the loss; `label_mean`, `label_std`: of train.
+    `class_counts`: train rows of each class; `class_weights`: their weights in the loss;
+    `label_mean`, `label_std`: of train.
     """
 
     classes: tuple[bool | int | float | str, ...] = ()
@@ -67,7 +75,8 @@ class LabelFit(Record):
 class LabelStats(LabelFit):
     """One of several labels, over the rows whose label is known.
 
-    `known`: those rows. `share`: their weight (sample weight times class weight) as a share of all rows' sample weight.
+    `known`: those rows. `share`: their weight (sample weight times class weight) as a share of all
+    rows' sample weight.
     """
 
     name: str
@@ -79,9 +88,10 @@ class LabelStats(LabelFit):
 class TokenStats(Record):
     """The vocabulary of a text column, and how its documents become sequences.
 
-    Tokens 0 to 3 are padding, begin, end and unknown; then `values` in this order. Bytes stand as the characters 0 to 255.
-    `counts`: of `values` in train; `unknown`: train tokens that are too rare to be among them. `documents`, `characters`
-    and `longest` (in tokens) of train. `stride`: of evaluation and serving.
+    Tokens 0 to 3 are padding, begin, end and unknown; then `values` in this order. Bytes stand as
+    the characters 0 to 255. `counts`: of `values` in train; `unknown`: train tokens that are too
+    rare to be among them. `documents`, `characters` and `longest` (in tokens) of train. `stride`:
+    of evaluation and serving.
     """
 
     name: str
@@ -105,8 +115,8 @@ class TokenStats(Record):
 class Statistics(LabelFit):
     """Everything fitted on train, and nothing else is. `digest_of(statistics)` identifies it.
 
-    The fields of `LabelFit` are those of a single label; `labels`: where there are several, each one's statistics, and
-    those fields are empty.
+    The fields of `LabelFit` are those of a single label; `labels`: where there are several, each
+    one's statistics, and those fields are empty.
     """
 
     train_sha256: str

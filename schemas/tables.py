@@ -1,7 +1,9 @@
-"""Table schemas: the columns and types of the validated table and its sides, and pandera's checks of their values.
+"""Table schemas: the columns and types of the validated table and its sides, and pandera's checks
+of their values.
 
-The Arrow types are fixed by the `TableSpec`; limits (nulls, min, max, allowed) come from the declaration. pandera runs
-on Arrow batches, so that memory stays bounded; it says which rule a column breaks, and the caller finds the rows.
+The Arrow types are fixed by the `TableSpec`; limits (nulls, min, max, allowed) come from the
+declaration. pandera runs on Arrow batches, so that memory stays bounded; it says which rule a
+column breaks, and the caller finds the rows.
 """
 
 from __future__ import annotations
@@ -17,25 +19,45 @@ from schemas.config import ColumnConfig
 from schemas.label_config import value_text
 from schemas.records import TableSpec
 
-with warnings.catch_warnings():  # pandera imports pyspark where that is installed, which warns of pandas 3
-    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+with (
+    warnings.catch_warnings()
+):  # pandera imports pyspark where that is installed, which warns of pandas 3
+    warnings.filterwarnings(
+        "ignore", message="PySpark does not yet fully support pandas", category=FutureWarning
+    )
     import pandera.pyarrow as pandera
     from pandera.errors import SchemaErrors
 
 LARGEST = 1.7976931348623157e308
 LABEL_TYPES = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string()}
-RULES = {"SERIES_CONTAINS_NULLS": "nulls", "WRONG_DATATYPE": "type", "COLUMN_NOT_IN_DATAFRAME": "missing", "COLUMN_NOT_IN_SCHEMA": "unknown"}
+RULES = {
+    "SERIES_CONTAINS_NULLS": "nulls",
+    "WRONG_DATATYPE": "type",
+    "COLUMN_NOT_IN_DATAFRAME": "missing",
+    "COLUMN_NOT_IN_SCHEMA": "unknown",
+}
 
 
 def arrow_schema(spec: TableSpec) -> pa.Schema:
     """Names and types of the validated table, which its three sides share.
 
-    `__id` and `__key` text without nulls; `__group` text or null; `__time` float64 or null; `__label_time` and times of
-    availability float64 or null; labels by their types; weight float64; split text; numeric float64; categorical text; tensors fixed-size lists of uint8 or float32.
+    `__id` and `__key` text without nulls; `__group` text or null; `__time` float64 or null;
+    `__label_time` and times of availability float64 or null; labels by their types; weight float64;
+    split text; numeric float64; categorical text; tensors fixed-size lists of uint8 or float32.
     """
-    fields = [pa.field("__id", pa.string()), pa.field("__key", pa.string()), pa.field("__group", pa.string()), pa.field("__time", pa.float64())]
-    fields += [pa.field(name, pa.float64()) for name in (*(("__label_time",) if spec.label_time else ()), *spec.available)]
-    fields += [pa.field(name, LABEL_TYPES[label.type]) for name, label in spec.label_columns.items()]
+    fields = [
+        pa.field("__id", pa.string()),
+        pa.field("__key", pa.string()),
+        pa.field("__group", pa.string()),
+        pa.field("__time", pa.float64()),
+    ]
+    fields += [
+        pa.field(name, pa.float64())
+        for name in (*(("__label_time",) if spec.label_time else ()), *spec.available)
+    ]
+    fields += [
+        pa.field(name, LABEL_TYPES[label.type]) for name, label in spec.label_columns.items()
+    ]
     fields += [pa.field(spec.weight, pa.float64())] if spec.weight else []
     fields += [pa.field(spec.split, pa.string())] if spec.split else []
     fields += [pa.field(n, pa.float64()) for n in spec.numeric]
@@ -46,8 +68,11 @@ def arrow_schema(spec: TableSpec) -> pa.Schema:
     return pa.schema(fields)
 
 
-def pandera_schema(spec: TableSpec, configs: Mapping[str, ColumnConfig], types: Mapping[str, pa.DataType]) -> pandera.DataFrameSchema:
-    """Pandera's form of the declared limits, for batches of these columns (tensors excepted, which pandera does not know).
+def pandera_schema(
+    spec: TableSpec, configs: Mapping[str, ColumnConfig], types: Mapping[str, pa.DataType]
+) -> pandera.DataFrameSchema:
+    """Pandera's form of the declared limits, for batches of these columns (tensors excepted, which
+    pandera does not know).
 
     Args:
         spec: what the columns are.
@@ -55,12 +80,22 @@ def pandera_schema(spec: TableSpec, configs: Mapping[str, ColumnConfig], types: 
         types: the columns of the batches and their Arrow types.
     """
     labels = set() if spec.has_several_labels else {spec.label}
-    required = {"__id", "__key", *labels, spec.weight, spec.split, "__group" if spec.group else None, "__time" if spec.time else None}
+    required = {
+        "__id",
+        "__key",
+        *labels,
+        spec.weight,
+        spec.split,
+        "__group" if spec.group else None,
+        "__time" if spec.time else None,
+    }
     columns = {}
     for name, kind in types.items():
         config = configs.get(name, ColumnConfig())
         nullable = name not in required and config.nullable is not False
-        columns[name] = pandera.Column(kind, _checks(config, kind, name == spec.weight), nullable=nullable)
+        columns[name] = pandera.Column(
+            kind, _checks(config, kind, name == spec.weight), nullable=nullable
+        )
     return pandera.DataFrameSchema(columns, strict=True)
 
 
@@ -70,7 +105,11 @@ def broken_rules(schema: pandera.DataFrameSchema, rows: pa.Table) -> set[tuple[s
         schema.validate(rows, lazy=True)
     except SchemaErrors as errors:
         return {
-            (str(e.column_name or e.schema.name), RULES.get(e.reason_code.name, getattr(e.check, "name", None) or str(e.check))) for e in errors.schema_errors
+            (
+                str(e.column_name or e.schema.name),
+                RULES.get(e.reason_code.name, getattr(e.check, "name", None) or str(e.check)),
+            )
+            for e in errors.schema_errors
         }
     return set()
 
@@ -80,7 +119,10 @@ def has_bad_elements(column: pa.ListArray | pa.FixedSizeListArray) -> bool:
     elements = column.flatten()
     if column.null_count or elements.null_count:
         return True
-    return pa.types.is_floating(elements.type) and not pc.all(pc.is_finite(elements), min_count=0).as_py()
+    return (
+        pa.types.is_floating(elements.type)
+        and not pc.all(pc.is_finite(elements), min_count=0).as_py()
+    )
 
 
 def _checks(config: ColumnConfig, kind: pa.DataType, is_weight: bool) -> list[pandera.Check]:
@@ -97,7 +139,9 @@ def _checks(config: ColumnConfig, kind: pa.DataType, is_weight: bool) -> list[pa
     return checks
 
 
-def allowed_values(values: tuple[str | int | float | bool, ...], kind: pa.DataType) -> list[str | int | float | bool]:
+def allowed_values(
+    values: tuple[str | int | float | bool, ...], kind: pa.DataType
+) -> list[str | int | float | bool]:
     """Declared values in the form they have in a typed column.
 
     >>> allowed_values((1.0, True, "a"), pa.string()), allowed_values((1, 2), pa.float64())
@@ -108,4 +152,6 @@ def allowed_values(values: tuple[str | int | float | bool, ...], kind: pa.DataTy
     if pa.types.is_boolean(kind):
         return [bool(v) for v in values]
     numbers = [float(v) for v in values]
-    return list(numbers) if pa.types.is_floating(kind) else [int(v) for v in numbers if v.is_integer()]
+    return (
+        list(numbers) if pa.types.is_floating(kind) else [int(v) for v in numbers if v.is_integer()]
+    )

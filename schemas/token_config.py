@@ -1,4 +1,6 @@
-"""Section `tokens`: how text becomes tokens and rows of tokens; and what a language model's declaration must keep."""
+"""Section `tokens`: how text becomes tokens and rows of tokens; and what a language model's
+declaration must keep.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +27,48 @@ class TokensConfig(Section):
     """How text becomes tokens, and tokens become the rows of a language model."""
 
     tokenizer: Literal["character", "smiles", "bytes"] = Field(
-        "character", description="character: each Unicode character; smiles: atoms, bonds, rings and branches of a SMILES; bytes: the 256 bytes of UTF-8."
+        "character",
+        description=(
+            "character: each Unicode character; smiles: atoms, bonds, rings and branches of a"
+            " SMILES; bytes: the 256 bytes of UTF-8."
+        ),
     )
-    min_count: int = Field(1, ge=1, description="Tokens seen less often in train share the unknown token.")
-    context: int = Field(256, ge=2, le=65_536, description="Tokens of one sequence; longer documents are cut into windows.")
+    min_count: int = Field(
+        1, ge=1, description="Tokens seen less often in train share the unknown token."
+    )
+    context: int = Field(
+        256,
+        ge=2,
+        le=65_536,
+        description="Tokens of one sequence; longer documents are cut into windows.",
+    )
     packing: Literal["documents", "windows"] = Field(
         "documents",
-        description="documents: several documents share a sequence, and none can see another; windows: one document, or one window of a long one, to a sequence.",
+        description=(
+            "documents: several documents share a sequence, and none can see another; windows: one"
+            " document, or one window of a long one, to a sequence."
+        ),
     )
     stride: int | None = Field(
         None,
         ge=1,
-        description="New tokens of each later window of a long document in evaluation and serving; the rest of the window repeats earlier ones. Default: context // 2.",
+        description=(
+            "New tokens of each later window of a long document in evaluation and serving; the rest"
+            " of the window repeats earlier ones. Default: context // 2."
+        ),
     )
-    samples: int = Field(5, ge=0, le=10_000, description="Texts that the trained model makes up, for the report.")
+    samples: int = Field(
+        5, ge=0, le=10_000, description="Texts that the trained model makes up, for the report."
+    )
     sample_tokens: int = Field(300, ge=1, description="Most tokens of such a text.")
 
     @model_validator(mode="after")
     def _stride_fits(self) -> TokensConfig:
         if self.stride is not None and self.stride > self.context:
-            raise ValueError(f"stride {self.stride} is above context {self.context}: tokens between two windows would be predicted by none")
+            raise ValueError(
+                f"stride {self.stride} is above context {self.context}: tokens between two windows"
+                " would be predicted by none"
+            )
         return self
 
     @property
@@ -53,24 +77,39 @@ class TokensConfig(Section):
         return self.stride or max(1, self.context // 2)
 
 
-DEFAULTS: dict[str, Section] = {"tokens": TokensConfig(), "model": CausalTransformerModel()}  # of a language model, where others have none or another
+DEFAULTS: dict[str, Section] = {
+    "tokens": TokensConfig(),
+    "model": CausalTransformerModel(),
+}  # of a language model, where others have none or another
 
 
 def fill_defaults(declaration: Declaration) -> None:
-    """Set what a language model's declaration left out, under the defaults of other tasks, to what suits it; marked as defaults still."""
+    """Set what a language model's declaration left out, under the defaults of other tasks, to what
+    suits it; marked as defaults still.
+    """
     if declaration.task.kind != TASK:
         return
     for name, value in DEFAULTS.items():
         if name not in declaration.model_fields_set:
             object.__setattr__(declaration, name, value)
-    object.__setattr__(declaration, "train", _with_defaults(declaration.train, batch_size=max(ROWS, declaration.train.ranks)))
-    object.__setattr__(declaration, "evaluate", _with_defaults(declaration.evaluate, baselines=BASELINES))
+    object.__setattr__(
+        declaration,
+        "train",
+        _with_defaults(declaration.train, batch_size=max(ROWS, declaration.train.ranks)),
+    )
+    object.__setattr__(
+        declaration, "evaluate", _with_defaults(declaration.evaluate, baselines=BASELINES)
+    )
 
 
 def _with_defaults(section: SectionType, **defaults: Any) -> SectionType:
-    """The section with other defaults: what was given stays, and what was not still counts as not given."""
+    """The section with other defaults: what was given stays, and what was not still counts as not
+    given.
+    """
     given = section.model_fields_set
-    values = section.__dict__ | {name: value for name, value in defaults.items() if name not in given}
+    values = section.__dict__ | {
+        name: value for name, value in defaults.items() if name not in given
+    }
     return cast(SectionType, type(section).model_construct(_fields_set=set(given), **values))
 
 
@@ -81,22 +120,44 @@ def conflicts(declaration: Declaration) -> Iterator[str]:
     known = BASELINES if declaration.task.kind == TASK else OTHER_BASELINES
     for name in declaration.evaluate.baselines:
         if name not in known:
-            yield f"evaluate.baselines: {name!r} does not fit task {declaration.task.kind!r}; use some of {list(known)}"
+            yield (
+                f"evaluate.baselines: {name!r} does not fit task {declaration.task.kind!r}; use"
+                f" some of {list(known)}"
+            )
     if declaration.task.kind != TASK:
         if texts:
-            yield f"data.columns.{texts[0]}: kind text is read by task.kind: causal_lm alone; declare it categorical, or ignore it"
+            yield (
+                f"data.columns.{texts[0]}: kind text is read by task.kind: causal_lm alone; declare"
+                " it categorical, or ignore it"
+            )
         if declaration.tokens is not None:
-            yield f"tokens: only task.kind: causal_lm has tokens, this is {declaration.task.kind!r}; remove the section"
+            yield (
+                f"tokens: only task.kind: causal_lm has tokens, this is {declaration.task.kind!r};"
+                " remove the section"
+            )
         if isinstance(declaration.model, CausalTransformerModel):
             yield "model.kind 'causal_transformer' predicts tokens; it needs task.kind: causal_lm"
         return
-    others = [name for name, column in columns.items() if column.kind != "text" and column.role not in ROLES]
+    others = [
+        name
+        for name, column in columns.items()
+        if column.kind != "text" and column.role not in ROLES
+    ]
     if len(texts) != 1 or set("*?[") & set(texts[0]):
-        yield f"task causal_lm needs exactly one column of kind text, named in full, in data.columns, e.g. {{body: text}}; got {texts}"
+        yield (
+            "task causal_lm needs exactly one column of kind text, named in full, in data.columns,"
+            f" e.g. {{body: text}}; got {texts}"
+        )
     elif texts[0] in declaration.data.derive:
-        yield f"data.derive.{texts[0]}: the text must be a column of the source, so that the registered model takes it as it is"
+        yield (
+            f"data.derive.{texts[0]}: the text must be a column of the source, so that the"
+            " registered model takes it as it is"
+        )
     if others:
-        yield f"data.columns.{others[0]}: task causal_lm reads the text column alone; set role ignore (its roles are {', '.join(ROLES)})"
+        yield (
+            f"data.columns.{others[0]}: task causal_lm reads the text column alone; set role ignore"
+            f" (its roles are {', '.join(ROLES)})"
+        )
     yield from _settings(declaration)
 
 
@@ -104,12 +165,24 @@ def _settings(declaration: Declaration) -> Iterator[str]:
     """Conflicts of the other sections with task causal_lm."""
     packing = declaration.tokens.packing if declaration.tokens else "documents"
     if declaration.data.named("weight") and packing == "documents":
-        yield "data.columns: documents of different weights cannot share a sequence; set tokens.packing: windows, or ignore the weight"
+        yield (
+            "data.columns: documents of different weights cannot share a sequence; set"
+            " tokens.packing: windows, or ignore the weight"
+        )
     if declaration.split.kind.startswith("stratified"):
-        yield f"split.kind {declaration.split.kind!r} needs a label, and a language model has none; use random, group, time or predefined"
+        yield (
+            f"split.kind {declaration.split.kind!r} needs a label, and a language model has none;"
+            " use random, group, time or predefined"
+        )
     if declaration.model.kind not in ("causal_transformer", "custom"):
-        yield f"model.kind {declaration.model.kind!r} cannot read tokens; use causal_transformer, or a module of your own"
+        yield (
+            f"model.kind {declaration.model.kind!r} cannot read tokens; use causal_transformer, or"
+            " a module of your own"
+        )
     if declaration.train.metric == "bits_per_character":
-        yield "train.metric: choose loss, which puts weights in the same order; bits_per_character is reported for the test side"
+        yield (
+            "train.metric: choose loss, which puts weights in the same order; bits_per_character is"
+            " reported for the test side"
+        )
     if declaration.loss.class_weights == "balanced":
         yield "loss.class_weights: tokens have no class weights; remove it"

@@ -10,25 +10,52 @@ from schemas.section import Section
 
 
 class LossScaleConfig(Section):
-    """Dynamic loss scaling of fp16: halved when a gradient overflows, doubled after `growth_interval` steps without."""
+    """Dynamic loss scaling of fp16: halved when a gradient overflows, doubled after
+    `growth_interval` steps without.
+    """
 
     initial: float = Field(65536.0, ge=1, description="Scale of the first step.")
-    growth_interval: int = Field(2000, ge=1, description="Steps without overflow after which the scale is doubled.")
+    growth_interval: int = Field(
+        2000, ge=1, description="Steps without overflow after which the scale is doubled."
+    )
 
 
 class AugmentConfig(Section):
-    """Random changes of train inputs, drawn anew in each step from the step's own key; never in evaluation."""
+    """Random changes of train inputs, drawn anew in each step from the step's own key; never in
+    evaluation.
+    """
 
-    noise: float = Field(0.0, ge=0, description="Standard deviation of Gaussian noise on scaled numeric columns (never on missing indicators).")
+    noise: float = Field(
+        0.0,
+        ge=0,
+        description=(
+            "Standard deviation of Gaussian noise on scaled numeric columns (never on missing"
+            " indicators)."
+        ),
+    )
     flip: bool = Field(False, description="Mirror each image left to right with probability 1/2.")
-    shift: int = Field(0, ge=0, description="Move each image by up to so many pixels each way; what comes in repeats the edge.")
+    shift: int = Field(
+        0,
+        ge=0,
+        description=(
+            "Move each image by up to so many pixels each way; what comes in repeats the edge."
+        ),
+    )
 
 
 class ProfileConfig(Section):
     """A torch.profiler trace of some steps on rank 0."""
 
-    start: int = Field(10, ge=0, description="Steps made before the first one that is traced; the first ones of a run are slower.")
-    steps: int = Field(5, ge=1, le=1000, description="Steps traced; a trace takes about a megabyte for each.")
+    start: int = Field(
+        10,
+        ge=0,
+        description=(
+            "Steps made before the first one that is traced; the first ones of a run are slower."
+        ),
+    )
+    steps: int = Field(
+        5, ge=1, le=1000, description="Steps traced; a trace takes about a megabyte for each."
+    )
 
 
 def _or_auto(schema: dict[str, Any]) -> None:
@@ -42,49 +69,116 @@ class TrainConfig(Section):
 
     epochs: int = Field(30, ge=1)
     batch_size: int = Field(256, ge=1, description="Rows of one optimizer step over all ranks.")
-    micro_batch_size: int | None = Field(None, ge=1, description="Rows of one forward pass on one rank; smaller ones accumulate. Default: batch_size / ranks.")
+    micro_batch_size: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "Rows of one forward pass on one rank; smaller ones accumulate. Default: batch_size /"
+            " ranks."
+        ),
+    )
     drop_last: bool = Field(False, description="Leave out the last, smaller batch of an epoch.")
     ranks: int = Field(
         1,
         ge=1,
         json_schema_extra=_or_auto,
-        description="Processes of the torchrun launch, over all machines. auto, the default: one for each GPU; without a GPU one, which uses all cores.",
+        description=(
+            "Processes of the torchrun launch, over all machines. auto, the default: one for each"
+            " GPU; without a GPU one, which uses all cores."
+        ),
     )
-    nodes: int = Field(1, ge=1, description="Machines that share the ranks evenly; the others take part with `bulkhead join RUN_DIR`.")
+    nodes: int = Field(
+        1,
+        ge=1,
+        description=(
+            "Machines that share the ranks evenly; the others take part with `bulkhead join"
+            " RUN_DIR`."
+        ),
+    )
     rendezvous: str | None = Field(
-        None, pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$", description="host:port of the first machine, where the machines find each other."
+        None,
+        pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$",
+        description="host:port of the first machine, where the machines find each other.",
     )
-    threads: int | None = Field(None, ge=1, description="CPU threads of each rank. Default: cores / ranks.")
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of each rank. Default: cores / ranks."
+    )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     parallel: Literal["ddp", "fsdp"] = Field(
-        "ddp", description="ddp: each rank holds the whole model; fsdp: weights, gradients and optimizer state are sharded over ranks (FSDP2)."
+        "ddp",
+        description=(
+            "ddp: each rank holds the whole model; fsdp: weights, gradients and optimizer state are"
+            " sharded over ranks (FSDP2)."
+        ),
     )
-    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="Of forward and backward; weights stay fp32. fp16 scales the loss (`loss_scale`).")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32",
+        description=(
+            "Of forward and backward; weights stay fp32. fp16 scales the loss (`loss_scale`)."
+        ),
+    )
     loss_scale: LossScaleConfig = LossScaleConfig()
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     mode: Literal["exact", "elastic", "fast"] = Field(
         "exact",
-        description="exact: same machine type, software and ranks give bit-identical weights; elastic: for any number of ranks that divides `logical_shards`, "
-        "at some cost; fast: autotuning allowed, no such promise.",
+        description=(
+            "exact: same machine type, software and ranks give bit-identical weights; elastic: for"
+            " any number of ranks that divides `logical_shards`, at some cost; fast: autotuning"
+            " allowed, no such promise."
+        ),
     )
-    logical_shards: int = Field(4, ge=1, description="elastic: parts that each batch is cut into, a power of two; each has its own noise and its own gradient.")
+    logical_shards: int = Field(
+        4,
+        ge=1,
+        description=(
+            "elastic: parts that each batch is cut into, a power of two; each has its own noise and"
+            " its own gradient."
+        ),
+    )
     augment: AugmentConfig = AugmentConfig()
-    compile: bool = Field(False, description="Compile the training step's forward and backward pass with torch.compile.")
+    compile: bool = Field(
+        False,
+        description="Compile the training step's forward and backward pass with torch.compile.",
+    )
     recompute_activations: bool = Field(
-        False, description="Activation checkpointing: keep only the inputs of each block and compute the rest again in the backward pass."
+        False,
+        description=(
+            "Activation checkpointing: keep only the inputs of each block and compute the rest"
+            " again in the backward pass."
+        ),
     )
     seed: int = Field(0, ge=0)
     clip: Literal["norm", "value", "none"] = "norm"
     clip_at: float = Field(1.0, gt=0)
-    eval_every: int | None = Field(None, ge=1, description="Validate every so many optimizer steps. Default: once an epoch.")
-    metric: str | None = Field(None, description="Validation metric that picks the best weights. Default: auroc, macro_f1 or rmse by task.")
-    patience: int = Field(8, ge=1, description="Evaluations without improvement before stopping early.")
-    min_delta: float = Field(0.0, ge=0, description="Smallest change that counts as an improvement.")
-    checkpoint_every: int | None = Field(None, ge=1, description="Also save every so many optimizer steps. Default: at each evaluation only.")
+    eval_every: int | None = Field(
+        None, ge=1, description="Validate every so many optimizer steps. Default: once an epoch."
+    )
+    metric: str | None = Field(
+        None,
+        description=(
+            "Validation metric that picks the best weights. Default: auroc, macro_f1 or rmse by"
+            " task."
+        ),
+    )
+    patience: int = Field(
+        8, ge=1, description="Evaluations without improvement before stopping early."
+    )
+    min_delta: float = Field(
+        0.0, ge=0, description="Smallest change that counts as an improvement."
+    )
+    checkpoint_every: int | None = Field(
+        None,
+        ge=1,
+        description="Also save every so many optimizer steps. Default: at each evaluation only.",
+    )
     keep: int = Field(3, ge=2, description="Checkpoints kept besides the best.")
-    log_every: int = Field(20, ge=1, description="Optimizer steps between two lines of step metrics.")
+    log_every: int = Field(
+        20, ge=1, description="Optimizer steps between two lines of step metrics."
+    )
 
-    profile: ProfileConfig | None = Field(None, description="Trace some steps, e.g. {start: 10, steps: 5}, into RUN_DIR/profile.")
+    profile: ProfileConfig | None = Field(
+        None, description="Trace some steps, e.g. {start: 10, steps: 5}, into RUN_DIR/profile."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -103,24 +197,37 @@ class TrainConfig(Section):
 
     def with_ranks(self, ranks: int) -> TrainConfig:
         """A copy with the machine's number of processes, which still counts as not given."""
-        return type(self).model_construct(_fields_set=set(self.model_fields_set), **(self.__dict__ | {"ranks": ranks}))
+        return type(self).model_construct(
+            _fields_set=set(self.model_fields_set), **(self.__dict__ | {"ranks": ranks})
+        )
 
     def can_have(self, ranks: int) -> bool:
         """Check that a batch has rows, and an elastic run shards, for so many processes."""
-        return ranks <= self.batch_size and (self.mode != "elastic" or self.logical_shards % ranks == 0)
+        return ranks <= self.batch_size and (
+            self.mode != "elastic" or self.logical_shards % ranks == 0
+        )
 
     @model_validator(mode="after")
     def _ranks_fit(self) -> TrainConfig:
         if self.batch_size < self.ranks:
-            raise ValueError(f"batch_size {self.batch_size} is smaller than ranks {self.ranks}: each rank needs a row; raise batch_size or lower ranks")
+            raise ValueError(
+                f"batch_size {self.batch_size} is smaller than ranks {self.ranks}: each rank needs"
+                " a row; raise batch_size or lower ranks"
+            )
         return self
 
     @model_validator(mode="after")
     def _nodes_fit(self) -> TrainConfig:
         if self.ranks % self.nodes:
-            raise ValueError(f"ranks {self.ranks} cannot be shared evenly by nodes {self.nodes}: ranks counts the processes of all machines")
+            raise ValueError(
+                f"ranks {self.ranks} cannot be shared evenly by nodes {self.nodes}: ranks counts"
+                " the processes of all machines"
+            )
         if (self.nodes > 1) != (self.rendezvous is not None):
-            raise ValueError(f"nodes {self.nodes} with rendezvous {self.rendezvous!r}: several machines need an address where they meet, one needs none")
+            raise ValueError(
+                f"nodes {self.nodes} with rendezvous {self.rendezvous!r}: several machines need an"
+                " address where they meet, one needs none"
+            )
         return self
 
     @model_validator(mode="after")
@@ -128,11 +235,17 @@ class TrainConfig(Section):
         if self.mode != "elastic":
             return self
         if self.logical_shards & (self.logical_shards - 1):
-            raise ValueError(f"logical_shards {self.logical_shards} is not a power of two; use 1, 2, 4, 8 …")
+            raise ValueError(
+                f"logical_shards {self.logical_shards} is not a power of two; use 1, 2, 4, 8 …"
+            )
         if self.logical_shards % self.ranks:
             raise ValueError(
-                f"mode elastic: ranks {self.ranks} does not divide logical_shards {self.logical_shards}; use 1, 2, 4 … up to {self.logical_shards}"
+                f"mode elastic: ranks {self.ranks} does not divide logical_shards"
+                f" {self.logical_shards}; use 1, 2, 4 … up to {self.logical_shards}"
             )
         if self.parallel == "fsdp":
-            raise ValueError("mode elastic sums gradients in an order of its own and needs parallel: ddp; for fsdp use mode: exact or fast")
+            raise ValueError(
+                "mode elastic sums gradients in an order of its own and needs parallel: ddp; for"
+                " fsdp use mode: exact or fast"
+            )
         return self

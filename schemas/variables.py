@@ -1,4 +1,6 @@
-"""Variables of the environment in a declaration: `${NAME}` and `${NAME:-default}`, of a short list of names."""
+"""Variables of the environment in a declaration: `${NAME}` and `${NAME:-default}`, of a short list
+of names.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ _SECRET = re.compile(
 def is_secret(name: str) -> bool:
     """Tell by its name whether a variable holds a secret.
 
-    >>> is_secret("AWS_SECRET_ACCESS_KEY"), is_secret("BULKHEAD_HTTP_AUTHORIZATION"), is_secret("BULKHEAD_DATA")
+    >>> (is_secret("AWS_SECRET_ACCESS_KEY"), is_secret("BULKHEAD_HTTP_AUTHORIZATION"),
+    ...     is_secret("BULKHEAD_DATA"))
     (True, True, False)
     """
     return _SECRET.search(name) is not None
@@ -36,8 +39,8 @@ def listed_names() -> tuple[str, ...]:
 def expand(text: str, secrets: bool = False) -> str:
     """Replace `${NAME}` and `${NAME:-default}` from the environment.
 
-    Names that begin with BULKHEAD_, HOME, TMPDIR and those in BULKHEAD_EXPAND may stand there; a name that means a
-    secret only where `secrets` is true and BULKHEAD_EXPAND lists it.
+    Names that begin with BULKHEAD_, HOME, TMPDIR and those in BULKHEAD_EXPAND may stand there; a
+    name that means a secret only where `secrets` is true and BULKHEAD_EXPAND lists it.
 
     Args:
         text: of the declaration.
@@ -52,7 +55,10 @@ def expand(text: str, secrets: bool = False) -> str:
         _require_allowed(name, secrets)
         found = os.environ.get(name, match[2])
         if found is None:
-            raise ConfigError(f"{shortened(text, plain=True)}: environment variable {name} is not set; set it, or write ${{{name}:-default}}")
+            raise ConfigError(
+                f"{shortened(text, plain=True)}: environment variable {name} is not set; set it, or"
+                f" write ${{{name}:-default}}"
+            )
         return found
 
     return _VARIABLE.sub(value, text)
@@ -63,18 +69,23 @@ def _require_allowed(name: str, secrets: bool) -> None:
     if is_secret(name) and not (secrets and listed):
         instead = f"name it in {LISTED}, or set" if secrets else "set"
         raise ConfigError(
-            f"${{{name}}}: the variable's name says that it is a secret, which would be sent and logged with the address; "
-            f"{instead} the credentials that the server's client reads itself (docs/data-sources.md)"
+            f"${{{name}}}: the variable's name says that it is a secret, which would be sent and"
+            f" logged with the address; {instead} the credentials that the server's client reads"
+            " itself (docs/data-sources.md)"
         )
     if not (listed or name.startswith(OURS) or name in KNOWN):
         raise ConfigError(
-            f"${{{shortened(name, plain=True)}}}: only variables named {OURS}…, {', '.join(KNOWN)} and those in {LISTED} are expanded in a declaration; "
-            f"call it {OURS}{shortened(name, plain=True)}, or set {LISTED}={shortened(name, plain=True)} where the run is started"
+            f"${{{shortened(name, plain=True)}}}: only variables named {OURS}…, {', '.join(KNOWN)}"
+            f" and those in {LISTED} are expanded in a declaration; call it"
+            f" {OURS}{shortened(name, plain=True)}, or set {LISTED}={shortened(name, plain=True)}"
+            " where the run is started"
         )
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with the values of the secrets that BULKHEAD_EXPAND allows replaced by `***`."""
+    """Return the text with the values of the secrets that BULKHEAD_EXPAND allows replaced
+    by `***`.
+    """
     values = (os.environ.get(name, "") for name in listed_names() if is_secret(name))
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, MASK) if len(value) > 3 else text

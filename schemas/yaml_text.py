@@ -1,4 +1,6 @@
-"""Read YAML that a person wrote or a form sent: bounded in size and depth, no aliases, no key twice, plain values only."""
+"""Read YAML that a person wrote or a form sent: bounded in size and depth, no aliases, no key
+twice, plain values only.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,28 @@ MAX_DEPTH = 32  # a declaration needs six
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice (YAML keeps the last one silently), deep nesting, NUL and lone surrogates."""
+    """SafeLoader that refuses a key given twice (YAML keeps the last one silently), deep nesting,
+    NUL and lone surrogates.
+    """
 
     aliases = False
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node, unless it is an alias or too deep: both can make a small text fill the memory."""
+        """Compose a node, unless it is an alias or too deep: both can make a small text fill the
+        memory.
+        """
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1 if event.start_mark else "?"
         if isinstance(event, yaml.AliasEvent) and not self.aliases:
-            raise ConfigError(f"line {line}: alias {shortened(f'*{event.anchor}')} is not allowed; write the value out")
+            raise ConfigError(
+                f"line {line}: alias {shortened(f'*{event.anchor}')} is not allowed; write the"
+                " value out"
+            )
         if self.depth == MAX_DEPTH:
-            raise ConfigError(f"line {line}: nested more than {MAX_DEPTH} levels deep, which no declaration needs")
+            raise ConfigError(
+                f"line {line}: nested more than {MAX_DEPTH} levels deep, which no declaration needs"
+            )
         self.depth += 1
         try:
             return super().compose_node(parent, index)
@@ -43,14 +54,20 @@ def _mapping(loader: _PlainLoader, node: yaml.MappingNode, deep: bool = False) -
         if key in seen:
             raise ConfigError(f"{line}: key {shortened(key)} is given twice; keep one")
         seen.add(key)
-    return {loader.construct_object(k, deep=True): loader.construct_object(v, deep=True) for k, v in node.value}
+    return {
+        loader.construct_object(k, deep=True): loader.construct_object(v, deep=True)
+        for k, v in node.value
+    }
 
 
 def _text(loader: _PlainLoader, node: yaml.ScalarNode) -> str:
     text = str(loader.construct_scalar(node))
     if bad := next((c for c in text if c == "\x00" or "\ud800" <= c <= "\udfff"), None):
         what = "NUL" if bad == "\x00" else "a lone surrogate"
-        raise ConfigError(f"line {node.start_mark.line + 1}: {shortened(text)} contains the character {bad!r} ({what}), which is no text; remove it")
+        raise ConfigError(
+            f"line {node.start_mark.line + 1}: {shortened(text)} contains the character {bad!r}"
+            f" ({what}), which is no text; remove it"
+        )
     return text
 
 
@@ -68,23 +85,45 @@ def parse_yaml(text: str, where: str, aliases: bool = False) -> Any:
     Args:
         text: at most a million characters, 32 levels deep.
         where: its file or option, for messages.
-        aliases: allow `*name`; for files of the operator alone, since nine lines of aliases can mean gigabytes.
+        aliases: allow `*name`; for files of the operator alone, since nine lines of aliases can
+            mean gigabytes.
 
     Raises:
-        ConfigError: the text is not YAML, too long or too deep, has a key twice, an alias, or a value that is none.
+        ConfigError: the text is not YAML, too long or too deep, has a key twice, an alias, or a
+            value that is none.
     """
     if len(text) > MAX_CHARACTERS:
-        raise ConfigError(f"{where}: {len(text):,} characters, expected at most {MAX_CHARACTERS:,}; name many columns by patterns, e.g. 'x_*': numeric")
+        raise ConfigError(
+            f"{where}: {len(text):,} characters, expected at most {MAX_CHARACTERS:,}; name many"
+            " columns by patterns, e.g. 'x_*': numeric"
+        )
     try:
         return yaml.load(text, Loader=_AliasLoader if aliases else _PlainLoader)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    except yaml.MarkedYAMLError as error:  # its own text would quote the file, which may be none of ours
+    except (
+        yaml.MarkedYAMLError
+    ) as error:  # its own text would quote the file, which may be none of ours
         mark = error.problem_mark or error.context_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise ConfigError(f"{where}: not valid YAML: {shortened(error.problem or error.context or '', plain=True)}{place}") from None
+        raise ConfigError(
+            f"{where}: not valid YAML:"
+            f" {shortened(error.problem or error.context or '', plain=True)}{place}"
+        ) from None
     except yaml.reader.ReaderError as error:
-        raise ConfigError(f"{where}: not valid YAML: character {error.character!r} at position {error.position} is not allowed") from None
-    except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"{where}: not valid YAML: character {error.character!r} at position {error.position}"
+            " is not allowed"
+        ) from None
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         reason = shortened(str(error), plain=True)  # of a date, number or base64 text that is none
-        raise ConfigError(f"{where}: not valid YAML: a value cannot be read ({reason}); put text in quotes") from None
+        raise ConfigError(
+            f"{where}: not valid YAML: a value cannot be read ({reason}); put text in quotes"
+        ) from None

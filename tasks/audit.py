@@ -22,11 +22,24 @@ from training.data.leakage import audit as checks
 from training.data.leakage import require_passed
 from training.data.profile import source_columns
 
-__all__ = ["audit_files", "audit_sides", "column_names", "findings", "is_open", "outcome", "report_audit", "report_path", "require_page", "require_passed"]
+__all__ = [
+    "audit_files",
+    "audit_sides",
+    "column_names",
+    "findings",
+    "is_open",
+    "outcome",
+    "report_audit",
+    "report_path",
+    "require_page",
+    "require_passed",
+]
 
 
 def report_path(name: str) -> Path:
-    """Where the report of an audit goes unless told otherwise; the next audit of that name replaces it."""
+    """Where the report of an audit goes unless told otherwise; the next audit of that name replaces
+    it.
+    """
     return home() / "audits" / f"{name}.html"
 
 
@@ -61,11 +74,16 @@ def column_names(uris: list[str]) -> list[str]:
 
 @task(
     name="audit sides",
-    description="Every leak check over the sides as they were written, and the poison test; what fails is reported, not raised.",
+    description=(
+        "Every leak check over the sides as they were written, and the poison test; what fails is"
+        " reported, not raised."
+    ),
     tags=["check"],
     cache_policy=NO_CACHE,
 )
-def audit_sides(split: SplitTables, validated: ValidatedTable, declaration: Declaration, source: SourceRef) -> AuditReport:
+def audit_sides(
+    split: SplitTables, validated: ValidatedTable, declaration: Declaration, source: SourceRef
+) -> AuditReport:
     """The findings, rows beside each other, and what stays open."""
     from training.poisoned_fit import poison_check  # torch, which files from anywhere do not need
 
@@ -76,10 +94,20 @@ def audit_sides(split: SplitTables, validated: ValidatedTable, declaration: Decl
     return report
 
 
-@task(name="write audit report", description="One HTML file with the evidence, and a summary in Prefect.", tags=["report"], cache_policy=NO_CACHE)
+@task(
+    name="write audit report",
+    description="One HTML file with the evidence, and a summary in Prefect.",
+    tags=["report"],
+    cache_policy=NO_CACHE,
+)
 def report_audit(report: AuditReport, html: str | None) -> Path:
     """Path of the report."""
     path = Path(html) if html else report_path(report.name)
     write_audit_report(report, path)
-    publish(create_markdown_artifact, key="audit", markdown=audit_markdown(report), description=f"{report.name}: leak audit")
+    publish(
+        create_markdown_artifact,
+        key="audit",
+        markdown=audit_markdown(report),
+        description=f"{report.name}: leak audit",
+    )
     return path

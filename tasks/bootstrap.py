@@ -1,4 +1,5 @@
-"""What Prefect's server must hold before the first deployment: the work pool, the concurrency limits, and the automation that finds dead runs.
+"""What Prefect's server must hold before the first deployment: the work pool, the concurrency
+limits, and the automation that finds dead runs.
 
 Everything here may be done again and again; it ends in the same state.
 """
@@ -22,17 +23,27 @@ from prefect.exceptions import ObjectAlreadyExists
 from prefect.workers.process import ProcessWorker
 
 POOL = "bulkhead"
-LIMITS = {"bulkhead-promote": 1}  # name of a global concurrency limit to how many may hold it: an alias is moved by one at a time
+LIMITS = {
+    "bulkhead-promote": 1
+}  # name of a global concurrency limit to how many may hold it: an alias is moved by one at a time
 ZOMBIES = "bulkhead: mark silent flow runs as crashed"
 HEARTBEAT_SECONDS = 30  # Prefect's least
-SILENT_SECONDS = 600  # without a heartbeat: three of a worker that keeps Prefect's default of 180 s, and time for a server to come back
+# without a heartbeat: three of a worker that keeps Prefect's default of 180 s, and time for a
+# server to come back
+SILENT_SECONDS = 600
 
 
 def prepare_server() -> None:
     """Create or update the pool, the limits and the automation on the server of PREFECT_API_URL."""
     with get_client(sync_client=True) as client:
         with suppress(ObjectAlreadyExists):
-            client.create_work_pool(WorkPoolCreate(name=POOL, type="process", description="Flow runs as processes of the worker's machine."))
+            client.create_work_pool(
+                WorkPoolCreate(
+                    name=POOL,
+                    type="process",
+                    description="Flow runs as processes of the worker's machine.",
+                )
+            )
         if client.read_work_pool(POOL).type == "process":
             client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=job_template()))
         for name, limit in LIMITS.items():
@@ -41,7 +52,8 @@ def prepare_server() -> None:
 
 
 def job_template() -> dict[str, Any]:
-    """Return what a job of the pool may choose: Prefect's own template without the command and the folder in which it works.
+    """Return what a job of the pool may choose: Prefect's own template without the command and the
+    folder in which it works.
 
     A job that may name its command needs no flow to run a program as the worker's user.
     """
@@ -56,15 +68,21 @@ def worker_is_online(name: str) -> bool:
     """Whether a worker of the pool has told the server that it is at work."""
     with get_client(sync_client=True) as client:
         online = WorkerFilter(status=WorkerFilterStatus(any_=[WorkerStatus.ONLINE]))
-        return any(found.name == name for found in client.read_workers_for_work_pool(POOL, worker_filter=online))
+        return any(
+            found.name == name
+            for found in client.read_workers_for_work_pool(POOL, worker_filter=online)
+        )
 
 
 def _find_zombies() -> None:
-    """An automation: a flow run that sent heartbeats and neither ended nor sent another one is marked as crashed.
+    """An automation: a flow run that sent heartbeats and neither ended nor sent another one is
+    marked as crashed.
 
     Source: https://docs.prefect.io/v3/advanced/detect-zombie-flows
     """
-    ends = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed")}
+    ends = {
+        f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed")
+    }
     trigger = EventTrigger(
         after={"prefect.flow-run.heartbeat"},
         expect={"prefect.flow-run.heartbeat", *ends},
@@ -74,9 +92,14 @@ def _find_zombies() -> None:
         threshold=1,
         within=timedelta(seconds=SILENT_SECONDS),
     )
-    message = f"no heartbeat for {SILENT_SECONDS} s: its process or machine is gone; bulkhead resume lists what can go on"
+    message = (
+        f"no heartbeat for {SILENT_SECONDS} s: its process or machine is gone; bulkhead resume"
+        " lists what can go on"
+    )
     action = ChangeFlowRunState(state=StateType.CRASHED, message=message)
-    wanted = Automation(name=ZOMBIES, description="Made by bulkhead up.", trigger=trigger, actions=[action])
+    wanted = Automation(
+        name=ZOMBIES, description="Made by bulkhead up.", trigger=trigger, actions=[action]
+    )
     try:
         wanted.id = cast(Automation, Automation.read(name=ZOMBIES)).id
     except ValueError:  # there is none yet

@@ -1,4 +1,6 @@
-"""Which `bulkhead up` serves this home: a locked file with its addresses, which its end unlocks, however it ends."""
+"""Which `bulkhead up` serves this home: a locked file with its addresses, which its end unlocks,
+however it ends.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,15 @@ def claimed(servers: Servers) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             first = running_servers()
-            where = f": Prefect {first.prefect}, MLflow {first.mlflow} (process {first.pid})" if first else ""
-            raise ConfigError(f"another `bulkhead up` serves {home()}{where}; use that one, stop it, or let BULKHEAD_HOME name another folder") from None
+            where = (
+                f": Prefect {first.prefect}, MLflow {first.mlflow} (process {first.pid})"
+                if first
+                else ""
+            )
+            raise ConfigError(
+                f"another `bulkhead up` serves {home()}{where}; use that one, stop it, or let"
+                " BULKHEAD_HOME name another folder"
+            ) from None
         os.ftruncate(handle, 0)
         os.write(handle, json.dumps(servers._asdict()).encode())
         yield
@@ -65,16 +74,20 @@ def claimed(servers: Servers) -> Iterator[None]:
 
 
 def wait_for_prefect(default: str, seconds: float) -> None:
-    """Return when Prefect's server answers or the time is over; before Prefect reads its settings, as the password is known only then.
+    """Return when Prefect's server answers or the time is over; before Prefect reads its settings,
+    as the password is known only then.
 
     Args:
-        default: address of the API where neither the environment nor a running `bulkhead up` names one.
+        default: address of the API where neither the environment nor a running `bulkhead up` names
+            one.
         seconds: to wait at most.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = running_servers()
-        address = os.environ.get("PREFECT_API_URL") or (f"{found.prefect}/api" if found else default)
+        address = os.environ.get("PREFECT_API_URL") or (
+            f"{found.prefect}/api" if found else default
+        )
         try:
             with urllib.request.urlopen(f"{address}/health", timeout=10):  # noqa: S310 - the user's own setting
                 return
@@ -83,7 +96,9 @@ def wait_for_prefect(default: str, seconds: float) -> None:
 
 
 def log_in() -> None:
-    """Put the password of this home's servers into the environment, where the environment names these servers and has none."""
+    """Put the password of this home's servers into the environment, where the environment names
+    these servers and has none.
+    """
     found = running_servers()
     if found is None:
         return
@@ -102,13 +117,19 @@ def set_mlflow_login(login: str) -> None:
 
 
 def used_servers(tracking_uri: str) -> str:
-    """Return the servers that this process used, or that serve its home, with their addresses; empty where there are none."""
+    """Return the servers that this process used, or that serve its home, with their addresses;
+    empty where there are none.
+    """
     from training.provenance import masked
 
     ours, api = running_servers(), os.environ.get("PREFECT_API_URL")
     prefect = api.removesuffix("/").removesuffix("/api") if api else ours.prefect if ours else ""
     mlflow = tracking_uri if tracking_uri.startswith("http") else ours.mlflow if ours else ""
-    return ", ".join(f"{name} {masked(address)}" for name, address in (("Prefect", prefect), ("MLflow", mlflow)) if address)
+    return ", ".join(
+        f"{name} {masked(address)}"
+        for name, address in (("Prefect", prefect), ("MLflow", mlflow))
+        if address
+    )
 
 
 def _same(given: str, known: str) -> bool:

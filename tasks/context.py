@@ -1,6 +1,8 @@
-"""A run from its first line to its last: its directory, its MLflow run, its links, and how it ended.
+"""A run from its first line to its last: its directory, its MLflow run, its links, and how it
+ended.
 
-The parent owns the status: FINISHED, FAILED with the cause as a tag, or KILLED when the run was cancelled.
+The parent owns the status: FINISHED, FAILED with the cause as a tag, or KILLED when the run was
+cancelled.
 """
 
 from __future__ import annotations
@@ -28,7 +30,15 @@ from prefect.states import Crashed
 from schemas.allowed_imports import require_allowed
 from schemas.config import Declaration
 from schemas.digest import write_atomic
-from schemas.errors import BulkheadError, ConfigError, DataError, NonFiniteError, PreflightError, ResumeError, TrackingError
+from schemas.errors import (
+    BulkheadError,
+    ConfigError,
+    DataError,
+    NonFiniteError,
+    PreflightError,
+    ResumeError,
+    TrackingError,
+)
 from schemas.home import home
 from schemas.records import Prepared, RunSpec, digest_of
 from schemas.seal import write_sealed
@@ -40,8 +50,27 @@ from tasks.turns import turn
 from training.boards import require_installed
 from training.guard import follow_parent
 from training.provenance import dirty_diff, masked, provenance
-from training.started import DECLARED, PREPARED, RESUMED, SPEC, Kind, StartedRun, Status, held, newest_step, read, started_declaration
-from training.tracking import Tracker, config_text, default_tracking_uri, probe, reopen_run, start_run
+from training.started import (
+    DECLARED,
+    PREPARED,
+    RESUMED,
+    SPEC,
+    Kind,
+    StartedRun,
+    Status,
+    held,
+    newest_step,
+    read,
+    started_declaration,
+)
+from training.tracking import (
+    Tracker,
+    config_text,
+    default_tracking_uri,
+    probe,
+    reopen_run,
+    start_run,
+)
 
 ERROR, DUMPS = "error.txt", "dumps"
 WORKER = "BULKHEAD_WORKER"  # process id of the Prefect worker that started this flow run
@@ -52,10 +81,25 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class RunContext:
-    """One run: its id and directory, its MLflow run, its Prefect flow run and where its code came from."""
+    """One run: its id and directory, its MLflow run, its Prefect flow run and where its code came
+    from.
+    """
 
-    def __init__(self, declaration: Declaration, run_id: str, run_dir: Path, tracker: Tracker, flow_run_id: str | None) -> None:
-        self.declaration, self.run_id, self.run_dir, self.tracker, self.flow_run_id = declaration, run_id, run_dir, tracker, flow_run_id
+    def __init__(
+        self,
+        declaration: Declaration,
+        run_id: str,
+        run_dir: Path,
+        tracker: Tracker,
+        flow_run_id: str | None,
+    ) -> None:
+        self.declaration, self.run_id, self.run_dir, self.tracker, self.flow_run_id = (
+            declaration,
+            run_id,
+            run_dir,
+            tracker,
+            flow_run_id,
+        )
         self.started = datetime.now(UTC)
         self.experiment_id: str = tracker.client.get_run(tracker.run_id).info.experiment_id
         self.provenance: dict[str, Any] = provenance(ROOT)
@@ -67,22 +111,42 @@ class RunContext:
 
     @property
     def mlflow_url(self) -> str:
-        """Address of the run in MLflow's UI: the tracking server's, that of this home, or the one that `bulkhead up` opens."""
+        """Address of the run in MLflow's UI: the tracking server's, that of this home, or the one
+        that `bulkhead up` opens.
+        """
         ours = running_servers()
-        base = self.tracker.uri if self.tracker.uri.startswith("http") else ours.mlflow if ours else MLFLOW_UI
-        return f"{masked(base).rstrip('/')}/#/experiments/{self.experiment_id}/runs/{self.tracker.run_id}"
+        base = (
+            self.tracker.uri
+            if self.tracker.uri.startswith("http")
+            else ours.mlflow
+            if ours
+            else MLFLOW_UI
+        )
+        run = f"#/experiments/{self.experiment_id}/runs/{self.tracker.run_id}"
+        return f"{masked(base).rstrip('/')}/{run}"
 
     @property
     def prefect_url(self) -> str | None:
         """Where the flow run stands in Prefect's UI."""
         api = PREFECT_API_URL.value()
-        base = PREFECT_UI_URL.value() or (api.rstrip("/").removesuffix("/api") if api else PREFECT_UI)
-        return f"{str(base).rstrip('/')}/runs/flow-run/{self.flow_run_id}" if self.flow_run_id else None
+        base = PREFECT_UI_URL.value() or (
+            api.rstrip("/").removesuffix("/api") if api else PREFECT_UI
+        )
+        return (
+            f"{str(base).rstrip('/')}/runs/flow-run/{self.flow_run_id}"
+            if self.flow_run_id
+            else None
+        )
 
     @property
     def links(self) -> dict[str, str]:
         """Names to addresses, for the report."""
-        found = {"MLflow tracking": self.tracking_uri, "MLflow run": self.mlflow_url, "Prefect flow run": self.prefect_url, "Run directory": str(self.run_dir)}
+        found = {
+            "MLflow tracking": self.tracking_uri,
+            "MLflow run": self.mlflow_url,
+            "Prefect flow run": self.prefect_url,
+            "Run directory": str(self.run_dir),
+        }
         return {name: address for name, address in found.items() if address}
 
     def spec(self, prepared: Prepared) -> RunSpec:
@@ -111,13 +175,19 @@ def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
         kind: name of the flow, kept as a tag.
 
     Raises:
-        ConfigError: TensorBoard is declared and not installed, or a model of a package that is not allowed.
-        TrackingError: the tracking server could not be reached at the start or did not take all of a run that ended well.
+        ConfigError: TensorBoard is declared and not installed, or a model of a package that is not
+            allowed.
+        TrackingError: the tracking server could not be reached at the start or did not take all of
+            a run that ended well.
     """
     require_installed(declaration.tracking)
     require_allowed(declaration.model)
     registers = kind == "pipeline" and declaration.register_.enabled
-    with listening(), turn(declaration.name, registers) if kind != "reevaluate" else nullcontext(), _opened(declaration, kind) as run:
+    with (
+        listening(),
+        turn(declaration.name, registers) if kind != "reevaluate" else nullcontext(),
+        _opened(declaration, kind) as run,
+    ):
         yield run
 
 
@@ -125,14 +195,20 @@ def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
 def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
     run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     run_dir = home() / "runs" / declaration.name / run_id
-    tags = {"bulkhead.flow": kind, "bulkhead.run_dir": str(run_dir), "bulkhead.config_sha256": digest_of(declaration)}
+    tags = {
+        "bulkhead.flow": kind,
+        "bulkhead.run_dir": str(run_dir),
+        "bulkhead.config_sha256": digest_of(declaration),
+    }
     tracker = start_run(declaration, flow_run_id=_flow_run_id(), tags=tags, name=run_id)
     run_dir.mkdir(parents=True)
     with held(run_dir):
         _follow_worker()
         run = RunContext(declaration, run_id, run_dir, tracker, _flow_run_id())
         text = declaration.model_dump_json(by_alias=True, indent=1)
-        declared = write_sealed(run_dir / DECLARED, text)  # before the record: a run that has one can be resumed
+        declared = write_sealed(
+            run_dir / DECLARED, text
+        )  # before the record: a run that has one can be resumed
         StartedRun(
             run_id=run_id,
             name=declaration.name,
@@ -148,7 +224,9 @@ def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
         tracker.log_provenance(run.provenance, dirty_diff(ROOT))
         _link(run)
         again = (
-            f"should it break off: {resume_command(run)}" if kind in ("pipeline", "train") else "should it break off, start it anew: prepared data are reused"
+            f"should it break off: {resume_command(run)}"
+            if kind in ("pipeline", "train")
+            else "should it break off, start it anew: prepared data are reused"
         )
         say("run", f"{run_id}; {again}", "info")
         with _ending(run):
@@ -157,7 +235,8 @@ def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
 
 @contextmanager
 def fold_runs(run: RunContext) -> Iterator[list[RunContext]]:
-    """A run for each fold, inside that of the cross-validation: directory `folds/<number>`, MLflow child run; all end as the block does.
+    """A run for each fold, inside that of the cross-validation: directory `folds/<number>`, MLflow
+    child run; all end as the block does.
 
     Raises:
         TrackingError: the tracking server could not be reached, or did not take all of a fold.
@@ -181,18 +260,32 @@ def fold_runs(run: RunContext) -> Iterator[list[RunContext]]:
 def _fold_run(run: RunContext, number: int) -> RunContext:
     run_dir = run.run_dir / "folds" / str(number)
     run_dir.mkdir(parents=True)
-    tags = {"mlflow.parentRunId": run.tracker.run_id, "bulkhead.flow": "fold", "bulkhead.fold": str(number), "bulkhead.run_dir": str(run_dir)}
+    tags = {
+        "mlflow.parentRunId": run.tracker.run_id,
+        "bulkhead.flow": "fold",
+        "bulkhead.fold": str(number),
+        "bulkhead.run_dir": str(run_dir),
+    }
     run_id = f"{run.run_id}-fold-{number}"
-    return RunContext(run.declaration, run_id, run_dir, start_run(run.declaration, tags=tags, name=run_id), run.flow_run_id)
+    return RunContext(
+        run.declaration,
+        run_id,
+        run_dir,
+        start_run(run.declaration, tags=tags, name=run_id),
+        run.flow_run_id,
+    )
 
 
 @contextmanager
 def reopened(run_dir: Path) -> Iterator[RunContext]:
-    """Open a run again that was interrupted, killed or failed: the same id, directory and MLflow run, as it was declared then.
+    """Open a run again that was interrupted, killed or failed: the same id, directory and MLflow
+    run, as it was declared then.
 
     Raises:
-        ResumeError: another process is at work on it or has ended it, or the address of its tracking server holds a password and is another one now.
-        TrackingError: the tracking server could not be reached, does not have the run, or did not take all of it.
+        ResumeError: another process is at work on it or has ended it, or the address of its
+            tracking server holds a password and is another one now.
+        TrackingError: the tracking server could not be reached, does not have the run, or did not
+            take all of it.
     """
     before, declaration = read(run_dir), started_declaration(run_dir)
     registers = before.kind == "pipeline" and declaration.register_.enabled
@@ -200,47 +293,76 @@ def reopened(run_dir: Path) -> Iterator[RunContext]:
         _follow_worker()
         started = read(run_dir)
         if started.status == "finished" != before.status:
-            raise ResumeError(f"{run_dir}: another process brought the run to its end meanwhile: nothing to do")
+            raise ResumeError(
+                f"{run_dir}: another process brought the run to its end meanwhile: nothing to do"
+            )
         require_installed(declaration.tracking)
-        tracker = reopen_run(tracking_address(run_dir, started), started.mlflow_run_id, _flow_run_id())
+        tracker = reopen_run(
+            tracking_address(run_dir, started), started.mlflow_run_id, _flow_run_id()
+        )
         run = RunContext(declaration, started.run_id, run_dir, tracker, _flow_run_id())
         (run_dir / ERROR).unlink(missing_ok=True)
         if started.flow_run_ids:
             _mark_crashed(started.flow_run_ids[-1], run)
         ids = (*started.flow_run_ids, *filter(None, [run.flow_run_id]))
-        started.model_copy(update={"status": "running", "cause": "", "flow_run_ids": ids}).write(run_dir)
+        started.model_copy(update={"status": "running", "cause": "", "flow_run_ids": ids}).write(
+            run_dir
+        )
         _link(run)
         step = newest_step(run_dir)
-        say("resume", f"{run.run_id}, from the newest checkpoint that verifies (step {step})" if step else f"{run.run_id}, from its beginning", "info")
+        say(
+            "resume",
+            (
+                f"{run.run_id}, from the newest checkpoint that verifies (step {step})"
+                if step
+                else f"{run.run_id}, from its beginning"
+            ),
+            "info",
+        )
         commit = run.provenance["git"]["sha"]
         if commit != started.commit:
-            say("resume", f"the code is at {commit}, the run was started at {started.commit}: its end may differ from that of an undisturbed run", "warn")
+            say(
+                "resume",
+                f"the code is at {commit}, the run was started at {started.commit}: its end may"
+                " differ from that of an undisturbed run",
+                "warn",
+            )
         with _ending(run):
             yield run
 
 
 def _mark_crashed(flow_run_id: str, run: RunContext) -> None:
-    """End a flow run that was killed: Prefect was never told, shows it as running, and counts it against limits."""
+    """End a flow run that was killed: Prefect was never told, shows it as running, and counts it
+    against limits.
+    """
     with get_client(sync_client=True) as client:
         try:
             state = client.read_flow_run(UUID(flow_run_id)).state
         except ObjectNotFound:  # of another server
             return
         if state is not None and state.is_running():
-            client.set_flow_run_state(UUID(flow_run_id), Crashed(message=f"killed; the run was resumed by flow run {run.flow_run_id}"), force=True)
+            client.set_flow_run_state(
+                UUID(flow_run_id),
+                Crashed(message=f"killed; the run was resumed by flow run {run.flow_run_id}"),
+                force=True,
+            )
 
 
 def tracking_address(run_dir: Path, started: StartedRun) -> str:
     """Where a run was tracked when it was started: its MLflow run is there and nowhere else.
 
     Raises:
-        ResumeError: the recorded address has its password masked, and the one that is set now is another.
+        ResumeError: the recorded address has its password masked, and the one that is set now is
+            another.
     """
     if "***" not in started.tracking_uri:
         return started.tracking_uri
     uri = default_tracking_uri(started_declaration(run_dir))
     if masked(uri) != started.tracking_uri:
-        raise ResumeError(f"{run_dir}: the run was tracked at {started.tracking_uri}, now the address is {masked(uri)}; set MLFLOW_TRACKING_URI as then")
+        raise ResumeError(
+            f"{run_dir}: the run was tracked at {started.tracking_uri}, now the address is"
+            f" {masked(uri)}; set MLFLOW_TRACKING_URI as then"
+        )
     return uri
 
 
@@ -250,7 +372,9 @@ def resume_command(run: RunContext | StartedRun) -> str:
 
 
 def _follow_worker() -> None:
-    """A flow run ends, with a checkpoint, when the worker that started it is gone: nobody could cancel it any more."""
+    """A flow run ends, with a checkpoint, when the worker that started it is gone: nobody could
+    cancel it any more.
+    """
     if os.environ.get("PREFECT__FLOW_RUN_ID") and os.getppid() > 1:
         os.environ[WORKER] = str(os.getppid())
         follow_parent(WORKER, WORKER_GRACE_SECONDS)
@@ -262,7 +386,9 @@ def _flow_run_id() -> str | None:
 
 @contextmanager
 def _ending(run: RunContext) -> Iterator[None]:
-    """Whatever happens inside: `run.json` and MLflow hear how the run ended, a person how it goes on."""
+    """Whatever happens inside: `run.json` and MLflow hear how the run ended, a person how it goes
+    on.
+    """
     try:
         with phases(read(run.run_dir).kind):
             yield
@@ -272,7 +398,9 @@ def _ending(run: RunContext) -> Iterator[None]:
         hint = _hint(run, error)
         _failed(run, error, hint)
         if hint and isinstance(error, BulkheadError):
-            raise type(error)(f"{error}\n{hint}") from error  # Prefect shows the message of a failed run and nothing else
+            raise type(error)(
+                f"{error}\n{hint}"
+            ) from error  # Prefect shows the message of a failed run and nothing else
         if error is not raised:
             raise error from raised
         raise
@@ -295,17 +423,25 @@ def _hint(run: RunContext, error: BaseException) -> str:
 
 
 def await_servers(run: RunContext) -> None:
-    """Wait for a server that is away, ten minutes at most: what follows the training needs both, and hours of training are done.
+    """Wait for a server that is away, ten minutes at most: what follows the training needs both,
+    and hours of training are done.
 
-    Prefect asks its server for a slot for each task that has tags, and fails the task where it does not answer.
+    Prefect asks its server for a slot for each task that has tags, and fails the task where it does
+    not answer.
 
     Raises:
-        TrackingError: a server is still away; the run ends, and goes on from here with `bulkhead resume`.
+        TrackingError: a server is still away; the run ends, and goes on from here with `bulkhead
+            resume`.
     """
     why = probe(run.tracker.uri) or _prefect_is_away()
     if not why:
         return
-    say("servers", f"{why}; the run goes on when the server is back (waiting {AWAY_SECONDS / 60:.0f} minutes at most)", "warn")
+    say(
+        "servers",
+        f"{why}; the run goes on when the server is back (waiting {AWAY_SECONDS / 60:.0f} minutes"
+        " at most)",
+        "warn",
+    )
     deadline = time.monotonic() + AWAY_SECONDS
     while time.monotonic() < deadline:
         time.sleep(min(LOOK_SECONDS, AWAY_SECONDS))
@@ -316,7 +452,9 @@ def await_servers(run: RunContext) -> None:
 
 
 def _prefect_is_away() -> str:
-    """Why the server of PREFECT_API_URL does not answer; empty where it does, or where the run has one of its own."""
+    """Why the server of PREFECT_API_URL does not answer; empty where it does, or where the run has
+    one of its own.
+    """
     address = PREFECT_API_URL.value()
     if address is None:
         return ""
@@ -332,17 +470,29 @@ def resume_hint(started: StartedRun, run_dir: Path) -> str:
     if started.kind not in RESUMED:
         return "Start it again: prepared data are reused"
     step = newest_step(run_dir)
-    place = f"Go on from the last checkpoint (step {step:,})" if step else "Go on from the beginning (no checkpoint yet)"
+    place = (
+        f"Go on from the last checkpoint (step {step:,})"
+        if step
+        else "Go on from the beginning (no checkpoint yet)"
+    )
     return f"{place}: {resume_command(started)}"
 
 
 def _record_end(run: RunContext, status: Status, cause: str = "") -> None:
-    read(run.run_dir).model_copy(update={"status": status, "cause": masked(cause)}).write(run.run_dir)
+    read(run.run_dir).model_copy(update={"status": status, "cause": masked(cause)}).write(
+        run.run_dir
+    )
 
 
 def _failed(run: RunContext, error: BaseException, hint: str) -> None:
-    """Keep the cause and what the run left, then end it; never hides the error that brought us here."""
-    cause = f"{type(error).__name__}: {str(error) or f'stopped by {reason()}'}" if reason() else f"{type(error).__name__}: {error}"
+    """Keep the cause and what the run left, then end it; never hides the error that brought us
+    here.
+    """
+    cause = (
+        f"{type(error).__name__}: {str(error) or f'stopped by {reason()}'}"
+        if reason()
+        else f"{type(error).__name__}: {error}"
+    )
     killed = not isinstance(error, Exception)
     write_atomic(run.run_dir / ERROR, f"{cause}\n{hint}\n")
     _record_end(run, "killed" if killed else "failed", cause)
@@ -368,6 +518,12 @@ def _link(run: RunContext) -> None:
         return
     run.tracker.set_tags({"bulkhead.prefect_url": run.prefect_url})
     text = f"MLflow run {run.tracker.run_id}"
-    publish(create_link_artifact, key="mlflow-run", link=run.mlflow_url, link_text=text, description="Configuration, metrics, checks, report, model.")
+    publish(
+        create_link_artifact,
+        key="mlflow-run",
+        link=run.mlflow_url,
+        link_text=text,
+        description="Configuration, metrics, checks, report, model.",
+    )
     with suppress(MissingContextError):
         get_run_logger().info("%s at %s", text, run.mlflow_url)

@@ -20,8 +20,20 @@ from training.cross_validation import NOTE, baseline_spreads, fold_verdict, metr
 from training.report_folds import write_fold_report
 
 
-@task(name="collect fold", description="One fold's figures, in its directory and its MLflow run.", tags=["track"], cache_policy=NO_CACHE)
-def collect_fold(run: RunContext, number: int, prepared: Prepared, preflight: PreflightReport, trained: TrainReport, evaluated: EvaluationReport) -> FoldResult:
+@task(
+    name="collect fold",
+    description="One fold's figures, in its directory and its MLflow run.",
+    tags=["track"],
+    cache_policy=NO_CACHE,
+)
+def collect_fold(
+    run: RunContext,
+    number: int,
+    prepared: Prepared,
+    preflight: PreflightReport,
+    trained: TrainReport,
+    evaluated: EvaluationReport,
+) -> FoldResult:
     """What is reported of one fold, counted from 1; `fold.json`."""
     found = FoldResult(
         number=number,
@@ -40,18 +52,31 @@ def collect_fold(run: RunContext, number: int, prepared: Prepared, preflight: Pr
     )
     write_atomic(run.run_dir / "fold.json", found.model_dump_json(indent=1))
     run.tracker.log_record("evaluation/test.json", evaluated)
-    run.tracker.log_metrics({f"test/{name}": interval.value for name, interval in evaluated.metrics.items()})
-    run.tracker.log_metrics({f"baseline/{kind}/{name}": value for kind, values in evaluated.baselines.items() for name, value in values.items()})
+    run.tracker.log_metrics(
+        {f"test/{name}": interval.value for name, interval in evaluated.metrics.items()}
+    )
+    run.tracker.log_metrics(
+        {
+            f"baseline/{kind}/{name}": value
+            for kind, values in evaluated.baselines.items()
+            for name, value in values.items()
+        }
+    )
     return found
 
 
 @task(
     name="report folds",
-    description="Mean, spread and a table of the folds: terminal, HTML, MLflow and Prefect. Nothing is registered.",
+    description=(
+        "Mean, spread and a table of the folds: terminal, HTML, MLflow and Prefect. Nothing is"
+        " registered."
+    ),
     tags=["report"],
     cache_policy=NO_CACHE,
 )
-def report_folds(run: RunContext, label: str, folds: Sequence[FoldResult], coverage: CheckReport) -> CrossValidation:
+def report_folds(
+    run: RunContext, label: str, folds: Sequence[FoldResult], coverage: CheckReport
+) -> CrossValidation:
     """The outcome; `crossvalidation.json` and `report.html` in the run directory."""
     path = run.run_dir / "report.html"
     found = CrossValidation(
@@ -83,19 +108,41 @@ def _track(run: RunContext, found: CrossValidation, path: Path) -> None:
     run.tracker.log_artifact(path)
     run.tracker.log_record("crossvalidation.json", found)
     for name in ("mean", "std", "min", "max"):
-        run.tracker.log_metrics({f"cv/{metric}/{name}": getattr(spread, name) for metric, spread in found.metrics.items()})
+        run.tracker.log_metrics(
+            {
+                f"cv/{metric}/{name}": getattr(spread, name)
+                for metric, spread in found.metrics.items()
+            }
+        )
     summary = markdown(found)
     run.tracker.set_tags({"mlflow.note.content": summary})
-    publish(create_markdown_artifact, key="folds", markdown=summary, description=f"{found.name}: cross-validation")
+    publish(
+        create_markdown_artifact,
+        key="folds",
+        markdown=summary,
+        description=f"{found.name}: cross-validation",
+    )
 
 
 def markdown(found: CrossValidation) -> str:
     """The outcome as Prefect and MLflow show it."""
     names = [found.metric, *(n for n in found.metrics if n != found.metric)][:4]
-    rows = [f"| {f.number} | {f.rows['test']:,} | " + " | ".join(_text(f.metrics[n].value) for n in names) + " |" for f in found.folds]
-    rows += [f"| {word} | | " + " | ".join(_text(getattr(found.metrics[n], field)) for n in names) + " |" for word, field in (("mean", "mean"), ("sd", "std"))]
+    rows = [
+        f"| {f.number} | {f.rows['test']:,} | "
+        + " | ".join(_text(f.metrics[n].value) for n in names)
+        + " |"
+        for f in found.folds
+    ]
+    rows += [
+        f"| {word} | | " + " | ".join(_text(getattr(found.metrics[n], field)) for n in names) + " |"
+        for word, field in (("mean", "mean"), ("sd", "std"))
+    ]
     head = f"| fold | test rows | {' | '.join(names)} |\n|{'---|' * (len(names) + 2)}"
-    return f"# {found.name}: {len(found.folds)} folds ({found.kind})\n\n{found.verdict}\n\n{head}\n" + "\n".join(rows) + f"\n\n{NOTE}\n"
+    return (
+        f"# {found.name}: {len(found.folds)} folds ({found.kind})\n\n{found.verdict}\n\n{head}\n"
+        + "\n".join(rows)
+        + f"\n\n{NOTE}\n"
+    )
 
 
 def _text(value: float | None) -> str:

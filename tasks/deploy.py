@@ -1,4 +1,6 @@
-"""Register deployments: everything is checked first, then Prefect's own `prefect deploy` does it, from this project's root."""
+"""Register deployments: everything is checked first, then Prefect's own `prefect deploy` does it,
+from this project's root.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ PULL = "prefect.deployments.steps.set_working_directory"
 
 
 class Deployed(Record):
-    """One deployment as it is registered, or would be. `schedule`: its cron expressions, each with its time zone. `id`, `url`: None in a dry run."""
+    """One deployment as it is registered, or would be. `schedule`: its cron expressions, each with
+    its time zone. `id`, `url`: None in a dry run.
+    """
 
     name: str
     version: str
@@ -58,7 +62,9 @@ class Plan(NamedTuple):
     @property
     def deployments(self) -> list[Deployed]:
         """As they would be registered."""
-        return [_described(spec, self.flows[spec.entrypoint].name, self.version) for spec in self.chosen]
+        return [
+            _described(spec, self.flows[spec.entrypoint].name, self.version) for spec in self.chosen
+        ]
 
 
 def plan_deployments(names: tuple[str, ...] = (), file: Path = ROOT / FILE) -> Plan:
@@ -90,7 +96,10 @@ def register_plan(plan: Plan) -> list[Deployed]:
             try:
                 client.read_work_pool(pool)
             except ObjectNotFound:
-                raise LaunchError(f"the server has no work pool {pool!r}; make it first, e.g. prefect work-pool create {pool} --type process") from None
+                raise LaunchError(
+                    f"the server has no work pool {pool!r}; make it first, e.g. prefect work-pool"
+                    f" create {pool} --type process"
+                ) from None
     _deploy(rendered(plan.content, plan.chosen, plan.version))
     return [_registered(made) for made in plan.deployments]
 
@@ -105,7 +114,8 @@ def load_file(file: Path) -> DeploymentsFile:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         advice = (
-            "; an installed package has none: copy deployments/prefect.yaml of the project and name it, bulkhead deploy --file FILE"
+            "; an installed package has none: copy deployments/prefect.yaml of the project and name"
+            " it, bulkhead deploy --file FILE"
             if file == ROOT / FILE
             else ""
         )
@@ -122,33 +132,66 @@ def flow_of(spec: DeploymentSpec) -> Flow[..., Any]:
     try:
         return load_flow_from_entrypoint(spec.entrypoint)
     except Exception as error:  # whatever importing it does wrong is the answer
-        raise ConfigError(f"deployment {spec.name!r}: entrypoint {spec.entrypoint!r} is no flow: {error}") from error
+        raise ConfigError(
+            f"deployment {spec.name!r}: entrypoint {spec.entrypoint!r} is no flow: {error}"
+        ) from error
 
 
 def stamp() -> str:
-    """Commit of this project, `-dirty` where the files differ from it; the package's version where there is no repository."""
+    """Commit of this project, `-dirty` where the files differ from it; the package's version where
+    there is no repository.
+    """
     found = git_state(ROOT)
-    return f"{found['sha'][:12]}{'-dirty' if found['dirty'] else ''}" if found["sha"] else f"bulkhead-{metadata.version('bulkhead')}"
+    return (
+        f"{found['sha'][:12]}{'-dirty' if found['dirty'] else ''}"
+        if found["sha"]
+        else f"bulkhead-{metadata.version('bulkhead')}"
+    )
 
 
 def rendered(content: DeploymentsFile, chosen: list[DeploymentSpec], version: str) -> str:
-    """The YAML that Prefect is given: the chosen deployments with version, tag and this project's root as working folder."""
-    deployments = [spec.model_dump(exclude_unset=True) | {"version": version, "tags": [*spec.tags, f"git:{version}"]} for spec in chosen]
+    """The YAML that Prefect is given: the chosen deployments with version, tag and this project's
+    root as working folder.
+    """
+    deployments = [
+        spec.model_dump(exclude_unset=True)
+        | {
+            "version": version,
+            "tags": [*spec.tags, f"git:{version}"],
+        }
+        for spec in chosen
+    ]
     pull = content.pull or [{PULL: {"directory": str(ROOT)}}]
-    return yaml.safe_dump({"name": content.name, "prefect-version": content.prefect_version, "pull": pull, "deployments": deployments}, sort_keys=False)
+    return yaml.safe_dump(
+        {
+            "name": content.name,
+            "prefect-version": content.prefect_version,
+            "pull": pull,
+            "deployments": deployments,
+        },
+        sort_keys=False,
+    )
 
 
-def _chosen(content: DeploymentsFile, flows: dict[str, Flow[..., Any]], names: tuple[str, ...]) -> list[DeploymentSpec]:
+def _chosen(
+    content: DeploymentsFile, flows: dict[str, Flow[..., Any]], names: tuple[str, ...]
+) -> list[DeploymentSpec]:
     by_name: dict[str, DeploymentSpec] = {}
     for spec in content.deployments:
         name = f"{flows[spec.entrypoint].name}/{spec.name}"
         if name in by_name:
-            raise ConfigError(f"deployment {name!r} is there twice; the second would replace the first: give one another name")
+            raise ConfigError(
+                f"deployment {name!r} is there twice; the second would replace the first: give one"
+                " another name"
+            )
         by_name[name] = spec
     for name in names:
         if name not in by_name:
             close = difflib.get_close_matches(name, by_name, n=1)
-            raise ConfigError(f"--name {name!r}: no such deployment; " + (f"did you mean {close[0]!r}?" if close else f"known: {', '.join(by_name)}"))
+            raise ConfigError(
+                f"--name {name!r}: no such deployment; "
+                + (f"did you mean {close[0]!r}?" if close else f"known: {', '.join(by_name)}")
+            )
     return [by_name[name] for name in names or by_name]
 
 
@@ -159,7 +202,15 @@ def _check(chosen: list[DeploymentSpec], flows: dict[str, Flow[..., Any]]) -> No
         flow, where = flows[spec.entrypoint], f"{flows[spec.entrypoint].name}/{spec.name}"
         wrong += _wrong_parameters(flow, spec.parameters, where)
         for schedule in spec.schedules:
-            wrong += _wrong_parameters(flow, spec.parameters | schedule.parameters, f"{where}, schedule {schedule.cron!r}") if schedule.parameters else []
+            wrong += (
+                _wrong_parameters(
+                    flow,
+                    spec.parameters | schedule.parameters,
+                    f"{where}, schedule {schedule.cron!r}",
+                )
+                if schedule.parameters
+                else []
+            )
             try:
                 CronSchedule(cron=schedule.cron, timezone=schedule.timezone)
             except ValueError as error:
@@ -175,12 +226,17 @@ def _unknown(flow: Flow[..., Any], parameters: dict[str, Any], where: str) -> li
     found = []
     for name in parameters.keys() - set(known):
         close = difflib.get_close_matches(name, known, n=1)
-        found.append(f"{where}: the flow has no parameter {name!r}; " + (f"did you mean {close[0]!r}?" if close else f"it has: {', '.join(known)}"))
+        found.append(
+            f"{where}: the flow has no parameter {name!r}; "
+            + (f"did you mean {close[0]!r}?" if close else f"it has: {', '.join(known)}")
+        )
     return found
 
 
 def _wrong_parameters(flow: Flow[..., Any], parameters: dict[str, Any], where: str) -> list[str]:
-    """What the flow would refuse of the parameters; those that are left to the person who starts a run may be absent."""
+    """What the flow would refuse of the parameters; those that are left to the person who starts a
+    run may be absent.
+    """
     found = _unknown(flow, parameters, where)
     if found:
         return found
@@ -205,7 +261,10 @@ def require_server() -> None:
         with urllib.request.urlopen(f"{address}/health", timeout=10):  # noqa: S310 - the user's own setting
             return
     except (OSError, ValueError) as error:
-        raise LaunchError(f"Prefect's server at {masked(address)} does not answer ({error}); start it with `bulkhead up`, or set PREFECT_API_URL") from None
+        raise LaunchError(
+            f"Prefect's server at {masked(address)} does not answer ({error}); start it with"
+            " `bulkhead up`, or set PREFECT_API_URL"
+        ) from None
 
 
 def _deploy(text: str) -> None:
@@ -217,11 +276,23 @@ def _deploy(text: str) -> None:
     with tempfile.TemporaryDirectory(prefix="bulkhead-deploy-") as folder:
         file = Path(folder) / "prefect.yaml"
         file.write_text(text, encoding="utf-8")
-        command = [str(Path(sys.executable).parent / "prefect"), "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL, check=False)
+        command = [
+            str(Path(sys.executable).parent / "prefect"),
+            "--no-prompt",
+            "deploy",
+            "--all",
+            "--prefect-file",
+            str(file),
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL, check=False
+        )
     if done.returncode:
         said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise LaunchError(f"`prefect deploy` ended with {done.returncode}; some deployments may be registered: {first_few(said[-8:], limit=8)}")
+        raise LaunchError(
+            f"`prefect deploy` ended with {done.returncode}; some deployments may be registered:"
+            f" {first_few(said[-8:], limit=8)}"
+        )
 
 
 def _described(spec: DeploymentSpec, flow: str, version: str) -> Deployed:
@@ -232,7 +303,9 @@ def _described(spec: DeploymentSpec, flow: str, version: str) -> Deployed:
         work_pool=spec.work_pool.name,
         tags=(*spec.tags, f"git:{version}"),
         parameters=spec.parameters,
-        schedule="; ".join(f"{s.cron} {s.timezone}" + ("" if s.active else " (paused)") for s in spec.schedules),
+        schedule="; ".join(
+            f"{s.cron} {s.timezone}" + ("" if s.active else " (paused)") for s in spec.schedules
+        ),
     )
 
 
@@ -241,6 +314,11 @@ def _registered(made: Deployed) -> Deployed:
     with get_client(sync_client=True) as client:
         found = client.read_deployment_by_name(made.name)
     if found.version != made.version:
-        raise LaunchError(f"deployment {made.name}: expected version {made.version} on the server, found {found.version!r}; run `bulkhead deploy` again")
+        raise LaunchError(
+            f"deployment {made.name}: expected version {made.version} on the server, found"
+            f" {found.version!r}; run `bulkhead deploy` again"
+        )
     address = os.environ["PREFECT_API_URL"].removesuffix("/api")
-    return made.model_copy(update={"id": str(found.id), "url": f"{masked(address)}/deployments/deployment/{found.id}"})
+    return made.model_copy(
+        update={"id": str(found.id), "url": f"{masked(address)}/deployments/deployment/{found.id}"}
+    )

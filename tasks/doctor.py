@@ -1,4 +1,6 @@
-"""What `bulkhead doctor` finds: one line per thing that a run needs, with the remedy where it is missing."""
+"""What `bulkhead doctor` finds: one line per thing that a run needs, with the remedy where it is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,27 @@ class Finding(Record):
 
 def examine() -> list[Finding]:
     """Every finding, in the order in which a run would trip over them."""
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (_python, _packages, _torch, _machine, _folder, _key, _git, _tracking, _prefect)
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        _python,
+        _packages,
+        _torch,
+        _machine,
+        _folder,
+        _key,
+        _git,
+        _tracking,
+        _prefect,
+    )
     return [finding for check in checks for finding in check()]
 
 
 def _python() -> Iterator[Finding]:
     ok = sys.version_info >= (3, 11)
     yield Finding(
-        what="python", ok=ok, found=f"{platform.python_version()} on {platform.platform(terse=True)}", remedy="" if ok else "install Python 3.11 or newer"
+        what="python",
+        ok=ok,
+        found=f"{platform.python_version()} on {platform.platform(terse=True)}",
+        remedy="" if ok else "install Python 3.11 or newer",
     )
 
 
@@ -54,14 +69,22 @@ def _packages() -> Iterator[Finding]:
             continue
         if not wanted.specifier.contains(found.split("+")[0], prereleases=True):
             wrong.append(f"{wanted.name} {found}, wanted {wanted.specifier}")
-    yield Finding(what="packages", ok=not wrong, found="; ".join(wrong) or "all as declared", remedy="pip install -c constraints.txt -e ." if wrong else "")
+    yield Finding(
+        what="packages",
+        ok=not wrong,
+        found="; ".join(wrong) or "all as declared",
+        remedy="pip install -c constraints.txt -e ." if wrong else "",
+    )
 
 
 def _torch() -> Iterator[Finding]:
     import torch
     import torch.distributed as dist
 
-    devices = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())) or "CPU only"
+    devices = (
+        ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+        or "CPU only"
+    )
     ok = dist.is_available() and dist.is_gloo_available()
     yield Finding(
         what="torch",
@@ -90,16 +113,31 @@ def _key() -> Iterator[Finding]:
     try:
         own, trusted = own_key(), trusted_keys()
     except ConfigError as error:
-        yield Finding(what="signing key", ok=False, found=str(error), remedy=f"restore the key, or correct {TRUSTED}")
+        yield Finding(
+            what="signing key",
+            ok=False,
+            found=str(error),
+            remedy=f"restore the key, or correct {TRUSTED}",
+        )
         return
     found = f"{own} ({fingerprint(own)})" if own else "none yet: the first registration makes it"
     others = len(trusted) - (own is not None)
-    yield Finding(what="signing key", ok=True, found=found + (f"; {others} more in {TRUSTED}" if others else ""))
+    yield Finding(
+        what="signing key",
+        ok=True,
+        found=found + (f"; {others} more in {TRUSTED}" if others else ""),
+    )
 
 
 def _git() -> Iterator[Finding]:
     done = (
-        subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+        subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=Path(__file__).parent,
+        )
         if shutil.which("git")
         else None
     )
@@ -132,6 +170,16 @@ def _prefect() -> Iterator[Finding]:
 
         url = PREFECT_API_URL.value()
     except Exception as error:  # any failure to import is the finding
-        yield Finding(what="prefect", ok=False, found=f"{type(error).__name__}: {error}", remedy="pip install 'fastapi>=0.139,<0.151'")
+        yield Finding(
+            what="prefect",
+            ok=False,
+            found=f"{type(error).__name__}: {error}",
+            remedy="pip install 'fastapi>=0.139,<0.151'",
+        )
         return
-    yield Finding(what="prefect", ok=True, found=f"{version('prefect')}, " + (str(url) if url else "no server set: each run starts its own"))
+    yield Finding(
+        what="prefect",
+        ok=True,
+        found=f"{version('prefect')}, "
+        + (str(url) if url else "no server set: each run starts its own"),
+    )

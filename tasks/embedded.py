@@ -1,11 +1,12 @@
-"""Prefect's server of a command that has no other: a program that no signal of a terminal, `timeout` or systemd ends.
+"""Prefect's server of a command that has no other: a program that no signal of a terminal,
+`timeout` or systemd ends.
 
     python -m tasks.embedded PORT < pipe
 
-Prefect starts it in the command's own process group. There Ctrl-C ends the server together with the command, which then
-waits for minutes for a server that is gone. This one has a session of its own and is deaf to SIGINT and SIGTERM. It lives
-as long as the pipe at its standard input, of which the command alone has the other end: it ends with the command,
-however that ends.
+Prefect starts it in the command's own process group. There Ctrl-C ends the server together with the
+command, which then waits for minutes for a server that is gone. This one has a session of its own
+and is deaf to SIGINT and SIGTERM. It lives as long as the pipe at its standard input, of which the
+command alone has the other end: it ends with the command, however that ends.
 """
 
 from __future__ import annotations
@@ -26,11 +27,17 @@ from prefect.settings import get_current_settings
 
 LEAVE_SECONDS = 3.0
 STARTUP_FAILURE = 3  # exit code at which Prefect tries another port
-SERVER = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}  # as Prefect has it
+SERVER = {
+    "PREFECT_UI_ENABLED": "0",
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
+}  # as Prefect has it
 
 
 class EmbeddedServer(SubprocessASGIServer):
-    """The server that Prefect looks for by `SubprocessASGIServer()`: the first instance, of whatever class, is the one of the process."""
+    """The server that Prefect looks for by `SubprocessASGIServer()`: the first instance, of
+    whatever class, is the one of the process.
+    """
 
     def _run_uvicorn_command(self) -> subprocess.Popen[Any]:
         root = str(Path(__file__).resolve().parent.parent)
@@ -38,7 +45,9 @@ class EmbeddedServer(SubprocessASGIServer):
         settings = get_current_settings().to_environment_variables(exclude_unset=True)
         command = [sys.executable, "-m", "tasks.embedded", str(self.port)]
         environment = {**os.environ, **SERVER, **settings, "PYTHONPATH": path}
-        return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, env=environment, start_new_session=True
+        )
 
     def stop(self) -> None:
         """End the server, at the end of the command."""
@@ -60,7 +69,14 @@ def serve(port: int) -> None:
     """Serve Prefect's API on loopback until standard input ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    config = uvicorn.Config("prefect.server.api.server:create_app", factory=True, host="127.0.0.1", port=port, log_level="error", lifespan="on")
+    config = uvicorn.Config(
+        "prefect.server.api.server:create_app",
+        factory=True,
+        host="127.0.0.1",
+        port=port,
+        log_level="error",
+        lifespan="on",
+    )
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
     threading.Thread(target=_follow, args=(server,), daemon=True).start()

@@ -15,17 +15,30 @@ from training.evaluate import evaluate
 
 @task(
     name="evaluate",
-    description="Every row exactly once, metrics with bootstrap intervals (by group), baselines on the same rows.",
+    description=(
+        "Every row exactly once, metrics with bootstrap intervals (by group), baselines on the same"
+        " rows."
+    ),
     tags=["evaluate"],
     cache_policy=NO_CACHE,
 )
-def evaluate_model(spec: RunSpec, trained: TrainReport, run_dir: Path, side: SplitName) -> EvaluationReport:
+def evaluate_model(
+    spec: RunSpec, trained: TrainReport, run_dir: Path, side: SplitName
+) -> EvaluationReport:
     """Metrics of one side, their uncertainty, and what the baselines reach."""
     report = evaluate(spec, trained.best_checkpoint, side, run_dir / "evaluation" / side)
     found = report.metrics[trained.metric]
-    bounds = f" [{found.low:.4f}, {found.high:.4f}]" if found.low is not None and found.high is not None else ""
+    bounds = (
+        f" [{found.low:.4f}, {found.high:.4f}]"
+        if found.low is not None and found.high is not None
+        else ""
+    )
     value = "undefined" if found.value is None else f"{found.value:.4f}{bounds}"
-    others = "".join(f"; {name} {m[trained.metric]:.4f}" for name, m in report.baselines.items() if m.get(trained.metric) is not None)
+    others = "".join(
+        f"; {name} {m[trained.metric]:.4f}"
+        for name, m in report.baselines.items()
+        if m.get(trained.metric) is not None
+    )
     say("evaluate", f"{side} {trained.metric} {value} over {report.rows:,} rows{others}")
     if report.verdict:
         say("", report.verdict, "info" if report.has_skill else "warn")

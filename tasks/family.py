@@ -1,8 +1,9 @@
 """Nothing that a command starts outlives it, however it ends.
 
-Prefect's own server and a torchrun agent are processes of their own: a command that is killed cannot end them. So a
-small process is forked before anything else, which waits for the command's end and then ends what is left. It knows
-the family by a word in the environment that every process inherits which the command starts.
+Prefect's own server and a torchrun agent are processes of their own: a command that is killed
+cannot end them. So a small process is forked before anything else, which waits for the command's
+end and then ends what is left. It knows the family by a word in the environment that every process
+inherits which the command starts.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ POLL_SECONDS = 0.1
 
 
 def end_with_me() -> None:
-    """From now on this process's end is the end of all that it starts; call before any thread or child exists. Linux only."""
+    """From now on this process's end is the end of all that it starts; call before any thread or
+    child exists. Linux only.
+    """
     if sys.platform != "linux":
         return
     word = secrets.token_hex(8)
     os.environ[VARIABLE] = word
-    waiting, held = os.pipe()  # `held` is open in this process alone: no child inherits it through exec
+    waiting, held = (
+        os.pipe()
+    )  # `held` is open in this process alone: no child inherits it through exec
     if os.fork():
         os.close(waiting)
         return
@@ -37,7 +42,9 @@ def end_with_me() -> None:
 
 
 def end_family(word: str, grace_seconds: float = GRACE_SECONDS) -> None:
-    """Ask every process of the family to stop, and kill those that are left after the grace period."""
+    """Ask every process of the family to stop, and kill those that are left after the grace
+    period.
+    """
     deadline = time.monotonic() + grace_seconds
     number = signal.SIGTERM
     while found := family(word):
@@ -49,9 +56,15 @@ def end_family(word: str, grace_seconds: float = GRACE_SECONDS) -> None:
 
 
 def kill_family(word: str, within_seconds: float = 2.0) -> None:
-    """Kill every process of the family but this one, also those that are started meanwhile; nothing where there is no word."""
+    """Kill every process of the family but this one, also those that are started meanwhile; nothing
+    where there is no word.
+    """
     deadline = time.monotonic() + within_seconds
-    while word and (found := [pid for pid in family(word) if pid != os.getpid()]) and time.monotonic() < deadline:
+    while (
+        word
+        and (found := [pid for pid in family(word) if pid != os.getpid()])
+        and time.monotonic() < deadline
+    ):
         for pid in found:
             _send(pid, signal.SIGKILL)
         time.sleep(POLL_SECONDS / 2)
@@ -70,7 +83,9 @@ def family(word: str) -> list[int]:
 
 
 def _detach() -> None:
-    """Leave terminal and streams: whoever reads the command's output must see its end when the command ends."""
+    """Leave terminal and streams: whoever reads the command's output must see its end when the
+    command ends.
+    """
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):

@@ -1,10 +1,13 @@
-"""Prefect's and MLflow's servers behind a guard: a password, and no request for another host or from another page.
+"""Prefect's and MLflow's servers behind a guard: a password, and no request for another host or
+from another page.
 
-    python -m tasks.guarded PORT                                    Prefect, with what its environment says
-    mlflow server --app-name bulkhead --port PORT …                 MLflow; its plugin is `mlflow_app`
+    python -m tasks.guarded PORT                        Prefect, with what its environment says
+    mlflow server --app-name bulkhead --port PORT …     MLflow; its plugin is `mlflow_app`
 
-`BULKHEAD_GUARD_PORT` is the port and `BULKHEAD_GUARD_LOGIN` is `user:password`; both are in the environment, which other
-users cannot read. `BULKHEAD_GUARD_HOSTS` names further hosts, such as `mlflow:5000` between containers. Prefect checks the password itself (PREFECT_SERVER_API_AUTH_STRING), MLflow has none of its own here.
+`BULKHEAD_GUARD_PORT` is the port and `BULKHEAD_GUARD_LOGIN` is `user:password`; both are in the
+environment, which other users cannot read. `BULKHEAD_GUARD_HOSTS` names further hosts, such as
+`mlflow:5000` between containers. Prefect checks the password itself
+(PREFECT_SERVER_API_AUTH_STRING), MLflow has none of its own here.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ PORT, LOGIN, HOSTS = "BULKHEAD_GUARD_PORT", "BULKHEAD_GUARD_LOGIN", "BULKHEAD_GU
 OPEN = {"/health", "/api/health", "/login"}  # answered without a password, to this host alone
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 KEEP_SECONDS = 30 * 86400
-# The address that `bulkhead up` prints has the password behind #, which a browser sends to nobody. Prefect's page reads
+# The address that `bulkhead up` prints has the password behind #, which a browser sends to nobody.
+# Prefect's page reads
 # it from where its own login form puts it; MLflow gets a cookie.
 PAGE = """<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>Bulkhead</title>
 <body style="font: 16px sans-serif; margin: 4em auto; max-width: 34em">
@@ -49,7 +53,7 @@ const key = decodeURIComponent(location.hash.slice(1));
 history.replaceState(null, "", "/login");
 if (key) login(key); else ask("Paste user:password; it is in keys/servers of the Bulkhead home.");
 </script>
-"""
+"""  # noqa: E501
 
 
 class Guard:
@@ -64,7 +68,9 @@ class Guard:
 
     def __init__(self, app: App, port: int, login: str, asks: bool) -> None:
         self.app, self.asks, self.login = app, asks, login.encode()
-        self.hosts = {f"{name}:{port}" for name in NAMES} | set(filter(None, os.environ.get(HOSTS, "").split(",")))
+        self.hosts = {f"{name}:{port}" for name in NAMES} | set(
+            filter(None, os.environ.get(HOSTS, "").split(","))
+        )
         self.origins = {f"http://{host}" for host in self.hosts}
         self.cookie = f"bulkhead-{port}"
         self.token = hmac.new(self.login, b"cookie", hashlib.sha256).hexdigest()
@@ -74,7 +80,10 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):  # lifespan
             await self.app(scope, receive, send)
             return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
         if headers.get("host", "") not in self.hosts:
             await _answer(scope, send, 403, "this server answers to its own address alone\n")
         elif "origin" in headers and headers["origin"] not in self.origins:
@@ -86,7 +95,10 @@ class Guard:
         elif scope["type"] == "http" and "text/html" in headers.get("accept", ""):
             await _answer(scope, send, 303, "", {"location": "/login"})
         else:
-            words = "a password is needed: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (keys/servers of the Bulkhead home)\n"
+            words = (
+                "a password is needed: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+                " (keys/servers of the Bulkhead home)\n"
+            )
             await _answer(scope, send, 401, words, {"www-authenticate": 'Basic realm="bulkhead"'})
 
     def _knows(self, headers: dict[str, str]) -> bool:
@@ -98,26 +110,50 @@ class Guard:
             except ValueError:
                 return False
         cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.token.encode())
+        return cookie is not None and hmac.compare_digest(
+            cookie.value.encode(), self.token.encode()
+        )
 
     async def _log_in(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
         if scope["method"] != "POST":
-            policy = {"content-security-policy": "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
-            await _answer(scope, send, 200, PAGE, {"content-type": "text/html; charset=utf-8", "cache-control": "no-store"} | policy)
+            policy = {
+                "content-security-policy": (
+                    "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
+                    " frame-ancestors 'none'"
+                )
+            }
+            await _answer(
+                scope,
+                send,
+                200,
+                PAGE,
+                {"content-type": "text/html; charset=utf-8", "cache-control": "no-store"} | policy,
+            )
         elif self._knows({"authorization": headers.get("authorization", "")}):
-            cookie = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={KEEP_SECONDS}"
+            cookie = (
+                f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict;"
+                f" Max-Age={KEEP_SECONDS}"
+            )
             await _answer(scope, send, 204, "", {"set-cookie": cookie})
         else:
             await _answer(scope, send, 403, "another password\n")
 
 
-async def _answer(scope: Scope, send: Send, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+async def _answer(
+    scope: Scope, send: Send, status: int, text: str, headers: dict[str, str] | None = None
+) -> None:
     """Answer a request, or refuse a websocket."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
     found = {"content-type": "text/plain; charset=utf-8", **(headers or {})}
-    await send({"type": "http.response.start", "status": status, "headers": [(k.encode(), v.encode()) for k, v in found.items()]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(k.encode(), v.encode()) for k, v in found.items()],
+        }
+    )
     await send({"type": "http.response.body", "body": text.encode()})
 
 
@@ -126,7 +162,13 @@ def _unframed(send: Send) -> Send:
 
     async def sent(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), (b"content-security-policy", b"frame-ancestors 'self'")]}
+            message = {
+                **message,
+                "headers": [
+                    *message.get("headers", ()),
+                    (b"content-security-policy", b"frame-ancestors 'self'"),
+                ],
+            }
         await send(message)
 
     return sent

@@ -16,7 +16,8 @@ from training.torchrun import leave_cause, start, stop
 
 
 def join_run(run_dir: Path, wait_seconds: float) -> int:
-    """Run this machine's ranks of a run to its end; exit code 0 where the run came to its end, else 1.
+    """Run this machine's ranks of a run to its end; exit code 0 where the run came to its end, else
+    1.
 
     Args:
         run_dir: of the run, on a file system shared with the first machine.
@@ -27,7 +28,11 @@ def join_run(run_dir: Path, wait_seconds: float) -> int:
         ConfigError: this machine's software is not that of the first one, or it has too few GPUs.
     """
     run_dir = run_dir.absolute()
-    say("join", f"waiting up to {wait_seconds:.0f} s for the first machine to start {run_dir}", "info")
+    say(
+        "join",
+        f"waiting up to {wait_seconds:.0f} s for the first machine to start {run_dir}",
+        "info",
+    )
     launch = wait_for_launch(run_dir, wait_seconds)
     node = claim(run_dir, launch)
     spec = read_spec(run_dir / "resolved.json")
@@ -35,7 +40,12 @@ def join_run(run_dir: Path, wait_seconds: float) -> int:
     require_gpus(train)
     first = node.number * launch.ranks_per_node
     log = run_dir / f"train-node-{node.number}.log"
-    say("join", f"{launch.run_id}: machine {node.number} of {launch.nodes}, ranks {first} to {first + launch.ranks_per_node - 1}; log {log}", "info")
+    say(
+        "join",
+        f"{launch.run_id}: machine {node.number} of {launch.nodes}, ranks {first} to"
+        f" {first + launch.ranks_per_node - 1}; log {log}",
+        "info",
+    )
     process = start(run_dir, train, node)
     try:
         code = process.wait()
@@ -47,7 +57,9 @@ def join_run(run_dir: Path, wait_seconds: float) -> int:
     finished = code == 0 and _finished(run_dir)
     say(
         "join",
-        f"{launch.run_id}: {'done' if finished else f'ended before its end (torchrun: exit code {code}); see the first machine and {log}'}",
+        f"{launch.run_id}:"
+        f" {'done' if finished else f'ended before its end (torchrun: exit code {code});'}"
+        f"{'' if finished else f' see the first machine and {log}'}",
         "done" if finished else "fail",
     )
     return 0 if finished else 1
@@ -55,4 +67,6 @@ def join_run(run_dir: Path, wait_seconds: float) -> int:
 
 def _finished(run_dir: Path) -> bool:
     """Whether the training came to its end: an interrupted one leaves a result, too."""
-    return (run_dir / RESULT).is_file() and read_part(run_dir, RESULT, TrainReport).status != "interrupted"
+    return (run_dir / RESULT).is_file() and read_part(
+        run_dir, RESULT, TrainReport
+    ).status != "interrupted"

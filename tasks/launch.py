@@ -1,10 +1,10 @@
 """Start the training program with torchrun, watch it, and end it whole.
 
-The program runs in its own session and writes to `train.log`; this process tails `metrics.jsonl` for the
-progress bar and for MLflow, so that the program itself needs neither Prefect nor a tracking server.
-On cancellation (a BaseException in the main thread) the agent is told to stop, given time to save at the
-step boundary, and killed only after that; where this process is killed itself, the agent follows it (training.agent).
-The failing rank's cause becomes this task's error.
+The program runs in its own session and writes to `train.log`; this process tails `metrics.jsonl`
+for the progress bar and for MLflow, so that the program itself needs neither Prefect nor a tracking
+server. On cancellation (a BaseException in the main thread) the agent is told to stop, given time
+to save at the step boundary, and killed only after that; where this process is killed itself, the
+agent follows it (training.agent). The failing rank's cause becomes this task's error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ FORWARD_SECONDS = 3.0
 
 @task(
     name="train model",
-    description="torchrun: one process per device, validation, early stop, best weights; resumes from the newest verified checkpoint.",
+    description=(
+        "torchrun: one process per device, validation, early stop, best weights; resumes from the"
+        " newest verified checkpoint."
+    ),
     tags=["train"],
     cache_policy=NO_CACHE,
 )
@@ -59,8 +62,16 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
     tracker.log_record("train.json", report)
     if (run_dir / PROFILE).is_dir():
         tracker.log_folder(run_dir / PROFILE, PROFILE)
-    say("train", f"{report.status} after {report.epochs} epochs, {report.steps:,} steps, {report.seconds:.1f} s, {report.rows_per_second:,.0f} rows/s")
-    say("best", f"val {report.metric} {_number(report.best_metric)} at step {report.best_step:,}; model sha256 {report.model_sha256[:12]}")
+    say(
+        "train",
+        f"{report.status} after {report.epochs} epochs, {report.steps:,} steps,"
+        f" {report.seconds:.1f} s, {report.rows_per_second:,.0f} rows/s",
+    )
+    say(
+        "best",
+        f"val {report.metric} {_number(report.best_metric)} at step {report.best_step:,}; model"
+        f" sha256 {report.model_sha256[:12]}",
+    )
     for note in report.instabilities:
         say("", note, "warn")
     return report
@@ -68,11 +79,15 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
 
 @task(
     name="train folds",
-    description="torchrun for each fold, up to cv.concurrency at once; a cancelled run ends all of them.",
+    description=(
+        "torchrun for each fold, up to cv.concurrency at once; a cancelled run ends all of them."
+    ),
     tags=["train"],
     cache_policy=NO_CACHE,
 )
-def train_folds(specs: Sequence[RunSpec], run_dirs: Sequence[Path], trackers: Sequence[Tracker]) -> list[TrainReport]:
+def train_folds(
+    specs: Sequence[RunSpec], run_dirs: Sequence[Path], trackers: Sequence[Tracker]
+) -> list[TrainReport]:
     """The outcome of each fold's training, in their order; the first that fails ends the others.
 
     Started from the main thread, which alone hears of a cancellation, and not mapped over threads.
@@ -83,16 +98,23 @@ def train_folds(specs: Sequence[RunSpec], run_dirs: Sequence[Path], trackers: Se
     """
     declaration = Declaration.model_validate(specs[0].declaration)
     reports = launch_all(run_dirs, declaration, trackers, declaration.cv.concurrency)
-    for number, (report, run_dir, tracker) in enumerate(zip(reports, run_dirs, trackers, strict=True), start=1):
+    for number, (report, run_dir, tracker) in enumerate(
+        zip(reports, run_dirs, trackers, strict=True), start=1
+    ):
         tracker.log_artifact(run_dir / "train.log")
         tracker.log_artifact(run_dir / "metrics.jsonl")
         tracker.log_record("train.json", report)
         best = f"val {report.metric} {_number(report.best_metric)} at step {report.best_step:,}"
-        say(f"fold {number}", f"{report.status} after {report.epochs} epochs, {report.seconds:.1f} s; {best}")
+        say(
+            f"fold {number}",
+            f"{report.status} after {report.epochs} epochs, {report.seconds:.1f} s; {best}",
+        )
     return reports
 
 
-def launch_all(run_dirs: Sequence[Path], declaration: Declaration, trackers: Sequence[Tracker], limit: int) -> list[TrainReport]:
+def launch_all(
+    run_dirs: Sequence[Path], declaration: Declaration, trackers: Sequence[Tracker], limit: int
+) -> list[TrainReport]:
     """Run the training program in each directory to its end, at most `limit` at once.
 
     Args:
@@ -101,7 +123,11 @@ def launch_all(run_dirs: Sequence[Path], declaration: Declaration, trackers: Seq
         trackers: get the metrics while they are written.
         limit: how many at once.
     """
-    waiting, running, done = list(range(len(run_dirs))), dict[int, _Launch](), dict[int, TrainReport]()
+    waiting, running, done = (
+        list(range(len(run_dirs))),
+        dict[int, _Launch](),
+        dict[int, TrainReport](),
+    )
     try:
         with polled() as check_stop, bar("folds") as progress:
             while waiting or running:
@@ -123,13 +149,26 @@ def launch_all(run_dirs: Sequence[Path], declaration: Declaration, trackers: Seq
 
 
 def shared_cores(declaration: Declaration) -> TrainConfig:
-    """Training with the cores divided among the folds that train at once, unless threads are declared."""
+    """Training with the cores divided among the folds that train at once, unless threads are
+    declared.
+    """
     train = declaration.train
-    threads = train.threads or max(1, (os.cpu_count() or 1) // (train.ranks * min(declaration.cv.concurrency, declaration.cv.folds)))
+    threads = train.threads or max(
+        1,
+        (os.cpu_count() or 1)
+        // (train.ranks * min(declaration.cv.concurrency, declaration.cv.folds)),
+    )
     return train.model_copy(update={"threads": threads})
 
 
-def _shown(progress: Callable[[float, str], None], number: int, finished: int, total: int, share: float, text: str) -> None:
+def _shown(
+    progress: Callable[[float, str], None],
+    number: int,
+    finished: int,
+    total: int,
+    share: float,
+    text: str,
+) -> None:
     progress((finished + share) / total, f"fold {number + 1}  {text}")
 
 
@@ -137,11 +176,18 @@ class _Launch:
     """One of several training programs at work, and what is forwarded of it."""
 
     def __init__(self, run_dir: Path, declaration: Declaration, tracker: Tracker) -> None:
-        self.run_dir, self.declaration, self.tracker, self.metrics = run_dir, declaration, tracker, run_dir / "metrics.jsonl"
+        self.run_dir, self.declaration, self.tracker, self.metrics = (
+            run_dir,
+            declaration,
+            tracker,
+            run_dir / "metrics.jsonl",
+        )
         self.before, self.sent, self.last = written(run_dir), 0, time.monotonic()
         forget_causes(run_dir)
         self.tail = Tail(self.metrics)
-        self.board = Board(self.metrics, run_dir / FOLDER) if declaration.tracking.tensorboard else None
+        self.board = (
+            Board(self.metrics, run_dir / FOLDER) if declaration.tracking.tensorboard else None
+        )
         self.process = start(run_dir, shared_cores(declaration))
 
     def look(self, progress: Callable[[float, str], None]) -> None:
@@ -159,7 +205,10 @@ class _Launch:
         return outcome(self.run_dir, self.process.returncode, self.before)
 
     def _forward(self) -> None:
-        self.sent, self.last = self.tracker.forward_metrics(self.metrics, self.sent), time.monotonic()
+        self.sent, self.last = (
+            self.tracker.forward_metrics(self.metrics, self.sent),
+            time.monotonic(),
+        )
         if self.board:
             self.board.forward()
 
@@ -191,7 +240,8 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
 
 
 def outcome(run_dir: Path, code: int, before: int, nodes: int = 1) -> TrainReport:
-    """The result of a launch that ended with `code` and before which `result.json` was written at `before` (see `written`).
+    """The result of a launch that ended with `code` and before which `result.json` was written at
+    `before` (see `written`).
 
     Args:
         run_dir: the run directory.
@@ -200,7 +250,8 @@ def outcome(run_dir: Path, code: int, before: int, nodes: int = 1) -> TrainRepor
         nodes: machines of the launch.
 
     Raises:
-        BulkheadError: the launch left no result of its own; of the class and with the cause of the rank that failed.
+        BulkheadError: the launch left no result of its own; of the class and with the cause of the
+            rank that failed.
         TrainingError: it was interrupted from outside.
     """
     if code != 0 and written(run_dir) == before:
@@ -208,7 +259,8 @@ def outcome(run_dir: Path, code: int, before: int, nodes: int = 1) -> TrainRepor
     report = _result(run_dir)
     if report.status == "interrupted":
         raise TrainingError(
-            f"training was interrupted from outside after step {report.steps:,}; it saved its state at the step boundary in {run_dir / 'checkpoints'}"
+            f"training was interrupted from outside after step {report.steps:,}; it saved its state"
+            f" at the step boundary in {run_dir / 'checkpoints'}"
         )
     return report
 
@@ -216,23 +268,54 @@ def outcome(run_dir: Path, code: int, before: int, nodes: int = 1) -> TrainRepor
 def _invite(run_dir: Path, node: Node) -> None:
     """Say what the other machines have to do."""
     others = node.launch.nodes - 1
-    say("nodes", f"waiting at {node.launch.rendezvous} for {others} more; there, on the same shared folders: bulkhead join {run_dir}", "info")
-    plain = command(node.launch.ranks_per_node, run_dir / "resolved.json", run_dir, node.model_copy(update={"number": 1}))
-    words = [word for word in plain[1:] if word not in ("--local-addr", own_address(node.launch.rendezvous))]
-    say("", f"or, with the machine's number 1 to {others} as node-rank: python {shlex.join(words)}", "info")
+    say(
+        "nodes",
+        f"waiting at {node.launch.rendezvous} for {others} more; there, on the same shared folders:"
+        f" bulkhead join {run_dir}",
+        "info",
+    )
+    plain = command(
+        node.launch.ranks_per_node,
+        run_dir / "resolved.json",
+        run_dir,
+        node.model_copy(update={"number": 1}),
+    )
+    words = [
+        word
+        for word in plain[1:]
+        if word not in ("--local-addr", own_address(node.launch.rendezvous))
+    ]
+    say(
+        "",
+        f"or, with the machine's number 1 to {others} as node-rank: python {shlex.join(words)}",
+        "info",
+    )
 
 
 def written(run_dir: Path) -> int:
-    """When `result.json` was written, 0 where there is none: an earlier, interrupted launch leaves one too."""
+    """When `result.json` was written, 0 where there is none: an earlier, interrupted launch leaves
+    one too.
+    """
     path = run_dir / "result.json"
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
-def _watch(process: subprocess.Popen[bytes], metrics: Path, declaration: Declaration, tracker: Tracker, check_stop: Callable[[], None]) -> None:
-    """Until the program ends: progress for a person, metrics to MLflow (and TensorBoard) every few seconds."""
+def _watch(
+    process: subprocess.Popen[bytes],
+    metrics: Path,
+    declaration: Declaration,
+    tracker: Tracker,
+    check_stop: Callable[[], None],
+) -> None:
+    """Until the program ends: progress for a person, metrics to MLflow (and TensorBoard) every few
+    seconds.
+    """
     tail, sent, last = Tail(metrics), 0, time.monotonic()
     board = Board(metrics, metrics.parent / FOLDER) if declaration.tracking.tensorboard else None
-    with bar("train") as progress, table("metrics", "Evaluations so far; * is the best on validation rows.") as append:
+    with (
+        bar("train") as progress,
+        table("metrics", "Evaluations so far; * is the best on validation rows.") as append,
+    ):
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
             check_stop()
@@ -249,7 +332,8 @@ def _watch(process: subprocess.Popen[bytes], metrics: Path, declaration: Declara
 
 
 class Tail:
-    """The records that are added to `metrics.jsonl` from now on; a resumed run that rewrites the file starts it anew.
+    """The records that are added to `metrics.jsonl` from now on; a resumed run that rewrites the
+    file starts it anew.
 
     Args:
         path: the file; it may not exist yet.
@@ -271,7 +355,11 @@ class Tail:
             block = file.read()
         whole = block[: block.rfind(b"\n") + 1]
         self.position += len(whole)
-        return [record for record in map(_parsed, whole.splitlines()) if record.get("time", 0) >= self.since]
+        return [
+            record
+            for record in map(_parsed, whole.splitlines())
+            if record.get("time", 0) >= self.since
+        ]
 
     def _stat(self) -> tuple[int, int]:
         try:
@@ -291,7 +379,10 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def _progress(
-    tail: Tail, declaration: Declaration, progress: Callable[[float, str], None], append: Callable[[dict[str, Any]], None] = lambda row: None
+    tail: Tail,
+    declaration: Declaration,
+    progress: Callable[[float, str], None],
+    append: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> None:
     """Show the evaluations that were made since the last call, as a bar's text and as rows."""
     for record in tail.records():
@@ -300,10 +391,20 @@ def _progress(
             metric = declaration.metric
             shown = {
                 f"{name}": _number(values.get(key))
-                for name, key in (("train loss", "train/loss"), ("val loss", "val/loss"), (f"val {metric}", f"val/{metric}"))
+                for name, key in (
+                    ("train loss", "train/loss"),
+                    ("val loss", "val/loss"),
+                    (f"val {metric}", f"val/{metric}"),
+                )
             }
             best = "*" if values.get("best") else ""
-            text = "  ".join([f"epoch {record['epoch']}/{declaration.train.epochs}", *(f"{name} {value}" for name, value in shown.items()), best]).rstrip()
+            text = "  ".join(
+                [
+                    f"epoch {record['epoch']}/{declaration.train.epochs}",
+                    *(f"{name} {value}" for name, value in shown.items()),
+                    best,
+                ]
+            ).rstrip()
             progress(min(1.0, record["epoch"] / declaration.train.epochs), text)
             append({"epoch": record["epoch"], "step": record.get("step"), **shown, "best": best})
 

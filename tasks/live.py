@@ -1,4 +1,6 @@
-"""What Prefect's UI shows while a run is at work: progress bars, a table of the evaluations so far, and artifacts that never fail a run."""
+"""What Prefect's UI shows while a run is at work: progress bars, a table of the evaluations so far,
+and artifacts that never fail a run.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ log = logging.getLogger(__name__)
 
 
 def publish(create: Callable[..., object], **fields: Any) -> None:
-    """Create an artifact of the run; nothing outside a run, and a warning where Prefect does not take it."""
+    """Create an artifact of the run; nothing outside a run, and a warning where Prefect does not
+    take it.
+    """
     if not _in_a_run():
         return
     try:
@@ -35,7 +39,9 @@ def publish(create: Callable[..., object], **fields: Any) -> None:
 
 
 def announce_outcome(outcome: Outcome, name: str, payload: dict[str, Any]) -> None:
-    """Send the event `bulkhead.model.<outcome>`; one that cannot be sent is logged and changes nothing."""
+    """Send the event `bulkhead.model.<outcome>`; one that cannot be sent is logged and changes
+    nothing.
+    """
     event = f"bulkhead.model.{outcome.replace(' ', '-')}"
     try:
         resource = {"prefect.resource.id": f"bulkhead.model.{name}", "prefect.resource.name": name}
@@ -45,7 +51,8 @@ def announce_outcome(outcome: Outcome, name: str, payload: dict[str, Any]) -> No
 
 
 class Live:
-    """An artifact that follows its newest value, by a thread of its own: a server that is away holds nothing up.
+    """An artifact that follows its newest value, by a thread of its own: a server that is away
+    holds nothing up.
 
     Args:
         create: makes the artifact from `key`, `description` and its value.
@@ -66,7 +73,9 @@ class Live:
         self._changed.set()
         if self._thread is None and _in_a_run():
             context = contextvars.copy_context()
-            self._thread = threading.Thread(target=context.run, args=(self._follow,), name=f"live-{self._key}", daemon=True)
+            self._thread = threading.Thread(
+                target=context.run, args=(self._follow,), name=f"live-{self._key}", daemon=True
+            )
             self._thread.start()
 
     def close(self) -> None:
@@ -91,7 +100,9 @@ class Live:
         value, description = newest
         try:
             if self._id is None:
-                made = self._create(**{self._field: value}, key=self._key, description=description, _sync=True)
+                made = self._create(
+                    **{self._field: value}, key=self._key, description=description, _sync=True
+                )
                 self._id = made if isinstance(made, UUID) else None
                 return
             with get_client(sync_client=True) as client:

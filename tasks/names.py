@@ -8,7 +8,14 @@ from prefect.runtime import flow_run
 
 
 def run_name() -> str:
-    """Name of a flow run in Prefect: the flow and the model, file or folder that it was called with."""
+    """Name of a flow run in Prefect: the flow and the model, file or folder that it was called
+    with.
+    """
     given = flow_run.parameters
-    of = given.get("model_uri", "").removeprefix("models:/") or Path(str(given.get("config_path") or given.get("run_dir") or given.get("run") or "")).stem
+    of = (
+        given.get("model_uri", "").removeprefix("models:/")
+        or Path(
+            str(given.get("config_path") or given.get("run_dir") or given.get("run") or "")
+        ).stem
+    )
     return f"{flow_run.flow_name} {of}".strip()

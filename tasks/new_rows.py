@@ -1,4 +1,6 @@
-"""How the rows of this run differ from those of the run before: a model that learns from nothing new is said to."""
+"""How the rows of this run differ from those of the run before: a model that learns from nothing
+new is said to.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,16 @@ from training.data.new_rows import find_new_rows
 from training.started import PREPARED, REGISTERED, read
 
 
-@task(name="count new rows", description="Rows of each side that the run before did not have there.", tags=["data"], cache_policy=NO_CACHE)
+@task(
+    name="count new rows",
+    description="Rows of each side that the run before did not have there.",
+    tags=["data"],
+    cache_policy=NO_CACHE,
+)
 def count_new_rows(prepared: Prepared, run: RunContext) -> NewRows | None:
-    """The new rows since the last finished run of this name; None where there is none, or its files are gone."""
+    """The new rows since the last finished run of this name; None where there is none, or its files
+    are gone.
+    """
     before = _run_before(run)
     if before is None:
         return None
@@ -31,11 +40,21 @@ def count_new_rows(prepared: Prepared, run: RunContext) -> NewRows | None:
 
 
 def _run_before(run: RunContext) -> tuple[Path, Prepared] | None:
-    """The newest finished pipeline run of this name but this one, with the data it was prepared on."""
-    for run_dir in sorted((d for d in run.run_dir.parent.iterdir() if d.name != run.run_dir.name), key=lambda d: d.name, reverse=True):
+    """The newest finished pipeline run of this name but this one, with the data it was
+    prepared on.
+    """
+    for run_dir in sorted(
+        (d for d in run.run_dir.parent.iterdir() if d.name != run.run_dir.name),
+        key=lambda d: d.name,
+        reverse=True,
+    ):
         try:
             record = read(run_dir)
-            if record.kind == "pipeline" and record.status == "finished" and record.created < run_created(run):
+            if (
+                record.kind == "pipeline"
+                and record.status == "finished"
+                and record.created < run_created(run)
+            ):
                 return run_dir, Prepared.model_validate_json((run_dir / PREPARED).read_bytes())
         except (ResumeError, OSError, ValidationError):
             continue  # no run of today's form

@@ -1,4 +1,6 @@
-"""How a run ended for its model: promoted, waiting, registered, unchanged, refused or not registered; said wherever people and programs look."""
+"""How a run ended for its model: promoted, waiting, registered, unchanged, refused or not
+registered; said wherever people and programs look.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ NAMES: dict[Outcome, str] = {  # of Prefect's state
 def outcome_of(declaration: Declaration, gate: GateReport, registered: Registered) -> Outcome:
     """What became of the model: refused only where one was to be registered."""
     if registered.registered:
-        return "registered" if registered.alias is None else "promoted" if registered.alias == CHAMPION else "waiting"
+        return (
+            "registered"
+            if registered.alias is None
+            else "promoted"
+            if registered.alias == CHAMPION
+            else "waiting"
+        )
     if gate.verdict.startswith(UNCHANGED):
         return "unchanged"
     return "not registered" if gate.passed or not declaration.register_.enabled else "refused"
@@ -40,7 +48,9 @@ def outcome_of(declaration: Declaration, gate: GateReport, registered: Registere
 
 @task(
     name="report outcome",
-    description="Tag of the MLflow run, event for Prefect: promoted, waiting, unchanged or refused.",
+    description=(
+        "Tag of the MLflow run, event for Prefect: promoted, waiting, unchanged or refused."
+    ),
     tags=["track"],
     cache_policy=NO_CACHE,
 )
@@ -50,10 +60,16 @@ def report_outcome(registered: Registered, gate: GateReport, run: RunContext) ->
     write_atomic(run.run_dir / REGISTERED, registered.model_dump_json(indent=1))
     run.tracker.set_tags({OUTCOME_TAG: found, REASON_TAG: gate.verdict})
     if found != "promoted":
-        announce_outcome(found, run.declaration.name, {"run_id": run.run_id, "version": registered.version, "verdict": gate.verdict})
+        announce_outcome(
+            found,
+            run.declaration.name,
+            {"run_id": run.run_id, "version": registered.version, "verdict": gate.verdict},
+        )
     return found
 
 
 def ended(outcome: Outcome, message: str, result: Result) -> Result:
-    """The state in which a flow ends, named after its outcome; whoever calls the flow gets the result."""
+    """The state in which a flow ends, named after its outcome; whoever calls the flow gets the
+    result.
+    """
     return cast(Result, Completed(name=NAMES[outcome], message=message, data=result))

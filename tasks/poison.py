@@ -13,11 +13,16 @@ from training.data.leakage import require_passed
 
 @task(
     name="poison test",
-    description="Corrupt every held-out row of a sample and fit again: statistics, arrays and weights must stay byte-identical.",
+    description=(
+        "Corrupt every held-out row of a sample and fit again: statistics, arrays and weights must"
+        " stay byte-identical."
+    ),
     tags=["check"],
     cache_policy=NO_CACHE,
 )
-def poison_test(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
+def poison_test(
+    split: SplitTables, validated: ValidatedTable, declaration: Declaration
+) -> CheckReport:
     """The poison test, passed; a failed one raises `LeakageError`."""
     from training.poisoned_fit import poison_check  # torch, which no step before needs
 

@@ -1,4 +1,6 @@
-"""One PostgreSQL database for both servers: each keeps its tables in a schema of its own, because both call their version table alike."""
+"""One PostgreSQL database for both servers: each keeps its tables in a schema of its own, because
+both call their version table alike.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,29 @@ def prepare_postgres(url: str) -> tuple[dict[str, str], str]:
     """
     parts = urlsplit(url)
     if parts.scheme not in ("postgresql", "postgres") or not parts.path.strip("/"):
-        raise ConfigError(f"--postgres: expected postgresql://user:password@host:5432/database, got {masked(url)!r}")
+        raise ConfigError(
+            "--postgres: expected postgresql://user:password@host:5432/database, got"
+            f" {masked(url)!r}"
+        )
     if find_spec("psycopg") is None or find_spec("asyncpg") is None:
-        raise ConfigError("PostgreSQL needs the extra of that name: pip install 'bulkhead[postgres]'")
+        raise ConfigError(
+            "PostgreSQL needs the extra of that name: pip install 'bulkhead[postgres]'"
+        )
     plain = urlunsplit(parts._replace(scheme="postgresql"))
     try:
         asyncio.run(_create_schemas(plain))
     except Exception as error:  # whatever the driver or the server says is the answer
-        raise LaunchError(f"PostgreSQL at {masked(url)} cannot be used: {masked(str(error)) or type(error).__name__}") from None
-    search_path = urlencode([*parse_qsl(parts.query), ("options", f"-csearch_path={MLFLOW_SCHEMA}")])
+        raise LaunchError(
+            f"PostgreSQL at {masked(url)} cannot be used:"
+            f" {masked(str(error)) or type(error).__name__}"
+        ) from None
+    search_path = urlencode(
+        [*parse_qsl(parts.query), ("options", f"-csearch_path={MLFLOW_SCHEMA}")]
+    )
     prefect = {
-        "PREFECT_SERVER_DATABASE_CONNECTION_URL": urlunsplit(parts._replace(scheme="postgresql+asyncpg")),
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": urlunsplit(
+            parts._replace(scheme="postgresql+asyncpg")
+        ),
         "PREFECT_SERVER_DATABASE_SQLALCHEMY_CONNECT_ARGS_SEARCH_PATH": PREFECT_SCHEMA,
     }
     return prefect, urlunsplit(parts._replace(scheme="postgresql+psycopg", query=search_path))

@@ -12,7 +12,10 @@ from training.preflight import preflight, require_passed
 
 @task(
     name="preflight",
-    description="Gradient reaches every parameter, initial loss near theory, no mixing in a batch, one batch overfitted, each column read, rates, resume, export, cost.",
+    description=(
+        "Gradient reaches every parameter, initial loss near theory, no mixing in a batch, one"
+        " batch overfitted, each column read, rates, resume, export, cost."
+    ),
     tags=["check", "train"],
     cache_policy=NO_CACHE,
 )
@@ -22,8 +25,17 @@ def check_model(spec: RunSpec) -> PreflightReport:
     verdicts = [r.verdict for r in report.checks.results]
     start = f"{report.num_parameters:,} parameters; initial loss {report.initial_loss:.4g}"
     expected = f" (theory {report.expected_loss:.4g})" if report.expected_loss is not None else ""
-    overfit = f"; one batch {report.overfit_losses[0]:.3g} → {report.overfit_losses[-1]:.2g} in {report.overfit_steps} steps" if report.overfit_losses else ""
-    say("preflight", start + expected + overfit, "fail" if report.checks.failed else "warn" if "warn" in verdicts else "done")
+    overfit = (
+        f"; one batch {report.overfit_losses[0]:.3g} → {report.overfit_losses[-1]:.2g} in"
+        f" {report.overfit_steps} steps"
+        if report.overfit_losses
+        else ""
+    )
+    say(
+        "preflight",
+        start + expected + overfit,
+        "fail" if report.checks.failed else "warn" if "warn" in verdicts else "done",
+    )
     for result in report.checks.results:
         if result.name == "cost" and result.verdict == "pass":
             say("", result.summary, "info")

@@ -12,24 +12,48 @@ from schemas.config import SPLITS
 from schemas.confinement import require_readable
 from schemas.errors import IntegrityError, ResumeError, first_few
 from schemas.parameters import shown
-from schemas.records import ArraysRef, CheckReport, Prepared, SourceRef, SplitTables, Statistics, ValidatedTable, digest_of
+from schemas.records import (
+    ArraysRef,
+    CheckReport,
+    Prepared,
+    SourceRef,
+    SplitTables,
+    Statistics,
+    ValidatedTable,
+    digest_of,
+)
 from training.data.in_memory import holding
 from training.run_dir import read_run
 from training.started import PREPARED, RESULT, has_part, read_part
 
-__all__ = ["FinishedRunDir", "bind", "holding", "read_prepared", "read_run", "require_same", "require_same_source"]
+__all__ = [
+    "FinishedRunDir",
+    "bind",
+    "holding",
+    "read_prepared",
+    "read_run",
+    "require_same",
+    "require_same_source",
+]
 
 
 def _finished(run_dir: str) -> str:
     require_readable(run_dir, "run_dir")
     if not (Path(run_dir) / RESULT).is_file():
-        raise ResumeError(f"{run_dir!r}: expected the directory of a run whose training has ended, with its {RESULT}")
+        raise ResumeError(
+            f"{run_dir!r}: expected the directory of a run whose training has ended, with its"
+            f" {RESULT}"
+        )
     return run_dir
 
 
 FinishedRunDir = Annotated[
     str,
-    shown("Run directory", "Directory of a run whose training has ended, as the run's report names it.", min_length=1),
+    shown(
+        "Run directory",
+        "Directory of a run whose training has ended, as the run's report names it.",
+        min_length=1,
+    ),
     AfterValidator(_finished),
 ]
 
@@ -46,7 +70,9 @@ def bind(
     """The record of a preparation; `cached` when its arrays were there before it started."""
     record = Path(arrays.directory) / "record.json"
     return Prepared(
-        key=digest_of([source.sha256, split.train.file.sha256, digest_of(statistics), arrays.sha256]),
+        key=digest_of(
+            [source.sha256, split.train.file.sha256, digest_of(statistics), arrays.sha256]
+        ),
         directory=arrays.directory,
         source=source,
         validated=validated,
@@ -59,7 +85,8 @@ def bind(
 
 
 def read_prepared(run_dir: Path) -> Prepared | None:
-    """What the data of a run were when it was started; None where it ended before they were prepared.
+    """What the data of a run were when it was started; None where it ended before they were
+    prepared.
 
     Raises:
         IntegrityError: the record was changed after it was written.
@@ -79,10 +106,17 @@ def require_same_source(source: SourceRef, recorded: Prepared | None) -> None:
     """
     if recorded is None or source.sha256 == recorded.source.sha256:
         return
-    now, then = ({Path(f.path).name: f.sha256 for f in ref.files} for ref in (source, recorded.source))
-    changed = [f"{name} ({_difference(now.get(name), then.get(name))})" for name in sorted(now.keys() | then.keys()) if now.get(name) != then.get(name)]
+    now, then = (
+        {Path(f.path).name: f.sha256 for f in ref.files} for ref in (source, recorded.source)
+    )
+    changed = [
+        f"{name} ({_difference(now.get(name), then.get(name))})"
+        for name in sorted(now.keys() | then.keys())
+        if now.get(name) != then.get(name)
+    ]
     raise IntegrityError(
-        f"the source has changed since the run was started: {first_few(changed)}; put the files back to go on with it, or start anew with `bulkhead run FILE`"
+        f"the source has changed since the run was started: {first_few(changed)}; put the files"
+        " back to go on with it, or start anew with `bulkhead run FILE`"
     )
 
 
@@ -98,11 +132,15 @@ def require_same(prepared: Prepared, recorded: Prepared) -> Prepared:
     Raises:
         IntegrityError: naming the first step whose outcome differs.
     """
-    for (step, now), then in zip(_digests(prepared).items(), _digests(recorded).values(), strict=True):
+    for (step, now), then in zip(
+        _digests(prepared).items(), _digests(recorded).values(), strict=True
+    ):
         if now != then:
             raise IntegrityError(
-                f"prepared again from the same source, the SHA-256 of the {step} was {then[:12]}…, is {now[:12]}…: the code or the ledger of sides has changed "
-                "since the run was started; go back to that code to go on with it, or start anew with `bulkhead run FILE`"
+                f"prepared again from the same source, the SHA-256 of the {step} was {then[:12]}…,"
+                f" is {now[:12]}…: the code or the ledger of sides has changed since the run was"
+                " started; go back to that code to go on with it, or start anew with `bulkhead run"
+                " FILE`"
             )
     return prepared
 

@@ -41,7 +41,8 @@ LIMIT_SECONDS = 120.0  # a promotion holds the limit for a few requests
 
 @contextmanager
 def one_promotion(name: str) -> Iterator[None]:
-    """Hold what keeps two promotions from interleaving: a lock in this home and, where a Prefect server is set, its limit of one.
+    """Hold what keeps two promotions from interleaving: a lock in this home and, where a Prefect
+    server is set, its limit of one.
 
     Raises:
         TimeoutError: another promotion held the limit for two minutes.
@@ -50,7 +51,9 @@ def one_promotion(name: str) -> Iterator[None]:
     folder.mkdir(exist_ok=True)
     with open(folder / f"promote-{name}.lock", "w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        if PREFECT_API_URL.value() is None:  # a server that this process started itself is nobody else's
+        if (
+            PREFECT_API_URL.value() is None
+        ):  # a server that this process started itself is nobody else's
             yield
             return
         ensure_limit()
@@ -59,19 +62,29 @@ def one_promotion(name: str) -> Iterator[None]:
 
 
 def ensure_limit() -> None:
-    """Create the limit of one where the server does not have it: an absent limit would let everybody pass."""
+    """Create the limit of one where the server does not have it: an absent limit would let
+    everybody pass.
+    """
     with get_client(sync_client=True) as client:
         try:
             client.read_global_concurrency_limit_by_name(LIMIT)
         except ObjectNotFound:
             with suppress(ObjectAlreadyExists):  # somebody else was first
-                client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=LIMIT, limit=1, active=True))
+                client.create_global_concurrency_limit(
+                    GlobalConcurrencyLimitCreate(name=LIMIT, limit=1, active=True)
+                )
 
 
 def announce(made: Promotion) -> None:
-    """Tell Prefect, so that deployments can trigger on it; what cannot be sent is told and changes nothing."""
+    """Tell Prefect, so that deployments can trigger on it; what cannot be sent is told and changes
+    nothing.
+    """
     try:
-        resource = {"prefect.resource.id": f"bulkhead.model.{made.name}", "prefect.resource.name": made.name, "bulkhead.version": made.version}
+        resource = {
+            "prefect.resource.id": f"bulkhead.model.{made.name}",
+            "prefect.resource.name": made.name,
+            "bulkhead.version": made.version,
+        }
         emit_event(EVENT, resource=resource, payload=made.model_dump(mode="json"))
     except Exception as error:  # the version is promoted already
         say("event", f"{EVENT} could not be sent: {error}", "warn")
@@ -79,7 +92,10 @@ def announce(made: Promotion) -> None:
 
 @task(
     name="promote registered",
-    description="Give the new version its alias: champion, or challenger where a person decides; then tell Prefect.",
+    description=(
+        "Give the new version its alias: champion, or challenger where a person decides; then tell"
+        " Prefect."
+    ),
     tags=["register"],
     cache_policy=NO_CACHE,
 )
@@ -90,10 +106,21 @@ def promote_registered(registered: Registered, gate: GateReport, run: RunContext
         return registered
     alias = CHAMPION if how == "automatic" else promotion.CHALLENGER
     with one_promotion(registered.name):
-        made = promotion.move_alias(registered.name, registered.version, alias, run.tracker.uri, gate.champion_version, gate.verdict)
+        made = promotion.move_alias(
+            registered.name,
+            registered.version,
+            alias,
+            run.tracker.uri,
+            gate.champion_version,
+            gate.verdict,
+        )
     if alias == CHAMPION:
         announce(made)
-    by_hand = "" if alias == CHAMPION else f"; to put it to use: bulkhead promote models:/{made.name}@{alias}"
+    by_hand = (
+        ""
+        if alias == CHAMPION
+        else f"; to put it to use: bulkhead promote models:/{made.name}@{alias}"
+    )
     say("promote", f"{made.uri} → {alias}{by_hand}")
     return registered.model_copy(update={"alias": alias, "uri": f"models:/{made.name}@{alias}"})
 
@@ -119,7 +146,9 @@ class Candidate:
 
 @task(
     name="prove version",
-    description="Files, digests, checks, gate and run of the version agree; what bulkhead verify says.",
+    description=(
+        "Files, digests, checks, gate and run of the version agree; what bulkhead verify says."
+    ),
     tags=["register", "check"],
     cache_policy=NO_CACHE,
 )
@@ -134,7 +163,9 @@ def prove_version(model_uri: str, alias: str) -> Candidate:
     proven = verify_version(model_uri, uri)
     if proven.failed:
         raise RegistryError(
-            f"models:/{proven.name}/{proven.version} is not promoted: {'; '.join(f'{r.name}: {r.summary}' for r in proven.failed)}; {proven.failed[0].remedy}"
+            f"models:/{proven.name}/{proven.version} is not promoted:"
+            f" {'; '.join(f'{r.name}: {r.summary}' for r in proven.failed)};"
+            f" {proven.failed[0].remedy}"
         )
     say("verify", f"models:/{proven.name}/{proven.version}: {len(proven.results)} statements hold")
     return Candidate(recorded_version(f"models:/{proven.name}/{proven.version}", uri), alias, uri)
@@ -142,11 +173,16 @@ def prove_version(model_uri: str, alias: str) -> Candidate:
 
 @task(
     name="judge version",
-    description="Thresholds, checks, skill, and the version that has the alias now, on today's test rows that neither has learned from.",
+    description=(
+        "Thresholds, checks, skill, and the version that has the alias now, on today's test rows"
+        " that neither has learned from."
+    ),
     tags=["register", "check"],
     cache_policy=NO_CACHE,
 )
-def judge_version(candidate: Candidate, today: tuple[ValidatedTable, SplitTables] | None) -> GateReport:
+def judge_version(
+    candidate: Candidate, today: tuple[ValidatedTable, SplitTables] | None
+) -> GateReport:
     """The gate's verdict, passed.
 
     Args:
@@ -159,33 +195,56 @@ def judge_version(candidate: Candidate, today: tuple[ValidatedTable, SplitTables
     known, comparison = candidate.recorded, None
     if today is not None:
         validated, split = today
-        current = load_model(f"models:/{known.model.name}/{candidate.holder}", candidate.tracking_uri)
+        current = load_model(
+            f"models:/{known.model.name}/{candidate.holder}", candidate.tracking_uri
+        )
         with scratch_folder(home(), "promote") as scratch:
-            arrays = materialise_rows(split.test, validated.spec, known.statistics, scratch / "test")
-            comparison = challenge_version(known.declaration, Rows(validated.spec, known.statistics, split.test, arrays), known.model, current)
+            arrays = materialise_rows(
+                split.test, validated.spec, known.statistics, scratch / "test"
+            )
+            comparison = challenge_version(
+                known.declaration,
+                Rows(validated.spec, known.statistics, split.test, arrays),
+                known.model,
+                current,
+            )
     gate = judge(known.declaration, known.evaluation, known.evidence.checks, comparison)
     say("gate", gate.verdict, "done" if gate.passed else "fail")
     if not gate.passed:
         outcome: Outcome = "unchanged" if gate.verdict.startswith(UNCHANGED) else "refused"
-        announce_outcome(outcome, known.model.name, {"run_id": "", "version": known.model.version, "verdict": gate.verdict})
+        announce_outcome(
+            outcome,
+            known.model.name,
+            {"run_id": "", "version": known.model.version, "verdict": gate.verdict},
+        )
         raise RegistryError(f"{known.uri} is not promoted: {gate.verdict}")
     return gate
 
 
 @task(
-    name="promote version", description="Move the alias under a limit of one, keep the version before, tell Prefect.", tags=["register"], cache_policy=NO_CACHE
+    name="promote version",
+    description="Move the alias under a limit of one, keep the version before, tell Prefect.",
+    tags=["register"],
+    cache_policy=NO_CACHE,
 )
 def promote_version(candidate: Candidate, gate: GateReport) -> Promotion:
     """What the alias means now."""
     name, version = candidate.recorded.model.name, str(candidate.recorded.model.version)
     with one_promotion(name):
-        made = promotion.move_alias(name, version, candidate.alias, candidate.tracking_uri, candidate.holder, gate.verdict)
+        made = promotion.move_alias(
+            name, version, candidate.alias, candidate.tracking_uri, candidate.holder, gate.verdict
+        )
     if candidate.alias == CHAMPION and not candidate.is_there:
         announce(made)
     return _told(made)
 
 
-@task(name="roll back", description="The version before becomes champion again; the two change places.", tags=["register"], cache_policy=NO_CACHE)
+@task(
+    name="roll back",
+    description="The version before becomes champion again; the two change places.",
+    tags=["register"],
+    cache_policy=NO_CACHE,
+)
 def roll_back_to_previous(name: str) -> Promotion:
     """What alias `champion` means now."""
     with one_promotion(name):
@@ -196,12 +255,27 @@ def roll_back_to_previous(name: str) -> Promotion:
 
 def outcome_of_promotion(candidate: Candidate) -> Outcome:
     """What a promotion came to: nothing new where the version had the alias already."""
-    return "unchanged" if candidate.is_there else "promoted" if candidate.alias == CHAMPION else "registered"
+    return (
+        "unchanged"
+        if candidate.is_there
+        else "promoted"
+        if candidate.alias == CHAMPION
+        else "registered"
+    )
 
 
 def _told(made: Promotion) -> Promotion:
     before = f"; version {made.previous_version} before" if made.previous_version else ""
     say("promote", f"{made.uri} → {made.alias}{before}")
-    back = f"\n\nBack to version {made.previous_version}: `bulkhead promote models:/{made.name} --rollback`" if made.previous_version else ""
-    create_markdown_artifact(key="promotion", markdown=f"# `{made.uri}` is {made.alias}\n\n{made.verdict}{back}\n", description=f"{made.name}: {made.alias}")
+    back = (
+        f"\n\nBack to version {made.previous_version}: `bulkhead promote models:/{made.name}"
+        " --rollback`"
+        if made.previous_version
+        else ""
+    )
+    create_markdown_artifact(
+        key="promotion",
+        markdown=f"# `{made.uri}` is {made.alias}\n\n{made.verdict}{back}\n",
+        description=f"{made.name}: {made.alias}",
+    )
     return made

@@ -1,4 +1,6 @@
-"""How many processes train: what is declared where the machine can give it; else one for each GPU, or one with all the cores."""
+"""How many processes train: what is declared where the machine can give it; else one for each GPU,
+or one with all the cores.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from training.started import started_declaration
 
 
 def num_gpus() -> int:
-    """GPUs that training may use on this machine: those of CUDA_VISIBLE_DEVICES; a slice of a divided GPU (MIG) counts as one."""
+    """GPUs that training may use on this machine: those of CUDA_VISIBLE_DEVICES; a slice of a
+    divided GPU (MIG) counts as one.
+    """
     import torch  # takes a second
 
     return int(torch.cuda.device_count())
@@ -21,7 +25,8 @@ def num_gpus() -> int:
 def with_ranks(declaration: Declaration) -> Declaration:
     """The declaration with the number of processes that this machine gives, where none is declared.
 
-    The number goes into the run's record, from where `resume` and `reproduce` have it: in exact mode bits depend on it.
+    The number goes into the run's record, from where `resume` and `reproduce` have it: in exact
+    mode bits depend on it.
 
     Raises:
         ConfigError: more processes are declared than there are GPUs, or a GPU where there is none.
@@ -34,20 +39,29 @@ def with_ranks(declaration: Declaration) -> Declaration:
 
 
 def require_gpus(train: TrainConfig) -> int:
-    """The GPUs of this machine, of which each declared process can have one; 0 where training is on the CPU.
+    """The GPUs of this machine, of which each declared process can have one; 0 where training is on
+    the CPU.
 
     Raises:
         ConfigError: there are too few.
     """
     gpus = 0 if train.device == "cpu" else num_gpus()
     if train.device == "cuda" and not gpus:
-        raise ConfigError(f"train.device is cuda, but torch finds no GPU here{_visible()}; set train.device: cpu or auto")
+        raise ConfigError(
+            f"train.device is cuda, but torch finds no GPU here{_visible()}; set train.device: cpu"
+            " or auto"
+        )
     here = train.ranks // train.nodes
     if gpus and "ranks" in train.model_fields_set and here > gpus:
-        place = f"{train.ranks} on {train.nodes} machines, so {here} on this one" if train.nodes > 1 else f"{train.ranks}"
+        place = (
+            f"{train.ranks} on {train.nodes} machines, so {here} on this one"
+            if train.nodes > 1
+            else f"{train.ranks}"
+        )
         raise ConfigError(
-            f"train.ranks is {place}: each process needs a GPU of its own, and torch finds {gpus} here{_visible()}; "
-            f"leave train.ranks out (one process for each GPU), set train.ranks={gpus * train.nodes}, or train on the CPU with train.device=cpu"
+            f"train.ranks is {place}: each process needs a GPU of its own, and torch finds {gpus}"
+            f" here{_visible()}; leave train.ranks out (one process for each GPU), set"
+            f" train.ranks={gpus * train.nodes}, or train on the CPU with train.device=cpu"
         )
     return gpus
 
@@ -59,16 +73,25 @@ def require_same_ranks(run_dir: Path) -> None:
         ConfigError: the run has more processes than there are GPUs here.
     """
     result = run_dir / "result.json"
-    if not result.is_file() or TrainReport.model_validate_json(result.read_bytes()).status == "interrupted":
+    if (
+        not result.is_file()
+        or TrainReport.model_validate_json(result.read_bytes()).status == "interrupted"
+    ):
         require_gpus(started_declaration(run_dir).train)
 
 
 def _suitable(train: TrainConfig, gpus: int) -> int:
-    """One process for each GPU, as far as a batch has rows and an elastic run has shards for all; one for a CPU's cores.
+    """One process for each GPU, as far as a batch has rows and an elastic run has shards for all;
+    one for a CPU's cores.
 
-    On two cores one process with two threads takes 0.97 of the time of two processes (docs/benchmarks.md), and starts sooner.
+    On two cores one process with two threads takes 0.97 of the time of two processes
+    (docs/benchmarks.md), and starts sooner.
     """
-    fitting = (here * train.nodes for here in range(max(1, gpus), 0, -1) if train.can_have(here * train.nodes))
+    fitting = (
+        here * train.nodes
+        for here in range(max(1, gpus), 0, -1)
+        if train.can_have(here * train.nodes)
+    )
     return next(fitting, train.nodes)
 
 

@@ -1,7 +1,9 @@
-"""Runs whose process is gone and that still say `running`: their record, MLflow and Prefect hear that they were killed.
+"""Runs whose process is gone and that still say `running`: their record, MLflow and Prefect hear
+that they were killed.
 
-A process that ends in any orderly way tells all three itself (tasks/context.py). What is found here was killed: by
-`kill -9`, by the end of its machine, or by Prefect because it did not end within 30 s after a cancellation.
+A process that ends in any orderly way tells all three itself (tasks/context.py). What is found here
+was killed: by `kill -9`, by the end of its machine, or by Prefect because it did not end within 30
+s after a cancellation.
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from uuid import UUID
 from httpx import TransportError
 from mlflow import MlflowClient
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType, WorkPoolFilter, WorkPoolFilterName
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
 from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Cancelled, Crashed
@@ -33,7 +41,8 @@ def reconcile(uri: str, pool: str | None = None) -> None:
 
     Args:
         uri: of the tracking server whose runs are looked through besides those that have a record.
-        pool: work pool whose flow runs are all on this machine; those without a process are ended too. None: there may be other machines.
+        pool: work pool whose flow runs are all on this machine; those without a process are ended
+            too. None: there may be other machines.
     """
     end_orphans()
     _end_unrecorded(uri)
@@ -43,22 +52,34 @@ def reconcile(uri: str, pool: str | None = None) -> None:
 
 
 def end_orphans() -> bool:
-    """End the runs of this home that say they are at work and whose lock is free; cheap enough for every few seconds.
+    """End the runs of this home that say they are at work and whose lock is free; cheap enough for
+    every few seconds.
 
     Returns:
         Whether all could be ended; not where a server is away.
     """
-    orphans = {run_dir: record for run_dir, record in all_runs().items() if record.status == "running" and not is_held(run_dir)}
+    orphans = {
+        run_dir: record
+        for run_dir, record in all_runs().items()
+        if record.status == "running" and not is_held(run_dir)
+    }
     return all(_end(run_dir, record) for run_dir, record in orphans.items())
 
 
 def _end(run_dir: Path, record: StartedRun) -> bool:
-    """Tell MLflow, Prefect and the run's record, this last: where a server is away the run is found again the next time."""
+    """Tell MLflow, Prefect and the run's record, this last: where a server is away the run is found
+    again the next time.
+    """
     try:
         tracker = Tracker(tracking_address(run_dir, record), record.mlflow_run_id)
         with reached(tracker.uri, f"ending run {record.run_id}"):
             tracker.client.get_run(record.mlflow_run_id)
-        tracker.set_tags({"bulkhead.error": CAUSE, "mlflow.note.content": f"{CAUSE}\n\n{resume_hint(record, run_dir)}"})
+        tracker.set_tags(
+            {
+                "bulkhead.error": CAUSE,
+                "mlflow.note.content": f"{CAUSE}\n\n{resume_hint(record, run_dir)}",
+            }
+        )
         metrics = run_dir / "metrics.jsonl"
         if metrics.exists():
             tracker.forward_metrics(metrics)
@@ -75,30 +96,49 @@ def _end(run_dir: Path, record: StartedRun) -> bool:
 
 
 def _end_unrecorded(uri: str) -> None:
-    """Runs that MLflow shows as running and whose folder has no process: killed before their record was written, and folds."""
+    """Runs that MLflow shows as running and whose folder has no process: killed before their record
+    was written, and folds.
+    """
     with reached(uri, "looking for runs whose process is gone"):
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         experiments = [found.experiment_id for found in client.search_experiments()]
-        for run in client.search_runs(experiments, "attributes.status = 'RUNNING'") if experiments else []:
+        for run in (
+            client.search_runs(experiments, "attributes.status = 'RUNNING'") if experiments else []
+        ):
             folder = run.data.tags.get("bulkhead.run_dir")
-            if folder and Path(folder).is_relative_to(home()) and not any(is_held(path) for path in (Path(folder), *Path(folder).parents)):
+            if (
+                folder
+                and Path(folder).is_relative_to(home())
+                and not any(is_held(path) for path in (Path(folder), *Path(folder).parents))
+            ):
                 client.set_terminated(run.info.run_id, "KILLED")
 
 
 def _lost_flow_runs(client: SyncPrefectClient, pool: str) -> list[UUID]:
-    """Flow runs of a pool that Prefect shows at work and that no process of this machine has in its environment."""
+    """Flow runs of a pool that Prefect shows at work and that no process of this machine has in its
+    environment.
+    """
     states = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=AT_WORK)))
-    shown = client.read_flow_runs(flow_run_filter=states, work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])))
+    shown = client.read_flow_runs(
+        flow_run_filter=states,
+        work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])),
+    )
     living = flow_runs_with_a_process()
     return [found.id for found in shown if str(found.id) not in living]
 
 
 def flow_runs_with_a_process() -> set[str]:
-    """Ids of the flow runs that processes of this machine were started for, by Prefect's own variable."""
+    """Ids of the flow runs that processes of this machine were started for, by Prefect's own
+    variable.
+    """
     word, found = b"PREFECT__FLOW_RUN_ID=", set()
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            found |= {part[len(word) :].decode() for part in path.read_bytes().split(b"\0") if part.startswith(word)}
+            found |= {
+                part[len(word) :].decode()
+                for part in path.read_bytes().split(b"\0")
+                if part.startswith(word)
+            }
         except OSError:  # it ended meanwhile, or belongs to somebody else
             continue
     return found

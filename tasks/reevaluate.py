@@ -24,7 +24,12 @@ STATES = {"pass": "As good", "warn": "Warned", "unknown": "Unknown", "fail": "Wo
 KINDS = {"pass": "done", "warn": "warn", "fail": "fail", "unknown": "unknown"}
 
 
-@task(name="fetch champion", description="The version in use, its alias resolved once, with what its run recorded.", tags=["register"], cache_policy=NO_CACHE)
+@task(
+    name="fetch champion",
+    description="The version in use, its alias resolved once, with what its run recorded.",
+    tags=["register"],
+    cache_policy=NO_CACHE,
+)
 def fetch_champion(run: RunContext) -> Recorded:
     """The champion of the declared name.
 
@@ -39,15 +44,28 @@ def fetch_champion(run: RunContext) -> Recorded:
 
 @task(
     name="reevaluate champion",
-    description="Metrics with intervals on rows that the champion has not met; drift of features and predictions; calibration.",
+    description=(
+        "Metrics with intervals on rows that the champion has not met; drift of features and"
+        " predictions; calibration."
+    ),
     tags=["evaluate", "check"],
     cache_policy=NO_CACHE,
 )
-def reevaluate_champion(champion: Recorded, validated: ValidatedTable, split: SplitTables, run: RunContext) -> Reevaluation:
+def reevaluate_champion(
+    champion: Recorded, validated: ValidatedTable, split: SplitTables, run: RunContext
+) -> Reevaluation:
     """What it does on the new rows, beside what it did when it was registered."""
     with scratch_folder(run.run_dir, "rows") as scratch:
         known = champion.evidence.metrics
-        found = reevaluate(run.declaration, champion.model, known, champion.statistics, validated.spec, split, scratch)
+        found = reevaluate(
+            run.declaration,
+            champion.model,
+            known,
+            champion.statistics,
+            validated.spec,
+            split,
+            scratch,
+        )
     for result in found.checks.results:
         say(result.name[:14], result.summary, KINDS.get(result.verdict, "done"))
     return found
@@ -59,20 +77,36 @@ def reevaluate_champion(champion: Recorded, validated: ValidatedTable, split: Sp
     tags=["report"],
     cache_policy=NO_CACHE,
 )
-def report_reevaluation(found: Reevaluation, validated: ValidatedTable, run: RunContext) -> Reevaluation:
+def report_reevaluation(
+    found: Reevaluation, validated: ValidatedTable, run: RunContext
+) -> Reevaluation:
     """The record with the path of its report."""
     path = run.run_dir / "report.html"
     write_reevaluation(found, run.declaration, run.run_id, validated.spec.label, path)
     told = found.model_copy(update={"report": str(path)})
     run.tracker.log_artifact(path)
     run.tracker.log_record("reevaluation.json", told)
-    run.tracker.log_metrics({f"new/{name}": interval.value for name, interval in found.metrics.items()})
-    run.tracker.log_metrics({"new/rows": float(found.rows), "drift/columns": float(sum(map(has_drifted, found.features)))})
+    run.tracker.log_metrics(
+        {f"new/{name}": interval.value for name, interval in found.metrics.items()}
+    )
+    run.tracker.log_metrics(
+        {
+            "new/rows": float(found.rows),
+            "drift/columns": float(sum(map(has_drifted, found.features))),
+        }
+    )
     run.tracker.log_metrics({f"psi/{_key(d.column)}": d.psi for d in found.features})
     run.tracker.set_tags({"bulkhead.verdict": outcome(found), "mlflow.note.content": found.verdict})
-    rows = "\n".join(f"| {r.verdict} | {r.name} | {r.summary.replace('|', '/')} |" for r in found.checks.results)
-    markdown = f"# {found.verdict}\n\n| verdict | check | finding |\n|---|---|---|\n{rows}\n\nReport: {path}\n"
-    create_markdown_artifact(key="reevaluation", markdown=markdown, description=f"{found.uri}: {found.rows:,} new rows")
+    rows = "\n".join(
+        f"| {r.verdict} | {r.name} | {r.summary.replace('|', '/')} |" for r in found.checks.results
+    )
+    markdown = (
+        f"# {found.verdict}\n\n| verdict | check | finding |\n|---|---|---|\n{rows}\n\nReport:"
+        f" {path}\n"
+    )
+    create_markdown_artifact(
+        key="reevaluation", markdown=markdown, description=f"{found.uri}: {found.rows:,} new rows"
+    )
     say("report", str(path))
     return told
 
@@ -89,9 +123,15 @@ def require_good(found: Reevaluation) -> None:
         RegistryError: with the first that did.
     """
     if outcome(found) == "fail":
-        raise RegistryError(f"{found.uri} does not do any more what it did: {found.verdict}; report: {found.report}")
+        raise RegistryError(
+            f"{found.uri} does not do any more what it did: {found.verdict}; report: {found.report}"
+        )
 
 
 def end_reevaluation(found: Reevaluation) -> Reevaluation:
-    """The state in which the flow ends, named after the worst verdict; whoever calls the flow gets the record."""
-    return cast(Reevaluation, Completed(name=STATES[found.outcome], message=found.verdict, data=found))
+    """The state in which the flow ends, named after the worst verdict; whoever calls the flow gets
+    the record.
+    """
+    return cast(
+        Reevaluation, Completed(name=STATES[found.outcome], message=found.verdict, data=found)
+    )

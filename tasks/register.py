@@ -35,35 +35,73 @@ from training.registry import load_champion, register
     tags=["register"],
     cache_policy=NO_CACHE,
 )
-def export(spec: RunSpec, trained: TrainReport, prepared: Prepared, run: RunContext) -> ExportedModel:
+def export(
+    spec: RunSpec, trained: TrainReport, prepared: Prepared, run: RunContext
+) -> ExportedModel:
     """`program.pt2` and `spec.json` in the run directory."""
-    exported = export_model(spec, trained.best_checkpoint.file, run.run_dir / "model", prepared.split.val)
-    say("export", f"{exported.program.num_bytes / 1e6:.1f} MB, equal to the network to {exported.parity:.1g}, sha256 {exported.program.sha256[:12]}")
+    exported = export_model(
+        spec, trained.best_checkpoint.file, run.run_dir / "model", prepared.split.val
+    )
+    say(
+        "export",
+        f"{exported.program.num_bytes / 1e6:.1f} MB, equal to the network to {exported.parity:.1g},"
+        f" sha256 {exported.program.sha256[:12]}",
+    )
     return exported
 
 
 @task(
     name="judge challenger",
-    description="Thresholds, checks, skill, and the champion on the same rows that neither has learned from.",
+    description=(
+        "Thresholds, checks, skill, and the champion on the same rows that neither has learned"
+        " from."
+    ),
     tags=["register", "check"],
     cache_policy=NO_CACHE,
     retries=2,
     retry_delay_seconds=5,
-    retry_condition_fn=lambda _task, _run, state: isinstance(state.result(raise_on_failure=False), OSError),
+    retry_condition_fn=lambda _task, _run, state: isinstance(
+        state.result(raise_on_failure=False), OSError
+    ),
 )
 def judge_challenger(
-    spec: RunSpec, prepared: Prepared, preflight: PreflightReport, evaluated: EvaluationReport, exported: ExportedModel, run: RunContext
+    spec: RunSpec,
+    prepared: Prepared,
+    preflight: PreflightReport,
+    evaluated: EvaluationReport,
+    exported: ExportedModel,
+    run: RunContext,
 ) -> GateReport:
     """The gate's verdict with one row for each condition."""
     await_servers(run)
     champion = load_champion(spec.name, run.tracker.uri)
-    comparison = challenge(run.declaration, spec, prepared.split.test, evaluated, exported.program.sha256, champion) if champion else None
-    gate = judge(run.declaration, evaluated, (*prepared.checks.results, *preflight.checks.results), comparison)
-    say("gate", gate.verdict, "done" if gate.passed else "cached" if gate.verdict.startswith(UNCHANGED) else "warn")
+    comparison = (
+        challenge(
+            run.declaration, spec, prepared.split.test, evaluated, exported.program.sha256, champion
+        )
+        if champion
+        else None
+    )
+    gate = judge(
+        run.declaration,
+        evaluated,
+        (*prepared.checks.results, *preflight.checks.results),
+        comparison,
+    )
+    say(
+        "gate",
+        gate.verdict,
+        "done" if gate.passed else "cached" if gate.verdict.startswith(UNCHANGED) else "warn",
+    )
     return gate
 
 
-@task(name="collect evidence", description="Digests, verdicts, figures and versions in one file.", tags=["track"], cache_policy=NO_CACHE)
+@task(
+    name="collect evidence",
+    description="Digests, verdicts, figures and versions in one file.",
+    tags=["track"],
+    cache_policy=NO_CACHE,
+)
 def collect_evidence(
     run: RunContext,
     prepared: Prepared,
@@ -74,13 +112,31 @@ def collect_evidence(
     gate: GateReport,
 ) -> Evidence:
     """`evidence.json`, in the run directory and in MLflow."""
-    evidence = build_evidence(run.run_id, run.declaration, prepared, preflight, trained, exported, evaluated, gate, run.provenance)
+    evidence = build_evidence(
+        run.run_id,
+        run.declaration,
+        prepared,
+        preflight,
+        trained,
+        exported,
+        evaluated,
+        gate,
+        run.provenance,
+    )
     path = run.run_dir / "evidence.json"
     write_atomic(path, evidence.model_dump_json(indent=1))
     run.tracker.log_artifact(path)
     run.tracker.log_record("evaluation/test.json", evaluated)
-    run.tracker.log_metrics({f"test/{name}": interval.value for name, interval in evaluated.metrics.items()})
-    run.tracker.log_metrics({f"baseline/{kind}/{name}": value for kind, found in evaluated.baselines.items() for name, value in found.items()})
+    run.tracker.log_metrics(
+        {f"test/{name}": interval.value for name, interval in evaluated.metrics.items()}
+    )
+    run.tracker.log_metrics(
+        {
+            f"baseline/{kind}/{name}": value
+            for kind, found in evaluated.baselines.items()
+            for name, value in found.items()
+        }
+    )
     return evidence
 
 
@@ -90,13 +146,30 @@ def collect_evidence(
     tags=["register"],
     cache_policy=NO_CACHE,
 )
-def register_model(spec: RunSpec, prepared: Prepared, exported: ExportedModel, evidence: Evidence, gate: GateReport, run: RunContext) -> Registered:
+def register_model(
+    spec: RunSpec,
+    prepared: Prepared,
+    exported: ExportedModel,
+    evidence: Evidence,
+    gate: GateReport,
+    run: RunContext,
+) -> Registered:
     """What the registry holds after the run."""
     if not run.declaration.register_.enabled or not gate.passed:
         why = gate.verdict if run.declaration.register_.enabled else "register.enabled is false"
-        return Registered(registered=False, name=spec.name, version=None, uri=None, alias=None, verdict=why)
+        return Registered(
+            registered=False, name=spec.name, version=None, uri=None, alias=None, verdict=why
+        )
     keys = trained_keys([prepared.split.train, prepared.split.val])
     manifest: dict[str, Any] = split_manifest(prepared)
-    registered = register(exported, spec, evidence, run.tracker, trained_on=keys, tested_on=evaluated_keys(prepared.split.test), split_manifest=manifest)
+    registered = register(
+        exported,
+        spec,
+        evidence,
+        run.tracker,
+        trained_on=keys,
+        tested_on=evaluated_keys(prepared.split.test),
+        split_manifest=manifest,
+    )
     say("register", str(registered.uri))
     return registered

@@ -21,11 +21,25 @@ def replay_step(run: str, step: int | None) -> ReplayReport:
 
 def lines(report: ReplayReport) -> list[str]:
     """The outcome for a person."""
-    shown = [f"step {report.step} {'is not finite again' if report.reproduced else 'came out finite'}, from {report.checkpoint}, on {report.device}"]
+    shown = [
+        f"step {report.step} {'is not finite again' if report.reproduced else 'came out finite'},"
+        f" from {report.checkpoint}, on {report.device}"
+    ]
     shown += [f"  {report.message}"]
     for rank in report.ranks:
-        same = "the recorded losses to the bit" if rank.same_losses else "other losses than recorded"
-        shown.append(f"  rank {rank.rank}: {'finite' if rank.finite else 'NOT FINITE'}, loss {rank.loss}, gradient norm {rank.grad_norm}, {same}")
+        same = (
+            "the recorded losses to the bit" if rank.same_losses else "other losses than recorded"
+        )
+        shown.append(
+            f"  rank {rank.rank}: {'finite' if rank.finite else 'NOT FINITE'}, loss {rank.loss},"
+            f" gradient norm {rank.grad_norm}, {same}"
+        )
         if rank.largest_activations:
-            shown.append("    largest outputs: " + ", ".join(f"{name or 'network'} {value:.3g}" for name, value in rank.largest_activations.items()))
+            shown.append(
+                "    largest outputs: "
+                + ", ".join(
+                    f"{name or 'network'} {value:.3g}"
+                    for name, value in rank.largest_activations.items()
+                )
+            )
     return shown + [f"  → {way}" for way in report.advice]

@@ -10,7 +10,16 @@ from prefect.cache_policies import NO_CACHE
 
 from schemas.digest import write_atomic
 from schemas.load import given_paths
-from schemas.records import EvaluationReport, GateReport, Interval, NewRows, PreflightReport, Prepared, Registered, TrainReport
+from schemas.records import (
+    EvaluationReport,
+    GateReport,
+    Interval,
+    NewRows,
+    PreflightReport,
+    Prepared,
+    Registered,
+    TrainReport,
+)
 from tasks.context import RunContext
 from tasks.live import publish
 from tasks.say import say
@@ -20,7 +29,12 @@ from training.report import ReportInputs, write_report
 CHECKLIST = "checklist.json"
 
 
-@task(name="write report", description="One HTML file with pictures; also in MLflow, with a summary in Prefect.", tags=["report"], cache_policy=NO_CACHE)
+@task(
+    name="write report",
+    description="One HTML file with pictures; also in MLflow, with a summary in Prefect.",
+    tags=["report"],
+    cache_policy=NO_CACHE,
+)
 def report_run(
     run: RunContext,
     prepared: Prepared,
@@ -32,7 +46,9 @@ def report_run(
     new_rows: NewRows | None = None,
 ) -> Path:
     """Path of `report.html` in the run directory; `checklist.json` stands beside it."""
-    checklist = build_checklist(run.run_dir, run.declaration, prepared, preflight, trained, evaluated)
+    checklist = build_checklist(
+        run.run_dir, run.declaration, prepared, preflight, trained, evaluated
+    )
     write_atomic(run.run_dir / CHECKLIST, checklist.model_dump_json(indent=1))
     run.tracker.log_artifact(run.run_dir / CHECKLIST)
     inputs = ReportInputs(
@@ -55,22 +71,53 @@ def report_run(
     write_report(inputs, path)
     run.tracker.log_artifact(path)
     summary = summary_markdown(run, evaluated, registered, path)
-    run.tracker.set_tags({"mlflow.note.content": summary})  # the description that MLflow shows on top of the run
-    publish(create_markdown_artifact, key="summary", markdown=summary, description=f"{run.declaration.name}: outcome")
-    publish(create_link_artifact, key="report", link=f"{run.mlflow_url}/artifacts/report.html", link_text="Report", description=f"Also at {path}")
+    run.tracker.set_tags(
+        {"mlflow.note.content": summary}
+    )  # the description that MLflow shows on top of the run
+    publish(
+        create_markdown_artifact,
+        key="summary",
+        markdown=summary,
+        description=f"{run.declaration.name}: outcome",
+    )
+    publish(
+        create_link_artifact,
+        key="report",
+        link=f"{run.mlflow_url}/artifacts/report.html",
+        link_text="Report",
+        description=f"Also at {path}",
+    )
     say("report", str(path))
     return path
 
 
-def summary_markdown(run: RunContext, evaluated: EvaluationReport, registered: Registered, path: Path) -> str:
+def summary_markdown(
+    run: RunContext, evaluated: EvaluationReport, registered: Registered, path: Path
+) -> str:
     """The outcome as Prefect shows it."""
-    rows = "\n".join(f"| {name} | {_cell(value)} | {_cell(value, bounds=True)} |" for name, value in evaluated.metrics.items())
-    model = f"registered as `{registered.uri}` (version {registered.version})" if registered.registered else f"not registered: {registered.verdict}"
-    links = "\n".join(f"* {name}: {address}" for name, address in (run.links | {"Report": str(path)}).items())
-    return f"# {run.declaration.name}\n\n{evaluated.verdict}\n\nModel {model}\n\n| test metric | value | interval |\n|---|---|---|\n{rows}\n\n{links}\n"
+    rows = "\n".join(
+        f"| {name} | {_cell(value)} | {_cell(value, bounds=True)} |"
+        for name, value in evaluated.metrics.items()
+    )
+    model = (
+        f"registered as `{registered.uri}` (version {registered.version})"
+        if registered.registered
+        else f"not registered: {registered.verdict}"
+    )
+    links = "\n".join(
+        f"* {name}: {address}" for name, address in (run.links | {"Report": str(path)}).items()
+    )
+    return (
+        f"# {run.declaration.name}\n\n{evaluated.verdict}\n\nModel {model}\n\n| test metric | value"
+        f" | interval |\n|---|---|---|\n{rows}\n\n{links}\n"
+    )
 
 
 def _cell(interval: Interval, bounds: bool = False) -> str:
     if not bounds:
         return "–" if interval.value is None else f"{interval.value:.4f}"
-    return "–" if interval.low is None or interval.high is None else f"{interval.low:.4f} to {interval.high:.4f}"
+    return (
+        "–"
+        if interval.low is None or interval.high is None
+        else f"{interval.low:.4f} to {interval.high:.4f}"
+    )

@@ -1,4 +1,6 @@
-"""Make a registered version again from its recorded commit, declaration and data, in a home of its own."""
+"""Make a registered version again from its recorded commit, declaration and data, in a home of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,21 @@ GRACE_SECONDS = 30.0
 
 
 @task(
-    name="read origin", description="Evidence, declaration, commit and uncommitted changes of a registered version.", tags=["register"], cache_policy=NO_CACHE
+    name="read origin",
+    description="Evidence, declaration, commit and uncommitted changes of a registered version.",
+    tags=["register"],
+    cache_policy=NO_CACHE,
 )
 def read_origin(model_uri: str) -> Origin:
     """What the version was made of."""
     require_registered(model_uri)
     origin = reproduce.read_origin(model_uri, default_tracking_uri(None))
-    say("origin", f"{origin.uri}: commit {origin.commit[:12]}{' with uncommitted changes' if origin.diff else ''}, run {origin.evidence.run_id}")
+    say(
+        "origin",
+        f"{origin.uri}: commit"
+        f" {origin.commit[:12]}{' with uncommitted changes' if origin.diff else ''}, run"
+        f" {origin.evidence.run_id}",
+    )
     return origin
 
 
@@ -63,12 +73,22 @@ def compare_origin(origin: Origin) -> Reproduction:
         steps.append(Step(name=reproduce.SOURCE, recorded=origin.evidence.source_sha256))
     for step in steps:
         _shown(step)
-    return Reproduction(uri=origin.uri, commit=origin.commit, diff_applied=False, steps=(*steps, *reproduce.later_steps(origin, None)), notes=notes, reason=why)
+    return Reproduction(
+        uri=origin.uri,
+        commit=origin.commit,
+        diff_applied=False,
+        steps=(*steps, *reproduce.later_steps(origin, None)),
+        notes=notes,
+        reason=why,
+    )
 
 
 @task(
     name="retrain",
-    description="The recorded commit's own code, run to its end in a temporary home: nothing is tracked or registered in yours.",
+    description=(
+        "The recorded commit's own code, run to its end in a temporary home: nothing is tracked or"
+        " registered in yours."
+    ),
     tags=["train"],
     cache_policy=NO_CACHE,
 )
@@ -76,19 +96,26 @@ def retrain(origin: Origin, before: Reproduction, apply_diff: bool) -> Reproduct
     """The version made again, and the first step that differs.
 
     Raises:
-        RegistryError: the commit is none of this repository, or uncommitted changes were not allowed to be run.
+        RegistryError: the commit is none of this repository, or uncommitted changes were not
+            allowed to be run.
         TrainingError: the recorded code did not come to its end.
     """
     if origin.diff and not apply_diff:
         raise RegistryError(
-            f"{origin.uri} was made with uncommitted changes ({origin.diff.count(chr(10))} lines): read dirty.diff of MLflow run {origin.run_id}, then allow them "
-            "to be run with --apply-diff"
+            f"{origin.uri} was made with uncommitted changes ({origin.diff.count(chr(10))} lines):"
+            f" read dirty.diff of MLflow run {origin.run_id}, then allow them to be run with"
+            " --apply-diff"
         )
     if origin.declaration.train.nodes > 1:
-        raise RegistryError(f"{origin.uri} was trained on {origin.declaration.train.nodes} machines; it is made again on one only where it was made on one")
+        raise RegistryError(
+            f"{origin.uri} was trained on {origin.declaration.train.nodes} machines; it is made"
+            " again on one only where it was made on one"
+        )
     started = time.monotonic()
     with scratch_folder(home(), "reproduce") as place:
-        missing = reproduce.copy_ledgers(origin, home() / "ledgers" / origin.name, place / "home" / "ledgers" / origin.name)
+        missing = reproduce.copy_ledgers(
+            origin, home() / "ledgers" / origin.name, place / "home" / "ledgers" / origin.name
+        )
         with checked_out(ROOT, origin.commit, origin.diff, place / "code"):
             evidence = _run(origin, place)
     steps = (*before.steps[:2], *reproduce.later_steps(origin, evidence))
@@ -98,7 +125,13 @@ def retrain(origin: Origin, before: Reproduction, apply_diff: bool) -> Reproduct
     first = next((step for step in steps if step.differs), None)
     why = reproduce.reason(origin, first, notes) if first else ""
     return before.model_copy(
-        update={"steps": steps, "notes": notes, "reason": why, "diff_applied": bool(origin.diff), "seconds": round(time.monotonic() - started, 1)}
+        update={
+            "steps": steps,
+            "notes": notes,
+            "reason": why,
+            "diff_applied": bool(origin.diff),
+            "seconds": round(time.monotonic() - started, 1),
+        }
     )
 
 
@@ -106,25 +139,52 @@ def _run(origin: Origin, place: Path) -> dict[str, Any]:
     """`evidence.json` of a run of the checked-out code."""
     config, store = place / "config.yaml", place / "home" / "mlflow.db"
     config.write_text(origin.config, encoding="utf-8")
-    command = [sys.executable, "-m", "flows.cli", "run", str(config), f"tracking.uri=sqlite:///{store}", "register.enabled=false", "--json"]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
+    command = [
+        sys.executable,
+        "-m",
+        "flows.cli",
+        "run",
+        str(config),
+        f"tracking.uri=sqlite:///{store}",
+        "register.enabled=false",
+        "--json",
+    ]
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PREFECT_", "MLFLOW_"))
+    }
     path = os.pathsep.join(filter(None, [str(place / "code"), os.environ.get("PYTHONPATH")]))
-    environment = kept | {"BULKHEAD_HOME": str(place / "home"), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = kept | {
+        "BULKHEAD_HOME": str(place / "home"),
+        "PYTHONPATH": path,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     with _process(command, environment, place / "code") as process:
         answer = process.communicate()[0]
     if process.returncode != 0:
-        raise TrainingError(f"the code of commit {origin.commit[:12]} did not make {origin.uri} again: exit code {process.returncode}, its own words are above")
+        raise TrainingError(
+            f"the code of commit {origin.commit[:12]} did not make {origin.uri} again: exit code"
+            f" {process.returncode}, its own words are above"
+        )
     evidence = reproduce.read_evidence(Path(json.loads(answer)["run_dir"]))
     ran = (evidence["provenance"].get("git") or {}).get("sha")
     if ran != origin.commit:
-        raise RegistryError(f"other code was run: commit {ran}, not {origin.commit}; is another copy of the project before it on the path?")
+        raise RegistryError(
+            f"other code was run: commit {ran}, not {origin.commit}; is another copy of the project"
+            " before it on the path?"
+        )
     return evidence
 
 
 @contextmanager
-def _process(command: list[str], environment: dict[str, str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _process(
+    command: list[str], environment: dict[str, str], folder: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     """A program that does not outlive the block; what it says goes where ours goes."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment, cwd=folder)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment, cwd=folder
+    )
     try:
         yield process
     finally:
@@ -141,7 +201,11 @@ def _shown(step: Step) -> None:
     if step.found is not None:
         say(
             step.name[:14],
-            f"{step.recorded[:12]}, now {step.found[:12]}" if step.differs else f"{step.recorded[:12]} again",
+            (
+                f"{step.recorded[:12]}, now {step.found[:12]}"
+                if step.differs
+                else f"{step.recorded[:12]} again"
+            ),
             "fail" if step.differs else "done",
         )
 
@@ -152,9 +216,17 @@ def tell(found: Reproduction, stop: bool) -> Reproduction:
     Raises:
         RegistryError: something differs, and `stop` is set.
     """
-    rows = "\n".join(f"| {s.name} | `{s.recorded[:12]}` | {f'`{s.found[:12]}`' if s.found else '–'} | {'differs' if s.differs else ''} |" for s in found.steps)
+    rows = "\n".join(
+        f"| {s.name} | `{s.recorded[:12]}` | {f'`{s.found[:12]}`' if s.found else '–'} |"
+        f" {'differs' if s.differs else ''} |"
+        for s in found.steps
+    )
     verdict = f"{found.uri} was made again, bit by bit" if found.identical else told(found)
-    create_markdown_artifact(key="reproduction", markdown=f"# {verdict}\n\n| step | then | now | |\n|---|---|---|---|\n{rows}\n", description=found.uri)
+    create_markdown_artifact(
+        key="reproduction",
+        markdown=f"# {verdict}\n\n| step | then | now | |\n|---|---|---|---|\n{rows}\n",
+        description=found.uri,
+    )
     say("reproduce", verdict, "done" if found.identical else "fail")
     if stop and not found.identical:
         raise RegistryError(verdict)
@@ -164,4 +236,7 @@ def tell(found: Reproduction, stop: bool) -> Reproduction:
 def told(found: Reproduction) -> str:
     """The first step that differs, and why."""
     first = found.first_difference
-    return f"{found.uri} is not reproduced: the {first.name if first else 'run'} differs first; {found.reason}"
+    return (
+        f"{found.uri} is not reproduced: the {first.name if first else 'run'} differs first;"
+        f" {found.reason}"
+    )

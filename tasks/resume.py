@@ -9,7 +9,16 @@ from pydantic import AfterValidator
 
 from schemas.errors import ResumeError
 from schemas.parameters import shown
-from training.started import RESUMED, StartedRun, find, newest_step, read, require_free, resumable, started_declaration
+from training.started import (
+    RESUMED,
+    StartedRun,
+    find,
+    newest_step,
+    read,
+    require_free,
+    resumable,
+    started_declaration,
+)
 
 HOW = {"running": "killed", "killed": "stopped", "failed": "failed"}
 
@@ -21,7 +30,12 @@ def _started(run: str) -> str:
 
 StartedRunName = Annotated[
     str,
-    shown("Run", "Directory of a run, its id (20261121-101500-3f2a0c), or the id of its MLflow run; `bulkhead resume` lists them.", min_length=1),
+    shown(
+        "Run",
+        "Directory of a run, its id (20261121-101500-3f2a0c), or the id of its MLflow run;"
+        " `bulkhead resume` lists them.",
+        min_length=1,
+    ),
     AfterValidator(_started),
 ]
 
@@ -56,7 +70,8 @@ def unfinished_runs() -> list[Unfinished]:
 
 
 def unfinished(run: str) -> Unfinished | None:
-    """The run that a directory, a run id or an MLflow run id names; None, and a line that says so, where it is finished.
+    """The run that a directory, a run id or an MLflow run id names; None, and a line that says so,
+    where it is finished.
 
     Raises:
         ResumeError: there is no such run, it is still going, or it left nothing to go on from.
@@ -66,10 +81,16 @@ def unfinished(run: str) -> Unfinished | None:
     run_dir = find(run)
     found = Unfinished(run_dir, read(run_dir))
     if found.started.status == "finished":
-        say("resume", f"{found.started.run_id} is finished: nothing to do; its files lie in {run_dir}")
+        say(
+            "resume",
+            f"{found.started.run_id} is finished: nothing to do; its files lie in {run_dir}",
+        )
         return None
     if found.kind not in RESUMED:
-        raise ResumeError(f"{run_dir}: a run of the flow {found.kind} is not gone on with; start it anew, what was prepared is reused")
+        raise ResumeError(
+            f"{run_dir}: a run of the flow {found.kind} is not gone on with; start it anew, what"
+            " was prepared is reused"
+        )
     require_free(run_dir)
     started_declaration(run_dir)
     return found

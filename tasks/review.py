@@ -39,10 +39,23 @@ class Ran(NamedTuple):
 
     def told(self) -> str:
         """In a line, and another one for what the watch could not look at."""
-        ended = f"ended with {self.error}" if self.error else "came to its end" if self.complete else "was ended when its time was up"
-        made = f"{self.steps} optimizer steps" + (f", {self.backwards} backward passes" if self.backwards and not self.steps else "")
+        ended = (
+            f"ended with {self.error}"
+            if self.error
+            else "came to its end"
+            if self.complete
+            else "was ended when its time was up"
+        )
+        made = f"{self.steps} optimizer steps" + (
+            f", {self.backwards} backward passes" if self.backwards and not self.steps else ""
+        )
         line = f"{'✗' if self.error else '✓'} ran for {self.seconds:.0f} s: {made}, {ended}"
-        return line + (f"\n⚠ not looked at, because the watch itself failed there: {first_few(list(self.unseen))}" if self.unseen else "")
+        return line + (
+            "\n⚠ not looked at, because the watch itself failed there:"
+            f" {first_few(list(self.unseen))}"
+            if self.unseen
+            else ""
+        )
 
 
 class Reviewed(NamedTuple):
@@ -54,14 +67,24 @@ class Reviewed(NamedTuple):
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found, but for what is allowed and comments about removed rules, and no run failed."""
-        return all(f.allowed or f.rule == ALLOWS_RETIRED for f in self.findings) and not (self.ran and self.ran.error)
+        """Whether nothing was found, but for what is allowed and comments about removed rules, and
+        no run failed.
+        """
+        return all(f.allowed or f.rule == ALLOWS_RETIRED for f in self.findings) and not (
+            self.ran and self.ran.error
+        )
 
     def render(self, form: Form) -> str:
         """As text for a person, JSON for a script, or SARIF for a code host."""
         if form == "text":
-            return "\n".join([as_text(self.findings, self.files), *([self.ran.told()] if self.ran else [])])
-        tree = as_json(self.findings, self.files) if form == "json" else as_sarif(self.findings, metadata.version("bulkhead"))
+            return "\n".join(
+                [as_text(self.findings, self.files), *([self.ran.told()] if self.ran else [])]
+            )
+        tree = (
+            as_json(self.findings, self.files)
+            if form == "json"
+            else as_sarif(self.findings, metadata.version("bulkhead"))
+        )
         if self.ran and form == "json":
             tree["run"] = self.ran._asdict()
         return json.dumps(tree, indent=2, ensure_ascii=False)
@@ -76,58 +99,112 @@ def review_paths(paths: Sequence[Path], rules: Sequence[Rule]) -> Reviewed:
     _require_existing(paths)
     files = python_files(paths)
     if not files:
-        raise ConfigError(f"{', '.join(map(str, paths)) or 'no path given'}: no Python file or notebook; give files or folders, or --diff")
+        raise ConfigError(
+            f"{', '.join(map(str, paths)) or 'no path given'}: no Python file or notebook; give"
+            " files or folders, or --diff"
+        )
     return Reviewed(review_files(files, rules), len(files))
 
 
-def review_run(program: Path, arguments: Sequence[str], seconds: float, ranks: int | None, rules: Sequence[Rule], strict: Callable[[str], bool]) -> Reviewed:
-    """Run a program under watch in a process of its own, and add what was seen to what reading its files finds.
+def review_run(
+    program: Path,
+    arguments: Sequence[str],
+    seconds: float,
+    ranks: int | None,
+    rules: Sequence[Rule],
+    strict: Callable[[str], bool],
+) -> Reviewed:
+    """Run a program under watch in a process of its own, and add what was seen to what reading its
+    files finds.
 
     Args:
         program: a Python file; what it prints goes to standard error.
         arguments: of its command line.
         seconds: after which it is ended at its next optimizer step.
-        ranks: processes of it, in one group; None for two where it makes a group that works on a CPU, else one.
+        ranks: processes of it, in one group; None for two where it makes a group that works on a
+            CPU, else one.
         rules: that read the code.
         strict: which rules are told of what was seen.
 
     Raises:
-        ConfigError: it is no Python file, makes no group for several ranks, or ended without an error before anything of a training was seen.
+        ConfigError: it is no Python file, makes no group for several ranks, or ended without an
+            error before anything of a training was seen.
     """
     if not program.exists():
-        raise ConfigError(f"{program} does not exist (looked for in {Path.cwd()}); --run takes one Python file, the program that trains")
+        raise ConfigError(
+            f"{program} does not exist (looked for in {Path.cwd()}); --run takes one Python file,"
+            " the program that trains"
+        )
     if program.suffix != ".py" or not program.is_file():
         raise ConfigError(f"{program}: --run takes one Python file, the program that trains")
     text = program.read_text(encoding="utf-8", errors="replace")
     if ranks is None:
-        ranks = 2 if "init_process_group(" in text and "gloo" in text and not starts_ranks(text) else 1
+        ranks = (
+            2 if "init_process_group(" in text and "gloo" in text and not starts_ranks(text) else 1
+        )
     if ranks > 1 and "init_process_group" not in text:
-        raise ConfigError(f"{program} makes no process group (torch.distributed.init_process_group); run it without --ranks")
+        raise ConfigError(
+            f"{program} makes no process group (torch.distributed.init_process_group); run it"
+            " without --ranks"
+        )
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         told = run_watched(program, list(arguments), seconds, ranks, Path(folder))
-    ran = Ran(told["steps"], told["complete"], told["error"], time.monotonic() - started, tuple(told["failures"]), told["backwards"])
+    ran = Ran(
+        told["steps"],
+        told["complete"],
+        told["error"],
+        time.monotonic() - started,
+        tuple(told["failures"]),
+        told["backwards"],
+    )
     if not ran.steps and not ran.backwards and not ran.error:
         raise ConfigError(
-            f"{program} ended without a backward pass or an optimizer step of this process, so that nothing was seen; give --args what makes it train"
+            f"{program} ended without a backward pass or an optimizer step of this process, so that"
+            " nothing was seen; give --args what makes it train"
         )
     seen = defaultdict(list)
     for found in told["found"]:
-        if found["rule"] == "BH803" and Path(found["path"]).resolve() == program.resolve() and taken_in_parts(text, found["line"]):
+        if (
+            found["rule"] == "BH803"
+            and Path(found["path"]).resolve() == program.resolve()
+            and taken_in_parts(text, found["line"])
+        ):
             continue  # rows of both sides are scored at once, and each side by itself
         if found["rule"] in KNOWN and strict(found["rule"]):
             line, message = found["line"], f"seen while it ran: {found['message']}"
             severity = KNOWN[found["rule"]].severity
-            seen[Path(found["path"]).resolve()].append(Finding(found["rule"], _relative(found["path"]), line, 1, line, 1, message, severity, (line, line)))
-    if told["even_windows"]:  # what reading cannot know: the number of batches was a multiple of the window
+            seen[Path(found["path"]).resolve()].append(
+                Finding(
+                    found["rule"],
+                    _relative(found["path"]),
+                    line,
+                    1,
+                    line,
+                    1,
+                    message,
+                    severity,
+                    (line, line),
+                )
+            )
+    if told[
+        "even_windows"
+    ]:  # what reading cannot know: the number of batches was a multiple of the window
         rules = [r for r in rules if r.id != "BH122"]
-    files = {program.resolve(): str(program)} | {path: _relative(str(path)) for path in seen if path != program.resolve()}
-    findings = [f for path, name in files.items() for f in review_file(path, rules, name, [replace(s, path=name) for s in seen[path]])]
+    files = {program.resolve(): str(program)} | {
+        path: _relative(str(path)) for path in seen if path != program.resolve()
+    }
+    findings = [
+        f
+        for path, name in files.items()
+        for f in review_file(path, rules, name, [replace(s, path=name) for s in seen[path]])
+    ]
     return Reviewed(findings, len(files), ran)
 
 
 def review_changes(revision: str, paths: Sequence[Path], rules: Sequence[Rule]) -> Reviewed:
-    """The findings that stand on lines of the working tree that differ from a revision, or in a region from which lines were taken out.
+    """The findings that stand on lines of the working tree that differ from a revision, or in a
+    region from which lines were taken out.
 
     Args:
         revision: as git names it.
@@ -135,25 +212,34 @@ def review_changes(revision: str, paths: Sequence[Path], rules: Sequence[Rule]) 
         rules: the rules that run.
 
     Raises:
-        ConfigError: a path does not exist, there is no repository, or git does not know the revision.
+        ConfigError: a path does not exist, there is no repository, or git does not know the
+            revision.
     """
     _require_existing(paths)
     changes = changed_files(revision, next((p if p.is_dir() else p.parent for p in paths), Path()))
     wanted = [p.resolve() for p in paths]
-    files = [p for p in sorted(changes) if p.exists() and (not wanted or any(p.resolve().is_relative_to(w) for w in wanted))]
+    files = [
+        p
+        for p in sorted(changes)
+        if p.exists() and (not wanted or any(p.resolve().is_relative_to(w) for w in wanted))
+    ]
     found = [f for f in review_files(files, rules) if changes[Path(f.path)].touch(f)]
     return Reviewed([replace(f, path=_relative(f.path)) for f in found], len(files))
 
 
 def revision_and_paths(given: Sequence[Path]) -> tuple[str, list[Path]]:
-    """What `--diff` compares with, HEAD unless an argument that is no path names another, and the paths.
+    """What `--diff` compares with, HEAD unless an argument that is no path names another, and the
+    paths.
 
     Raises:
         ConfigError: an argument is neither a path nor a revision.
     """
     others = [p for p in given if not p.exists()]
     if others and (len(others) > 1 or not is_revision(str(others[0]), Path())):
-        raise ConfigError(f"{others[-1]} is neither a path nor a revision that git knows here; give --diff [REV] [PATH]…")
+        raise ConfigError(
+            f"{others[-1]} is neither a path nor a revision that git knows here; give --diff [REV]"
+            " [PATH]…"
+        )
     return str(others[0]) if others else "HEAD", [p for p in given if p.exists()]
 
 
@@ -170,7 +256,11 @@ def _relative(path: str) -> str:
 
 def trains(path: Path) -> bool:
     """Whether a file looks like a program that trains."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.suffix == ".py" and path.is_file() else ""
+    text = (
+        path.read_text(encoding="utf-8", errors="replace")
+        if path.suffix == ".py" and path.is_file()
+        else ""
+    )
     return ".backward(" in text and ".step(" in text and "import torch" in text
 
 
@@ -184,13 +274,18 @@ def choose(select: Sequence[str], ignore: Sequence[str], strict: bool) -> tuple[
         if given in RETIRED:
             raise ConfigError(f"{given}: this rule was removed; leave it out")
         if not any(id.startswith(given) for id in KNOWN):
-            raise ConfigError(f"{given}: no such rule; give an id such as BH101, or the beginning of several, such as BH1 (--explain all lists them)")
+            raise ConfigError(
+                f"{given}: no such rule; give an id such as BH101, or the beginning of several,"
+                " such as BH1 (--explain all lists them)"
+            )
     return chosen_rules(select, ignore, strict)
 
 
 def chooses(select: Sequence[str], ignore: Sequence[str]) -> Callable[[str], bool]:
     """Whether a rule, by its id, is told of what was seen while a program ran."""
-    return lambda id: (not select or id.startswith(tuple(select))) and not id.startswith(tuple(ignore) or ("-",))
+    return lambda id: (
+        (not select or id.startswith(tuple(select))) and not id.startswith(tuple(ignore) or ("-",))
+    )
 
 
 def explanation(id: str) -> str:
@@ -200,7 +295,9 @@ def explanation(id: str) -> str:
         ConfigError: there is no such rule.
     """
     if id == "all":
-        return "\n".join(f"{rule.id} {rule.severity:<7} {rule.name}: {rule.title}" for rule in KNOWN.values())
+        return "\n".join(
+            f"{rule.id} {rule.severity:<7} {rule.name}: {rule.title}" for rule in KNOWN.values()
+        )
     if id.upper() in RETIRED:
         raise ConfigError(f"{id.upper()}: this rule was removed; its id is given to no other")
     rule = KNOWN.get(id.upper()) or next((r for r in KNOWN.values() if r.name == id), None)

@@ -11,7 +11,9 @@ from training.score_file import sample_model
 from training.text_samples import sample_run
 
 
-def sample(target: str, prompt: str, count: int, tracking_uri: str | None = None, **how: float) -> SampleReport:
+def sample(
+    target: str, prompt: str, count: int, tracking_uri: str | None = None, **how: float
+) -> SampleReport:
     """Texts that a finished run, or a registered model, makes of a prompt.
 
     Args:

@@ -1,6 +1,8 @@
-"""What a person sees while a run is at work: one plain line per step, a bar where there is a terminal.
+"""What a person sees while a run is at work: one plain line per step, a bar where there is a
+terminal.
 
-Lines go to standard error, so that `--json` on standard output stays clean, and to the Prefect run's log.
+Lines go to standard error, so that `--json` on standard output stays clean, and to the Prefect
+run's log.
 """
 
 from __future__ import annotations
@@ -19,10 +21,33 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from tasks.live import progress
 
 MARKS = {"done": "✓", "cached": "↺", "warn": "!", "fail": "✗", "info": " ", "unknown": "?"}
-PREPARATION = ("source", "validate", "split", "disjoint", "statistics", "leakage", "arrays", "poison", "preflight", "train")
-STEPS = {"train": PREPARATION, "pipeline": (*PREPARATION, "evaluate", "export", "gate", "register", "report")}
-_reached: ContextVar[tuple[tuple[str, ...], Callable[[float, str], None]]] = ContextVar("reached", default=((), lambda done, text: None))
-STYLES = {"done": "green", "cached": "cyan", "warn": "yellow", "fail": "red", "info": "dim", "unknown": "yellow"}
+PREPARATION = (
+    "source",
+    "validate",
+    "split",
+    "disjoint",
+    "statistics",
+    "leakage",
+    "arrays",
+    "poison",
+    "preflight",
+    "train",
+)
+STEPS = {
+    "train": PREPARATION,
+    "pipeline": (*PREPARATION, "evaluate", "export", "gate", "register", "report"),
+}
+_reached: ContextVar[tuple[tuple[str, ...], Callable[[float, str], None]]] = ContextVar(
+    "reached", default=((), lambda done, text: None)
+)
+STYLES = {
+    "done": "green",
+    "cached": "cyan",
+    "warn": "yellow",
+    "fail": "red",
+    "info": "dim",
+    "unknown": "yellow",
+}
 
 
 def console() -> Console:
@@ -54,7 +79,9 @@ def say(step: str, text: str, kind: str = "done") -> None:
 
 @contextmanager
 def phases(kind: str) -> Iterator[None]:
-    """A bar in Prefect's UI over the steps of a run of this kind, moved by `say`; none where steps come in no fixed order."""
+    """A bar in Prefect's UI over the steps of a run of this kind, moved by `say`; none where steps
+    come in no fixed order.
+    """
     steps = STEPS.get(kind, ())
     with progress("run") as show:
         entered = _reached.set((steps, show))

@@ -18,7 +18,10 @@ from training.score_file import FORMATS, predict_file
 
 @task(
     name="score rows",
-    description="Every row in batches, written with its predictions, whole or not at all; the version is resolved once.",
+    description=(
+        "Every row in batches, written with its predictions, whole or not at all; the version is"
+        " resolved once."
+    ),
     tags=["score"],
     cache_policy=NO_CACHE,
 )
@@ -31,6 +34,12 @@ def score_rows(model_uri: str, source: str, target: str) -> Scored:
     require_room(target, "target")
     scored = predict_file(model_uri, Path(source), Path(target))
     say("score", f"{scored.rows:,} rows by {scored.uri} → {scored.target}")
-    lines = "\n".join(f"| {name} | `{value}` |" for name, value in scored.model_dump(mode="json").items())
-    create_markdown_artifact(key="scores", markdown=f"| | |\n|---|---|\n{lines}\n", description=f"{scored.uri}: {scored.rows:,} rows")
+    lines = "\n".join(
+        f"| {name} | `{value}` |" for name, value in scored.model_dump(mode="json").items()
+    )
+    create_markdown_artifact(
+        key="scores",
+        markdown=f"| | |\n|---|---|\n{lines}\n",
+        description=f"{scored.uri}: {scored.rows:,} rows",
+    )
     return scored

@@ -1,6 +1,8 @@
-"""The programs of `bulkhead up`: Prefect's server, MLflow's server and a Prefect worker, on loopback, kept at work until a stop is asked for.
+"""The programs of `bulkhead up`: Prefect's server, MLflow's server and a Prefect worker, on
+loopback, kept at work until a stop is asked for.
 
-A program that ends by itself is started again, so that a run at work outlives it; one that keeps ending is given up with the end of its log.
+A program that ends by itself is started again, so that a run at work outlives it; one that keeps
+ending is given up with the end of its log.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ HOST = "127.0.0.1"
 LEASES = "prefect.server.concurrency.lease_storage.filesystem"
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
-FLOW_RUN_SECONDS = 30.0  # for the checkpoints of flow runs, as Prefect gives them for a cancellation
+FLOW_RUN_SECONDS = (
+    30.0  # for the checkpoints of flow runs, as Prefect gives them for a cancellation
+)
 RESTART_SECONDS = 5.0
 RESTARTS, RESTARTS_WITHIN_SECONDS = 5, 300.0
 POLL_SECONDS, LOOK_SECONDS, AWAY_SECONDS = 0.3, 2.0, 60.0
@@ -43,7 +47,14 @@ class Program:
         folder: in which it works; default: this one's.
     """
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, settings: Mapping[str, str | None], folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        settings: Mapping[str, str | None],
+        folder: Path | None = None,
+    ) -> None:
         self.name, self.log, self.folder = name, log, folder
         self.command = [str(Path(sys.executable).parent / command[0]), *command[1:]]
         merged: dict[str, str | None] = {**os.environ, **settings}
@@ -60,7 +71,13 @@ class Program:
         """Start it in a session of its own, so that Ctrl-C reaches this process alone."""
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=self.environment, cwd=self.folder, start_new_session=True
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                cwd=self.folder,
+                start_new_session=True,
             )
 
     def last_lines(self) -> str:
@@ -77,17 +94,25 @@ class Program:
         now = time.monotonic()
         self.ends = [*(end for end in self.ends if now - end < RESTARTS_WITHIN_SECONDS), now]
         if len(self.ends) > RESTARTS:
-            raise LaunchError(f"{self.name} ended {len(self.ends)} times within {RESTARTS_WITHIN_SECONDS:.0f} s; {self.last_lines()}")
-        say(self.name, f"ended by itself; started again in {RESTART_SECONDS:.0f} s (log: {self.log})", "warn")
+            raise LaunchError(
+                f"{self.name} ended {len(self.ends)} times within {RESTARTS_WITHIN_SECONDS:.0f} s;"
+                f" {self.last_lines()}"
+            )
+        say(
+            self.name,
+            f"ended by itself; started again in {RESTART_SECONDS:.0f} s (log: {self.log})",
+            "warn",
+        )
         time.sleep(RESTART_SECONDS)
         self.start()
 
 
 def prefect_server(port: int, login: str, log: Path, settings: Mapping[str, str]) -> Program:
-    """Prefect's server and UI behind a password, over the database of the Bulkhead home unless the settings name another.
+    """Prefect's server and UI behind a password, over the database of the Bulkhead home unless the
+    settings name another.
 
-    Leases of concurrency limits are kept in files: in memory, Prefect's default, they would be lost when the server is
-    started again, and every run that holds one is ended when it cannot renew it.
+    Leases of concurrency limits are kept in files: in memory, Prefect's default, they would be lost
+    when the server is started again, and every run that holds one is ended when it cannot renew it.
     """
     ours = {
         "PREFECT_API_URL": None,
@@ -99,19 +124,23 @@ def prefect_server(port: int, login: str, log: Path, settings: Mapping[str, str]
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES,
         guarded.LOGIN: login,
     }
-    return Program("Prefect", ["python", "-m", "tasks.guarded", str(port)], log, {**ours, **settings})
+    return Program(
+        "Prefect", ["python", "-m", "tasks.guarded", str(port)], log, {**ours, **settings}
+    )
 
 
 def mlflow_server(port: int, login: str, store: str | None, log: Path) -> Program:
     """MLflow's server and UI behind a password.
 
-    Files are not sent through the server: its clients are on this machine and write them to the folder themselves, so
-    that a model reads the same through the server and, without one, through the database.
+    Files are not sent through the server: its clients are on this machine and write them to the
+    folder themselves, so that a model reads the same through the server and, without one, through
+    the database.
 
     Args:
         port: to listen on.
         login: `user:password`.
-        store: address of the database, handed over in the environment because it may hold a password; None: the SQLite file of the home.
+        store: address of the database, handed over in the environment because it may hold a
+            password; None: the SQLite file of the home.
         log: gets what it prints.
     """
     artifacts = (home() / "mlartifacts").as_uri()
@@ -127,9 +156,31 @@ def mlflow_server(port: int, login: str, store: str | None, log: Path) -> Progra
     return Program("MLflow", command, log, settings)
 
 
-def worker(pool: str, name: str, log: Path, settings: Mapping[str, str | None], folder: Path, options: Sequence[str] = ()) -> Program:
-    """A worker that starts flow runs of the pool as processes, with this project's root as their working folder."""
-    command = ["prefect", "worker", "start", "--pool", pool, "--type", "process", "--name", name, "--install-policy", "never", *options]
+def worker(
+    pool: str,
+    name: str,
+    log: Path,
+    settings: Mapping[str, str | None],
+    folder: Path,
+    options: Sequence[str] = (),
+) -> Program:
+    """A worker that starts flow runs of the pool as processes, with this project's root as their
+    working folder.
+    """
+    command = [
+        "prefect",
+        "worker",
+        "start",
+        "--pool",
+        pool,
+        "--type",
+        "process",
+        "--name",
+        name,
+        "--install-policy",
+        "never",
+        *options,
+    ]
     return Program(name, command, log, settings, folder)
 
 
@@ -149,10 +200,14 @@ def require_free(ports: Mapping[str, int]) -> None:
                 listener.bind((HOST, port))
             except OSError as error:
                 raise ConfigError(
-                    f"port {port} of {HOST} cannot be used ({error.strerror}); choose another with {option} N, or stop what uses it (perhaps another `bulkhead up`)"
+                    f"port {port} of {HOST} cannot be used ({error.strerror}); choose another with"
+                    f" {option} N, or stop what uses it (perhaps another `bulkhead up`)"
                 ) from error
     if len(set(ports.values())) < len(ports):
-        raise ConfigError(f"{' and '.join(ports)} are both {next(iter(ports.values()))}; each server needs a port of its own")
+        raise ConfigError(
+            f"{' and '.join(ports)} are both {next(iter(ports.values()))}; each server needs a port"
+            " of its own"
+        )
 
 
 def wait_until(ready: Callable[[], bool], program: Program, what: str) -> None:
@@ -166,7 +221,10 @@ def wait_until(ready: Callable[[], bool], program: Program, what: str) -> None:
         if program.ended:
             raise LaunchError(f"{program.name} ended instead of starting; {program.last_lines()}")
         if time.monotonic() > deadline:
-            raise LaunchError(f"{program.name} was not ready at {what} within {START_SECONDS:.0f} s; {program.last_lines()}")
+            raise LaunchError(
+                f"{program.name} was not ready at {what} within {START_SECONDS:.0f} s;"
+                f" {program.last_lines()}"
+            )
         time.sleep(POLL_SECONDS)
 
 
@@ -181,7 +239,9 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def kept(*programs: Program) -> Iterator[list[Program]]:
-    """Start programs, and stop them and all that is added to the list when the block ends, the last one first."""
+    """Start programs, and stop them and all that is added to the list when the block ends, the last
+    one first.
+    """
     running: list[Program] = []
     try:
         for program in programs:
@@ -215,7 +275,9 @@ def watch(programs: Sequence[Program], look: Callable[[], bool]) -> None:
 
 
 def stop(program: Program) -> None:
-    """Ask the whole session to stop, and kill what is left after the grace period; a second Ctrl-C does not leave it half done."""
+    """Ask the whole session to stop, and kill what is left after the grace period; a second Ctrl-C
+    does not leave it half done.
+    """
     process = program.process
     if process is None:
         return
@@ -232,7 +294,9 @@ def stop(program: Program) -> None:
 
 
 def stop_worker(program: Program) -> None:
-    """Ask the worker's flow runs to save and end, then stop it: a worker that is stopped would kill them at once."""
+    """Ask the worker's flow runs to save and end, then stop it: a worker that is stopped would kill
+    them at once.
+    """
     pid = program.process.pid if program.process else 0
     deadline = time.monotonic() + FLOW_RUN_SECONDS
     for child in children(pid):

@@ -1,4 +1,5 @@
-"""What a Bulkhead home must be before anything is started on it: writable, with space, and with databases that can be read.
+"""What a Bulkhead home must be before anything is started on it: writable, with space, and with
+databases that can be read.
 
 Loads neither Prefect nor MLflow: a command asks this first.
 """
@@ -17,14 +18,24 @@ from schemas.errors import IntegrityError
 from schemas.home import home
 from schemas.scratch import remove_abandoned
 
-LEAST_FREE_BYTES = 50_000_000  # for the databases of Prefect and MLflow, which end badly where a disk becomes full
-WHOLE_CHECK_BYTES = 200_000_000  # up to which a database is also compared with its indexes; takes about a second
+LEAST_FREE_BYTES = (
+    50_000_000  # for the databases of Prefect and MLflow, which end badly where a disk becomes full
+)
+WHOLE_CHECK_BYTES = (
+    200_000_000  # up to which a database is also compared with its indexes; takes about a second
+)
 FOLDERS = ("prepared", "runs", "ledgers", "locks", "prefect", "mlartifacts")
 TRACKING, HISTORY = "mlflow.db", "prefect/prefect.db"
 NEW_HOME = "let BULKHEAD_HOME name a new folder"
 REMEDIES = {
-    TRACKING: f"it holds the runs, models and aliases of this home: restore it from a backup, or {NEW_HOME} to begin again without them",
-    HISTORY: "it holds only the history of flow runs and deployments: move it and the files prefect.db-* away, then run again",
+    TRACKING: (
+        "it holds the runs, models and aliases of this home: restore it from a backup, or"
+        f" {NEW_HOME} to begin again without them"
+    ),
+    HISTORY: (
+        "it holds only the history of flow runs and deployments: move it and the files prefect.db-*"
+        " away, then run again"
+    ),
 }
 
 
@@ -41,14 +52,21 @@ def open_home() -> None:
         Path(name).unlink()
     free = shutil.disk_usage(place).free
     if free < LEAST_FREE_BYTES:
-        raise OSError(errno.ENOSPC, f"{free / 1e6:.1f} MB are free, at least {LEAST_FREE_BYTES / 1e6:.0f} MB are needed before anything is started", str(place))
+        raise OSError(
+            errno.ENOSPC,
+            f"{free / 1e6:.1f} MB are free, at least {LEAST_FREE_BYTES / 1e6:.0f} MB are needed"
+            " before anything is started",
+            str(place),
+        )
     sweep()
 
 
 def sweep() -> None:
     """Remove temporary folders of killed processes; those of living ones stay."""
     place = home()
-    remove_abandoned(place, place / "prepared", *(place / "runs").glob("*/*"), Path(tempfile.gettempdir()))
+    remove_abandoned(
+        place, place / "prepared", *(place / "runs").glob("*/*"), Path(tempfile.gettempdir())
+    )
 
 
 def require_sound_databases() -> None:
@@ -60,7 +78,10 @@ def require_sound_databases() -> None:
     for name, remedy in REMEDIES.items():
         problem = _problem(home() / name)
         if problem:
-            raise IntegrityError(f"{home() / name}: expected a sound SQLite database, found a damaged one ({problem}); {remedy}")
+            raise IntegrityError(
+                f"{home() / name}: expected a sound SQLite database, found a damaged one"
+                f" ({problem}); {remedy}"
+            )
     _refuse_lost_registry()
 
 
@@ -70,7 +91,9 @@ def _problem(path: Path) -> str:
         return ""
     check = "integrity_check" if path.stat().st_size <= WHOLE_CHECK_BYTES else "quick_check"
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
+        with closing(
+            sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)
+        ) as connection:
             found = str(connection.execute(f"pragma {check}(1)").fetchone()[0])
     except sqlite3.OperationalError:  # locked, or not permitted: whoever uses it will say so
         return ""
@@ -80,15 +103,23 @@ def _problem(path: Path) -> str:
 
 
 def _refuse_lost_registry() -> None:
-    """Refuse to begin a new registry where runs are recorded in one that is gone: the next model would be promoted unopposed."""
+    """Refuse to begin a new registry where runs are recorded in one that is gone: the next model
+    would be promoted unopposed.
+    """
     database = home() / TRACKING
     if (database.is_file() and database.stat().st_size) or os.environ.get("MLFLOW_TRACKING_URI"):
         return
     address = f'"tracking_uri": "sqlite:///{database}"'
-    recorded = [file.parent.name for file in (home() / "runs").glob("*/*/run.json") if address in file.read_text(errors="replace")]
+    recorded = [
+        file.parent.name
+        for file in (home() / "runs").glob("*/*/run.json")
+        if address in file.read_text(errors="replace")
+    ]
     if recorded:
         raise IntegrityError(
-            f"{database}: expected the database in which {len(recorded)} runs of this home are recorded (first: {min(recorded)}), found "
-            f"{'an empty file' if database.exists() else 'no file'}; a new one would have no champion, and the next model would be promoted without being "
-            f"compared; {REMEDIES[TRACKING]}"
+            f"{database}: expected the database in which {len(recorded)} runs of this home are"
+            f" recorded (first: {min(recorded)}), found"
+            f" {'an empty file' if database.exists() else 'no file'}; a new one would have no"
+            " champion, and the next model would be promoted without being compared;"
+            f" {REMEDIES[TRACKING]}"
         )

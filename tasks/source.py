@@ -40,27 +40,50 @@ def fingerprint_source(declaration: Declaration) -> SourceRef:
     megabytes = sum(f.num_bytes for f in source.files) / 1e6
     one = source.files[0].sha256 if len(source.files) == 1 else ""
     digest = f"sha256 {one[:12]}" if one else f"digest of all files {source.sha256[:12]}"
-    say("source", f"{len(source.files)} {source.format} file{'s'[: len(source.files) > 1]}, {megabytes:,.1f} MB, {digest}")
+    say(
+        "source",
+        f"{len(source.files)} {source.format} file{'s'[: len(source.files) > 1]}, {megabytes:,.1f}"
+        f" MB, {digest}",
+    )
     return source
 
 
 @stored_task(
     name="validate table",
-    description="Resolve roles and kinds, check types, nulls, ranges, values and uniqueness (pandera), write the typed table.",
+    description=(
+        "Resolve roles and kinds, check types, nulls, ranges, values and uniqueness (pandera),"
+        " write the typed table."
+    ),
     tags=["data"],
 )
 def validate_table(source: SourceRef, declaration: Declaration) -> Any:
     """The typed table, its columns' meaning and what was left out."""
-    inputs = {"source": source.sha256, "data": declaration.data.model_dump(mode="json", exclude={"uri", "memory_limit"}), "task": declaration.task}
+    inputs = {
+        "source": source.sha256,
+        "data": declaration.data.model_dump(mode="json", exclude={"uri", "memory_limit"}),
+        "task": declaration.task,
+    }
     inputs["constant_features"] = declaration.checks.constant_features
 
     def make(folder: Path) -> ValidatedTable:
         made = validate(source, declaration, folder)
         spec = made.spec
-        kinds = f"text in {spec.text!r}" if spec.text else f"{len(spec.numeric)} numeric, {len(spec.categorical)} categorical"
+        kinds = (
+            f"text in {spec.text!r}"
+            if spec.text
+            else f"{len(spec.numeric)} numeric, {len(spec.categorical)} categorical"
+        )
         kinds += f", {len(spec.tensor)} tensor" if spec.tensor else ""
-        left_out = f"; left out: {made.filtered_rows:,} by filter, {made.unlabelled_rows:,} without label" if made.filtered_rows or made.unlabelled_rows else ""
-        left_out += f"; {sum(made.ignored_labels.values()):,} labels mean unknown (task.ignore)" if made.ignored_labels else ""
+        left_out = (
+            f"; left out: {made.filtered_rows:,} by filter, {made.unlabelled_rows:,} without label"
+            if made.filtered_rows or made.unlabelled_rows
+            else ""
+        )
+        left_out += (
+            f"; {sum(made.ignored_labels.values()):,} labels mean unknown (task.ignore)"
+            if made.ignored_labels
+            else ""
+        )
         say("validate", f"{made.table.rows:,} rows, {kinds}{left_out}")
         _warn(made)
         return made

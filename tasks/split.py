@@ -21,11 +21,19 @@ from training.data.split import split
 
 
 def ledger_path(declaration: Declaration) -> Path:
-    """Where the frozen decisions of this model's splits are kept; the ledger itself tells ways of splitting apart."""
+    """Where the frozen decisions of this model's splits are kept; the ledger itself tells ways of
+    splitting apart.
+    """
     return home() / "ledgers" / declaration.name
 
 
-@stored_task(name="split rows", description="Decide the side of every row by hash, time or column, and write one file for each side.", tags=["data", "split"])
+@stored_task(
+    name="split rows",
+    description=(
+        "Decide the side of every row by hash, time or column, and write one file for each side."
+    ),
+    tags=["data", "split"],
+)
 def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
     """Three tables; train is the only one that can be fitted on."""
     inputs = {
@@ -35,26 +43,46 @@ def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
         "task": declaration.task,
         "checks": declaration.checks,
         "ledger": str(ledger_path(declaration)),
-        "group_by": [declaration.data.group_by.model_dump(mode="json"), declaration.data.derive] if declaration.data.group_by else None,
+        "group_by": (
+            [declaration.data.group_by.model_dump(mode="json"), declaration.data.derive]
+            if declaration.data.group_by
+            else None
+        ),
         "group_columns": validated.group_columns.sha256 if validated.group_columns else None,
     }
 
     def make(folder: Path) -> SplitTables:
         made = split(validated, declaration, folder, ledger_path(declaration))
         kept = sum(made.side(s).rows for s in SPLITS)
-        sides = ", ".join(f"{s} {made.side(s).rows:,} ({made.side(s).rows / kept:.0%})" for s in SPLITS)
-        left_out = "".join(f"; {n:,} left out ({reason})" for reason, n in made.excluded.items() if n)
+        sides = ", ".join(
+            f"{s} {made.side(s).rows:,} ({made.side(s).rows / kept:.0%})" for s in SPLITS
+        )
+        left_out = "".join(
+            f"; {n:,} left out ({reason})" for reason, n in made.excluded.items() if n
+        )
         say("split", f"{made.strategy}: {sides}{left_out}")
         return made
 
     return stored("split", inputs, SplitTables, make)
 
 
-@stored_task(name="split fold", description="Divide the rows of train and validation anew: one file for each side of a fold.", tags=["data", "split"])
-def split_fold(validated: ValidatedTable, pool: SplitTables, declaration: Declaration, number: int) -> Any:
+@stored_task(
+    name="split fold",
+    description="Divide the rows of train and validation anew: one file for each side of a fold.",
+    tags=["data", "split"],
+)
+def split_fold(
+    validated: ValidatedTable, pool: SplitTables, declaration: Declaration, number: int
+) -> Any:
     """Three tables of one fold, counted from 0; the declared test rows are in none."""
     inputs: dict[str, Any] = {s: pool.side(s).file.sha256 for s in SPLITS}
-    inputs |= {"table": validated.table.file.sha256, "spec": validated.spec, "split": declaration.split, "task": declaration.task, "number": number}
+    inputs |= {
+        "table": validated.table.file.sha256,
+        "spec": validated.spec,
+        "split": declaration.split,
+        "task": declaration.task,
+        "number": number,
+    }
     inputs |= {
         "cv": declaration.cv.model_dump(mode="json", exclude={"concurrency"}),
         "bridges": pool.bridges.sha256 if pool.bridges else None,
@@ -67,7 +95,10 @@ def split_fold(validated: ValidatedTable, pool: SplitTables, declaration: Declar
         made = make_fold(validated, pool, declaration, number, folder, ledger_path(declaration))
         sides = ", ".join(f"{s} {made.side(s).rows:,}" for s in SPLITS)
         left_out = "".join(f"; {n:,} {reason}" for reason, n in made.excluded.items() if n)
-        say("fold", f"{number + 1} of {declaration.cv.folds}, {declaration.fold_kind}: {sides}{left_out}")
+        say(
+            "fold",
+            f"{number + 1} of {declaration.cv.folds}, {declaration.fold_kind}: {sides}{left_out}",
+        )
         return made
 
     return stored("fold", inputs, SplitTables, make)
@@ -79,16 +110,26 @@ def split_fold(validated: ValidatedTable, pool: SplitTables, declaration: Declar
     tags=["check"],
     cache_policy=NO_CACHE,
 )
-def check_fold(fold: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
+def check_fold(
+    fold: SplitTables, validated: ValidatedTable, declaration: Declaration
+) -> CheckReport:
     """The checks of one fold, none failed; a failed one raises `LeakageError`."""
     promised = fold_declaration(declaration)
-    reports = (check_overlap(fold, validated, promised), check_intervals(fold, validated.spec, declaration), check_leakage(fold, validated, promised))
-    return _judge("fold checks", CheckReport(results=tuple(r for report in reports for r in report.results)))
+    reports = (
+        check_overlap(fold, validated, promised),
+        check_intervals(fold, validated.spec, declaration),
+        check_leakage(fold, validated, promised),
+    )
+    return _judge(
+        "fold checks", CheckReport(results=tuple(r for report in reports for r in report.results))
+    )
 
 
 @task(
     name="check folds",
-    description="Every row is tested in one fold at most, and where folds promise it in one at least.",
+    description=(
+        "Every row is tested in one fold at most, and where folds promise it in one at least."
+    ),
     tags=["check"],
     cache_policy=NO_CACHE,
 )
@@ -99,22 +140,39 @@ def check_all_folds(folds: Sequence[SplitTables], declaration: Declaration) -> C
 
 @task(
     name="assert disjoint",
-    description="Read the three files again: no id, group or time window on two sides, every row on one.",
+    description=(
+        "Read the three files again: no id, group or time window on two sides, every row on one."
+    ),
     tags=["check"],
     cache_policy=NO_CACHE,
 )
-def assert_disjoint(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
+def assert_disjoint(
+    split: SplitTables, validated: ValidatedTable, declaration: Declaration
+) -> CheckReport:
     """The overlap checks, all passed; a failed one raises `LeakageError`."""
     return _judge("disjoint", check_overlap(split, validated, declaration))
 
 
-@stored_task(name="check leakage", description="Duplicates across sides, and what else gives the test score away.", tags=["check"])
+@stored_task(
+    name="check leakage",
+    description="Duplicates across sides, and what else gives the test score away.",
+    tags=["check"],
+)
 def leakage_checks(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> Any:
-    """The leakage checks, none failed; a failed one raises `LeakageError`. The same rows under the same declaration give the same report, which is reused."""
+    """The leakage checks, none failed; a failed one raises `LeakageError`. The same rows under the
+    same declaration give the same report, which is reused.
+    """
     inputs: dict[str, Any] = {s: split.side(s).file.sha256 for s in SPLITS}
     inputs |= {"spec": validated.spec, "groups": split.plan.get("groups")}
-    inputs |= {section: getattr(declaration, section) for section in ("data", "task", "split", "checks")}
-    report = stored("leakage", inputs, CheckReport, lambda _: _judge("leakage", check_leakage(split, validated, declaration)))
+    inputs |= {
+        section: getattr(declaration, section) for section in ("data", "task", "split", "checks")
+    }
+    report = stored(
+        "leakage",
+        inputs,
+        CheckReport,
+        lambda _: _judge("leakage", check_leakage(split, validated, declaration)),
+    )
     if isinstance(report, State):
         _warn(cast(CheckReport, report.data))
     return report
@@ -122,7 +180,9 @@ def leakage_checks(split: SplitTables, validated: ValidatedTable, declaration: D
 
 def _judge(step: str, report: CheckReport) -> CheckReport:
     verdicts = [r.verdict for r in report.results]
-    counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("pass", "warn", "allowed", "fail") if v in verdicts)
+    counts = ", ".join(
+        f"{verdicts.count(v)} {v}" for v in ("pass", "warn", "allowed", "fail") if v in verdicts
+    )
     say(step, counts, "fail" if report.failed else "warn" if "warn" in verdicts else "done")
     _warn(report)
     require_passed(report)
@@ -132,4 +192,9 @@ def _judge(step: str, report: CheckReport) -> CheckReport:
 def _warn(report: CheckReport) -> None:
     for result in report.results:
         if result.verdict in ("warn", "allowed"):
-            say("", f"{result.name}: {result.summary}" + (f" (allowed: {result.reason})" if result.reason else ""), "warn")
+            say(
+                "",
+                f"{result.name}: {result.summary}"
+                + (f" (allowed: {result.reason})" if result.reason else ""),
+                "warn",
+            )

@@ -7,17 +7,33 @@ from typing import Any
 
 from schemas.config import SPLITS, Declaration
 from schemas.digest import write_atomic
-from schemas.records import ArraysRef, SplitTables, Statistics, TrainTable, ValidatedTable, digest_of
+from schemas.records import (
+    ArraysRef,
+    SplitTables,
+    Statistics,
+    TrainTable,
+    ValidatedTable,
+    digest_of,
+)
 from tasks.say import say
 from tasks.store import stored, stored_task
 from training.data.normalize import fit
 from training.data.shards import materialise
 
 
-@stored_task(name="fit statistics", description="Means, quantiles, fills, vocabularies and class weights, from train alone.", tags=["data", "fit"])
+@stored_task(
+    name="fit statistics",
+    description="Means, quantiles, fills, vocabularies and class weights, from train alone.",
+    tags=["data", "fit"],
+)
 def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: Declaration) -> Any:
     """All that is fitted before training; nothing but a train table is accepted."""
-    inputs = {"train": train.file.sha256, "spec": validated.spec, "normalize": declaration.normalize, "task": declaration.task}
+    inputs = {
+        "train": train.file.sha256,
+        "spec": validated.spec,
+        "normalize": declaration.normalize,
+        "task": declaration.task,
+    }
     inputs |= {
         "tokens": declaration.tokens,
         "loss": declaration.loss,
@@ -29,24 +45,42 @@ def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: De
         made = fit(train, validated.spec, declaration)
         write_atomic(folder / "statistics.json", made.model_dump_json(indent=1))
         dropped = f"; dropped {', '.join(made.dropped)}" if made.dropped else ""
-        found = f"{len(made.tokens.values)} tokens" if made.tokens else f"{len(made.numeric)} scaled, {len(made.categorical)} vocabularies"
+        found = (
+            f"{len(made.tokens.values)} tokens"
+            if made.tokens
+            else f"{len(made.numeric)} scaled, {len(made.categorical)} vocabularies"
+        )
         unknown = sum(made.rows - label.known for label in made.labels)
-        labels = f"; {len(made.labels)} labels, {unknown:,} of {made.rows * len(made.labels):,} values unknown" if made.labels else ""
+        labels = (
+            f"; {len(made.labels)} labels, {unknown:,} of {made.rows * len(made.labels):,} values"
+            " unknown"
+            if made.labels
+            else ""
+        )
         say("statistics", f"fitted on {made.rows:,} train rows: {found}{labels}{dropped}")
         return made
 
     return stored("statistics", inputs, Statistics, make)
 
 
-@stored_task(name="materialise arrays", description="Write each side as memory-mapped arrays with the train statistics applied.", tags=["data"])
-def materialise_arrays(split: SplitTables, validated: ValidatedTable, statistics: Statistics, declaration: Declaration) -> Any:
+@stored_task(
+    name="materialise arrays",
+    description="Write each side as memory-mapped arrays with the train statistics applied.",
+    tags=["data"],
+)
+def materialise_arrays(
+    split: SplitTables, validated: ValidatedTable, statistics: Statistics, declaration: Declaration
+) -> Any:
     """Arrays that training gathers from."""
     inputs: dict[str, str] = {s: split.side(s).file.sha256 for s in SPLITS}
     inputs |= {"statistics": digest_of(statistics), "spec": digest_of(validated.spec)}
 
     def make(folder: Path) -> ArraysRef:
         made = materialise(split, validated, statistics, declaration, folder)
-        megabytes = sum(f.num_bytes for s in (made.train, made.val, made.test) for f in s.arrays.values()) / 1e6
+        megabytes = (
+            sum(f.num_bytes for s in (made.train, made.val, made.test) for f in s.arrays.values())
+            / 1e6
+        )
         say("arrays", f"{megabytes:,.1f} MB, sha256 {made.sha256[:12]}")
         return made
 

@@ -1,9 +1,11 @@
-"""Ctrl-C, SIGTERM and a closed terminal: heard at once, acted on where nothing is lost, over in seconds.
+"""Ctrl-C, SIGTERM and a closed terminal: heard at once, acted on where nothing is lost, over in
+seconds.
 
-A signal sets a flag. The loop that waits for the training program asks for it; everywhere else the handler raises, as
-Python and Prefect do. An exception that is raised in a callback of the garbage collector is lost, and a query in C does
-not see one: a thread that the kernel wakes at each signal interrupts the queries, and raises again until the stop is
-taken. On the command line it also ends what takes too long, and a second Ctrl-C ends everything at once.
+A signal sets a flag. The loop that waits for the training program asks for it; everywhere else the
+handler raises, as Python and Prefect do. An exception that is raised in a callback of the garbage
+collector is lost, and a query in C does not see one: a thread that the kernel wakes at each signal
+interrupts the queries, and raises again until the stop is taken. On the command line it also ends
+what takes too long, and a second Ctrl-C ends everything at once.
 """
 
 from __future__ import annotations
@@ -22,13 +24,21 @@ from typing import Any, NoReturn
 
 from tasks.family import VARIABLE, kill_family
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal, or the tmux session, is closed
-AGAIN = getattr(signal, "SIGRTMIN", signal.SIGUSR2)  # from the thread to the main thread: raise once more
+SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+)  # SIGHUP: the terminal, or the tmux session, is closed
+AGAIN = getattr(
+    signal, "SIGRTMIN", signal.SIGUSR2
+)  # from the thread to the main thread: raise once more
 STOP_SECONDS = 8.0  # from the signal to the end of the command
 SAVE_SECONDS = 25.0  # where ranks save: the launcher gives them 20
 EXIT_SECONDS = 15.0  # from the last line of a command to the end of its process
 AGAIN_SECONDS, POLLED_SECONDS = 0.5, 2.0
-SECOND_SECONDS = 0.5  # `timeout` sends its signal twice within a millisecond: that is no second Ctrl-C
+SECOND_SECONDS = (
+    0.5  # `timeout` sends its signal twice within a millisecond: that is no second Ctrl-C
+)
 LOOK_SECONDS = 0.1
 FLOW_RUN = "PREFECT__FLOW_RUN_ID"  # in the environment of a flow run that a worker started
 
@@ -63,7 +73,9 @@ class _Stop:
             self.raise_it(frame)
 
     def raise_it(self, frame: FrameType | None = None) -> NoReturn:
-        """Raise what the handler before would raise: KeyboardInterrupt, or Prefect's TerminationSignal."""
+        """Raise what the handler before would raise: KeyboardInterrupt, or Prefect's
+        TerminationSignal.
+        """
         handler = self.before.get(self.number)
         if callable(handler):
             handler(self.number, frame)
@@ -80,10 +92,16 @@ def reason() -> str:
 
 
 def say_stopped() -> int:
-    """Print the last line of a command that was stopped; its exit code, 128 and the number of the signal, as shells say it."""
+    """Print the last line of a command that was stopped; its exit code, 128 and the number of the
+    signal, as shells say it.
+    """
     take()
     with suppress(OSError):
-        print(f"\n✗ stopped by {reason() or 'SIGINT'}; what was saved stays", file=sys.stderr, flush=True)
+        print(
+            f"\n✗ stopped by {reason() or 'SIGINT'}; what was saved stays",
+            file=sys.stderr,
+            flush=True,
+        )
     return _exit_code()
 
 
@@ -93,17 +111,25 @@ def _exit_code() -> int:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Hear SIGINT, SIGTERM and SIGHUP in the block, over the handlers of others; may be entered again inside."""
+    """Hear SIGINT, SIGTERM and SIGHUP in the block, over the handlers of others; may be entered
+    again inside.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     outer, before = not _stop.heard, dict(_stop.before)
-    _stop.before |= {number: handler for number, handler in handlers.items() if handler != _stop.hear}
+    _stop.before |= {
+        number: handler for number, handler in handlers.items() if handler != _stop.hear
+    }
     for number in SIGNALS:
-        if handlers[number] is signal.SIG_IGN:  # as nohup, or a shell that starts it in the background, wants it
+        if (
+            handlers[number] is signal.SIG_IGN
+        ):  # as nohup, or a shell that starts it in the background, wants it
             continue
-        if number == signal.SIGTERM and FLOW_RUN in os.environ:  # Prefect says Cancelled only where the handler is its own
+        if (
+            number == signal.SIGTERM and FLOW_RUN in os.environ
+        ):  # Prefect says Cancelled only where the handler is its own
             continue
         signal.signal(number, _stop.hear)
     with _thread() if outer else nullcontext():
@@ -138,7 +164,9 @@ def _thread() -> Iterator[None]:
 
 @contextmanager
 def command() -> Iterator[None]:
-    """Run a command of the command line: stopped or not, its process ends within seconds of it, with all that it started."""
+    """Run a command of the command line: stopped or not, its process ends within seconds of it,
+    with all that it started.
+    """
     code: object = 1
     atexit.register(_end_process)  # before all others, so it runs last
     _for_ever.enter_context(listening())
@@ -148,7 +176,9 @@ def command() -> Iterator[None]:
         code = None
     except SystemExit as ended:
         code = ended.code
-        if _stop.number and not _stop.taken:  # outside of a command's own block typer makes an exit of the interruption
+        if (
+            _stop.number and not _stop.taken
+        ):  # outside of a command's own block typer makes an exit of the interruption
             code = say_stopped()
             raise SystemExit(code) from None
         raise
@@ -159,7 +189,9 @@ def command() -> Iterator[None]:
         raise SystemExit(code) from None
     finally:
         take()
-        left = min(EXIT_SECONDS, _stop.deadline - time.monotonic() if _stop.number else EXIT_SECONDS)
+        left = min(
+            EXIT_SECONDS, _stop.deadline - time.monotonic() if _stop.number else EXIT_SECONDS
+        )
         _stop.code = code if isinstance(code, int) else int(code is not None)
         threading.Thread(target=_leave, args=(max(1.0, left),), name="leave", daemon=True).start()
 
@@ -172,7 +204,9 @@ def stand_aside() -> None:
 
 @contextmanager
 def polled() -> Iterator[Callable[[], None]]:
-    """In this block signals raise nothing by themselves, but where the function that it gives is called, and at its end."""
+    """In this block signals raise nothing by themselves, but where the function that it gives is
+    called, and at its end.
+    """
 
     def check() -> None:
         if _stop.number and not _stop.taken:
@@ -193,8 +227,12 @@ def take(seconds: float = 0.0) -> None:
         seconds: that it may take from now on, where that is more than a command has.
     """
     raised = sys.exc_info()[1]
-    if raised is not None and not isinstance(raised, Exception):  # Prefect's own handler raised it, perhaps before the thread was woken
-        number = getattr(raised, "signal", signal.SIGINT if isinstance(raised, KeyboardInterrupt) else 0)
+    if raised is not None and not isinstance(
+        raised, Exception
+    ):  # Prefect's own handler raised it, perhaps before the thread was woken
+        number = getattr(
+            raised, "signal", signal.SIGINT if isinstance(raised, KeyboardInterrupt) else 0
+        )
         if number:
             _stop.note(int(number))
     _stop.taken = _stop.taken or bool(_stop.number)
@@ -203,7 +241,9 @@ def take(seconds: float = 0.0) -> None:
 
 
 def stopped(error: BaseException) -> BaseException:
-    """The error itself, or the stop where one was asked for: what fails after that, such as an interrupted query, is no cause."""
+    """The error itself, or the stop where one was asked for: what fails after that, such as an
+    interrupted query, is no cause.
+    """
     if not _stop.number or not isinstance(error, Exception):
         return error
     try:
@@ -212,11 +252,14 @@ def stopped(error: BaseException) -> BaseException:
         return stop
 
 
-# ------------------------------------------------------------------------------------------------ thread
+# ------------------------------------------------------------------------------------------------
+# thread
 
 
 def _follow(own: socket.socket, over: threading.Event) -> None:
-    """Read the signals that the kernel writes, whether the main thread has come to its handlers or not."""
+    """Read the signals that the kernel writes, whether the main thread has come to its handlers or
+    not.
+    """
     own.settimeout(LOOK_SECONDS)
     again = 0.0
     while not over.is_set():
@@ -229,7 +272,11 @@ def _follow(own: socket.socket, over: threading.Event) -> None:
             continue
         if _stop.command:
             _end_if_due(late, signal.SIGINT in numbers)
-        if not _stop.taken and late > (POLLED_SECONDS if _stop.polled else AGAIN_SECONDS) and time.monotonic() > again + AGAIN_SECONDS:
+        if (
+            not _stop.taken
+            and late > (POLLED_SECONDS if _stop.polled else AGAIN_SECONDS)
+            and time.monotonic() > again + AGAIN_SECONDS
+        ):
             again = time.monotonic()
             _interrupt_queries()
             signal.pthread_kill(threading.main_thread().ident or 0, AGAIN)
@@ -243,7 +290,9 @@ def _arrived(own: socket.socket) -> list[int]:
 
 
 def _interrupt_queries() -> None:
-    engine = sys.modules.get("training.data.engine")  # not loaded for this: a command may need no engine
+    engine = sys.modules.get(
+        "training.data.engine"
+    )  # not loaded for this: a command may need no engine
     if engine is not None:
         engine.interrupt_queries()
 
@@ -252,7 +301,9 @@ def _end_if_due(late: float, asked: bool) -> None:
     if asked and late > SECOND_SECONDS:
         _end_at_once("stopped at once; what was saved stays", _exit_code())
     if time.monotonic() > _stop.deadline:
-        _end_at_once(f"not stopped after {late:.0f} s, so ended; what was saved stays", _exit_code())
+        _end_at_once(
+            f"not stopped after {late:.0f} s, so ended; what was saved stays", _exit_code()
+        )
 
 
 def _leave(seconds: float) -> None:
@@ -261,7 +312,9 @@ def _leave(seconds: float) -> None:
 
 
 def _end_process() -> None:
-    """End here: to take torch and DuckDB apart object by object takes seconds and changes nothing but what DuckDB prints."""
+    """End here: to take torch and DuckDB apart object by object takes seconds and changes nothing
+    but what DuckDB prints.
+    """
     code = _stop.code
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,8 +1,9 @@
 """Results kept by content: a step whose inputs have not changed is not done again.
 
-The key of a step is the digest of its inputs (content digests and the sections of the declaration that it
-reads) and of the code and libraries that compute it. A stored result counts only after its own digest and that of every
-file it names were found right again; anything else is said, and the step is done again.
+The key of a step is the digest of its inputs (content digests and the sections of the declaration
+that it reads) and of the code and libraries that compute it. A stored result counts only after its
+own digest and that of every file it names were found right again; anything else is said, and the
+step is done again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ LIBRARIES = ("duckdb", "pyarrow", "pandera", "numpy", "rdkit", "pyspark")
 
 @functools.cache
 def code_fingerprint() -> str:
-    """SHA-256 over the sources of `schemas` and `training.data` and the versions of the libraries they call.
+    """SHA-256 over the sources of `schemas` and `training.data` and the versions of the libraries
+    they call.
 
     Prefect's own TASK_SOURCE policy sees a task's body only, so that a change in the pure function
     behind it would go unnoticed.
@@ -48,7 +50,11 @@ def code_fingerprint() -> str:
     for package in (schemas, training.data):
         root = Path(str(package.__file__)).parent
         for file in sorted(root.rglob("*.py")):
-            digest.update(f"{package.__name__}/{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
+            digest.update(
+                f"{package.__name__}/{file.relative_to(root)}\0".encode()
+                + file.read_bytes()
+                + b"\0"
+            )
     digest.update(" ".join(f"{name}={_version(name)}" for name in LIBRARIES).encode())
     return digest.hexdigest()
 
@@ -63,7 +69,9 @@ def _version(library: str) -> str:
 
 def step_key(step: str, inputs: dict[str, Any]) -> str:
     """The name under which a step's result is stored."""
-    plain = {k: v.model_dump(mode="json") if isinstance(v, BaseModel) else v for k, v in inputs.items()}
+    plain = {
+        k: v.model_dump(mode="json") if isinstance(v, BaseModel) else v for k, v in inputs.items()
+    }
     return digest_of({"step": step, "inputs": plain, "code": code_fingerprint()})
 
 
@@ -102,7 +110,8 @@ def folder(step: str, key: str) -> Path:
 
 
 def save(step: str, key: str, make: Callable[[Path], StoredRecord]) -> StoredRecord:
-    """Make a result in a temporary folder and move it into place whole; nothing half-written stays behind.
+    """Make a result in a temporary folder and move it into place whole; nothing half-written stays
+    behind.
 
     Args:
         step: name of the step, the first part of the folder's name.
@@ -115,7 +124,9 @@ def save(step: str, key: str, make: Callable[[Path], StoredRecord]) -> StoredRec
         temporary = scratch / target.name  # a step may replace its folder, which the lock is not on
         temporary.mkdir()
         made = make(temporary)
-        moved = type(made).model_validate_json(made.model_dump_json().replace(str(temporary), str(target)))
+        moved = type(made).model_validate_json(
+            made.model_dump_json().replace(str(temporary), str(target))
+        )
         write_sealed(temporary / RECORD, moved.model_dump_json(indent=1))
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
@@ -123,7 +134,12 @@ def save(step: str, key: str, make: Callable[[Path], StoredRecord]) -> StoredRec
     return moved
 
 
-def stored(step: str, inputs: dict[str, Any], record: type[StoredRecord], make: Callable[[Path], StoredRecord]) -> StoredRecord | State[Any]:
+def stored(
+    step: str,
+    inputs: dict[str, Any],
+    record: type[StoredRecord],
+    make: Callable[[Path], StoredRecord],
+) -> StoredRecord | State[Any]:
     """The stored result as a state that Prefect shows as `Cached`, or the result made now."""
     key = step_key(step, inputs)
     try:
@@ -133,7 +149,9 @@ def stored(step: str, inputs: dict[str, Any], record: type[StoredRecord], make: 
         found = None
     if found is not None:
         say(step, f"reused ({key[:12]}): same data, same declaration, same code", "cached")
-        return Completed(name="Cached", message="reused: same data, same declaration, same code", data=found)
+        return Completed(
+            name="Cached", message="reused: same data, same declaration, same code", data=found
+        )
     return save(step, key, make)
 
 

@@ -14,9 +14,16 @@ from tasks.live import publish
 CONTEXTS: dict[SplitName, str] = {"train": "training", "val": "validation", "test": "testing"}
 
 
-@task(name="log preparation", description="Digests, split manifest and check results to MLflow.", tags=["track"], cache_policy=NO_CACHE)
+@task(
+    name="log preparation",
+    description="Digests, split manifest and check results to MLflow.",
+    tags=["track"],
+    cache_policy=NO_CACHE,
+)
 def log_prepared(run: RunContext, prepared: Prepared) -> None:
-    """The data's side of the run: data sets by our own digests, the split, the checks, the statistics."""
+    """The data's side of the run: data sets by our own digests, the split, the checks, the
+    statistics.
+    """
     tracker, split = run.tracker, prepared.split
     uris = ", ".join(prepared.source.uri)
     tracker.log_dataset("source", uris, prepared.source.sha256, -1, "source")
@@ -37,9 +44,21 @@ def log_prepared(run: RunContext, prepared: Prepared) -> None:
     tracker.set_tags({"bulkhead.data_reused": str(prepared.cached).lower()})
 
 
-@task(name="log checks", description="Preflight results to MLflow and, as a table, to Prefect.", tags=["track"], cache_policy=NO_CACHE)
+@task(
+    name="log checks",
+    description="Preflight results to MLflow and, as a table, to Prefect.",
+    tags=["track"],
+    cache_policy=NO_CACHE,
+)
 def log_checks(run: RunContext, name: str, report: CheckReport) -> None:
     """One stage's checks."""
     run.tracker.log_record(f"checks/{name}.json", report)
-    rows = "\n".join(f"| {r.verdict} | {r.name} | {r.summary.replace('|', '/')} |" for r in report.results)
-    publish(create_markdown_artifact, key=f"checks-{name}", markdown=f"| verdict | check | finding |\n|---|---|---|\n{rows}", description=f"Checks: {name}")
+    rows = "\n".join(
+        f"| {r.verdict} | {r.name} | {r.summary.replace('|', '/')} |" for r in report.results
+    )
+    publish(
+        create_markdown_artifact,
+        key=f"checks-{name}",
+        markdown=f"| verdict | check | finding |\n|---|---|---|\n{rows}",
+        description=f"Checks: {name}",
+    )

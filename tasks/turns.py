@@ -1,7 +1,8 @@
 """One run of a model at a time, whichever deployments ask for it.
 
-Prefect's limits count by deployment or by queue; a form may name any declaration. So flow runs of workers, and whatever may
-register a model, take turns on a lock of the model in the home they share. The lock goes with its process, however that ends.
+Prefect's limits count by deployment or by queue; a form may name any declaration. So flow runs of
+workers, and whatever may register a model, take turns on a lock of the model in the home they
+share. The lock goes with its process, however that ends.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ POLL_SECONDS, TELL_SECONDS = 1.0, 600.0
 
 @contextmanager
 def turn(name: str, registers: bool) -> Iterator[None]:
-    """Hold a model's turn: wait for it, or, in a person's run that registers nothing, only say that another is at work.
+    """Hold a model's turn: wait for it, or, in a person's run that registers nothing, only say that
+    another is at work.
 
     Args:
         name: of the model.
-        registers: whether the run may register a version. Of two at once the second would be compared with a champion that is replaced meanwhile.
+        registers: whether the run may register a version. Of two at once the second would be
+            compared with a champion that is replaced meanwhile.
     """
     folder = home() / "locks"
     folder.mkdir(exist_ok=True)
@@ -39,7 +42,11 @@ def turn(name: str, registers: bool) -> Iterator[None]:
                 return
             if time.monotonic() - told >= TELL_SECONDS:
                 told = time.monotonic()
-                say("run", f"{other}; this one waits for its end, and can be cancelled at any time", "warn")
+                say(
+                    "run",
+                    f"{other}; this one waits for its end, and can be cancelled at any time",
+                    "warn",
+                )
             time.sleep(POLL_SECONDS)
         file.truncate(0)
         file.write(str(os.getpid()))

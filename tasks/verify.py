@@ -8,5 +8,7 @@ from training.verify import verify_version
 
 
 def verify_model(model_uri: str, tracking_uri: str | None) -> Verification:
-    """Statement by statement, whether files, digests, checks, metrics and run of a version agree."""
+    """Statement by statement, whether files, digests, checks, metrics and run of a version
+    agree.
+    """
     return verify_version(model_uri, tracking_uri or default_tracking_uri(None))

@@ -1,4 +1,6 @@
-"""What every test stands on: no network home-calls, a home of its own, and the real data sets where they are."""
+"""What every test stands on: no network home-calls, a home of its own, and the real data sets where
+they are.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ SETTINGS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
     "OMP_WAIT_POLICY": "PASSIVE",  # as in training/__init__.py, also where torch is loaded first
-    "OMP_NUM_THREADS": "1",  # workers of pytest share the cores; a training that a test launches sets its own
+    "OMP_NUM_THREADS": (
+        "1"
+    ),  # workers of pytest share the cores; a training that a test launches sets its own
 }
 for _name, _value in SETTINGS.items():
     os.environ.setdefault(_name, _value)

@@ -26,12 +26,18 @@ def write(folder: Path, change: str = "") -> tuple[str, ...]:
 def test_files_end_with_0_or_1_and_say_where_the_report_is(tmp_path: Path) -> None:
     done = call(tmp_path, *write(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "Nothing failed in" in done.stdout and "cannot decide" in done.stdout and "audits/train.html" in done.stdout
+    assert (
+        "Nothing failed in" in done.stdout
+        and "cannot decide" in done.stdout
+        and "audits/train.html" in done.stdout
+    )
     assert (tmp_path / "home" / "audits" / "train.html").is_file()
     found = call(tmp_path, *write(tmp_path, "group"), "--json", "--html", "out.html")
     assert found.returncode == 1 and (tmp_path / "out.html").is_file()
     answer = json.loads(found.stdout)
-    assert [r["name"] for r in answer["checks"]["results"] if r["verdict"] == "fail"] == ["group_overlap"] and answer["report"] == "out.html"
+    assert [r["name"] for r in answer["checks"]["results"] if r["verdict"] == "fail"] == [
+        "group_overlap"
+    ] and answer["report"] == "out.html"
 
 
 @pytest.mark.req("P1")
@@ -42,7 +48,10 @@ def test_files_end_with_0_or_1_and_say_where_the_report_is(tmp_path: Path) -> No
         (("--train", "x.csv"), "expected --train and --test"),
         (("run.yaml", "--train", "x.csv", "--test", "y.csv"), "no declaration, got 'run.yaml'"),
         (("run.yaml", "--label", "y"), "--label: for --train and --test only"),
-        (("--train", "x.csv", "--test", "y.csv", "--task", "forecast"), "--task: should be 'binary', 'multiclass', 'regression' or 'causal_lm'"),
+        (
+            ("--train", "x.csv", "--test", "y.csv", "--task", "forecast"),
+            "--task: should be 'binary', 'multiclass', 'regression' or 'causal_lm'",
+        ),
     ],
 )
 def test_wrong_usage_ends_with_2(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -54,14 +63,32 @@ def test_wrong_usage_ends_with_2(tmp_path: Path, arguments: tuple[str, ...], wor
 @pytest.mark.req("D6")
 def test_a_declaration_is_audited_without_training_and_its_steps_are_reused(tmp_path: Path) -> None:
     write(tmp_path)
-    columns = {"visit": "id", "patient": "group", "at": "ignore", "drawn": "ignore", "constant": "ignore", "outcome": "label", "*": "feature"}
-    tree = {"name": "visits", "data": {"uri": "train.parquet", "columns": columns}, "task": {"kind": "binary"}, "split": {"kind": "random"}}
+    columns = {
+        "visit": "id",
+        "patient": "group",
+        "at": "ignore",
+        "drawn": "ignore",
+        "constant": "ignore",
+        "outcome": "label",
+        "*": "feature",
+    }
+    tree = {
+        "name": "visits",
+        "data": {"uri": "train.parquet", "columns": columns},
+        "task": {"kind": "binary"},
+        "split": {"kind": "random"},
+    }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
     found = call(tmp_path, "audit", "run.yaml")
     assert found.returncode == 1 and "patient values are in both" in found.stdout, found.stderr
     again = call(tmp_path, "audit", "run.yaml", "split.kind=group")
-    assert again.returncode == 0 and "↺ validate" in again.stderr and "byte-identical" in again.stdout, again.stderr
-    assert not (tmp_path / "home" / "runs").exists() and (tmp_path / "home" / "audits" / "run.html").is_file()
+    assert (
+        again.returncode == 0 and "↺ validate" in again.stderr and "byte-identical" in again.stdout
+    ), again.stderr
+    assert (
+        not (tmp_path / "home" / "runs").exists()
+        and (tmp_path / "home" / "audits" / "run.html").is_file()
+    )
 
 
 @pytest.mark.req("D6")

@@ -13,5 +13,8 @@ def test_a_section_is_replaced_in_its_place_and_the_others_stay(tmp_path: Path) 
     write_section("second", "## Second\n\n2", page)
     write_section("first", "## First\n\nanew", page)
     write_section("first", "## First\n\nanew", page)
-    expected = "<!-- first: begin -->\n## First\n\nanew\n<!-- first: end -->\n\n<!-- second: begin -->\n## Second\n\n2\n<!-- second: end -->\n"
+    expected = (
+        "<!-- first: begin -->\n## First\n\nanew\n<!-- first: end -->\n\n<!-- second: begin -->\n##"
+        " Second\n\n2\n<!-- second: end -->\n"
+    )
     assert page.read_text() == f"{HEAD}\n{expected}"

@@ -32,27 +32,62 @@ def test_loops_start_from_the_same_weights_and_every_figure_is_there(tmp_path: P
         hand = HandWritten(read_spec(config), Parallel(), careful=True)
         assert type(own.trainer.model) is type(hand.model)
         assert model_digest(own.trainer.model.state_dict()) == model_digest(hand.model.state_dict())
-        assert [len(g["params"]) for g in own.trainer.optimizer.param_groups] == [len(g["params"]) for g in hand.optimizer.param_groups]
-    result = measure(Case("tiny", {"kind": "mlp"}, 0.9, steps=2, pairs=8), tmp_path, config, rounds=2)
-    assert set(result["rows_per_second"]) == {"bulkhead", "careful", "bare"} and min(result["rows_per_second"].values()) > 0
+        assert [len(g["params"]) for g in own.trainer.optimizer.param_groups] == [
+            len(g["params"]) for g in hand.optimizer.param_groups
+        ]
+    result = measure(
+        Case("tiny", {"kind": "mlp"}, 0.9, steps=2, pairs=8), tmp_path, config, rounds=2
+    )
+    assert (
+        set(result["rows_per_second"]) == {"bulkhead", "careful", "bare"}
+        and min(result["rows_per_second"].values()) > 0
+    )
     share = result["of_careful"]["bulkhead"]
-    assert 0 < share["low"] <= share["median"] and result["of_careful"]["careful"]["median"] == 1 and result["save_seconds"] > 0
+    assert (
+        0 < share["low"] <= share["median"]
+        and result["of_careful"]["careful"]["median"] == 1
+        and result["save_seconds"] > 0
+    )
     assert f"| tiny | {share['median']:.2f} |" in section([result], 2)
 
 
 @pytest.mark.parametrize(
     ("share", "saving", "least", "expected"),
-    [(0.91, 0.01, 0.9, True), (0.89, 0.01, 0.9, False), (0.95, 0.03, 0.9, False), (0.1, 0.01, None, True), (0.1, 1.0, None, False)],
+    [
+        (0.91, 0.01, 0.9, True),
+        (0.89, 0.01, 0.9, False),
+        (0.95, 0.03, 0.9, False),
+        (0.1, 0.01, None, True),
+        (0.1, 1.0, None, False),
+    ],
 )
-def test_a_slow_loop_or_a_dear_checkpoint_does_not_hold(share: float, saving: float, least: float | None, expected: bool) -> None:
-    result: dict[str, Any] = {"least": least, "of_careful": {"bulkhead": {"median": share}}, "saving": {"median": saving}}
+def test_a_slow_loop_or_a_dear_checkpoint_does_not_hold(
+    share: float, saving: float, least: float | None, expected: bool
+) -> None:
+    result: dict[str, Any] = {
+        "least": least,
+        "of_careful": {"bulkhead": {"median": share}},
+        "saving": {"median": saving},
+    }
     assert holds(result) is expected
 
 
 def test_what_a_second_rank_costs_is_told_apart_turn_by_turn() -> None:
     seconds = (1.5, 1.0, 1.1, 1.3, 0.6, 0.9, 1.2)
-    found = {way: [ranks.Turn(factor * step, 0.13 * factor) for factor in (1, 2)] for way, step in zip(WAYS, seconds, strict=True)}
+    found = {
+        way: [ranks.Turn(factor * step, 0.13 * factor) for factor in (1, 2)]
+        for way, step in zip(WAYS, seconds, strict=True)
+    }
     text = ranks.section(found)
-    assert "Two ranks: what processes take from each other adds 10 % to a step" in text and "waiting for each other adds 20 %" in text
-    assert "takes 10 % of such a step" in text and "Four ranks: what processes take from each other adds 50 %" in text
-    assert "| two ranks | 1950.0 | 1.30 | 195.00 |" in text and "| two such processes | 1650.0 | 1.10 | – |" in text
+    assert (
+        "Two ranks: what processes take from each other adds 10 % to a step" in text
+        and "waiting for each other adds 20 %" in text
+    )
+    assert (
+        "takes 10 % of such a step" in text
+        and "Four ranks: what processes take from each other adds 50 %" in text
+    )
+    assert (
+        "| two ranks | 1950.0 | 1.30 | 195.00 |" in text
+        and "| two such processes | 1650.0 | 1.10 | – |" in text
+    )

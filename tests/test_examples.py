@@ -1,4 +1,6 @@
-"""Every example declares what its data hold, and the generated one is what its documentation says."""
+"""Every example declares what its data hold, and the generated one is what its
+documentation says.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,13 @@ def prepare(declaration: Declaration, folder: Path) -> ArraysRef:
     sides = split(validated, declaration, folder / "split", folder / "ledger.jsonl")
     require_passed(check_overlap(sides, validated, declaration))
     require_passed(check_leakage(sides, validated, declaration))
-    return materialise(sides, validated, fit(sides.train, validated.spec, declaration), declaration, folder / "arrays")
+    return materialise(
+        sides,
+        validated,
+        fit(sides.train, validated.spec, declaration),
+        declaration,
+        folder / "arrays",
+    )
 
 
 @pytest.mark.req("P1")
@@ -63,12 +71,21 @@ def test_each_declaration_loads_and_reads_from_where_it_is_told(monkeypatch, tmp
     monkeypatch.delenv("BULKHEAD_DATA")
     monkeypatch.delenv("BULKHEAD_CLINIC")
     default = load_declaration(EXAMPLES / f"{name}.yaml").data.uri
-    assert default.startswith((str(REPOSITORY.parent / "shared" / "data"), str(REPOSITORY / ".bulkhead")))
+    assert default.startswith(
+        (str(REPOSITORY.parent / "shared" / "data"), str(REPOSITORY / ".bulkhead"))
+    )
     assert len((EXAMPLES / f"{name}.yaml").read_text().splitlines()) <= 40
 
 
 @pytest.mark.req("D1")
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LARGE else n for n in NAMES if n != "clinic_visits"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.long) if n in LARGE else n
+        for n in NAMES
+        if n != "clinic_visits"
+    ],
+)
 def test_each_real_table_goes_through_the_whole_data_path(monkeypatch, tmp_path, real_data, name):
     monkeypatch.setenv("BULKHEAD_DATA", str(real_data))
     declaration = load_declaration(EXAMPLES / f"{name}.yaml")
@@ -80,10 +97,13 @@ def test_each_real_table_goes_through_the_whole_data_path(monkeypatch, tmp_path,
         found = load_arrays(arrays.side(side), verify=True)
         label = found.pop("label")
         assert all(np.isfinite(array).all() for array in found.values())
-        assert (np.isfinite(label) | (np.isnan(label) & declaration.task.has_several)).all()  # NaN: one of several labels, unknown
+        assert (
+            np.isfinite(label) | (np.isnan(label) & declaration.task.has_several)
+        ).all()  # NaN: one of several labels, unknown
 
 
-# ---------------------------------------------------------------------------------------- clinic visits
+# ---------------------------------------------------------------------------------------- clinic
+# visits
 
 
 @pytest.mark.req("D3")
@@ -108,28 +128,43 @@ def test_visits_are_as_documented(clinic):
     table = pq.read_table(clinic)
     admitted = table["admitted_30d"].to_numpy()
     assert 25_000 <= len(table) <= 32_000 and 0.10 <= admitted.mean() <= 0.14
-    assert pc.count_distinct(table["patient_id"]).as_py() == 4000 and pc.count_distinct(table["visit_id"]).as_py() == len(table)
+    assert pc.count_distinct(table["patient_id"]).as_py() == 4000 and pc.count_distinct(
+        table["visit_id"]
+    ).as_py() == len(table)
     frame = table.to_pandas().sort_values(["patient_id", "visit_date"])
     gaps = frame.groupby("patient_id")["visit_date"].diff().dropna().dt.days
     assert gaps.min() >= 30, "an earlier outcome must be known at the next visit"
-    earlier = frame.groupby("patient_id")["admitted_30d"].transform(lambda s: s.shift(fill_value=0).cumsum())
+    earlier = frame.groupby("patient_id")["admitted_30d"].transform(
+        lambda s: s.shift(fill_value=0).cumsum()
+    )
     assert (frame["previous_admissions"] == earlier).all()
     assert (frame["days_since_last_visit"].isna() == (frame["visit_number"] == 1)).all()
     ordered = frame["crp"].notna()
-    assert frame.loc[ordered, "admitted_30d"].mean() > 1.3 * frame.loc[~ordered, "admitted_30d"].mean(), "missing not at random"
+    assert (
+        frame.loc[ordered, "admitted_30d"].mean() > 1.3 * frame.loc[~ordered, "admitted_30d"].mean()
+    ), "missing not at random"
     assert frame["visit_date"].min().year == 2018 and frame["visit_date"].max().year == 2023
 
 
 def test_the_command_line_prints_the_documented_truth(tmp_path):
-    command = [sys.executable, str(EXAMPLES / "clinic_visits.py"), str(tmp_path / "new" / "v.parquet"), "--truth"]
+    command = [
+        sys.executable,
+        str(EXAMPLES / "clinic_visits.py"),
+        str(tmp_path / "new" / "v.parquet"),
+        "--truth",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     printed = done.stdout.rsplit(": ", 1)[1].strip()
-    assert printed in load_generator().__doc__, f"the documentation states another bound than {printed}"
+    assert printed in load_generator().__doc__, (
+        f"the documentation states another bound than {printed}"
+    )
 
 
 def test_no_digest_depends_on_the_place(monkeypatch, tmp_path, clinic):
     monkeypatch.setenv("BULKHEAD_CLINIC", str(clinic))
     declaration = load_declaration(EXAMPLES / "clinic_visits.yaml")
-    digests = {digest_of(prepare(declaration, tmp_path / place).sha256) for place in ("here", "there")}
+    digests = {
+        digest_of(prepare(declaration, tmp_path / place).sha256) for place in ("here", "there")
+    }
     assert len(digests) == 1

@@ -1,4 +1,6 @@
-"""The leak benchmark plants what it says, judges as it says, and its page is written from figures."""
+"""The leak benchmark plants what it says, judges as it says, and its page is written from
+figures.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,15 @@ def tables() -> Tables:
 @pytest.mark.req("D6")
 def test_every_kind_has_a_place_and_changes_the_rows(tables: Tables) -> None:
     cases = list(planted_cases(tables))
-    assert {c.kind for c in cases} == {k.name for k in KINDS} - {"respelt_smiles"} and len(KINDS) >= 26
+    assert {c.kind for c in cases} == {k.name for k in KINDS} - {"respelt_smiles"} and len(
+        KINDS
+    ) >= 26
     for case in {c.kind: c for c in cases}.values():
         planted, honest = tables.planted(case), tables.sides(case)
         assert planted is not None and honest is not None
-        changed = not planted.sides.train.equals(honest.train) or not planted.sides.test.equals(honest.test)
+        changed = not planted.sides.train.equals(honest.train) or not planted.sides.test.equals(
+            honest.test
+        )
         assert changed, case.kind
         assert all(c in planted.sides.train for c in planted.columns)
 
@@ -56,16 +62,25 @@ def test_a_hit_names_the_column_and_is_silent_on_the_honest_rows() -> None:
     case = Case("generated_rows", "binary", "random", 0, "label_copy", 0.01)
     columns = {case.name: ("v_17",)}
 
-    def judged(finding: Finding, honest: tuple[Finding, ...] = ()) -> tuple[float | None, float | None]:
-        records = [Record("bulkhead", case, Outcome((finding,), 1.0)), Record("bulkhead", case.honest, Outcome(honest, 1.0))]
+    def judged(
+        finding: Finding, honest: tuple[Finding, ...] = ()
+    ) -> tuple[float | None, float | None]:
+        records = [
+            Record("bulkhead", case, Outcome((finding,), 1.0)),
+            Record("bulkhead", case.honest, Outcome(honest, 1.0)),
+        ]
         found = score("bulkhead", records, columns)
         return found.recall, found.net
 
     assert judged(Finding("label_proxy", "fail", ("v_17",))) == (1, 1)
     assert judged(Finding("label_proxy", "fail", ("height",))) == (0, 0)
     assert judged(Finding("shift", "warn", ("v_17",))) == (0, 0)
-    assert judged(Finding("label_proxy", "fail", ("v_17",)), (Finding("label_proxy", "warn", ("height",)),)) == (1, 0)
-    assert alarms("bulkhead", [Record("bulkhead", case.honest, Outcome((Finding("shift", "warn"),), 1.0))]) == [("shift", "warn", 1, ("generated_rows",))]
+    assert judged(
+        Finding("label_proxy", "fail", ("v_17",)), (Finding("label_proxy", "warn", ("height",)),)
+    ) == (1, 0)
+    assert alarms(
+        "bulkhead", [Record("bulkhead", case.honest, Outcome((Finding("shift", "warn"),), 1.0))]
+    ) == [("shift", "warn", 1, ("generated_rows",))]
 
 
 @pytest.mark.req("D7")
@@ -82,8 +97,14 @@ def test_the_quick_form_writes_the_page_with_figures(tmp_path: Path) -> None:
     arguments = ["--quick", "--no-peers", "--cache", str(tmp_path / "cache"), "--output", str(page)]
     main(arguments)
     text = page.read_text()
-    rows = re.findall(r"^\| Bulkhead, all but held out \| (\d+) \| ([0-9.]+) \| ([0-9.]+) .*$", text, flags=re.MULTILINE)
-    assert len(rows) == 1 and int(rows[0][0]) >= 6 and 0 < float(rows[0][2]) <= float(rows[0][1]) <= 1
+    rows = re.findall(
+        r"^\| Bulkhead, all but held out \| (\d+) \| ([0-9.]+) \| ([0-9.]+) .*$",
+        text,
+        flags=re.MULTILINE,
+    )
+    assert (
+        len(rows) == 1 and int(rows[0][0]) >= 6 and 0 < float(rows[0][2]) <= float(rows[0][1]) <= 1
+    )
     assert "## Speed" in text and re.search(r"\| 20 k \| numbers \| \d+\.\d+ s \|", text)
     assert "17 of 17 ways of fitting" in text and "clean rows" not in text
     kept = (tmp_path / "cache" / "results.jsonl").read_text()

@@ -2,6 +2,7 @@
 
 import os
 
-# Read when torch is loaded. Threads that spin while they wait make every operation up to 50 times slower as soon as
+# Read when torch is loaded. Threads that spin while they wait make every operation up to 50 times
+# slower as soon as
 # another process wants the same cores; sleeping costs little where none does.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,11 +1,13 @@
 """The torchrun agent, which ends with the process that launched it.
 
-    python -m training.agent --nproc-per-node 2 --rdzv-backend c10d … -m training.main --config resolved.json --run-dir DIR
+    python -m training.agent --nproc-per-node 2 --rdzv-backend c10d … -m training.main --config
+    resolved.json --run-dir DIR
 
-Takes torchrun's arguments and is torchrun, with two differences. When the launcher ends, however it ends, the agent
-asks its ranks to save and stop, and nothing of the run is left after the grace period; the launcher tells its
-process id in BULKHEAD_LAUNCHER, and without that the agent follows nobody, as torchrun does. And the folder through which
-its ranks hand over their causes, which torchrun leaves in the system's temporary folder for ever, goes with it.
+Takes torchrun's arguments and is torchrun, with two differences. When the launcher ends, however it
+ends, the agent asks its ranks to save and stop, and nothing of the run is left after the grace
+period; the launcher tells its process id in BULKHEAD_LAUNCHER, and without that the agent follows
+nobody, as torchrun does. And the folder through which its ranks hand over their causes, which
+torchrun leaves in the system's temporary folder for ever, goes with it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run torchrun with these arguments, or those of the command line."""
     follow_parent(LAUNCHER)
     os.environ[AGENT] = str(os.getpid())
-    gc.disable()  # loading torch makes a million objects that stay: looking through them again and again takes a tenth of the time
+    # loading torch makes a million objects that stay: looking through them again and again takes a
+    # tenth of the time
+    gc.disable()
     from torch.distributed.run import get_args_parser
     from torch.distributed.run import main as torchrun
 
@@ -39,9 +43,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def with_known(arguments: list[str], parser: ArgumentParser) -> list[str]:
-    """The arguments, after the options of ours that this torchrun knows (2.11 has no `--shutdown-timeout`, and gives ranks 30 s)."""
+    """The arguments, after the options of ours that this torchrun knows (2.11 has no
+    `--shutdown-timeout`, and gives ranks 30 s).
+    """
     known = parser._option_string_actions  # argparse has no public list of its options
-    return [*(["--shutdown-timeout", str(RANK_GRACE_SECONDS)] if "--shutdown-timeout" in known else []), *arguments]
+    return [
+        *(["--shutdown-timeout", str(RANK_GRACE_SECONDS)] if "--shutdown-timeout" in known else []),
+        *arguments,
+    ]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Checks in a forked copy of this process, on a core that would be idle.
 
-A copy needs no imports and no data, but has this thread alone: a lock that another thread held stays locked in it. So
-nothing depends on it: what it found passed is taken, and all else is found here.
+A copy needs no imports and no data, but has this thread alone: a lock that another thread held
+stays locked in it. So nothing depends on it: what it found passed is taken, and all else is found
+here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import torch
 
 from schemas.records import CheckResult
 
-PATIENCE = 60.0  # seconds for which results are waited for: it was begun long before, so that more says that the copy hangs
+# seconds for which results are waited for: it was begun long before, so that more says that the
+# copy hangs
+PATIENCE = 60.0
 PIECE = 1 << 16
 
 
@@ -29,7 +32,9 @@ Checks = Mapping[str, Callable[[], CheckResult]]  # by the name of their result
 
 
 class Copy:
-    """A copy of this process that does one check after another; without one there are no results."""
+    """A copy of this process that does one check after another; without one there are no
+    results.
+    """
 
     def __init__(self, process: int = 0, receiving: int = -1) -> None:
         self._process, self._receiving, self._received = process, receiving, b""
@@ -38,11 +43,17 @@ class Copy:
             self._waiting.register(receiving, select.POLLIN)
 
     def results(self, count: int) -> list[CheckResult]:
-        """Those of the first checks, in order: what is there, after a wait for so many; fewer where a check raised, or the copy hangs."""
+        """Those of the first checks, in order: what is there, after a wait for so many; fewer where
+        a check raised, or the copy hangs.
+        """
         until = time.monotonic() + PATIENCE
         while self._process:
-            wait = max(0.0, until - time.monotonic()) if self._received.count(b"\n") < count else 0.0
-            if not self._waiting.poll(1000 * wait) or not (piece := os.read(self._receiving, PIECE)):
+            wait = (
+                max(0.0, until - time.monotonic()) if self._received.count(b"\n") < count else 0.0
+            )
+            if not self._waiting.poll(1000 * wait) or not (
+                piece := os.read(self._receiving, PIECE)
+            ):
                 break
             self._received += piece
         return [CheckResult.model_validate_json(line) for line in self._received.split(b"\n")[:-1]]
@@ -50,7 +61,9 @@ class Copy:
     def end(self) -> None:
         """Let it do nothing more."""
         if self._process:
-            with suppress(ProcessLookupError, ChildProcessError):  # somebody else waits for all children of this process
+            with suppress(
+                ProcessLookupError, ChildProcessError
+            ):  # somebody else waits for all children of this process
                 os.kill(self._process, signal.SIGKILL)
                 os.waitpid(self._process, 0)
             os.close(self._receiving)
@@ -59,16 +72,20 @@ class Copy:
 
 @contextmanager
 def checked_aside(checks: Checks) -> Iterator[Callable[[], list[CheckResult]]]:
-    """Begin checks beside what goes on here, and end them when left; torch has a thread less here until then.
+    """Begin checks beside what goes on here, and end them when left; torch has a thread less here
+    until then.
 
     Args:
         checks: the longest first. What they print in the copy is lost, as is all that they change.
 
     Yields:
-        A function that gives the results, in the order of the checks. It does itself what the copy has not come to, from the other end.
+        A function that gives the results, in the order of the checks. It does itself what the copy
+        has not come to, from the other end.
     """
     copy, threads = _begun(checks), torch.get_num_threads()
-    torch.set_num_threads(max(1, threads - 1) if copy else threads)  # with one more than there are cores each step waits for the slowest
+    torch.set_num_threads(
+        max(1, threads - 1) if copy else threads
+    )  # with one more than there are cores each step waits for the slowest
     try:
         yield lambda: _finished(checks, copy or Copy())
     finally:
@@ -92,7 +109,9 @@ def _begun(checks: Checks) -> Copy | None:
         return None
     receiving, sending = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # that other threads may hold locks, which `PATIENCE` is for
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # that other threads may hold locks, which `PATIENCE` is for
         try:
             process = os.fork()
         except OSError:  # too many processes, or too little memory

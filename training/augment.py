@@ -1,6 +1,8 @@
-"""Random changes of train inputs; drawn from the window's own stream, so that a resumed run draws the same.
+"""Random changes of train inputs; drawn from the window's own stream, so that a resumed run draws
+the same.
 
-Shapes: B rows, D numeric columns of which the last `indicators` are 0/1 flags of missing values, C channels, H height, W width.
+Shapes: B rows, D numeric columns of which the last `indicators` are 0/1 flags of missing values, C
+channels, H height, W width.
 """
 
 from __future__ import annotations
@@ -26,11 +28,20 @@ class Augment:
 
     def __init__(self, config: AugmentConfig, indicators: int, inputs: dict[str, Tensor]) -> None:
         self.config, self.indicators = config, indicators
-        self.images = tuple(key for key, value in inputs.items() if key.startswith("tensor_") and value.ndim in (3, 4))
+        self.images = tuple(
+            key
+            for key, value in inputs.items()
+            if key.startswith("tensor_") and value.ndim in (3, 4)
+        )
         if config.noise and "numeric" not in inputs:
-            raise ConfigError("train.augment.noise needs numeric columns, the data have none; unset it")
+            raise ConfigError(
+                "train.augment.noise needs numeric columns, the data have none; unset it"
+            )
         if (config.flip or config.shift) and not self.images:
-            raise ConfigError("train.augment.flip and shift need a tensor column of shape [height, width] or [channels, height, width]; the data have none")
+            raise ConfigError(
+                "train.augment.flip and shift need a tensor column of shape [height, width] or"
+                " [channels, height, width]; the data have none"
+            )
 
     def __call__(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """The batch with changed copies in place of what is changed."""
@@ -48,10 +59,14 @@ class Augment:
         return numeric + noise
 
     def _moved(self, images: Tensor) -> Tensor:
-        """Images [B, H, W] or [B, C, H, W], each mirrored or not and moved by its own offset; edges repeat."""
+        """Images [B, H, W] or [B, C, H, W], each mirrored or not and moved by its own offset; edges
+        repeat.
+        """
         rows, by = len(images), self.config.shift
         height, width = images.shape[-2:]
-        down, right = (torch.randint(-by, by + 1, (rows, 1), device=images.device) for _ in range(2))
+        down, right = (
+            torch.randint(-by, by + 1, (rows, 1), device=images.device) for _ in range(2)
+        )
         y = (torch.arange(height, device=images.device) + down).clamp(0, height - 1)  # [B, H]
         x = (torch.arange(width, device=images.device) + right).clamp(0, width - 1)  # [B, W]
         if self.config.flip:

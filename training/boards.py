@@ -1,7 +1,7 @@
 """TensorBoard beside MLflow: the figures of `metrics.jsonl` as scalars in RUN_DIR/tensorboard.
 
-The launcher writes them, never a rank. They are always those of the file: where it was rewritten (a resumed run drops
-what it makes again), the events are written anew.
+The launcher writes them, never a rank. They are always those of the file: where it was rewritten (a
+resumed run drops what it makes again), the events are written anew.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def require_installed(config: TrackingConfig) -> None:
         ConfigError: naming the command that installs it.
     """
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("tracking.tensorboard needs the package tensorboard, which is not installed: pip install 'bulkhead[tensorboard]', or unset it")
+        raise ConfigError(
+            "tracking.tensorboard needs the package tensorboard, which is not installed: pip"
+            " install 'bulkhead[tensorboard]', or unset it"
+        )
 
 
 class Board:
@@ -53,7 +56,14 @@ class Board:
         for figures, self._offset in metric_batches(self.metrics, self._offset, FIGURES_AT_ONCE):  # noqa: B020 - the offset behind each batch
             for figure in figures:
                 # As a tensor of double precision: the plain form of a scalar has single precision.
-                self._writer.add_scalar(figure.key, figure.value, figure.step, figure.timestamp / 1000, new_style=True, double_precision=True)
+                self._writer.add_scalar(
+                    figure.key,
+                    figure.value,
+                    figure.step,
+                    figure.timestamp / 1000,
+                    new_style=True,
+                    double_precision=True,
+                )
         self._writer.flush()
 
     def close(self) -> None:
@@ -63,7 +73,9 @@ class Board:
             self._writer.close()
 
     def _begin(self) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # an extra that only a run which declares it needs
+        from torch.utils.tensorboard import (
+            SummaryWriter,
+        )  # an extra that only a run which declares it needs
 
         if self._writer is not None:
             self._writer.close()

@@ -23,7 +23,9 @@ class Boundaries:
 
     def evaluation(self, step: int) -> bool:
         """Whether validation is scored here."""
-        return step > 0 and (step % (self.train.eval_every or self.steps_per_epoch) == 0 or step == self.total_steps)
+        return step > 0 and (
+            step % (self.train.eval_every or self.steps_per_epoch) == 0 or step == self.total_steps
+        )
 
     def checkpoint(self, step: int) -> bool:
         """Whether a checkpoint is due here for its own sake; an evaluation saves, too."""

@@ -10,13 +10,20 @@ from schemas.observed import Observed, Passes, Statement
 from schemas.records import CheckResult, EvaluationReport, PreflightReport, Prepared, TrainReport
 from training.report_curves import History
 
-RESULT, LOG, HOOKS, PREFLIGHT = "result.json", "metrics.jsonl", "torch's hooks on network and optimizer", "preflight"
+RESULT, LOG, HOOKS, PREFLIGHT = (
+    "result.json",
+    "metrics.jsonl",
+    "torch's hooks on network and optimizer",
+    "preflight",
+)
 SILENT = "the training program recorded nothing of it"
 
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """One folder of a checkpoint as it lies on disk. `damage`: what does not verify, "" where all does; `parts`: names of its files."""
+    """One folder of a checkpoint as it lies on disk. `damage`: what does not verify, "" where all
+    does; `parts`: names of its files.
+    """
 
     name: str
     parts: tuple[str, ...]
@@ -28,9 +35,11 @@ class CheckpointFacts:
 class FileFacts:
     """What stands in a run directory.
 
-    `names`: of its files and folders. `checkpoints`: newest first. `set_aside`, `unfinished`: folders that were found damaged,
-    and remains of commits. `state`: keys of the newest checkpoint's trainer state, `streams`: random streams in it.
-    `generation`: number of processes that ever held the lease; None where there is none. `refused`: why the state could not be opened.
+    `names`: of its files and folders. `checkpoints`: newest first. `set_aside`, `unfinished`:
+    folders that were found damaged, and remains of commits. `state`: keys of the newest
+    checkpoint's trainer state, `streams`: random streams in it. `generation`: number of processes
+    that ever held the lease; None where there is none. `refused`: why the state could not be
+    opened.
     """
 
     names: frozenset[str] = frozenset()
@@ -85,7 +94,11 @@ def fact(holds: bool, text: str, by: str, otherwise: str = "") -> Statement:
         by: what they were read from.
         otherwise: what is said where it does not hold. Default: the same facts.
     """
-    return Statement(standing="shown" if holds else "contradicted", text=text if holds else otherwise or text, by=by)
+    return Statement(
+        standing="shown" if holds else "contradicted",
+        text=text if holds else otherwise or text,
+        by=by,
+    )
 
 
 def warning(text: str, by: str) -> Statement:

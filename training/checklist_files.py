@@ -1,4 +1,6 @@
-"""Checklist items on the run directory: its checkpoints are verified again, the newest is opened."""
+"""Checklist items on the run directory: its checkpoints are verified again, the newest is
+opened.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from schemas.config import Declaration
 from schemas.errors import CheckpointError
 from schemas.observed import Statement
 from training.boards import EVENTS, FOLDER
-from training.checklist_facts import LOG, CheckpointFacts, FileFacts, Items, RunFacts, fact, not_shown, warning
+from training.checklist_facts import (
+    LOG,
+    CheckpointFacts,
+    FileFacts,
+    Items,
+    RunFacts,
+    fact,
+    not_shown,
+    warning,
+)
 from training.lease import LEASE
 from training.manifest import LIGHT, NAME, TRAINER, load_part, read_manifest, verify_checkpoint
 from training.report_format import count, plain, plural
@@ -28,8 +39,14 @@ def read_files(run_dir: Path, declaration: Declaration) -> FileFacts:
         declaration: traces and TensorBoard events are counted only where they were declared.
     """
     root = run_dir / "checkpoints"
-    folders = sorted((p for p in root.glob("*") if NAME.fullmatch(p.name)), key=lambda p: (p.name.startswith("step"), p.name), reverse=True)
-    state, streams, refused = _trainer_state(next((f for f in folders if f.name.startswith("step")), None))
+    folders = sorted(
+        (p for p in root.glob("*") if NAME.fullmatch(p.name)),
+        key=lambda p: (p.name.startswith("step"), p.name),
+        reverse=True,
+    )
+    state, streams, refused = _trainer_state(
+        next((f for f in folders if f.name.startswith("step")), None)
+    )
     return FileFacts(
         names=frozenset(p.name for p in run_dir.glob("*")),
         checkpoints=tuple(_verified(folder) for folder in folders),
@@ -38,8 +55,14 @@ def read_files(run_dir: Path, declaration: Declaration) -> FileFacts:
         state=state,
         streams=streams,
         generation=_generation(run_dir / LEASE),
-        boards=len(list((run_dir / FOLDER).glob(EVENTS))) if declaration.tracking.tensorboard else 0,
-        profiled=sum(p.is_file() for p in (run_dir / "profile").rglob("*")) if declaration.train.profile else 0,
+        boards=(
+            len(list((run_dir / FOLDER).glob(EVENTS))) if declaration.tracking.tensorboard else 0
+        ),
+        profiled=(
+            sum(p.is_file() for p in (run_dir / "profile").rglob("*"))
+            if declaration.train.profile
+            else 0
+        ),
         refused=refused,
     )
 
@@ -48,7 +71,9 @@ def _verified(folder: Path) -> CheckpointFacts:
     try:
         manifest = verify_checkpoint(folder, LIGHT if folder.name.startswith("best") else None)
     except CheckpointError as error:
-        return CheckpointFacts(folder.name, (), 0, str(error).removeprefix(f"{folder}").lstrip("/: "))
+        return CheckpointFacts(
+            folder.name, (), 0, str(error).removeprefix(f"{folder}").lstrip("/: ")
+        )
     return CheckpointFacts(folder.name, tuple(sorted(manifest.files)), manifest.num_bytes, "")
 
 
@@ -75,11 +100,17 @@ def _generation(path: Path) -> int | None:
 def folder(facts: RunFacts) -> Iterator[Statement]:
     """The files that every run leaves."""
     missing = [name for name in WANTED if name not in facts.files.names]
-    yield fact(not missing, f"{', '.join(WANTED)} are there", "the run directory", f"missing: {', '.join(missing)}")
+    yield fact(
+        not missing,
+        f"{', '.join(WANTED)} are there",
+        "the run directory",
+        f"missing: {', '.join(missing)}",
+    )
     lines = facts.history
     yield fact(
         bool(lines.evaluations),
-        f"{plural(len(lines.steps), 'line')} of steps, {count(len(lines.evaluations))} of evaluations, {count(len(lines.events))} of events",
+        f"{plural(len(lines.steps), 'line')} of steps, {count(len(lines.evaluations))} of"
+        f" evaluations, {count(len(lines.events))} of events",
         LOG,
         "the log holds no evaluation",
     )
@@ -98,12 +129,17 @@ def complete(facts: RunFacts) -> Iterator[Statement]:
     missing = [key for key in STATE if key not in files.state]
     yield fact(
         not missing,
-        f"{newest.name} opened with weights_only: {', '.join(newest.parts)}; position, best metric, patience, schedule, loss scaler",
+        f"{newest.name} opened with weights_only: {', '.join(newest.parts)}; position, best metric,"
+        " patience, schedule, loss scaler",
         DISK,
         f"{newest.name} lacks {', '.join(missing)}",
     )
     ranks = facts.train.world_size
-    yield fact(files.streams == ranks, f"random streams of {plural(files.streams, 'rank')}, of {ranks} that trained", DISK)
+    yield fact(
+        files.streams == ranks,
+        f"random streams of {plural(files.streams, 'rank')}, of {ranks} that trained",
+        DISK,
+    )
 
 
 def whole(facts: RunFacts) -> Iterator[Statement]:
@@ -117,13 +153,24 @@ def whole(facts: RunFacts) -> Iterator[Statement]:
     size = sum(c.num_bytes for c in files.checkpoints)
     yield fact(
         not damaged,
-        f"all {plural(good, 'checkpoint')} hold the bytes of their manifests ({size / 1e6:,.1f} MB by SHA-256)",
+        f"all {plural(good, 'checkpoint')} hold the bytes of their manifests ({size / 1e6:,.1f} MB"
+        " by SHA-256)",
         DISK,
-        f"{len(damaged)} of {len(files.checkpoints)} checkpoints do not verify: " + "; ".join(f"{c.name}: {plain(c.damage, 160)}" for c in damaged),
+        f"{len(damaged)} of {len(files.checkpoints)} checkpoints do not verify: "
+        + "; ".join(f"{c.name}: {plain(c.damage, 160)}" for c in damaged),
     )
     if files.set_aside:
-        yield warning(f"{plural(len(files.set_aside), 'damaged checkpoint')} set aside, an older one was used: {', '.join(files.set_aside[:5])}", DISK)
-    yield fact(not files.unfinished, "no half-written checkpoint is left", DISK, f"left from commits that did not end: {', '.join(files.unfinished[:5])}")
+        yield warning(
+            f"{plural(len(files.set_aside), 'damaged checkpoint')} set aside, an older one was"
+            f" used: {', '.join(files.set_aside[:5])}",
+            DISK,
+        )
+    yield fact(
+        not files.unfinished,
+        "no half-written checkpoint is left",
+        DISK,
+        f"left from commits that did not end: {', '.join(files.unfinished[:5])}",
+    )
 
 
 def kept(facts: RunFacts) -> Iterator[Statement]:
@@ -134,18 +181,36 @@ def kept(facts: RunFacts) -> Iterator[Statement]:
     if not full:
         yield not_shown("there is no full checkpoint", DISK)
         return
-    yield fact(len(full) <= keep, f"{plural(len(full), 'full checkpoint')} kept of at most {keep}; newest {full[0]}", DISK)
-    yield fact(wanted in best, f"the best weights by validation stand alone in {wanted}", DISK, f"the best weights, {wanted}, are gone")
+    yield fact(
+        len(full) <= keep,
+        f"{plural(len(full), 'full checkpoint')} kept of at most {keep}; newest {full[0]}",
+        DISK,
+    )
+    yield fact(
+        wanted in best,
+        f"the best weights by validation stand alone in {wanted}",
+        DISK,
+        f"the best weights, {wanted}, are gone",
+    )
 
 
 def resumed(facts: RunFacts) -> Iterator[Statement]:
     """Whether the run was broken off, and went on."""
     starts = [e.message for e in facts.history.events if e.message.startswith("resumed from")]
     if not starts:
-        yield not_shown("nothing broke this run off, so it never had to go on from a checkpoint; that it could was tried in preflight", LOG)
+        yield not_shown(
+            "nothing broke this run off, so it never had to go on from a checkpoint; that it could"
+            " was tried in preflight",
+            LOG,
+        )
         return
     often = "once" if len(starts) == 1 else plural(len(starts), "time")
-    yield fact(bool(starts), f"broken off {often} and {starts[-1]}; `bulkhead reproduce` tells whether an undisturbed run ends with the same bytes", LOG)
+    yield fact(
+        bool(starts),
+        f"broken off {often} and {starts[-1]}; `bulkhead reproduce` tells whether an undisturbed"
+        " run ends with the same bytes",
+        LOG,
+    )
 
 
 def stopped(facts: RunFacts) -> Iterator[Statement]:
@@ -154,7 +219,12 @@ def stopped(facts: RunFacts) -> Iterator[Statement]:
     if not stops:
         yield not_shown("no signal came while it trained", LOG)
         return
-    yield fact(True, f"{plural(len(stops), 'signal')} ended it at a step boundary, last: {plain(stops[-1], 160)}", LOG)
+    yield fact(
+        True,
+        f"{plural(len(stops), 'signal')} ended it at a step boundary, last:"
+        f" {plain(stops[-1], 160)}",
+        LOG,
+    )
 
 
 def one_writer(facts: RunFacts) -> Iterator[Statement]:
@@ -164,8 +234,17 @@ def one_writer(facts: RunFacts) -> Iterator[Statement]:
         yield not_shown("there is no lease.json", "lease.json")
         return
     starts = 1 + sum(e.message.startswith("resumed from") for e in facts.history.events)
-    held = "one process held the right to write here" if generation == 1 else f"{count(generation)} processes held the right to write here, one after the other"
-    yield fact(generation >= starts, held, "lease.json", f"{starts} starts, but the lease counts {generation}")
+    held = (
+        "one process held the right to write here"
+        if generation == 1
+        else f"{count(generation)} processes held the right to write here, one after the other"
+    )
+    yield fact(
+        generation >= starts,
+        held,
+        "lease.json",
+        f"{starts} starts, but the lease counts {generation}",
+    )
 
 
 ITEMS: Items = {

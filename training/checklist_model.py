@@ -5,22 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schemas.observed import Statement
-from training.checklist_facts import LOG, PREFLIGHT, RESULT, Items, RunFacts, fact, from_check, not_applicable, not_shown
+from training.checklist_facts import (
+    LOG,
+    PREFLIGHT,
+    RESULT,
+    Items,
+    RunFacts,
+    fact,
+    from_check,
+    not_applicable,
+    not_shown,
+)
 from training.report_format import count, number, plural
 
-NAMED = ("review", "forward", "initial_loss", "labels", "tokens")  # preflight's checks that have an item of their own
+NAMED = (
+    "review",
+    "forward",
+    "initial_loss",
+    "labels",
+    "tokens",
+)  # preflight's checks that have an item of their own
 
 
 def network(facts: RunFacts) -> Iterator[Statement]:
     """The network that trained is the one that was declared and checked."""
-    declared, trained, checked = facts.declaration.model, facts.train.num_parameters, facts.preflight.num_parameters
+    declared, trained, checked = (
+        facts.declaration.model,
+        facts.train.num_parameters,
+        facts.preflight.num_parameters,
+    )
     what = getattr(declared, "path", "") or declared.kind
-    alike = f"{what}: preflight and training counted {plural(trained, 'parameter')} each, {count(facts.preflight.num_trainable)} of them trained"
+    alike = (
+        f"{what}: preflight and training counted {plural(trained, 'parameter')} each,"
+        f" {count(facts.preflight.num_trainable)} of them trained"
+    )
     yield fact(
         trained == checked,
         alike,
         f"{PREFLIGHT}, {RESULT}",
-        f"{what}: preflight counted {plural(checked, 'parameter')}, training {count(trained)}: not the same network",
+        f"{what}: preflight counted {plural(checked, 'parameter')}, training {count(trained)}: not"
+        " the same network",
     )
 
 
@@ -33,7 +57,11 @@ def contract(facts: RunFacts) -> Iterator[Statement]:
 def loss(facts: RunFacts) -> Iterator[Statement]:
     """The loss, its weights, and that it fell."""
     declaration, fitted = facts.declaration, facts.prepared.statistics
-    weighted = ", class weights fitted on train" if fitted.class_weights and declaration.loss.class_weights != "none" else ""
+    weighted = (
+        ", class weights fitted on train"
+        if fitted.class_weights and declaration.loss.class_weights != "none"
+        else ""
+    )
     yield from_check(facts, "tokens" if fitted.tokens else "labels")
     series = facts.history.series("evaluations", "train_eval/loss")[1]
     name = f"{declaration.loss_kind.replace('_', ' ')}{weighted}"
@@ -43,17 +71,26 @@ def loss(facts: RunFacts) -> Iterator[Statement]:
     start = facts.preflight.initial_loss
     yield fact(
         min(series) < start,
-        f"{name}: {number(start)} before training, at best {number(min(series))} on train rows in eval mode",
+        f"{name}: {number(start)} before training, at best {number(min(series))} on train rows in"
+        " eval mode",
         f"{PREFLIGHT}, {LOG}",
-        f"{name}: {number(start)} before training, never below {number(min(series))} afterwards: nothing was learned",
+        f"{name}: {number(start)} before training, never below {number(min(series))} afterwards:"
+        " nothing was learned",
     )
 
 
 def preflight(facts: RunFacts) -> Iterator[Statement]:
     """Each check on one batch that no other item names."""
     results = facts.preflight.checks.results
-    rest, clean = [r.name for r in results if r.name not in NAMED], sum(r.verdict == "pass" for r in results)
-    yield fact(not facts.preflight.checks.failed, f"{clean} of {plural(len(results), 'check')} on one batch passed", PREFLIGHT)
+    rest, clean = (
+        [r.name for r in results if r.name not in NAMED],
+        sum(r.verdict == "pass" for r in results),
+    )
+    yield fact(
+        not facts.preflight.checks.failed,
+        f"{clean} of {plural(len(results), 'check')} on one batch passed",
+        PREFLIGHT,
+    )
     for name in rest:
         yield from_check(facts, name)
     if "overfit" not in rest:
@@ -63,7 +100,10 @@ def preflight(facts: RunFacts) -> Iterator[Statement]:
 def review(facts: RunFacts) -> Iterator[Statement]:
     """Own code was read."""
     if facts.declaration.model.kind != "custom":
-        yield not_applicable(f"the network is the built-in {facts.declaration.model.kind}; no code of yours took part")
+        yield not_applicable(
+            f"the network is the built-in {facts.declaration.model.kind}; no code of yours took"
+            " part"
+        )
         return
     yield from_check(facts, "review")
 

@@ -1,13 +1,15 @@
 """The checkpoints of a run: which are kept, which is used, what is set aside.
 
-    checkpoints/step-00000120/   trainer.pt model.pt optimizer.pt manifest.json            all of the run's state
-    checkpoints/step-00000120/   trainer.pt shard-00000-of-00002.pt … manifest.json        the same, cut over ranks
-    checkpoints/best-00000100/   model.pt manifest.json                                    weights only, by validation metric
+    checkpoints/step-00000120/   trainer.pt model.pt optimizer.pt manifest.json       all of the run's state
+    checkpoints/step-00000120/   trainer.pt shard-00000-of-00002.pt … manifest.json  cut over ranks
+    checkpoints/best-00000100/   model.pt manifest.json                   weights only, by validation metric
 
-How one is written whole or not at all stands in `commit.py`, how it is verified and loaded in `manifest.py`.
+How one is written whole or not at all stands in `commit.py`, how it is verified and loaded in
+`manifest.py`.
 
-Everything here is for rank 0, except `save_sharded` (collective) and what loads, which any rank may call.
-"""
+Everything here is for rank 0, except `save_sharded` (collective) and what loads, which any rank may
+call.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -22,7 +24,19 @@ from schemas.errors import CheckpointError, first_few
 from training.commit import Draft, commit, disk_full_said, num_bytes_of, recover, space
 from training.faults import reach
 from training.lease import always
-from training.manifest import FULL, LIGHT, NAME, TRAINER, FileEntry, Manifest, differences, load_part, read_manifest, shard_name, verify_checkpoint
+from training.manifest import (
+    FULL,
+    LIGHT,
+    NAME,
+    TRAINER,
+    FileEntry,
+    Manifest,
+    differences,
+    load_part,
+    read_manifest,
+    shard_name,
+    verify_checkpoint,
+)
 from training.parallel import Parallel
 
 
@@ -44,7 +58,8 @@ class Checkpoints:
         environment: what is only told when it differs.
         keep: full checkpoints kept.
         notify: gets a sentence for each thing that a person should know.
-        allowed: called before anything changes in the folder; raises where this process may no longer write.
+        allowed: called before anything changes in the folder; raises where this process may no
+            longer write.
     """
 
     def __init__(
@@ -61,7 +76,11 @@ class Checkpoints:
 
     def folders(self, kind: str) -> dict[int, Path]:
         """Step to folder of the committed ones, newest first."""
-        found = [(int(match[2]), path) for path in self.root.glob(f"{kind}-*") if (match := NAME.fullmatch(path.name))]
+        found = [
+            (int(match[2]), path)
+            for path in self.root.glob(f"{kind}-*")
+            if (match := NAME.fullmatch(path.name))
+        ]
         return dict(sorted(found, reverse=True))
 
     # ----------------------------------------------------------------------------------- writing
@@ -79,11 +98,19 @@ class Checkpoints:
         """Commit the light form; before the full checkpoint that refers to it."""
         self._commit("best", step, {"model.pt": weights})
 
-    def save_sharded(self, step: int, best_step: int, trainer: dict[str, Any], shard: dict[str, Any], parallel: Parallel) -> None:
-        """Commit a state that is cut over ranks, all of it or nothing, then remove what is no longer needed. Collective.
+    def save_sharded(
+        self,
+        step: int,
+        best_step: int,
+        trainer: dict[str, Any],
+        shard: dict[str, Any],
+        parallel: Parallel,
+    ) -> None:
+        """Commit a state that is cut over ranks, all of it or nothing, then remove what is no
+        longer needed. Collective.
 
-        Every rank writes its own file and flushes it; rank 0 seals all of them with one manifest. The run directory
-        must be on a file system that all ranks share.
+        Every rank writes its own file and flushes it; rank 0 seals all of them with one manifest.
+        The run directory must be on a file system that all ranks share.
 
         Args:
             step: of the state.
@@ -93,14 +120,20 @@ class Checkpoints:
             parallel: the ranks.
 
         Raises:
-            CheckpointError: a rank could not write its part, on every rank; nothing is left of the attempt.
+            CheckpointError: a rank could not write its part, on every rank; nothing is left of the
+                attempt.
         """
-        name, needed = folder_name("step", step), num_bytes_of(trainer) + parallel.world_size * num_bytes_of(shard)
+        name, needed = (
+            folder_name("step", step),
+            num_bytes_of(trainer) + parallel.world_size * num_bytes_of(shard),
+        )
         draft = Draft(Path(parallel.on_main(lambda: self._begin(name, needed))), name)
         try:
             files = _write_shard(draft, shard, parallel)
             reach("checkpoint.shards_agreed")
-            parallel.on_main(lambda: self._seal(draft, files, trainer, step=step, best_step=best_step))
+            parallel.on_main(
+                lambda: self._seal(draft, files, trainer, step=step, best_step=best_step)
+            )
         except BaseException:
             if parallel.is_main:
                 draft.discard()
@@ -111,28 +144,45 @@ class Checkpoints:
         with disk_full_said(self.root, needed):
             return str(Draft.begin(self.root, name).folder)
 
-    def _seal(self, draft: Draft, files: dict[str, FileEntry], trainer: dict[str, Any], **facts: int) -> None:
+    def _seal(
+        self, draft: Draft, files: dict[str, FileEntry], trainer: dict[str, Any], **facts: int
+    ) -> None:
         with disk_full_said(self.root, num_bytes_of(trainer)):
-            draft.commit({**files, TRAINER: draft.write(TRAINER, trainer)}, {**self.facts, **facts}, self.allowed)
+            draft.commit(
+                {**files, TRAINER: draft.write(TRAINER, trainer)},
+                {**self.facts, **facts},
+                self.allowed,
+            )
         self.prune(facts["best_step"])
 
     def _commit(self, kind: str, step: int, parts: dict[str, Any], best_step: int = 0) -> None:
         self._tell_if_short_of_space(num_bytes_of(parts))
-        commit(self.root, folder_name(kind, step), parts, {**self.facts, "step": step, "best_step": best_step}, self.allowed)
+        commit(
+            self.root,
+            folder_name(kind, step),
+            parts,
+            {**self.facts, "step": step, "best_step": best_step},
+            self.allowed,
+        )
 
     def _tell_if_short_of_space(self, needed: int) -> None:
         self.allowed()
         self.root.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(self.root).free < needed:
-            self.notify(f"{self.root} is nearly full: {space(self.root, needed)}; saving is tried all the same")
+            self.notify(
+                f"{self.root} is nearly full: {space(self.root, needed)}; saving is tried all the"
+                " same"
+            )
 
     # ----------------------------------------------------------------------------------- reading
 
     def newest(self) -> int | None:
-        """Step of the newest checkpoint that verifies and loads; damaged ones are set aside. None where there was none.
+        """Step of the newest checkpoint that verifies and loads; damaged ones are set aside. None
+        where there was none.
 
         Raises:
-            CheckpointError: it belongs to another declaration, data or number of ranks; or all are damaged.
+            CheckpointError: it belongs to another declaration, data or number of ranks; or all are
+                damaged.
         """
         self.allowed()
         recover(self.root)
@@ -148,8 +198,9 @@ class Checkpoints:
             return step
         if damaged:
             raise CheckpointError(
-                f"{self.root}: none of {len(damaged)} checkpoints verifies ({first_few(damaged)}); they were renamed to *.damaged: "
-                "put back a good copy, or start again to train from the first step"
+                f"{self.root}: none of {len(damaged)} checkpoints verifies ({first_few(damaged)});"
+                " they were renamed to *.damaged: put back a good copy, or start again to train"
+                " from the first step"
             )
         return None
 
@@ -189,7 +240,10 @@ class Checkpoints:
         manifest = read_manifest(folder)
         name = shard_name(rank, manifest.num_shards)
         if name not in manifest.files:
-            raise CheckpointError(f"{folder}: expected {name}, found {first_few(sorted(manifest.files))}; it was saved by {manifest.num_shards} sharded ranks")
+            raise CheckpointError(
+                f"{folder}: expected {name}, found {first_few(sorted(manifest.files))}; it was"
+                f" saved by {manifest.num_shards} sharded ranks"
+            )
         return dict(load_part(folder, name, manifest))
 
     def load_all_shards(self, step: int) -> list[dict[str, Any]]:
@@ -214,7 +268,9 @@ class Checkpoints:
 
     def _require_sound(self, folder: Path) -> Manifest:
         manifest = verify_checkpoint(folder)
-        for name in manifest.files:  # one at a time: all of a sharded state need not fit into this process
+        for (
+            name
+        ) in manifest.files:  # one at a time: all of a sharded state need not fit into this process
             load_part(folder, name, manifest)
         if manifest.best_step:
             self.load_best(manifest.best_step)
@@ -224,16 +280,23 @@ class Checkpoints:
         changed = differences(manifest.identity, self.facts["identity"])
         if changed:
             raise CheckpointError(
-                f"{folder}: belongs to another run; {'; '.join(changed[:5])}{' …' if len(changed) > 5 else ''}. Train in a new run directory, or put the declaration and data back"
+                f"{folder}: belongs to another run;"
+                f" {'; '.join(changed[:5])}{' …' if len(changed) > 5 else ''}. Train in a new run"
+                " directory, or put the declaration and data back"
             )
         moved = differences(manifest.environment, self.facts["environment"])
         if moved:
-            self.notify(f"the environment is not that of {folder.name}: {'; '.join(moved)}; bit-identity is not promised from here on")
+            self.notify(
+                f"the environment is not that of {folder.name}: {'; '.join(moved)}; bit-identity is"
+                " not promised from here on"
+            )
 
     # ----------------------------------------------------------------------- keeping, setting aside
 
     def prune(self, best_step: int) -> None:
-        """Keep the newest `keep` checkpoints, in any case one that verifies, and every best one that they or the run refer to."""
+        """Keep the newest `keep` checkpoints, in any case one that verifies, and every best one
+        that they or the run refer to.
+        """
         self.allowed()
         kept: dict[int, Path] = {}
         verified = False
@@ -254,7 +317,9 @@ class Checkpoints:
             if best_step:
                 verify_checkpoint(self.root / folder_name("best", best_step), LIGHT)
         except CheckpointError as error:
-            self.notify(f"checkpoint {folder.name} is damaged; an older one is kept for it: {error}")
+            self.notify(
+                f"checkpoint {folder.name} is damaged; an older one is kept for it: {error}"
+            )
             return False
         return True
 
@@ -266,7 +331,9 @@ class Checkpoints:
             target = folder.with_name(f"{folder.name}.damaged-{number}")
         folder.rename(target)
         fsync_folder(self.root)
-        self.notify(f"checkpoint {folder.name} is damaged and was renamed to {target.name}: {reason}")
+        self.notify(
+            f"checkpoint {folder.name} is damaged and was renamed to {target.name}: {reason}"
+        )
 
 
 def _write_shard(draft: Draft, shard: dict[str, Any], parallel: Parallel) -> dict[str, FileEntry]:
@@ -280,10 +347,15 @@ def _write_shard(draft: Draft, shard: dict[str, Any], parallel: Parallel) -> dic
         answer = {"name": name, "entry": _written(draft, name, shard).model_dump()}
     except CheckpointError as error:
         answer = {"name": name, "error": str(error)}
-    answers = [json.loads(payload) for payload in parallel.gather_bytes(json.dumps(answer).encode())]
+    answers = [
+        json.loads(payload) for payload in parallel.gather_bytes(json.dumps(answer).encode())
+    ]
     failed = [f"rank {rank}: {a['error']}" for rank, a in enumerate(answers) if "error" in a]
     if failed:
-        raise CheckpointError(f"{len(failed)} of {len(answers)} ranks could not write their part of the state; {failed[0]}")
+        raise CheckpointError(
+            f"{len(failed)} of {len(answers)} ranks could not write their part of the state;"
+            f" {failed[0]}"
+        )
     return {a["name"]: FileEntry(**a["entry"]) for a in answers}
 
 
@@ -293,7 +365,8 @@ def _written(draft: Draft, name: str, shard: dict[str, Any]) -> FileEntry:
             return draft.write(name, shard)
     except OSError as error:
         raise CheckpointError(
-            f"{draft.folder / name}: cannot be written ({error.strerror or error}); sharded checkpoints need a run directory that all ranks share"
+            f"{draft.folder / name}: cannot be written ({error.strerror or error}); sharded"
+            " checkpoints need a run directory that all ranks share"
         ) from error
 
 

@@ -1,20 +1,30 @@
-"""What RDKit says of molecules that a model made up; RDKit is optional (`pip install 'bulkhead[chem]'`)."""
+"""What RDKit says of molecules that a model made up; RDKit is optional (`pip install
+'bulkhead[chem]'`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-ABSENT = "RDKit is not installed, so that nobody looked whether these are molecules; install it with: pip install 'bulkhead[chem]'"
+ABSENT = (
+    "RDKit is not installed, so that nobody looked whether these are molecules; install it with:"
+    " pip install 'bulkhead[chem]'"
+)
 
 
-def molecule_figures(made: Sequence[str], known: Callable[[], Iterable[str]] | None) -> tuple[dict[str, float], str]:
-    """Shares of made-up SMILES that are valid, of valid ones that are distinct, and of distinct ones that are new; and a note on how they were counted.
+def molecule_figures(
+    made: Sequence[str], known: Callable[[], Iterable[str]] | None
+) -> tuple[dict[str, float], str]:
+    """Shares of made-up SMILES that are valid, of valid ones that are distinct, and of distinct
+    ones that are new; and a note on how they were counted.
 
-    Two SMILES are one molecule if their canonical forms are equal. Where RDKit is absent there are no figures, and the note says so.
+    Two SMILES are one molecule if their canonical forms are equal. Where RDKit is absent there are
+    no figures, and the note says so.
 
     Args:
         made: SMILES.
-        known: gives the train SMILES; None where they are not at hand, and nothing is said of what is new.
+        known: gives the train SMILES; None where they are not at hand, and nothing is said of what
+            is new.
 
     Source: the benchmarks of Brown et al. 2019, GuacaMol, 10.1021/acs.jcim.8b00839, sec. 3.1.
     """
@@ -24,23 +34,33 @@ def molecule_figures(made: Sequence[str], known: Callable[[], Iterable[str]] | N
     valid = [form for text in made if text and (form := canonical(text)) is not None]
     distinct = set(valid)
     figures = {"valid": len(valid) / max(len(made), 1)}
-    note = f"Of {len(made)} made-up SMILES RDKit reads {len(valid)}; of these {len(distinct)} are different molecules"
+    note = (
+        f"Of {len(made)} made-up SMILES RDKit reads {len(valid)}; of these {len(distinct)} are"
+        " different molecules"
+    )
     if valid:
         figures["unique"] = len(distinct) / len(valid)
     if known is None or not valid:
         return figures, f"{note}."
     letters = {letters_of(form) for form in distinct}
     new = distinct - {canonical(text) for text in known() if letters_of(text) in letters}
-    return figures | {"novel": len(new) / len(distinct)}, f"{note}, {len(new)} of them not in train."
+    return (
+        figures | {"novel": len(new) / len(distinct)},
+        f"{note}, {len(new)} of them not in train.",
+    )
 
 
 def letters_of(smiles: str) -> str:
-    """The letters of a SMILES without hydrogen, sorted: equal for all spellings of one molecule, so that few others need to be compared with it.
+    """The letters of a SMILES without hydrogen, sorted: equal for all spellings of one molecule, so
+    that few others need to be compared with it.
 
-    >>> letters_of("c1ccccc1Cl") == letters_of("ClC1=CC=CC=C1"), letters_of("C[nH]") == letters_of("CN")
+    >>> (letters_of("c1ccccc1Cl") == letters_of("ClC1=CC=CC=C1"),
+    ...     letters_of("C[nH]") == letters_of("CN"))
     (True, True)
     """
-    return "".join(sorted(letter for letter in smiles.lower() if letter.isalpha() and letter != "h"))
+    return "".join(
+        sorted(letter for letter in smiles.lower() if letter.isalpha() and letter != "h")
+    )
 
 
 def _canonical() -> Callable[[str], str | None] | None:

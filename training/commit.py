@@ -1,9 +1,11 @@
 """Writing a checkpoint whole or not at all.
 
-    temporary folder → files, each flushed → manifest with sizes and SHA-256, flushed → folder flushed → rename → parent flushed
+    temporary folder → files, each flushed → manifest with sizes and SHA-256, flushed → folder
+    flushed → rename → parent flushed
 
-A name without a leading dot is therefore always a whole checkpoint. The digests are those of the bytes that were
-handed to the file system, not of what is read back. Whatever a kill leaves is put right by `recover`.
+A name without a leading dot is therefore always a whole checkpoint. The digests are those of the
+bytes that were handed to the file system, not of what is read back. Whatever a kill leaves is put
+right by `recover`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Draft:
     """A checkpoint that is being written: a temporary folder until `commit` gives it its name.
 
     Args:
-        folder: the temporary folder, as `begin` made it; ranks that write their shard into it open it by its path.
+        folder: the temporary folder, as `begin` made it; ranks that write their shard into it open
+            it by its path.
         name: what it will be called.
     """
 
@@ -56,8 +59,14 @@ class Draft:
         reach("checkpoint.file_written")
         return entry
 
-    def commit(self, files: dict[str, FileEntry], facts: dict[str, Any], allowed: Callable[[], None] = always) -> Path:
-        """Seal the files with a manifest and take the name; a checkpoint of the same name is replaced.
+    def commit(
+        self,
+        files: dict[str, FileEntry],
+        facts: dict[str, Any],
+        allowed: Callable[[], None] = always,
+    ) -> Path:
+        """Seal the files with a manifest and take the name; a checkpoint of the same name is
+        replaced.
 
         Args:
             files: all that were written, by name.
@@ -109,7 +118,13 @@ class _Hashing:
         self.file.flush()
 
 
-def commit(root: Path, name: str, parts: dict[str, Any], facts: dict[str, Any], allowed: Callable[[], None] = always) -> Path:
+def commit(
+    root: Path,
+    name: str,
+    parts: dict[str, Any],
+    facts: dict[str, Any],
+    allowed: Callable[[], None] = always,
+) -> Path:
     """Write a checkpoint whole or not at all.
 
     Args:
@@ -125,14 +140,20 @@ def commit(root: Path, name: str, parts: dict[str, Any], facts: dict[str, Any], 
     with disk_full_said(root, num_bytes_of(parts)):
         draft = Draft.begin(root, name)
         try:
-            return draft.commit({file_name: draft.write(file_name, value) for file_name, value in parts.items()}, facts, allowed)
+            return draft.commit(
+                {file_name: draft.write(file_name, value) for file_name, value in parts.items()},
+                facts,
+                allowed,
+            )
         except BaseException:
             draft.discard()
             raise
 
 
 def recover(root: Path) -> None:
-    """Finish what a kill during a commit left: put back a checkpoint whose replacement did not come, remove temporary folders."""
+    """Finish what a kill during a commit left: put back a checkpoint whose replacement did not
+    come, remove temporary folders.
+    """
     for old in root.glob(f"*{REPLACED}"):
         place = old.with_name(old.name.removesuffix(REPLACED))
         if place.exists():
@@ -146,7 +167,8 @@ def recover(root: Path) -> None:
 def num_bytes_of(value: Any) -> int:
     """Bytes of the tensors in a tree of plain values: what writing it will need, nearly.
 
-    >>> num_bytes_of({"w": torch.zeros(3, dtype=torch.float64), "state": [torch.ones(2), "text", 1]})
+    >>> num_bytes_of({"w": torch.zeros(3, dtype=torch.float64),
+    ...     "state": [torch.ones(2), "text", 1]})
     32
     """
     if isinstance(value, torch.Tensor):
@@ -170,7 +192,8 @@ def disk_full_said(root: Path, needed: int) -> Iterator[None]:
         if cause is None:
             raise
         raise CheckpointError(
-            f"{root}: {cause.strerror} while saving; {space(root, needed)}. Earlier checkpoints are intact: free space, then start again to go on"
+            f"{root}: {cause.strerror} while saving; {space(root, needed)}. Earlier checkpoints are"
+            " intact: free space, then start again to go on"
         ) from error
 
 
@@ -180,7 +203,9 @@ def space(root: Path, needed: int) -> str:
 
 
 def full_disk(error: BaseException | None) -> OSError | None:
-    """The system's refusal of more bytes behind an error, or None: torch's writer raises one of its own over it."""
+    """The system's refusal of more bytes behind an error, or None: torch's writer raises one of its
+    own over it.
+    """
     while error is not None:
         if isinstance(error, OSError) and error.errno in FULL_DISK:
             return error

@@ -1,13 +1,18 @@
-"""How deep each parameter lies, for layer-wise learning-rate decay: from what the body declares, or from its structure.
+"""How deep each parameter lies, for layer-wise learning-rate decay: from what the body declares, or
+from its structure.
 
-A body says it itself with a method `ordered_layers()`: a list from input to output whose entries are modules (or
-parameters), or tuples of those that share a layer. Otherwise the structure decides, or nothing does:
+A body says it itself with a method `ordered_layers()`: a list from input to output whose entries
+are modules (or parameters), or tuples of those that share a layer. Otherwise the structure decides,
+or nothing does:
 
-- The body has one chain: an outermost `nn.Sequential` or `nn.ModuleList` of two or more entries with parameters. Its
-  entries are layers in their order. An entry that is a chain of blocks itself counts as its blocks; one of plain
-  layers (convolution, norm, activation) is one layer. An entry without a matrix (a norm) belongs to the layer before.
-- Embeddings outside of the chain are the layer below it; what is registered after the chain (norm, head) the one above.
-- Any other parameter has no known depth and is refused: registration order is no proof of the order of computation.
+- The body has one chain: an outermost `nn.Sequential` or `nn.ModuleList` of two or more entries
+  with parameters. Its entries are layers in their order. An entry that is a chain of blocks itself
+  counts as its blocks; one of plain layers (convolution, norm, activation) is one layer. An entry
+  without a matrix (a norm) belongs to the layer before.
+- Embeddings outside of the chain are the layer below it; what is registered after the chain (norm,
+  head) the one above.
+- Any other parameter has no known depth and is refused: registration order is no proof of the order
+  of computation.
 """
 
 from __future__ import annotations
@@ -25,10 +30,12 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def parameter_depths(model: nn.Module) -> dict[nn.Parameter, int]:
-    """Depth of every trainable parameter: 0 at the input, the largest at the output. A tied one lies where it is used first.
+    """Depth of every trainable parameter: 0 at the input, the largest at the output. A tied one
+    lies where it is used first.
 
     Raises:
-        ConfigError: naming the parameters whose depth cannot be determined, or a layer that is named twice, or a model of one layer.
+        ConfigError: naming the parameters whose depth cannot be determined, or a layer that is
+            named twice, or a model of one layer.
     """
     body = getattr(model, "body", model)
     declared = getattr(body, "ordered_layers", None)
@@ -43,23 +50,36 @@ def parameter_depths(model: nn.Module) -> dict[nn.Parameter, int]:
     unknown = [name for p, name in trainable.items() if p not in depths]
     if unknown:
         raise ConfigError(
-            f"optimizer.layer_decay: {type(body).__name__} does not say how deep {len(unknown)} of {len(trainable)} parameters lie ({first_few(unknown)}); "
-            "give it a method ordered_layers() that returns its layers from input to output, such as [self.embed, *self.blocks, (self.norm, self.head)], "
-            "or remove layer_decay"
+            f"optimizer.layer_decay: {type(body).__name__} does not say how deep {len(unknown)} of"
+            f" {len(trainable)} parameters lie ({first_few(unknown)}); give it a method"
+            " ordered_layers() that returns its layers from input to output, such as [self.embed,"
+            " *self.blocks, (self.norm, self.head)], or remove layer_decay"
         )
     found = {p: depths[p] for p in trainable}
     if len(set(found.values())) < 2:
-        raise ConfigError(f"optimizer.layer_decay: {type(body).__name__} has a single layer, nothing would decay; remove layer_decay")
+        raise ConfigError(
+            f"optimizer.layer_decay: {type(body).__name__} has a single layer, nothing would decay;"
+            " remove layer_decay"
+        )
     return found
 
 
 def _require_once(body: nn.Module, layers: list[Any]) -> None:
-    """Refuse layers of which one is named twice: it would lie at two depths, and all below it too deep."""
-    parts = [id(part) for layer in layers for part in (layer if isinstance(layer, tuple) else (layer,))]
-    twice = [name for name, part in (*body.named_modules(), *body.named_parameters()) if parts.count(id(part)) > 1]
+    """Refuse layers of which one is named twice: it would lie at two depths, and all below it too
+    deep.
+    """
+    parts = [
+        id(part) for layer in layers for part in (layer if isinstance(layer, tuple) else (layer,))
+    ]
+    twice = [
+        name
+        for name, part in (*body.named_modules(), *body.named_parameters())
+        if parts.count(id(part)) > 1
+    ]
     if twice:
         raise ConfigError(
-            f"optimizer.layer_decay: ordered_layers() of {type(body).__name__} names {first_few(twice)} more than once; name each layer once, where it is used first"
+            f"optimizer.layer_decay: ordered_layers() of {type(body).__name__} names"
+            f" {first_few(twice)} more than once; name each layer once, where it is used first"
         )
 
 
@@ -82,7 +102,11 @@ def _structure(body: nn.Module) -> list[tuple[nn.Parameter, ...]]:
 
 
 def _outermost_chains(module: nn.Module, embedded: set[nn.Parameter]) -> Iterator[nn.Module]:
-    if isinstance(module, CHAINS) and len(_entries(module)) > 1 and not embedded.issuperset(module.parameters()):
+    if (
+        isinstance(module, CHAINS)
+        and len(_entries(module)) > 1
+        and not embedded.issuperset(module.parameters())
+    ):
         yield module
         return
     for child in module.children():
@@ -96,14 +120,18 @@ def _entries(chain: nn.Module) -> list[nn.Module]:
 
 def _blocks(chain: nn.Module) -> Iterator[tuple[nn.Parameter, ...]]:
     for entry in _entries(chain):
-        if isinstance(entry, CHAINS) and any(True for inner in _entries(entry) for _ in inner.children()):
+        if isinstance(entry, CHAINS) and any(
+            True for inner in _entries(entry) for _ in inner.children()
+        ):
             yield from _blocks(entry)
         else:
             yield tuple(entry.parameters())
 
 
 def _with_matrices(parts: list[tuple[nn.Parameter, ...]]) -> list[tuple[nn.Parameter, ...]]:
-    """Joined so that each layer has a matrix: what has none belongs to the layer before, at the input to the one after."""
+    """Joined so that each layer has a matrix: what has none belongs to the layer before, at the
+    input to the one after.
+    """
     layers: list[tuple[nn.Parameter, ...]] = [()]
     for part in parts:
         if _has_matrix(layers[-1]) and _has_matrix(part):

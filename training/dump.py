@@ -1,16 +1,18 @@
-"""What is left of a step whose loss or gradient was not finite: one file a rank, readable with `weights_only`.
+"""What is left of a step whose loss or gradient was not finite: one file a rank, readable with
+`weights_only`.
 
 RUN_DIR/dumps/step-00000041-rank-0/dump.pt
     step, epoch, rank, world_size, lr, cause
-    window                          this rank's share whole: every field of `training.batches.Window`, tensors on the CPU
-    rows int64 [S], row_ids         of the share; wrong_row_ids: those whose scores or loss are not finite
+    window                          this rank's share whole: every field of `Window`, tensors on the CPU
+    rows int64 [S], row_ids         of the share; wrong_row_ids: those that are not finite
     seed, loss_scale, threads, device
-                                    with which `bulkhead replay` makes the step again; the scale is null without fp16
+                                    with which `bulkhead replay` makes the step again; the scale is
+                                    null without fp16
     spans, losses [M]               by micro-batch: its part of the share, and of the window's loss
     grad_norms                      parameter name -> norm, before clipping
     rng                             states of all random streams when the step failed
     tensors                         the scores, row losses and gradients that are not finite
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -45,22 +47,31 @@ def row_ids(side: SplitArrays, rows: Iterable[int]) -> list[str]:
 def offending_tensors(trace: Trace) -> dict[str, Tensor]:
     """Everything of this rank's step that is not finite, by name."""
     found = {f"micro_batch_{index}/scores": value for index, value in enumerate(trace.scores)}
-    found |= {f"micro_batch_{index}/row_losses": value for index, value in enumerate(trace.row_losses)}
+    found |= {
+        f"micro_batch_{index}/row_losses": value for index, value in enumerate(trace.row_losses)
+    }
     found |= {f"gradient/{name}": value for name, value in trace.gradients.items()}
-    return {name: _kept(value) for name, value in found.items() if not bool(torch.isfinite(value).all())}
+    return {
+        name: _kept(value) for name, value in found.items() if not bool(torch.isfinite(value).all())
+    }
 
 
 def wrong_rows(trace: Trace) -> list[int]:
     """Rows of the share whose scores or loss are not finite."""
     found: set[int] = set()
-    for (begin, _), values in ((span, tensor) for tensors in (trace.scores, trace.row_losses) for span, tensor in zip(trace.spans, tensors, strict=True)):
+    for (begin, _), values in (
+        (span, tensor)
+        for tensors in (trace.scores, trace.row_losses)
+        for span, tensor in zip(trace.spans, tensors, strict=True)
+    ):
         wrong = ~torch.isfinite(values).reshape(len(values), -1).all(dim=1)
         found |= {begin + row for row in wrong.nonzero().flatten().tolist()}
     return sorted(found)
 
 
 def contents(step: Step, window: Window, rate: float, side: SplitArrays) -> dict[str, Any]:
-    """What a dump says of this rank's window; `cause` is empty where everything of its own is finite.
+    """What a dump says of this rank's window; `cause` is empty where everything of its own is
+    finite.
 
     Args:
         step: just after its gradients.
@@ -105,7 +116,11 @@ def _describe(tensors: dict[str, Tensor], losses: list[float]) -> str:
     wrong = [value for value in losses if not math.isfinite(value)]
     gradients = [name.removeprefix("gradient/") for name in tensors if name.startswith("gradient/")]
     words = [f"loss is {wrong[0]}"] if wrong else []
-    words += [f"gradient is not finite in {len(gradients)} parameters (first: {first_few(gradients)})"] if gradients else []
+    words += (
+        [f"gradient is not finite in {len(gradients)} parameters (first: {first_few(gradients)})"]
+        if gradients
+        else []
+    )
     return " and ".join(words)
 
 
@@ -123,7 +138,13 @@ def write_dump(run_dir: Path, content: dict[str, Any]) -> Path:
 
 def steps_dumped(run_dir: Path) -> list[int]:
     """Steps of a run that left dumps, in order."""
-    return sorted({int(match[1]) for path in (run_dir / DUMPS).glob("step-*") if (match := NAME.fullmatch(path.name))})
+    return sorted(
+        {
+            int(match[1])
+            for path in (run_dir / DUMPS).glob("step-*")
+            if (match := NAME.fullmatch(path.name))
+        }
+    )
 
 
 def read_dumps(run_dir: Path, step: int) -> list[dict[str, Any]]:
@@ -137,10 +158,16 @@ def read_dumps(run_dir: Path, step: int) -> list[dict[str, Any]]:
         try:
             content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # the unpickler raises what it likes
-            raise IntegrityError(f"{path}: cannot be read as a dump ({str(error).splitlines()[0]}); it was cut off or changed") from error
+            raise IntegrityError(
+                f"{path}: cannot be read as a dump ({str(error).splitlines()[0]}); it was cut off"
+                " or changed"
+            ) from error
         found[content["rank"]] = content
     ranks = next(iter(found.values()))["world_size"] if found else 1
     missing = sorted(set(range(ranks)) - found.keys())
     if missing:
-        raise IntegrityError(f"{run_dir / DUMPS}: expected a dump of step {step} from each of {ranks} ranks, but none is there from {missing}")
+        raise IntegrityError(
+            f"{run_dir / DUMPS}: expected a dump of step {step} from each of {ranks} ranks, but"
+            f" none is there from {missing}"
+        )
     return [found[rank] for rank in range(ranks)]

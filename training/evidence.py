@@ -6,15 +6,40 @@ from datetime import UTC, datetime
 from typing import Any
 
 from schemas.config import SPLITS, Declaration
-from schemas.records import EvaluationReport, Evidence, ExportedModel, GateReport, PreflightReport, Prepared, TrainReport, digest_of
+from schemas.records import (
+    EvaluationReport,
+    Evidence,
+    ExportedModel,
+    GateReport,
+    PreflightReport,
+    Prepared,
+    TrainReport,
+    digest_of,
+)
 
 
 def split_manifest(prepared: Prepared) -> dict[str, Any]:
     """How the sides came about, and the digest, rows and summary of each; paths are left out."""
     split = prepared.split
-    sides = {s: {"sha256": split.side(s).file.sha256, "rows": split.side(s).rows, **split.summary.get(s, {})} for s in SPLITS}
-    ledgers = {f"{name}_sha256": ref.sha256 if ref else None for name, ref in (("ledger", split.ledger), ("group_ledger", split.group_ledger))}
-    return {"strategy": split.strategy, "plan": split.plan, "excluded": split.excluded, **ledgers, "sides": sides}
+    sides = {
+        s: {
+            "sha256": split.side(s).file.sha256,
+            "rows": split.side(s).rows,
+            **split.summary.get(s, {}),
+        }
+        for s in SPLITS
+    }
+    ledgers = {
+        f"{name}_sha256": ref.sha256 if ref else None
+        for name, ref in (("ledger", split.ledger), ("group_ledger", split.group_ledger))
+    }
+    return {
+        "strategy": split.strategy,
+        "plan": split.plan,
+        "excluded": split.excluded,
+        **ledgers,
+        "sides": sides,
+    }
 
 
 def build_evidence(

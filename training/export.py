@@ -1,7 +1,8 @@
-"""From the best weights to a program that takes raw values: preprocessing, network and units in one exported graph.
+"""From the best weights to a program that takes raw values: preprocessing, network and units in one
+exported graph.
 
-The network in it is that of `training.reference`: it computes in float64, so that the served numbers are the
-evaluated ones.
+The network in it is that of `training.reference`: it computes in float64, so that the served
+numbers are the evaluated ones.
 
 Shapes: B rows, D numeric columns, C classes, Q quantile-mapped columns, P knots.
 """
@@ -21,7 +22,16 @@ from torch import Tensor, nn
 from schemas.config import Declaration
 from schemas.digest import verify, write_atomic
 from schemas.load import declare
-from schemas.records import ExportedModel, FileRef, NumericStats, RunSpec, Statistics, TestTable, TrainTable, ValTable
+from schemas.records import (
+    ExportedModel,
+    FileRef,
+    NumericStats,
+    RunSpec,
+    Statistics,
+    TestTable,
+    TrainTable,
+    ValTable,
+)
 from training import raw_columns, serving
 from training.data.apply import clip_bounds, fitted_ranges, quantile_points, rounded_columns
 from training.export_text import export_text
@@ -34,9 +44,10 @@ from training.targets import Target, Targets, targets_of
 class Program(nn.Module):
     """Raw values in, predictions out: what serving calls.
 
-    Inputs, each present only where the model has such columns: `numeric` float64 [B, D] (NaN is null),
-    `categorical` int64 [B, columns], `tensor_<column>` as stored. Output float64: probabilities [B, C] (two
-    columns for binary), or values [B] in the label's units; of several labels [B, K] as `training.metrics.predict` has them.
+    Inputs, each present only where the model has such columns: `numeric` float64 [B, D] (NaN is
+    null), `categorical` int64 [B, columns], `tensor_<column>` as stored. Output float64:
+    probabilities [B, C] (two columns for binary), or values [B] in the label's units; of several
+    labels [B, K] as `training.metrics.predict` has them.
 
     Args:
         network: In eval mode; its parameters' precision is the one it is run in.
@@ -45,7 +56,9 @@ class Program(nn.Module):
         labels: Of a task of several labels.
     """
 
-    def __init__(self, network: nn.Module, statistics: Statistics, task: str, labels: Targets = ()) -> None:
+    def __init__(
+        self, network: nn.Module, statistics: Statistics, task: str, labels: Targets = ()
+    ) -> None:
         super().__init__()
         self.network = network
         self.task, self.labels = task, labels
@@ -77,7 +90,9 @@ def _linked(label: Target, scores: Tensor) -> Tensor:
 
 
 class Columns(nn.Module):
-    """The numeric block exactly as `training.data.apply.transform_numeric` makes it: [B, D] → float32 [B, width]."""
+    """The numeric block exactly as `training.data.apply.transform_numeric` makes it: [B, D] →
+    float32 [B, width].
+    """
 
     def __init__(self, statistics: Statistics) -> None:
         super().__init__()
@@ -87,45 +102,69 @@ class Columns(nn.Module):
         self.register_buffer("scale", _column(s.scale for s in stats))
         self.register_buffer("rounded", torch.from_numpy(rounded_columns(statistics)))
         self.register_buffer("bound", torch.from_numpy(clip_bounds(statistics)))
-        self.register_buffer("indicated", torch.tensor([i for i, s in enumerate(stats) if s.indicator], dtype=torch.int64))
+        self.register_buffer(
+            "indicated",
+            torch.tensor([i for i, s in enumerate(stats) if s.indicator], dtype=torch.int64),
+        )
         mapped = [i for i, s in enumerate(stats) if s.method == "quantile"]
         self.register_buffer("mapped", torch.tensor(mapped, dtype=torch.int64))
         self.quantile_map = QuantileMap([stats[i] for i in mapped]) if mapped else None
 
     def forward(self, values: Tensor) -> Tensor:
-        """Raw float64 [B, D], NaN for null → filled, scaled, clipped columns, then the null indicators."""
+        """Raw float64 [B, D], NaN for null → filled, scaled, clipped columns, then the null
+        indicators.
+        """
         nulls = torch.isnan(values)
         values = torch.where(self.rounded, values.float().double(), values)
         scaled = (torch.where(nulls, self.fill, values) - self.center) / self.scale
         if self.quantile_map is not None:
-            scaled = scaled.index_copy(1, self.mapped, self.quantile_map(scaled.index_select(1, self.mapped)))
+            scaled = scaled.index_copy(
+                1, self.mapped, self.quantile_map(scaled.index_select(1, self.mapped))
+            )
         clipped = torch.maximum(torch.minimum(scaled, self.bound), -self.bound).float()
         return torch.cat([clipped, nulls.index_select(1, self.indicated).float()], dim=1)
 
 
 class QuantileMap(nn.Module):
-    """Piecewise linear interpolation, flat outside the knots: `numpy.interp` for several columns at once.
+    """Piecewise linear interpolation, flat outside the knots: `numpy.interp` for several columns at
+    once.
 
-    Rows of knots are padded at the right with infinity under the last score, so that beyond the last knot the
-    slope is 0.
+    Rows of knots are padded at the right with infinity under the last score, so that beyond the
+    last knot the slope is 0.
     """
 
     def __init__(self, columns: list[NumericStats]) -> None:
         super().__init__()
         points = [quantile_points(column) for column in columns]
         width = 1 + max(len(knots) for knots, _ in points)
-        self.register_buffer("knots", torch.tensor(np.stack([np.pad(k, (0, width - len(k)), constant_values=np.inf) for k, _ in points])))
-        self.register_buffer("scores", torch.tensor(np.stack([np.pad(s, (0, width - len(s)), mode="edge") for _, s in points])))
+        self.register_buffer(
+            "knots",
+            torch.tensor(
+                np.stack(
+                    [np.pad(k, (0, width - len(k)), constant_values=np.inf) for k, _ in points]
+                )
+            ),
+        )
+        self.register_buffer(
+            "scores",
+            torch.tensor(
+                np.stack([np.pad(s, (0, width - len(s)), mode="edge") for _, s in points])
+            ),
+        )
 
     def forward(self, values: Tensor) -> Tensor:
         """float64 [B, Q] → normal scores [B, Q]; NaN stays NaN."""
         # [B, Q] -> [Q, B]: searchsorted wants a row of values for each row of knots
         values = values.t().contiguous()
         left = torch.searchsorted(self.knots, values, right=True) - 1
-        low, high = left.clamp(0, self.knots.shape[1] - 2), (left + 1).clamp(1, self.knots.shape[1] - 1)
+        low, high = (
+            left.clamp(0, self.knots.shape[1] - 2),
+            (left + 1).clamp(1, self.knots.shape[1] - 1),
+        )
         x0, x1 = self.knots.gather(1, low), self.knots.gather(1, high)
         y0, y1 = self.scores.gather(1, low), self.scores.gather(1, high)
-        # on a knot its own score: a slope between denormal knots is infinite, and infinity times 0 is NaN
+        # on a knot its own score: a slope between denormal knots is infinite, and infinity times 0
+        # is NaN
         between = torch.where(values == x0, y0, (y1 - y0) / (x1 - x0) * (values - x0) + y0)
         return torch.where(values < self.knots[:, :1], self.scores[:, :1], between).t()
 
@@ -137,20 +176,23 @@ def _column(values: Any) -> Tensor:
 # ------------------------------------------------------------------------------------------- export
 
 
-def export_model(run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | ValTable | TestTable) -> ExportedModel:
-    """`program.pt2`, `spec.json` and, for derived features, `expressions.zip` in `out_dir`, proved equal to the network on real rows.
+def export_model(
+    run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | ValTable | TestTable
+) -> ExportedModel:
+    """`program.pt2`, `spec.json` and, for derived features, `expressions.zip` in `out_dir`, proved
+    equal to the network on real rows.
 
     Args:
         run: what was trained.
         weights: the checkpoint's weights, loaded without unpickling any code.
         out_dir: created; files of an earlier export are replaced.
-        table: the split's table of one side (validation is the usual choice): its first rows go through the
-            saved program as raw values (those from before features were derived), and the same rows of `run.arrays`
-            through the network.
+        table: the split's table of one side (validation is the usual choice): its first rows go
+            through the saved program as raw values (those from before features were derived), and
+            the same rows of `run.arrays` through the network.
 
     Returns:
-        References to both files; `parity` is the largest difference found, in probability, or in standard
-        deviations of the label for a regression.
+        References to both files; `parity` is the largest difference found, in probability, or in
+        standard deviations of the label for a regression.
 
     Raises:
         IntegrityError: program and network differ by 1e-6 or more, or the table changed.
@@ -163,7 +205,11 @@ def export_model(run: RunSpec, weights: Path, out_dir: Path, table: TrainTable |
     out_dir.mkdir(parents=True, exist_ok=True)
     batch = blank_batch(run.statistics, torch.float64, width=len(run.statistics.numeric))
     labels = targets_of(declaration, run.statistics)
-    program = save_program(Program(network, run.statistics, declaration.task.kind, labels), batch, out_dir / "program.pt2")
+    program = save_program(
+        Program(network, run.statistics, declaration.task.kind, labels),
+        batch,
+        out_dir / "program.pt2",
+    )
     expressions = raw_columns.write_code(run, out_dir)
     spec = make_spec(run, declaration, program, expressions)
     derive = serving.load_expressions(out_dir / raw_columns.EXPRESSIONS, spec)
@@ -180,18 +226,32 @@ def probability_columns(classes: tuple[Any, ...]) -> list[str]:
     return [f"probability_{value}" for value in classes]
 
 
-def make_spec(run: RunSpec, declaration: Declaration, program: FileRef, expressions: FileRef | None = None) -> dict[str, Any]:
-    """What serving must know besides the program: columns, vocabularies, fillings, classes, derived features, digests."""
+def make_spec(
+    run: RunSpec, declaration: Declaration, program: FileRef, expressions: FileRef | None = None
+) -> dict[str, Any]:
+    """What serving must know besides the program: columns, vocabularies, fillings, classes, derived
+    features, digests.
+    """
     statistics = run.statistics
     return {
         "numeric": [
-            {"name": s.name, "fill": s.fill, "typical": s.mean, "boolean": s.name in run.spec.boolean, "low": low, "high": high}
+            {
+                "name": s.name,
+                "fill": s.fill,
+                "typical": s.mean,
+                "boolean": s.name in run.spec.boolean,
+                "low": low,
+                "high": high,
+            }
             for s, (low, high) in zip(statistics.numeric, fitted_ranges(statistics), strict=True)
         ],
         "categorical": [
-            {"name": s.name, "values": list(s.values), "nulls": nulls} for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
+            {"name": s.name, "values": list(s.values), "nulls": nulls}
+            for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
         ],
-        "tensor": [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor],
+        "tensor": [
+            {"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor
+        ],
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),
@@ -202,19 +262,39 @@ def make_spec(run: RunSpec, declaration: Declaration, program: FileRef, expressi
 
 
 def _with_nulls(run: RunSpec, declaration: Declaration) -> list[bool]:
-    """Return for each categorical column whether it may be null at serving: where train, validation or test had a null, or the declaration says so."""
-    sides = [side for side in (run.arrays.train, run.arrays.val, run.arrays.test) if "categorical" in side.arrays]
-    held = [(np.load(side.arrays["categorical"].path, mmap_mode="r") == serving.NULL).any(axis=0) for side in sides]
+    """Return for each categorical column whether it may be null at serving: where train, validation
+    or test had a null, or the declaration says so.
+    """
+    sides = [
+        side
+        for side in (run.arrays.train, run.arrays.val, run.arrays.test)
+        if "categorical" in side.arrays
+    ]
+    held = [
+        (np.load(side.arrays["categorical"].path, mmap_mode="r") == serving.NULL).any(axis=0)
+        for side in sides
+    ]
     found = np.any(held, axis=0) if held else np.zeros(len(run.statistics.categorical), dtype=bool)
     declared = [declaration.data.column(s.name) for s in run.statistics.categorical]
-    return [bool(seen) or bool(column is not None and column.nullable) for seen, column in zip(found, declared, strict=True)]
+    return [
+        bool(seen) or bool(column is not None and column.nullable)
+        for seen, column in zip(found, declared, strict=True)
+    ]
 
 
 def _label_spec(label: Target) -> dict[str, Any]:
-    """One of several labels: its classes, and the names of its columns in the order of the program's."""
+    """One of several labels: its classes, and the names of its columns in the order of the
+    program's.
+    """
     classes = label.statistics.classes
     names = {"prediction": label.prediction_column, "probabilities": label.probability_columns}
-    return {"name": label.name, "kind": label.kind, "classes": list(classes), "class_dtype": _class_dtype(classes), **names}
+    return {
+        "name": label.name,
+        "kind": label.kind,
+        "classes": list(classes),
+        "class_dtype": _class_dtype(classes),
+        **names,
+    }
 
 
 def _class_dtype(classes: tuple[Any, ...]) -> str:
@@ -235,25 +315,39 @@ def parity(
     table: TrainTable | ValTable | TestTable,
     derive: serving.Derive | None = None,
 ) -> float:
-    """Largest difference between the served path from raw rows and the network on the stored arrays of those rows.
+    """Largest difference between the served path from raw rows and the network on the stored arrays
+    of those rows.
 
-    Batches of 1, 3 and up to 256 rows go through the program. A regression is compared in standard deviations
-    of its label.
+    Batches of 1, 3 and up to 256 rows go through the program. A regression is compared in standard
+    deviations of its label.
 
     Raises:
         IntegrityError: the difference reaches 1e-6 or is not a number, naming where.
     """
     declaration, stored = declare(run.declaration), _first_rows(table.file.file)
     frame, places = raw_columns.as_raw(run, stored)
-    expected = predict(declaration, run.statistics, reference_scores(network, run.arrays.side(table.side), len(stored)))[places]
+    expected = predict(
+        declaration,
+        run.statistics,
+        reference_scores(network, run.arrays.side(table.side), len(stored)),
+    )[places]
     # target_scale is 1 for classes
-    unit = np.array([t.statistics.target_scale for t in targets_of(declaration, run.statistics) for _ in range(t.width)] or [run.statistics.target_scale])
+    unit = np.array(
+        [
+            t.statistics.target_scale
+            for t in targets_of(declaration, run.statistics)
+            for _ in range(t.width)
+        ]
+        or [run.statistics.target_scale]
+    )
 
     def difference(rows: int) -> np.ndarray:
         found = serving.run(program, serving.inputs(spec, frame.iloc[:rows], derive))
         return np.asarray((np.abs(found - expected[:rows]) / unit).reshape(rows, -1).max(axis=1))
 
-    return require_parity(difference, frame["__id"], table.side, " in row", "rows alike for every batch size")
+    return require_parity(
+        difference, frame["__id"], table.side, " in row", "rows alike for every batch size"
+    )
 
 
 def _first_rows(path: Path) -> pd.DataFrame:

@@ -1,6 +1,8 @@
-"""From the best weights of a language model to a program that takes tokens, with the code that makes them of text.
+"""From the best weights of a language model to a program that takes tokens, with the code that
+makes them of text.
 
-The network in it is that of `training.reference`: it computes in float64, so that the served losses are the evaluated ones.
+The network in it is that of `training.reference`: it computes in float64, so that the served losses
+are the evaluated ones.
 
 B windows of T positions, V tokens of the vocabulary, D documents.
 """
@@ -19,7 +21,15 @@ from schemas.config import Declaration
 from schemas.digest import write_atomic
 from schemas.errors import IntegrityError
 from schemas.load import declare
-from schemas.records import ExportedModel, FileRef, RunSpec, TestTable, TokenStats, TrainTable, ValTable
+from schemas.records import (
+    ExportedModel,
+    FileRef,
+    RunSpec,
+    TestTable,
+    TokenStats,
+    TrainTable,
+    ValTable,
+)
 from training import raw_columns, serving
 from training.data import serving_text
 from training.data.batches import arrow_batches
@@ -44,8 +54,11 @@ class TextProgram(nn.Module):
         return logits.double()
 
 
-def export_text(run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | ValTable | TestTable) -> ExportedModel:
-    """`program.pt2`, `spec.json` and `expressions.zip` in `out_dir`, proved to give real documents their evaluated losses.
+def export_text(
+    run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | ValTable | TestTable
+) -> ExportedModel:
+    """`program.pt2`, `spec.json` and `expressions.zip` in `out_dir`, proved to give real documents
+    their evaluated losses.
 
     Args:
         run: what was trained.
@@ -57,11 +70,14 @@ def export_text(run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | 
         References to the files; `parity` is the largest difference of a document's loss per token.
 
     Raises:
-        IntegrityError: program and network differ by 1e-6 nats or more, or a file of the side was changed.
+        IntegrityError: program and network differ by 1e-6 nats or more, or a file of the side was
+            changed.
     """
     declaration, tokens = declare(run.declaration), run.statistics.tokens
     if tokens is None:
-        raise IntegrityError("expected statistics of a text column; prepare the data again with this declaration")
+        raise IntegrityError(
+            "expected statistics of a text column; prepare the data again with this declaration"
+        )
     network = reference_network(run, weights)
     out_dir.mkdir(parents=True, exist_ok=True)
     batch = {"tokens": torch.ones((2, tokens.context), dtype=torch.int64)}
@@ -74,11 +90,29 @@ def export_text(run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | 
     return ExportedModel(program=program, spec=written, parity=found, expressions=shipped)
 
 
-def text_spec(run: RunSpec, declaration: Declaration, tokens: TokenStats, program: FileRef, code: dict[str, Any]) -> dict[str, Any]:
-    """What serving must know besides the program: the column, its tokens and windows, digests; and a made-up example."""
-    text = {name: getattr(tokens, name) for name in ("name", "tokenizer", "context", "stride")} | {"values": list(tokens.values)}
+def text_spec(
+    run: RunSpec,
+    declaration: Declaration,
+    tokens: TokenStats,
+    program: FileRef,
+    code: dict[str, Any],
+) -> dict[str, Any]:
+    """What serving must know besides the program: the column, its tokens and windows, digests; and
+    a made-up example.
+    """
+    text = {name: getattr(tokens, name) for name in ("name", "tokenizer", "context", "stride")} | {
+        "values": list(tokens.values)
+    }
     frequent = np.argsort(-np.array(tokens.counts), kind="stable")[:EXAMPLE_TOKENS] + 4
-    none: dict[str, Any] = {"numeric": [], "categorical": [], "tensor": [], "classes": [], "probability_columns": [], "derived": {}, "raw": []}
+    none: dict[str, Any] = {
+        "numeric": [],
+        "categorical": [],
+        "tensor": [],
+        "classes": [],
+        "probability_columns": [],
+        "derived": {},
+        "raw": [],
+    }
     return {
         **none,
         "class_dtype": "float64",
@@ -89,8 +123,15 @@ def text_spec(run: RunSpec, declaration: Declaration, tokens: TokenStats, progra
     }
 
 
-def parity(run: RunSpec, network: nn.Module, program: serving.Program, spec: dict[str, Any], table: TrainTable | ValTable | TestTable) -> float:
-    """Largest difference of loss per token between the served path from raw text and the network on the stored sequences.
+def parity(
+    run: RunSpec,
+    network: nn.Module,
+    program: serving.Program,
+    spec: dict[str, Any],
+    table: TrainTable | ValTable | TestTable,
+) -> float:
+    """Largest difference of loss per token between the served path from raw text and the network on
+    the stored sequences.
 
     Batches of 1, 3 and up to 256 documents go through the program.
 
@@ -99,11 +140,19 @@ def parity(run: RunSpec, network: nn.Module, program: serving.Program, spec: dic
     """
     scored = score_documents(network, run.arrays.side(table.side), PARITY_ROWS)
     expected = scored.predictions[:, 0] / scored.targets[:, 0]
-    frame = next(arrow_batches(table.file.file, PARITY_ROWS, ["__id", spec["text"]["name"]])).to_pandas()
+    frame = next(
+        arrow_batches(table.file.file, PARITY_ROWS, ["__id", spec["text"]["name"]])
+    ).to_pandas()
     logits = serving.logits_of(program)
 
     def difference(rows: int) -> np.ndarray:
         found = serving_text.predict(spec["text"], logits, frame.iloc[:rows])
         return np.asarray(np.abs(found["loss"].to_numpy() - expected[:rows]))
 
-    return require_parity(difference, frame["__id"], table.side, " nats per token in document", "sequences alike for every batch and length")
+    return require_parity(
+        difference,
+        frame["__id"],
+        table.side,
+        " nats per token in document",
+        "sequences alike for every batch and length",
+    )

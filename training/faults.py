@@ -1,8 +1,10 @@
-"""Named crash points, for proving that a run survives a kill anywhere: `reach("checkpoint.renamed")`.
+"""Named crash points, for proving that a run survives a kill anywhere:
+`reach("checkpoint.renamed")`.
 
-A point does nothing unless `BULKHEAD_CRASH` names it: `point[:hit[:rank[:signal]]]`. `checkpoint.renamed:3:0` kills this
-process with SIGKILL when rank 0 reaches that point for the third time (without a rank: any). The kill is the real one:
-nothing is flushed, no handler runs. `evaluation.begun:1::STOP` halts every rank there instead, until SIGCONT.
+A point does nothing unless `BULKHEAD_CRASH` names it: `point[:hit[:rank[:signal]]]`.
+`checkpoint.renamed:3:0` kills this process with SIGKILL when rank 0 reaches that point for the
+third time (without a rank: any). The kill is the real one: nothing is flushed, no handler runs.
+`evaluation.begun:1::STOP` halts every rank there instead, until SIGCONT.
 """
 
 from __future__ import annotations

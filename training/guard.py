@@ -1,8 +1,10 @@
 """Being asked to stop, and following the process that started this one to its end.
 
-SIGTERM and SIGINT set a flag that the ranks act on together at the next step boundary; before the first one, they end the process. Nothing that this project
-starts outlives its parent by more than the grace period, whatever it is busy with: the launcher may be killed, and so may
-the torchrun agent, which puts every rank into a session of its own where no signal of a terminal or a group reaches it.
+SIGTERM and SIGINT set a flag that the ranks act on together at the next step boundary; before the
+first one, they end the process. Nothing that this project starts outlives its parent by more than
+the grace period, whatever it is busy with: the launcher may be killed, and so may the torchrun
+agent, which puts every rank into a session of its own where no signal of a terminal or a group
+reaches it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import TypeVar
 
 LAUNCHER = "BULKHEAD_LAUNCHER"  # process id of what started the torchrun agent
 AGENT = "BULKHEAD_AGENT"  # process id of the torchrun agent
-ORPHAN_GRACE_SECONDS = 8.0  # for a checkpoint at the step boundary; nothing of the run is left 10 s after the parent's end
+# for a checkpoint at the step boundary; nothing of the run is left 10 s after the parent's end
+ORPHAN_GRACE_SECONDS = 8.0
 LOOK_SECONDS = 0.2
 
 T = TypeVar("T")
@@ -44,7 +47,9 @@ class StopSignal:
         return self
 
     def install_when_ready(self) -> StopSignal:
-        """Take the signals only once there is something to save; until then they end the process at once, whatever it loads or waits for."""
+        """Take the signals only once there is something to save; until then they end the process at
+        once, whatever it loads or waits for.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         self._when_ready = True
@@ -56,7 +61,8 @@ class StopSignal:
             self.install()
 
     def unless_stopped(self, work: Callable[[], T]) -> T | None:
-        """What the work returns, or None where a stop was asked for before it was done: the signal ends it at once.
+        """What the work returns, or None where a stop was asked for before it was done: the signal
+        ends it at once.
 
         Only for work in the main thread that changes nothing and in which no other rank takes part.
         """
@@ -81,18 +87,25 @@ class StopSignal:
 
 
 def follow_parent(variable: str, grace_seconds: float = ORPHAN_GRACE_SECONDS) -> None:
-    """End this process when the one that started it has ended: asked to stop at once, killed with its children after the grace period.
+    """End this process when the one that started it has ended: asked to stop at once, killed with
+    its children after the grace period.
 
-    The kill does not depend on what the main thread is busy with. The kernel's own parent-death signal is not used: it
-    follows the thread that started this process, not the process.
+    The kill does not depend on what the main thread is busy with. The kernel's own parent-death
+    signal is not used: it follows the thread that started this process, not the process.
 
     Args:
-        variable: of the environment; holds the process id of the parent as the parent wrote it, which tells of a parent
-            that ended before this call. Where it is not set nothing is followed.
+        variable: of the environment; holds the process id of the parent as the parent wrote it,
+            which tells of a parent that ended before this call. Where it is not set nothing is
+            followed.
         grace_seconds: between the two.
     """
     if variable in os.environ:
-        threading.Thread(target=_follow, args=(int(os.environ[variable]), grace_seconds), name="follow-parent", daemon=True).start()
+        threading.Thread(
+            target=_follow,
+            args=(int(os.environ[variable]), grace_seconds),
+            name="follow-parent",
+            daemon=True,
+        ).start()
 
 
 def _follow(parent: int, grace_seconds: float) -> None:
@@ -106,7 +119,9 @@ def _follow(parent: int, grace_seconds: float) -> None:
 
 
 def children(parent: int) -> list[int]:
-    """Process ids of the children of a process, from /proc; none where there is no such file system."""
+    """Process ids of the children of a process, from /proc; none where there is no such file
+    system.
+    """
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

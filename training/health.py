@@ -1,9 +1,13 @@
-"""Peak memory, and gradient health by layer: the norms for the log, and notes on vanishing and exploding gradients.
+"""Peak memory, and gradient health by layer: the norms for the log, and notes on vanishing and
+exploding gradients.
 
-Looked at on logged steps. A layer is a module that owns parameters; its norm is that of all its gradients.
+Looked at on logged steps. A layer is a module that owns parameters; its norm is that of all its
+gradients.
 
-- Vanishing: a layer's norm is below 1e-6 of the median layer's (or zero), three logged steps in a row.
-- Exploding: the whole gradient's norm is above 100 times its median over the last 50 logged steps, of at least 5.
+- Vanishing: a layer's norm is below 1e-6 of the median layer's (or zero), three logged steps in a
+  row.
+- Exploding: the whole gradient's norm is above 100 times its median over the last 50 logged steps,
+  of at least 5.
 
 Each is noted once per layer.
 """
@@ -47,25 +51,37 @@ class GradientHealth:
 
     def observe(self, step: int, layers: dict[str, float], total: float) -> list[str]:
         """What is new at this step, in plain sentences."""
-        notes = [note for layer, norm in layers.items() if (note := self._vanishing(step, layer, norm, median(layers.values())))]
-        if len(self._history) >= EXPLODING_MINIMUM and total > EXPLODING_FACTOR * median(self._history) and "" not in self._noted:
+        notes = [
+            note
+            for layer, norm in layers.items()
+            if (note := self._vanishing(step, layer, norm, median(layers.values())))
+        ]
+        if (
+            len(self._history) >= EXPLODING_MINIMUM
+            and total > EXPLODING_FACTOR * median(self._history)
+            and "" not in self._noted
+        ):
             self._noted.add("")
             largest = max(layers, key=lambda layer: layers[layer])
             notes.append(
-                f"step {step}: exploding gradient: norm {total:.3g} is more than {EXPLODING_FACTOR:g} times the recent median {median(self._history):.3g}, "
-                f"largest in {largest} ({layers[largest]:.3g}); lower optimizer.lr or clip harder"
+                f"step {step}: exploding gradient: norm {total:.3g} is more than"
+                f" {EXPLODING_FACTOR:g} times the recent median {median(self._history):.3g},"
+                f" largest in {largest} ({layers[largest]:.3g}); lower optimizer.lr or clip harder"
             )
         self._history.append(total)
         return notes
 
     def _vanishing(self, step: int, layer: str, norm: float, typical: float) -> str:
-        self._vanished[layer] = self._vanished.get(layer, 0) + 1 if norm <= VANISHING_SHARE * typical else 0
+        self._vanished[layer] = (
+            self._vanished.get(layer, 0) + 1 if norm <= VANISHING_SHARE * typical else 0
+        )
         if self._vanished[layer] < VANISHING_STEPS or layer in self._noted:
             return ""
         self._noted.add(layer)
         return (
-            f"step {step}: vanishing gradient in {layer}: norm {norm:.3g} where the median layer has {typical:.3g}, {VANISHING_STEPS} logged steps in a row; "
-            "check its initial weights, dead activations, or whether it can be reached at all"
+            f"step {step}: vanishing gradient in {layer}: norm {norm:.3g} where the median layer"
+            f" has {typical:.3g}, {VANISHING_STEPS} logged steps in a row; check its initial"
+            " weights, dead activations, or whether it can be reached at all"
         )
 
 

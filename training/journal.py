@@ -1,8 +1,9 @@
-"""`metrics.jsonl`: one JSON object a line, for steps, evaluations and events; written by rank 0, read by everyone else.
+"""`metrics.jsonl`: one JSON object a line, for steps, evaluations and events; written by rank 0,
+read by everyone else.
 
-{"kind": "step", "step": 40, "epoch": 1, "time": 1700000000.0, "values": {"train/loss": 0.41, "lr": 0.001}}
-{"kind": "evaluation", "step": 200, "epoch": 1, "time": ..., "values": {"val/loss": 0.39, "best": 1}}
-{"kind": "event", "step": 200, "epoch": 1, "time": ..., "message": "..."}
+{"kind": "step", "step": 40, "epoch": 1, "time": 1700000000.0, "values": {"train/loss": 0.41, "lr":
+0.001}} {"kind": "evaluation", "step": 200, "epoch": 1, "time": ..., "values": {"val/loss": 0.39,
+"best": 1}} {"kind": "event", "step": 200, "epoch": 1, "time": ..., "message": "..."}
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Journal:
 
     Args:
         path: `metrics.jsonl`, or None.
-        allowed: called before each change of the file; raises where this process may no longer write.
+        allowed: called before each change of the file; raises where this process may no longer
+            write.
     """
 
     def __init__(self, path: Path | None, allowed: Callable[[], None] = always) -> None:
@@ -51,12 +53,18 @@ class Journal:
         self._append({"kind": "event", "message": message})
 
     def rewind(self, step: int, evaluated_step: int) -> None:
-        """Drop lines of steps that will be made again, and a last line that was cut off; events stay."""
+        """Drop lines of steps that will be made again, and a last line that was cut off; events
+        stay.
+        """
         if self.path is None or not self.path.exists():
             return
         self.allowed()
         limits = {"step": step, "evaluation": evaluated_step}
-        lines = [line for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines() if _is_kept(line, limits)]
+        lines = [
+            line
+            for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+            if _is_kept(line, limits)
+        ]
         write_atomic(self.path, "".join(f"{line}\n" for line in lines))
 
     def sync(self) -> None:
@@ -81,7 +89,18 @@ class Journal:
         self.allowed()
         step, epoch = self.position
         with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": record.pop("kind"), "step": step, "epoch": epoch, "time": time.time(), **record}) + "\n")
+            file.write(
+                json.dumps(
+                    {
+                        "kind": record.pop("kind"),
+                        "step": step,
+                        "epoch": epoch,
+                        "time": time.time(),
+                        **record,
+                    }
+                )
+                + "\n"
+            )
 
 
 def _is_kept(line: str, limits: dict[str, int]) -> bool:

@@ -1,8 +1,8 @@
 """Randomness as a pure function of names and numbers: `derive(seed, "window", epoch, step, rank)`.
 
-Nothing in training reads a generator whose state depends on what ran before: the epoch's order and the noise of a
-window (dropout, augmentation) each start from their own key. A process that was killed and started again
-therefore draws what the undisturbed one would have drawn.
+Nothing in training reads a generator whose state depends on what ran before: the epoch's order and
+the noise of a window (dropout, augmentation) each start from their own key. A process that was
+killed and started again therefore draws what the undisturbed one would have drawn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ State = dict[str, Any]
 def derive(seed: int, *parts: int | str) -> int:
     """A 63-bit key that depends on every part, equal on every platform.
 
-    >>> derive(0, "order", 1) == derive(0, "order", 1), derive(0, "order", 1) == derive(0, "order", 11)
+    >>> (derive(0, "order", 1) == derive(0, "order", 1),
+    ...     derive(0, "order", 1) == derive(0, "order", 11))
     (True, False)
     """
     text = ":".join(str(part) for part in (seed, *parts))
@@ -43,7 +44,8 @@ def seed_process(seed: int) -> None:
 def seed_window(seed: int, epoch: int, step: int, shard: int, device: torch.device) -> None:
     """Start all global streams for one window on one rank (a logical shard of the global batch).
 
-    Python's and NumPy's as well: a library that is imported late may draw from them, so their states are no state of the run.
+    Python's and NumPy's as well: a library that is imported late may draw from them, so their
+    states are no state of the run.
     """
     key = derive(seed, "window", epoch, step, shard)
     random.seed(key)
@@ -54,11 +56,17 @@ def seed_window(seed: int, epoch: int, step: int, shard: int, device: torch.devi
 
 
 def capture(device: torch.device) -> State:
-    """The states of every global stream of this process, as tensors and plain values (loadable with `weights_only`)."""
+    """The states of every global stream of this process, as tensors and plain values (loadable with
+    `weights_only`).
+    """
     version, words, gauss = random.getstate()
     legacy: dict[str, Any] = np.random.get_state(legacy=False)
     return {
-        "python": {"version": version, "words": torch.tensor(words, dtype=torch.int64), "gauss": gauss},
+        "python": {
+            "version": version,
+            "words": torch.tensor(words, dtype=torch.int64),
+            "gauss": gauss,
+        },
         "numpy": {
             "keys": torch.tensor(legacy["state"]["key"].astype(np.int64)),
             "position": int(legacy["state"]["pos"]),
@@ -74,7 +82,15 @@ def restore(state: State, device: torch.device) -> None:
     """Put every global stream where `capture` found it."""
     python, legacy = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
-    np.random.set_state(("MT19937", legacy["keys"].numpy().astype(np.uint32), legacy["position"], legacy["has_gauss"], legacy["cached"]))
+    np.random.set_state(
+        (
+            "MT19937",
+            legacy["keys"].numpy().astype(np.uint32),
+            legacy["position"],
+            legacy["has_gauss"],
+            legacy["cached"],
+        )
+    )
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"], device)

@@ -1,4 +1,5 @@
-"""Several labels on the scored rows: their true values, the table of predictions, and a row of figures for each label.
+"""Several labels on the scored rows: their true values, the table of predictions, and a row of
+figures for each label.
 
 N rows, L labels, K columns of predictions.
 """
@@ -20,7 +21,8 @@ from training.targets import Target, Targets
 
 
 def given_values(labels: Targets, stored: np.ndarray, given: pd.DataFrame) -> np.ndarray:
-    """True values float64 [N, L], NaN where unknown: class indices as stored, values as given (stored ones are scaled and rounded).
+    """True values float64 [N, L], NaN where unknown: class indices as stored, values as given
+    (stored ones are scaled and rounded).
 
     Args:
         labels: the labels.
@@ -28,28 +30,42 @@ def given_values(labels: Targets, stored: np.ndarray, given: pd.DataFrame) -> np
         given: columns `label_<name>` of the same rows.
     """
     columns = [
-        np.asarray(given[f"label_{t.name}"].astype("float64[pyarrow]").to_numpy(dtype=np.float64, na_value=np.nan)) if t.kind == "regression" else stored[:, i]
+        (
+            np.asarray(
+                given[f"label_{t.name}"]
+                .astype("float64[pyarrow]")
+                .to_numpy(dtype=np.float64, na_value=np.nan)
+            )
+            if t.kind == "regression"
+            else stored[:, i]
+        )
         for i, t in enumerate(labels)
     ]
     return np.stack(columns, axis=1).astype(np.float64)
 
 
 def prediction_columns(labels: Targets, predictions: np.ndarray) -> dict[str, pa.Array]:
-    """The columns that the registered model gives: of each label the predicted class or value, then its probabilities."""
+    """The columns that the registered model gives: of each label the predicted class or value, then
+    its probabilities.
+    """
     columns: dict[str, pa.Array] = {}
     for t in labels:
         own = t.of(predictions)
         if t.kind == "regression":
             columns[t.prediction_column] = pa.array(own)
             continue
-        columns[t.prediction_column] = pa.array(list(t.statistics.classes)).take(pa.array(predicted_class(own)))
+        columns[t.prediction_column] = pa.array(list(t.statistics.classes)).take(
+            pa.array(predicted_class(own))
+        )
         shown = own[:, 1:] if t.kind == "binary" else own
         columns |= {name: pa.array(shown[:, i]) for i, name in enumerate(t.probability_columns)}
     return columns
 
 
 def base_rates(labels: Targets, target: np.ndarray, weight: np.ndarray | None) -> dict[str, float]:
-    """Share of positives, share of each class, or mean of each label among its known rows; labels that are known in no row are left out."""
+    """Share of positives, share of each class, or mean of each label among its known rows; labels
+    that are known in no row are left out.
+    """
     found: dict[str, float] = {}
     for i, t in enumerate(labels):
         rows = np.flatnonzero(~np.isnan(target[:, i]))
@@ -59,16 +75,30 @@ def base_rates(labels: Targets, target: np.ndarray, weight: np.ndarray | None) -
         if t.kind == "regression":
             found[f"{t.name}, mean"] = float(np.average(target[rows, i], weights=weights))
             continue
-        counts = np.bincount(target[rows, i].astype(np.int64), weights=weights, minlength=len(t.statistics.classes))
+        counts = np.bincount(
+            target[rows, i].astype(np.int64), weights=weights, minlength=len(t.statistics.classes)
+        )
         shares = (counts / counts.sum()).tolist()
-        found |= {t.name: shares[1]} if t.kind == "binary" else {f"{t.name} = {name}": s for name, s in zip(t.statistics.classes, shares, strict=True)}
+        found |= (
+            {t.name: shares[1]}
+            if t.kind == "binary"
+            else {
+                f"{t.name} = {name}": s
+                for name, s in zip(t.statistics.classes, shares, strict=True)
+            }
+        )
     return found
 
 
 def label_table(
-    labels: Targets, predictions: np.ndarray, target: np.ndarray, baselines: Mapping[str, np.ndarray], resampling: Mapping[str, Any]
+    labels: Targets,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    baselines: Mapping[str, np.ndarray],
+    resampling: Mapping[str, Any],
 ) -> tuple[dict[str, Any], ...]:
-    """For each label: known rows, base rate, its main metric with interval and beside each baseline, its other metrics.
+    """For each label: known rows, base rate, its main metric with interval and beside each
+    baseline, its other metrics.
 
     Args:
         labels: the labels.
@@ -77,10 +107,18 @@ def label_table(
         baselines: name to predictions [N, K] of the same rows.
         resampling: arguments of `bootstrap.intervals`.
     """
-    return tuple(_row(t, predictions, target[:, i], baselines, resampling) for i, t in enumerate(labels))
+    return tuple(
+        _row(t, predictions, target[:, i], baselines, resampling) for i, t in enumerate(labels)
+    )
 
 
-def _row(label: Target, predictions: np.ndarray, target: np.ndarray, baselines: Mapping[str, np.ndarray], resampling: Mapping[str, Any]) -> dict[str, Any]:
+def _row(
+    label: Target,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    baselines: Mapping[str, np.ndarray],
+    resampling: Mapping[str, Any],
+) -> dict[str, Any]:
     group, weight = resampling["group"], resampling["weight"]
     rows, own, values, weights = known(label, predictions, target, weight)
     facts: dict[str, Any] = {"label": label.name, "kind": label.kind, "known": len(rows)}
@@ -90,8 +128,18 @@ def _row(label: Target, predictions: np.ndarray, target: np.ndarray, baselines: 
     facts["metric"] = metric
     if not len(rows) or (weights is not None and not weights.sum()):
         return facts
-    settings = {**resampling, "group": None if group is None else group[rows], "weight": weights, "labels": ()}
+    settings = {
+        **resampling,
+        "group": None if group is None else group[rows],
+        "weight": weights,
+        "labels": (),
+    }
     found = intervals(label.declaration, own, values, **settings)
     facts |= {"value": found[metric].value, "low": found[metric].low, "high": found[metric].high}
-    facts |= {f"baseline {name}": compute_predictions(label.kind, label.of(p)[rows], values, weights)[metric] for name, p in baselines.items()}
+    facts |= {
+        f"baseline {name}": compute_predictions(label.kind, label.of(p)[rows], values, weights)[
+            metric
+        ]
+        for name, p in baselines.items()
+    }
     return facts | {name: interval.value for name, interval in found.items() if name != metric}

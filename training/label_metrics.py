@@ -1,11 +1,14 @@
-"""Metrics over several labels: each on the rows whose label is known, and means over the labels on which they are defined.
+"""Metrics over several labels: each on the rows whose label is known, and means over the labels on
+which they are defined.
 
-Multilabel: `macro_auroc` and `macro_pr_auc` are means over labels, `log_loss` is over all known labels.
-Multitask: `<label>/<metric>`, and `unexplained`, the mean over labels (by their weights) of what is left unexplained of each:
-log loss over the entropy of its base rate, or mean squared error over its variance, on the same rows. 0 is perfect, and 1 is
-what the best constant for these very rows leaves. It needs no unit, so labels of different kinds can be added.
+Multilabel: `macro_auroc` and `macro_pr_auc` are means over labels, `log_loss` is over all known
+labels. Multitask: `<label>/<metric>`, and `unexplained`, the mean over labels (by their weights) of
+what is left unexplained of each: log loss over the entropy of its base rate, or mean squared error
+over its variance, on the same rows. 0 is perfect, and 1 is what the best constant for these very
+rows leaves. It needs no unit, so labels of different kinds can be added.
 
-N rows, L labels, R resamples. A label that has one class (or value) only on the rows given is left out of a mean.
+N rows, L labels, R resamples. A label that has one class (or value) only on the rows given is left
+out of a mean.
 Source: 1 - unexplained of one label is McFadden's R² (1974), or the coefficient of determination.
 """
 
@@ -24,7 +27,13 @@ Resampled = Callable[[np.ndarray], Values]  # weights [R, N] -> values
 MEANS = {"macro_auroc": "auroc", "macro_pr_auc": "pr_auc"}
 
 
-def over_labels(task: str, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None, labels: Targets) -> Metrics:
+def over_labels(
+    task: str,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray | None,
+    labels: Targets,
+) -> Metrics:
     """Every metric of a task of several labels; None where no label defines one.
 
     Args:
@@ -36,14 +45,29 @@ def over_labels(task: str, predictions: np.ndarray, target: np.ndarray, weight: 
     """
     found = [_of_one(t, predictions, target[:, i], weight) for i, t in enumerate(labels)]
     if task == "multitask":
-        each = {f"{t.name}/{name}": values[name] for t, values in zip(labels, found, strict=True) for name in METRICS[t.kind]}
-        return {"unexplained": _mean([v["unexplained"] for v in found], [t.weight for t in labels]), **each}
-    means = {name: _mean([v[own] for v in found], [1.0] * len(found)) for name, own in MEANS.items()}
-    return means | {"log_loss": _mean([v["log_loss"] for v in found], [v["mass"] or 0.0 for v in found])}
+        each = {
+            f"{t.name}/{name}": values[name]
+            for t, values in zip(labels, found, strict=True)
+            for name in METRICS[t.kind]
+        }
+        return {
+            "unexplained": _mean([v["unexplained"] for v in found], [t.weight for t in labels]),
+            **each,
+        }
+    means = {
+        name: _mean([v[own] for v in found], [1.0] * len(found)) for name, own in MEANS.items()
+    }
+    return means | {
+        "log_loss": _mean([v["log_loss"] for v in found], [v["mass"] or 0.0 for v in found])
+    }
 
 
-def _of_one(label: Target, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None) -> Metrics:
-    """Metrics of one label on its known rows, with `unexplained` and `mass`, their summed weight; None where there are no rows."""
+def _of_one(
+    label: Target, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None
+) -> Metrics:
+    """Metrics of one label on its known rows, with `unexplained` and `mass`, their summed weight;
+    None where there are no rows.
+    """
     rows, own, values, weights = known(label, predictions, target, weight)
     mass = float(len(rows) if weights is None else weights.sum())
     if not mass:
@@ -55,13 +79,22 @@ def _of_one(label: Target, predictions: np.ndarray, target: np.ndarray, weight: 
 def known(
     label: Target, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Positions of the rows [M] whose label is known, and predictions, targets and weights of these as a single label has them."""
+    """Positions of the rows [M] whose label is known, and predictions, targets and weights of these
+    as a single label has them.
+    """
     rows = np.flatnonzero(~np.isnan(target))
     values = target[rows] if label.kind == "regression" else target[rows].astype(np.int64)
-    return rows, label.of(predictions)[rows], values, None if weight is None else np.asarray(weight, dtype=np.float64)[rows]
+    return (
+        rows,
+        label.of(predictions)[rows],
+        values,
+        None if weight is None else np.asarray(weight, dtype=np.float64)[rows],
+    )
 
 
-def _unexplained(label: Target, found: Metrics, target: np.ndarray, weight: np.ndarray | None) -> float | None:
+def _unexplained(
+    label: Target, found: Metrics, target: np.ndarray, weight: np.ndarray | None
+) -> float | None:
     if label.kind == "regression":
         return None if found["r2"] is None else 1 - found["r2"]
     shares = np.bincount(target, weights=weight, minlength=2)
@@ -77,19 +110,39 @@ def _mean(values: list[float | None], weights: list[float]) -> float | None:
     return sum(v * w for v, w in defined) / sum(w for _, w in defined) if defined else None
 
 
-def undefined_note(task: str, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None, labels: Targets) -> str:
+def undefined_note(
+    task: str,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray | None,
+    labels: Targets,
+) -> str:
     """Which labels the means leave out on these rows, and why; empty where they leave out none."""
-    out = [t.name for i, t in enumerate(labels) if _of_one(t, predictions, target[:, i], weight)["unexplained"] is None]
+    out = [
+        t.name
+        for i, t in enumerate(labels)
+        if _of_one(t, predictions, target[:, i], weight)["unexplained"] is None
+    ]
     if not out:
         return ""
     metric = "unexplained" if task == "multitask" else "macro AUROC"
-    return f"{metric} is a mean over {len(labels) - len(out)} of {len(labels)} labels: {', '.join(out)} {'has' if len(out) == 1 else 'have'} fewer than two values on these rows."
+    return (
+        f"{metric} is a mean over {len(labels) - len(out)} of {len(labels)} labels:"
+        f" {', '.join(out)} {'has' if len(out) == 1 else 'have'} fewer than two values on these"
+        " rows."
+    )
 
 
 # ---------------------------------------------------------------------------------------- resamples
 
 
-def resampled_labels(task: str, predictions: np.ndarray, target: np.ndarray, labels: Targets, makers: Mapping[str, Callable[..., Resampled]]) -> Resampled:
+def resampled_labels(
+    task: str,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    labels: Targets,
+    makers: Mapping[str, Callable[..., Resampled]],
+) -> Resampled:
     """The metrics of `over_labels` for many resamples at once.
 
     Args:
@@ -105,11 +158,26 @@ def resampled_labels(task: str, predictions: np.ndarray, target: np.ndarray, lab
     def values(weights: np.ndarray) -> Values:
         found = [(t, weights[:, rows].sum(1), one(weights[:, rows])) for t, rows, one in each]
         if task == "multitask":
-            absent = {f"{t.name}/{name}": np.full(len(weights), np.nan) for t in labels for name in METRICS[t.kind]}
+            absent = {
+                f"{t.name}/{name}": np.full(len(weights), np.nan)
+                for t in labels
+                for name in METRICS[t.kind]
+            }
             own = {f"{t.name}/{name}": v[name] for t, _, v in found for name in METRICS[t.kind]}
-            return {"unexplained": _means([v["unexplained"] for *_, v in found], [t.weight for t, *_ in found]), **absent, **own}
-        macro = {name: _means([v[own] for *_, v in found], [1.0] * len(found)) for name, own in MEANS.items()}
-        return macro | {"log_loss": _means([v["log_loss"] for *_, v in found], [mass for _, mass, _ in found])}
+            return {
+                "unexplained": _means(
+                    [v["unexplained"] for *_, v in found], [t.weight for t, *_ in found]
+                ),
+                **absent,
+                **own,
+            }
+        macro = {
+            name: _means([v[own] for *_, v in found], [1.0] * len(found))
+            for name, own in MEANS.items()
+        }
+        return macro | {
+            "log_loss": _means([v["log_loss"] for *_, v in found], [mass for _, mass, _ in found])
+        }
 
     return values
 
@@ -119,4 +187,11 @@ def _means(values: list[np.ndarray], weights: list[np.ndarray] | list[float]) ->
     table = np.stack(values)
     share = np.stack([np.broadcast_to(w, table.shape[1]) for w in weights]) * ~np.isnan(table)
     total = share.sum(0)
-    return np.asarray(np.divide((np.nan_to_num(table) * share).sum(0), total, out=np.full(table.shape[1], np.nan), where=total > 0))
+    return np.asarray(
+        np.divide(
+            (np.nan_to_num(table) * share).sum(0),
+            total,
+            out=np.full(table.shape[1], np.nan),
+            where=total > 0,
+        )
+    )

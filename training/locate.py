@@ -1,8 +1,8 @@
 """Where in a network a value first ceased to be finite, found with hooks during one step.
 
-Forward: hooks run as modules end, so that the first whose output is not finite is the innermost one at fault.
-Backward: gradients arrive against that order; the first that is not finite comes from what was done with that
-module's output, or from the gradient of a parameter itself.
+Forward: hooks run as modules end, so that the first whose output is not finite is the innermost one
+at fault. Backward: gradients arrive against that order; the first that is not finite comes from
+what was done with that module's output, or from the gradient of a parameter itself.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from torch import Tensor, nn
 class Place(NamedTuple):
     """Where it began.
 
-    `direction`: of the pass. `module`: dotted path of a module, or of a parameter; empty for the whole network. `kind`:
-    class of the module, or Parameter. `micro_batch`: its number in the share. `rows`: those of the micro-batch whose
-    values are not finite; empty where the tensor has no row per sample.
+    `direction`: of the pass. `module`: dotted path of a module, or of a parameter; empty for the
+    whole network. `kind`: class of the module, or Parameter. `micro_batch`: its number in the
+    share. `rows`: those of the micro-batch whose values are not finite; empty where the tensor has
+    no row per sample.
     """
 
     direction: Literal["forward", "backward"]
@@ -58,10 +59,17 @@ class Watch(AbstractContextManager["Watch"]):
             self._handles.append(module.register_forward_hook(partial(self._output, name)))
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
-                self._handles.append(parameter.register_hook(partial(self._gradient, name, "Parameter", None)))
+                self._handles.append(
+                    parameter.register_hook(partial(self._gradient, name, "Parameter", None))
+                )
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for handle in self._handles:
             handle.remove()
 
@@ -73,16 +81,28 @@ class Watch(AbstractContextManager["Watch"]):
         kind = type(module).__name__
         for tensor in _tensors(output):
             finite = tensor.detach()[torch.isfinite(tensor)]
-            self.largest[name] = max(self.largest.get(name, 0.0), float(finite.abs().max()) if finite.numel() else 0.0)
+            self.largest[name] = max(
+                self.largest.get(name, 0.0), float(finite.abs().max()) if finite.numel() else 0.0
+            )
             if self.forward is None and finite.numel() < tensor.numel():
-                self.forward = Place("forward", name, kind, self._micro_batch, self._wrong_rows(tensor))
+                self.forward = Place(
+                    "forward", name, kind, self._micro_batch, self._wrong_rows(tensor)
+                )
             if tensor.requires_grad:
-                self._handles.append(tensor.register_hook(partial(self._gradient, name, kind, self._micro_batch)))
+                self._handles.append(
+                    tensor.register_hook(partial(self._gradient, name, kind, self._micro_batch))
+                )
 
     def _gradient(self, name: str, kind: str, micro_batch: int | None, gradient: Tensor) -> None:
         if self.backward is None and not bool(torch.isfinite(gradient).all()):
             rows = () if micro_batch is None else self._wrong_rows(gradient)
-            self.backward = Place("backward", name, kind, self._micro_batch if micro_batch is None else micro_batch, rows)
+            self.backward = Place(
+                "backward",
+                name,
+                kind,
+                self._micro_batch if micro_batch is None else micro_batch,
+                rows,
+            )
 
     def _wrong_rows(self, tensor: Tensor) -> tuple[int, ...]:
         if tensor.ndim == 0 or len(tensor) != self._rows:

@@ -1,11 +1,14 @@
-"""Training from the first step, or from the newest verified checkpoint, to the best weights by validation.
+"""Training from the first step, or from the newest verified checkpoint, to the best weights by
+validation.
 
-The loop has one position, `state.step`. At each boundary it evaluates if that is due, saves, and stops if that was
-agreed; otherwise it makes the next step. Whatever it does next follows from the state alone, so a run that was
-killed anywhere goes on from its last checkpoint as if nothing had happened.
+The loop has one position, `state.step`. At each boundary it evaluates if that is due, saves, and
+stops if that was agreed; otherwise it makes the next step. Whatever it does next follows from the
+state alone, so a run that was killed anywhere goes on from its last checkpoint as if nothing had
+happened.
 
-A step that was launched counts once its gate is read (`_settle`). On the CPU that is at once; where waiting costs, it is
-after the next step's backward pass was launched, and before anything that needs the state: an update, an evaluation, a checkpoint.
+A step that was launched counts once its gate is read (`_settle`). On the CPU that is at once; where
+waiting costs, it is after the next step's backward pass was launched, and before anything that
+needs the state: an update, an evaluation, a checkpoint.
 """
 
 from __future__ import annotations
@@ -59,20 +62,28 @@ log = logging.getLogger("training")
 
 
 def train(spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal) -> TrainReport:
-    """Train the run to its end, or to the next step boundary after a stop; `result.json` holds what is returned. Collective.
+    """Train the run to its end, or to the next step boundary after a stop; `result.json` holds what
+    is returned. Collective.
 
-    Started again on the same run directory it goes on from the newest verified checkpoint; a finished run
-    returns its report at once.
+    Started again on the same run directory it goes on from the newest verified checkpoint; a
+    finished run returns its report at once.
 
     Raises:
         LeaseError: another process trains in this run directory.
         CheckpointError: no checkpoint verifies, or they belong to another run.
-        NonFiniteError: loss, gradient or scores are not finite; nothing was updated, and a dump was written.
+        NonFiniteError: loss, gradient or scores are not finite; nothing was updated, and a dump was
+            written.
         DataError, IntegrityError, ConfigError: the arrays or the declaration cannot be trained on.
     """
     finished = parallel.on_main(lambda: finished_report(run_dir, spec.run_id))
     if finished is not None:
-        log.info("%s is finished already: best %s %.6g at step %d", spec.run_id, finished["metric"], finished["best_metric"], finished["best_step"])
+        log.info(
+            "%s is finished already: best %s %.6g at step %d",
+            spec.run_id,
+            finished["metric"],
+            finished["best_metric"],
+            finished["best_step"],
+        )
         return TrainReport.model_validate(finished)
     with one_writer(run_dir, parallel, lambda: stop.requested) as lease:
         trainer = Trainer(spec, run_dir, parallel, stop, lease.check)
@@ -88,11 +99,25 @@ class Trainer:
         run_dir: written by rank 0 only, except dumps.
         parallel: the ranks.
         stop: asked at each step.
-        allowed: called before rank 0 changes anything; raises where this process may no longer write.
+        allowed: called before rank 0 changes anything; raises where this process may no longer
+            write.
     """
 
-    def __init__(self, spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal, allowed: Callable[[], None] = always) -> None:
-        self.spec, self.run_dir, self.parallel, self.stop, self.allowed = spec, run_dir, parallel, stop, allowed
+    def __init__(
+        self,
+        spec: RunSpec,
+        run_dir: Path,
+        parallel: Parallel,
+        stop: StopSignal,
+        allowed: Callable[[], None] = always,
+    ) -> None:
+        self.spec, self.run_dir, self.parallel, self.stop, self.allowed = (
+            spec,
+            run_dir,
+            parallel,
+            stop,
+            allowed,
+        )
         self.declaration = declare(spec.declaration, "resolved.json")
         self.train = self.declaration.train
         apply_mode(self.train, parallel.local_world_size)
@@ -111,7 +136,9 @@ class Trainer:
     def _open_data(self) -> None:
         arrays = self.spec.arrays
         require_enough_rows(arrays.train.rows, self.parallel.world_size)
-        first = self.parallel.local_rank == 0  # compares digests, once a machine: its ranks map the same files
+        first = (
+            self.parallel.local_rank == 0
+        )  # compares digests, once a machine: its ranks map the same files
         train, val = (load_arrays(side, first) for side in (arrays.train, arrays.val))
         self.train_tensors = to_device_if_it_fits(as_tensors(train), self.parallel.device)
         self.validation = Validation(self.spec, self.declaration, self.train_tensors, val)
@@ -119,7 +146,13 @@ class Trainer:
 
     def _build(self) -> None:
         declaration, device, train = self.declaration, self.parallel.device, self.train
-        self.sampler = Sampler(self.spec.arrays.train.rows, train.batch_size, train.seed, train.drop_last, self.train_tensors["label"].device)
+        self.sampler = Sampler(
+            self.spec.arrays.train.rows,
+            train.batch_size,
+            train.seed,
+            train.drop_last,
+            self.train_tensors["label"].device,
+        )
         self.total_steps = train.epochs * self.sampler.steps_per_epoch
         self.boundaries = Boundaries(train, self.sampler.steps_per_epoch, self.total_steps)
         self.model = build_model(declaration, self.spec.statistics).to(device)
@@ -129,14 +162,22 @@ class Trainer:
         self.loss = make_loss(declaration, self.spec.statistics).to(device)
         rates = declaration.optimizer.scaled(train.batch_size)
         self.optimizer = make_optimizer(rates, self.model)
-        self.schedule = Schedule(declaration.schedule, rates.lr, self.total_steps, declaration.greater_is_better)
-        augment = Augment(train.augment, sum(s.indicator for s in self.spec.statistics.numeric), self.train_tensors)
+        self.schedule = Schedule(
+            declaration.schedule, rates.lr, self.total_steps, declaration.greater_is_better
+        )
+        augment = Augment(
+            train.augment,
+            sum(s.indicator for s in self.spec.statistics.numeric),
+            self.train_tensors,
+        )
         self.step = Step(self.layout, self.loss, self.optimizer, train, augment)
         self.resumable = Resumable(self.layout, self.optimizer, self.schedule, self.step.scaler)
         self.step_log = StepLog(self.journal, device, self.step.scaler.is_enabled())
         self.launched: Launched | None = None
         facts = identity(self.spec, declaration, self.parallel.world_size), environment(device)
-        self.checkpoints = Checkpoints(self.run_dir / "checkpoints", *facts, train.keep, self.journal.event, self.allowed)
+        self.checkpoints = Checkpoints(
+            self.run_dir / "checkpoints", *facts, train.keep, self.journal.event, self.allowed
+        )
 
     @property
     def state(self) -> TrainerState:
@@ -160,13 +201,22 @@ class Trainer:
 
     def _rehearse(self) -> None:
         logical = self.train.logical_shards if self.layout.kind == "logical" else None
-        self.reader = WindowReader(self.train_tensors, self.sampler, self.loss, self.parallel, logical)
+        self.reader = WindowReader(
+            self.train_tensors, self.sampler, self.loss, self.parallel, logical
+        )
         if self.state.step < self.total_steps:
             self.step.rehearse(self.reader.read(self.state.step))
         self.schedule.apply(self.optimizer, self.state.updates)
         self.witness = Witness(self.step, self.schedule, self.sampler, self.state)
         self.parallel.on_main(self._announce)
-        self.profiler = StepProfiler(self.train.profile, self.run_dir, self.parallel, self.state.step, self.total_steps, self.allowed)
+        self.profiler = StepProfiler(
+            self.train.profile,
+            self.run_dir,
+            self.parallel,
+            self.state.step,
+            self.total_steps,
+            self.allowed,
+        )
         reach("start.rehearsed")
 
     def _announce(self) -> None:
@@ -174,9 +224,21 @@ class Trainer:
         digest.remove_leftovers(self.run_dir)
         remove_sealed(self.run_dir / RESULT)  # of an interrupted run that goes on now
         if not (config := self.run_dir / "config.yaml").exists():
-            digest.write_atomic(config, yaml.safe_dump(self.spec.declaration, sort_keys=False, allow_unicode=True))
-        rows = f"{self.spec.arrays.train.rows} train rows, {self.sampler.steps_per_epoch} steps an epoch, {self.train.epochs} epochs"
-        log.info("%s: %d parameters, %s, %d ranks on %s", self.spec.run_id, self.num_parameters, rows, self.parallel.world_size, self.parallel.device.type)
+            digest.write_atomic(
+                config, yaml.safe_dump(self.spec.declaration, sort_keys=False, allow_unicode=True)
+            )
+        rows = (
+            f"{self.spec.arrays.train.rows} train rows, {self.sampler.steps_per_epoch} steps an"
+            f" epoch, {self.train.epochs} epochs"
+        )
+        log.info(
+            "%s: %d parameters, %s, %d ranks on %s",
+            self.spec.run_id,
+            self.num_parameters,
+            rows,
+            self.parallel.world_size,
+            self.parallel.device.type,
+        )
         log.info("%s; promise: %s", describe_rates(self.optimizer), self.promise)
 
     # -------------------------------------------------------------------------------------- loop
@@ -185,12 +247,19 @@ class Trainer:
         """Steps and evaluations to the end, an early stop, or an agreed stop. Collective.
 
         Raises:
-            OutOfMemoryError: on the rank whose memory ran out, after rank 0 saved the last step boundary.
+            OutOfMemoryError: on the rank whose memory ran out, after rank 0 saved the last step
+                boundary.
         """
         try:
             return self._loop()
         except Exception as error:
-            told = explained(error, self.declaration, self.state.step + (self.launched is not None), self.parallel.rank, self._save_alone)
+            told = explained(
+                error,
+                self.declaration,
+                self.state.step + (self.launched is not None),
+                self.parallel.rank,
+                self._save_alone,
+            )
             if told is error:
                 raise
             raise told from error
@@ -198,7 +267,9 @@ class Trainer:
     def _loop(self) -> TrainReport:
         stopping = False
         while True:
-            due = self.state.step > self.state.evaluated_step and self.boundaries.evaluation(self.state.step)
+            due = self.state.step > self.state.evaluated_step and self.boundaries.evaluation(
+                self.state.step
+            )
             if due and not stopping:
                 stopping = self._evaluate()
                 self._save()
@@ -227,18 +298,29 @@ class Trainer:
         grad_norm = self.step.clip()
         if step + 1 < self.total_steps:
             self.reader.prefetch(step + 1)
-        launched = Launched(window, self.step.gate(window, grad_norm), self.schedule.rate(self.state.updates), self.step.boundary)
+        launched = Launched(
+            window,
+            self.step.gate(window, grad_norm),
+            self.schedule.rate(self.state.updates),
+            self.step.boundary,
+        )
         reach("step.gated")
         self.between_updates = False
         self.step.update(launched.gate)
         self.launched, self.between_updates = launched, True
         self.state.train_seconds += time.monotonic() - begun
-        stopping = self._settle() if not self.step.ahead or self.boundaries.needs_state(step + 1) else False
+        stopping = (
+            self._settle()
+            if not self.step.ahead or self.boundaries.needs_state(step + 1)
+            else False
+        )
         self.profiler.step(step + 1)
         return stopping
 
     def _settle(self) -> bool:
-        """Count the step that was launched, if there is one, and log it, or raise that it is not finite; whether a stop was agreed in it."""
+        """Count the step that was launched, if there is one, and log it, or raise that it is not
+        finite; whether a stop was agreed in it.
+        """
         launched = self.launched
         if launched is None:
             return False
@@ -254,12 +336,16 @@ class Trainer:
     def _count(self, launched: Launched) -> None:
         """The state after a step."""
         gate, self.between_updates = launched.gate, False
-        self.state.count(len(launched.window.rows), gate.loss, gate.weight_sum, updated=not gate.overflowed)
+        self.state.count(
+            len(launched.window.rows), gate.loss, gate.weight_sum, updated=not gate.overflowed
+        )
         self.schedule.apply(self.optimizer, self.state.updates)
         self.launched, self.between_updates = None, True
 
     def _take_or_undo(self, launched: Launched) -> None:
-        """Count a launched step without the other ranks; one that may not count changed no weights."""
+        """Count a launched step without the other ranks; one that may not count changed no
+        weights.
+        """
         if launched.gate.failed:
             self.step.undo(launched.boundary)
         else:
@@ -271,10 +357,12 @@ class Trainer:
     # -------------------------------------------------------------------------------- evaluation
 
     def _evaluate(self) -> bool:
-        """Score validation and a slice of train in eval mode; keep the weights if they are the best so far. Collective.
+        """Score validation and a slice of train in eval mode; keep the weights if they are the best
+        so far. Collective.
 
         Returns:
-            Whether a stop was agreed, perhaps before all was scored: this evaluation is then made again.
+            Whether a stop was agreed, perhaps before all was scored: this evaluation is then made
+                again.
         """
         reach("evaluation.begun")
         try:
@@ -282,18 +370,24 @@ class Trainer:
         except Interrupted:
             return True
         reach("evaluation.scored")
-        values = self.parallel.on_main(lambda: self.stop.unless_stopped(lambda: self._measure(*scores)))
+        values = self.parallel.on_main(
+            lambda: self.stop.unless_stopped(lambda: self._measure(*scores))
+        )
         if values is None:
             return True
         reach("evaluation.measured")
         metric = values[f"val/{self.declaration.metric}"]
         if metric is None:
             raise TrainingError(
-                f"{self.declaration.metric} is not defined on the {self.spec.arrays.val.rows} validation rows (a single class, or a constant label?), so no best weights can be chosen; "
-                "choose another train.metric, or a split whose validation side has every class"
+                f"{self.declaration.metric} is not defined on the {self.spec.arrays.val.rows}"
+                " validation rows (a single class, or a constant label?), so no best weights can"
+                " be chosen; choose another train.metric, or a split whose validation side has"
+                " every class"
             )
         self.between_updates = False
-        better = self.state.observe(metric, self.declaration.greater_is_better, self.train.min_delta)
+        better = self.state.observe(
+            metric, self.declaration.greater_is_better, self.train.min_delta
+        )
         self.schedule.observe(metric)
         self.schedule.apply(self.optimizer, self.state.updates)
         if better:
@@ -308,15 +402,29 @@ class Trainer:
 
     def _measure(self, val: np.ndarray, train: np.ndarray) -> Values:
         reach("evaluation.measuring")
-        figures: Values = {"train/loss": self.state.loss_sum / max(self.state.weight_sum, np.finfo(float).tiny)}
+        figures: Values = {
+            "train/loss": self.state.loss_sum / max(self.state.weight_sum, np.finfo(float).tiny)
+        }
         return figures | self.validation.measure(val, train)
 
     def _log_evaluation(self, values: Values, better: bool) -> None:
         name, epoch = self.declaration.metric, self.sampler.epoch(self.state.step - 1) + 1
-        waited = "best" if better else f"{self.state.waited} of {self.train.patience} without improvement"
+        waited = (
+            "best"
+            if better
+            else f"{self.state.waited} of {self.train.patience} without improvement"
+        )
         place = f"epoch {epoch}/{self.train.epochs} step {self.state.step}/{self.total_steps}"
         figures = "train loss %.5g, val loss %.5g, val %s %.5g (%s), %.0f rows/s"
-        log.info(f"{place}: {figures}", values["train/loss"], values["val/loss"], name, values[f"val/{name}"], waited, self.state.rows_per_second)
+        log.info(
+            f"{place}: {figures}",
+            values["train/loss"],
+            values["val/loss"],
+            name,
+            values[f"val/{name}"],
+            waited,
+            self.state.rows_per_second,
+        )
 
     # ----------------------------------------------------------------------------------- save, end
 
@@ -347,7 +455,11 @@ class Trainer:
         reach("finish.begun")
         newest = {} if self.state.best_step else self.layout.full_weights()
         seen = self.witness.observed()
-        report = TrainReport.model_validate(self.parallel.on_main(lambda: self._outcome(status, newest, seen).model_dump(mode="json")))
+        report = TrainReport.model_validate(
+            self.parallel.on_main(
+                lambda: self._outcome(status, newest, seen).model_dump(mode="json")
+            )
+        )
         reach("finish.result_written")
         message = in_words(report, self.stop.reason or "a signal to another rank")
         if status == "finished":
@@ -380,9 +492,11 @@ class Trainer:
         return report
 
     def _stop_on_non_finite(self, launched: Launched) -> None:
-        """Dump the step, save the state before it, and raise the agreed cause on every rank. Collective.
+        """Dump the step, save the state before it, and raise the agreed cause on every rank.
+        Collective.
 
-        Where the next window was begun already, the step is made again for its dump: it depends on nothing that has changed.
+        Where the next window was begun already, the step is made again for its dump: it depends on
+        nothing that has changed.
 
         Raises:
             NonFiniteError: always.
@@ -390,7 +504,9 @@ class Trainer:
         self.step.undo(launched.boundary)
         window = launched.window
         if self.step.trace.step != window.step:
-            window = self.reader.read(window.step)  # as it was before a network that works in place on its inputs had it
+            window = self.reader.read(
+                window.step
+            )  # as it was before a network that works in place on its inputs had it
             self.step.gradients(window)
         error = non_finite(self.spec, self.run_dir, self.step, window, launched.gate, launched.rate)
         self._mark_position()

@@ -2,10 +2,11 @@
 
     torchrun --nproc-per-node R -m training.main --config resolved.json --run-dir DIR
 
-There are no other flags: `resolved.json` (a RunSpec) says everything. Started again on the same run directory it goes
-on where it was; SIGTERM or SIGINT ends it at the next step boundary with a checkpoint and exit code 0 (while it starts:
-at once, for nothing is lost). The result is `result.json` in the run directory. A failure's cause goes to TORCHELASTIC_ERROR_FILE, from where torchrun's parent
-gets it, and to standard error.
+There are no other flags: `resolved.json` (a RunSpec) says everything. Started again on the same run
+directory it goes on where it was; SIGTERM or SIGINT ends it at the next step boundary with a
+checkpoint and exit code 0 (while it starts: at once, for nothing is lost). The result is
+`result.json` in the run directory. A failure's cause goes to TORCHELASTIC_ERROR_FILE, from where
+torchrun's parent gets it, and to standard error.
 """
 
 from __future__ import annotations
@@ -28,18 +29,25 @@ from training.guard import AGENT, StopSignal, follow_parent
 
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m training.main", description="Train one run from its resolved declaration.")
+    parser = argparse.ArgumentParser(
+        prog="python -m training.main", description="Train one run from its resolved declaration."
+    )
     parser.add_argument("--config", type=Path, required=True, help="resolved.json")
-    parser.add_argument("--run-dir", type=Path, required=True, help="where checkpoints, metrics and the result go")
+    parser.add_argument(
+        "--run-dir", type=Path, required=True, help="where checkpoints, metrics and the result go"
+    )
     options = parser.parse_args(arguments)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         os.environ.setdefault(AGENT, str(os.getppid()))  # under a plain torchrun
     follow_parent(AGENT)
     stop = StopSignal().install_when_ready()
-    gc.disable()  # loading torch makes a million objects that stay: looking through them again and again takes a tenth of the time
+    # loading torch makes a million objects that stay: looking through them again and again takes a
+    # tenth of the time
+    gc.disable()
     from torch.distributed.elastic.multiprocessing.errors import record
 
-    # The group closes after the failure was recorded: peers fail when it closes, and the earliest failure is reported.
+    # The group closes after the failure was recorded: peers fail when it closes, and the earliest
+    # failure is reported.
     with ExitStack() as stack:
         record(_run)(options.config, options.run_dir, stop, stack)
     return 0
@@ -53,8 +61,14 @@ def _run(config: Path, run_dir: Path, stop: StopSignal, stack: ExitStack) -> Non
     gc.freeze()
     gc.enable()
     spec = read_spec(config)
-    parallel = stack.enter_context(Parallel.open(declare(spec.declaration, str(config)).train.device))
-    logging.basicConfig(level=logging.INFO if parallel.is_main else logging.ERROR, format="%(asctime)s %(message)s", stream=sys.stdout)
+    parallel = stack.enter_context(
+        Parallel.open(declare(spec.declaration, str(config)).train.device)
+    )
+    logging.basicConfig(
+        level=logging.INFO if parallel.is_main else logging.ERROR,
+        format="%(asctime)s %(message)s",
+        stream=sys.stdout,
+    )
     try:
         train(spec, run_dir.absolute(), parallel, stop)
     except Exception as error:
@@ -63,8 +77,9 @@ def _run(config: Path, run_dir: Path, stop: StopSignal, stack: ExitStack) -> Non
         if refusal is None or isinstance(error, BulkheadError):
             raise
         raise TrainingError(
-            f"{refusal.filename or run_dir}: {refusal.strerror} ({shutil.disk_usage(run_dir).free:,} bytes are free); "
-            "free space, then start again: training goes on from the newest checkpoint"
+            f"{refusal.filename or run_dir}: {refusal.strerror}"
+            f" ({shutil.disk_usage(run_dir).free:,} bytes are free); free space, then start again:"
+            " training goes on from the newest checkpoint"
         ) from error
 
 
@@ -72,7 +87,8 @@ def read_spec(path: Path) -> RunSpec:
     """The run that a `resolved.json` describes.
 
     Raises:
-        ConfigError: the file cannot be read, is not a RunSpec, or does not match its seal; one that was written by hand has none.
+        ConfigError: the file cannot be read, is not a RunSpec, or does not match its seal; one that
+            was written by hand has none.
     """
     try:
         return read_record(path, RunSpec, "write it with `bulkhead run`", required=False)

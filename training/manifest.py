@@ -1,8 +1,9 @@
 """A checkpoint's `manifest.json`, and reading what it vouches for.
 
-The manifest is canonical JSON that holds its own digest, so that a changed byte anywhere is found. No byte of another
-file is unpickled before its SHA-256 was compared with the manifest, and then only with `weights_only`: a checkpoint
-that somebody forged together with its manifest still runs nothing.
+The manifest is canonical JSON that holds its own digest, so that a changed byte anywhere is found.
+No byte of another file is unpickled before its SHA-256 was compared with the manifest, and then
+only with `weights_only`: a checkpoint that somebody forged together with its manifest still runs
+nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class FileEntry(Record):
 
 
 class Manifest(Record):
-    """`manifest.json`: what the checkpoint is of, and the digests of its files; `sha256` is that of all the rest."""
+    """`manifest.json`: what the checkpoint is of, and the digests of its files; `sha256` is that of
+    all the rest.
+    """
 
     format: int = FORMAT
     name: str
@@ -49,11 +52,19 @@ class Manifest(Record):
 
     def sealed(self) -> Manifest:
         """With its own digest."""
-        return self.model_copy(update={"sha256": digest_of(self.model_dump(mode="json", exclude={"sha256"}))})
+        return self.model_copy(
+            update={"sha256": digest_of(self.model_dump(mode="json", exclude={"sha256"}))}
+        )
 
     def text(self) -> bytes:
         """Canonical JSON: the only form that is accepted."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        return json.dumps(
+            self.model_dump(mode="json"),
+            sort_keys=True,
+            separators=(",", ":"),
+            ensure_ascii=False,
+            allow_nan=False,
+        ).encode()
 
     @property
     def num_shards(self) -> int:
@@ -99,20 +110,28 @@ def read_manifest(folder: Path, names: tuple[str, ...] | None = None) -> Manifes
         manifest = Manifest.model_validate_json(raw)
         text = manifest.sealed().text()
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{folder}: {MANIFEST} cannot be read ({str(error).splitlines()[0]})") from error
+        raise CheckpointError(
+            f"{folder}: {MANIFEST} cannot be read ({str(error).splitlines()[0]})"
+        ) from error
     if raw != text:
         raise CheckpointError(f"{folder}: {MANIFEST} was changed after it was written")
     expected = names or (sharded_names(manifest.num_shards) if manifest.num_shards else FULL)
-    if manifest.format != FORMAT or manifest.name != folder.name or set(manifest.files) != set(expected):
+    if (
+        manifest.format != FORMAT
+        or manifest.name != folder.name
+        or set(manifest.files) != set(expected)
+    ):
         raise CheckpointError(
-            f"{folder}: {MANIFEST} is of {manifest.name!r}, format {manifest.format}, with files {first_few(sorted(manifest.files))}; "
-            f"expected format {FORMAT} with {first_few(sorted(expected))}"
+            f"{folder}: {MANIFEST} is of {manifest.name!r}, format {manifest.format}, with files"
+            f" {first_few(sorted(manifest.files))}; expected format {FORMAT} with"
+            f" {first_few(sorted(expected))}"
         )
     return manifest
 
 
 def verify_checkpoint(folder: Path, names: tuple[str, ...] | None = None) -> Manifest:
-    """The manifest, after the SHA-256 of every file that it lists was compared; arguments as for `read_manifest`.
+    """The manifest, after the SHA-256 of every file that it lists was compared; arguments as for
+    `read_manifest`.
 
     Raises:
         CheckpointError: naming the file that is gone or was changed.
@@ -128,7 +147,8 @@ def verify_checkpoint(folder: Path, names: tuple[str, ...] | None = None) -> Man
 
 
 def load_part(folder: Path, name: str, manifest: Manifest) -> Any:
-    """What `torch.save` wrote, on the CPU; exactly the bytes whose SHA-256 was compared are unpickled, with `weights_only`.
+    """What `torch.save` wrote, on the CPU; exactly the bytes whose SHA-256 was compared are
+    unpickled, with `weights_only`.
 
     Raises:
         CheckpointError: the bytes were changed, or hold anything but tensors and plain values.
@@ -140,12 +160,19 @@ def load_part(folder: Path, name: str, manifest: Manifest) -> Any:
     _compare(folder / name, manifest.files[name], hashlib.sha256(data).hexdigest())
     try:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # the unpickler raises what it likes; none of it is a state that could be loaded
-        raise CheckpointError(f"{folder / name}: holds something else than tensors and plain values ({str(error).splitlines()[0]})") from error
+    except (
+        Exception
+    ) as error:  # the unpickler raises what it likes; none of it is a state that could be loaded
+        raise CheckpointError(
+            f"{folder / name}: holds something else than tensors and plain values"
+            f" ({str(error).splitlines()[0]})"
+        ) from error
 
 
 def _plain_file(path: Path) -> Path:
-    """The path, where a file stands; reading from a pipe or a device that somebody put there would never end."""
+    """The path, where a file stands; reading from a pipe or a device that somebody put there would
+    never end.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     return path
@@ -154,12 +181,18 @@ def _plain_file(path: Path) -> Path:
 def _unreadable(path: Path, entry: FileEntry, error: OSError) -> CheckpointError:
     if isinstance(error, FileNotFoundError):
         return CheckpointError(f"{path}: expected {entry.num_bytes} bytes, found no file")
-    return CheckpointError(f"{path}: expected {entry.num_bytes} bytes, but it cannot be read ({error.strerror or error})")
+    return CheckpointError(
+        f"{path}: expected {entry.num_bytes} bytes, but it cannot be read"
+        f" ({error.strerror or error})"
+    )
 
 
 def _compare(path: Path, entry: FileEntry, found: str) -> None:
     if found != entry.sha256:
-        raise CheckpointError(f"{path}: SHA-256 is {found[:12]}…, the manifest says {entry.sha256[:12]}… ({path.stat().st_size} of {entry.num_bytes} bytes)")
+        raise CheckpointError(
+            f"{path}: SHA-256 is {found[:12]}…, the manifest says {entry.sha256[:12]}…"
+            f" ({path.stat().st_size} of {entry.num_bytes} bytes)"
+        )
 
 
 def differences(recorded: dict[str, Any], current: dict[str, Any], path: str = "") -> list[str]:

@@ -1,4 +1,6 @@
-"""`metrics.jsonl` as figures with names, moments and steps: what a tracking server is told of it."""
+"""`metrics.jsonl` as figures with names, moments and steps: what a tracking server is told
+of it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class Figure(NamedTuple):
-    """One value of one metric; the fields are those of MLflow's `Metric`, `timestamp` in milliseconds."""
+    """One value of one metric; the fields are those of MLflow's `Metric`, `timestamp` in
+    milliseconds.
+    """
 
     key: str
     value: float
@@ -21,7 +25,8 @@ class Figure(NamedTuple):
 
 
 def metric_batches(path: Path, offset: int, size: int) -> Iterator[tuple[list[Figure], int]]:
-    """Figures of the whole lines from a byte offset on, at most `size` at once, each batch with the offset behind it.
+    """Figures of the whole lines from a byte offset on, at most `size` at once, each batch with the
+    offset behind it.
 
     A last line without its end is left for a later call.
     """
@@ -43,18 +48,26 @@ def metric_batches(path: Path, offset: int, size: int) -> Iterator[tuple[list[Fi
 def figures(line: bytes) -> list[Figure]:
     """Figures of one line; none of an event, and none of a line that cannot be read.
 
-    Values of steps go under `step/`, so that a chart of `train/loss` beside `val/loss` holds evaluations only.
+    Values of steps go under `step/`, so that a chart of `train/loss` beside `val/loss` holds
+    evaluations only.
 
     >>> figures(b'{"kind": "step", "step": 4, "epoch": 1, "time": 2.5, "values": {"train/loss": 0.5, "lr": null}}')
     [Figure(key='step/loss', value=0.5, timestamp=2500, step=4)]
-    """
+    """  # noqa: E501
     try:
         record = json.loads(line)
         is_step = record["kind"] == "step"
-        values = {f"step/{key.removeprefix('train/')}" if is_step else key: value for key, value in record.get("values", {}).items()}
+        values = {
+            f"step/{key.removeprefix('train/')}" if is_step else key: value
+            for key, value in record.get("values", {}).items()
+        }
         if record["kind"] == "evaluation":
             values["epoch"] = record["epoch"]
-        return [Figure(key, float(value), int(record["time"] * 1000), int(record["step"])) for key, value in values.items() if value is not None]
+        return [
+            Figure(key, float(value), int(record["time"] * 1000), int(record["step"]))
+            for key, value in values.items()
+            if value is not None
+        ]
     except (ValueError, KeyError, TypeError, AttributeError):
         log.warning("a line of metrics.jsonl cannot be read and is left out: %r", line[:200])
         return []

@@ -1,4 +1,6 @@
-"""The modes `exact`, `elastic` and `fast`: what each promises, and the settings that keep the promise."""
+"""The modes `exact`, `elastic` and `fast`: what each promises, and the settings that keep the
+promise.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,24 @@ def promise(train: TrainConfig, world_size: int) -> str:
     if train.mode == "exact":
         ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
         return (
-            f"exact: the same machine type, software, device, CPU threads and {ranks} give bit-identical weights, also when the run is killed and started again"
+            f"exact: the same machine type, software, device, CPU threads and {ranks} give"
+            " bit-identical weights, also when the run is killed and started again"
         )
     if train.mode == "elastic":
         return (
-            f"elastic: the same machine type, software, device and CPU threads give bit-identical weights for any number of ranks that divides "
-            f"{train.logical_shards}, also when it changes from one start to the next"
+            "elastic: the same machine type, software, device and CPU threads give bit-identical"
+            f" weights for any number of ranks that divides {train.logical_shards}, also when it"
+            " changes from one start to the next"
         )
-    return "fast: autotuned kernels may round differently from run to run; no promise but the metric"
+    return (
+        "fast: autotuned kernels may round differently from run to run; no promise but the metric"
+    )
 
 
 def cpu_threads(train: TrainConfig, local_world_size: int) -> int:
-    """CPU threads of one rank: as declared, else an equal share of the cores this process may use; in mode elastic one, for any number of ranks."""
+    """CPU threads of one rank: as declared, else an equal share of the cores this process may use;
+    in mode elastic one, for any number of ranks.
+    """
     if train.mode == "elastic":
         return train.threads or 1
     return train.threads or max(1, len(os.sched_getaffinity(0)) // local_world_size)
@@ -40,7 +48,9 @@ def apply_mode(train: TrainConfig, local_world_size: int) -> None:
     """
     exact = train.mode != "fast"
     if exact:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when its first handle is made
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # cuBLAS reads it when its first handle is made
     torch.set_num_threads(cpu_threads(train, local_world_size))
     torch.set_float32_matmul_precision(train.matmul_precision)
     torch.use_deterministic_algorithms(exact)
@@ -50,9 +60,11 @@ def apply_mode(train: TrainConfig, local_world_size: int) -> None:
 
 
 def leave_memory_unfilled() -> None:
-    """Let deterministic algorithms no longer fill each new tensor with NaN before it is written; call once the network is built.
+    """Let deterministic algorithms no longer fill each new tensor with NaN before it is written;
+    call once the network is built.
 
-    torch does so by default, for the sake of code that reads what it never wrote, at 1 to 7 % of a transformer's step on the
-    CPU. Until the network is built it stays on, so that a parameter which its module never sets is NaN, and stops the first step.
+    torch does so by default, for the sake of code that reads what it never wrote, at 1 to 7 % of a
+    transformer's step on the CPU. Until the network is built it stays on, so that a parameter which
+    its module never sets is NaN, and stops the first step.
     """
     torch.utils.deterministic.fill_uninitialized_memory = False

@@ -1,11 +1,12 @@
-"""One run on several machines: what the first one announces, what the others compare, and how they find each other.
+"""One run on several machines: what the first one announces, what the others compare, and how they
+find each other.
 
 RUN_DIR/launch.json                 while the run is started: rendezvous, ranks, versions
 RUN_DIR/nodes/<launch>-<n>.json     the n-th machine has joined
 
-The run directory and the arrays must lie on a file system that all machines share under the same paths. The
-rendezvous is an address and port of the first machine that the others reach; whoever reaches it can take part,
-so the network must be trusted.
+The run directory and the arrays must lie on a file system that all machines share under the same
+paths. The rendezvous is an address and port of the first machine that the others reach; whoever
+reaches it can take part, so the network must be trusted.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ SIOCGIFADDR = 0x8915
 
 
 class Launch(Record):
-    """`launch.json`: `launch` tells this start of the run from any other; `environment` is what all machines must have alike."""
+    """`launch.json`: `launch` tells this start of the run from any other; `environment` is what all
+    machines must have alike.
+    """
 
     launch: str
     run_id: str
@@ -56,21 +59,46 @@ class Node(Record):
     def arguments(self) -> list[str]:
         """What torchrun needs to know of it: ranks follow the numbers of the machines."""
         launch = self.launch
-        place = ["--nnodes", str(launch.nodes), "--node-rank", str(self.number), "--rdzv-backend", "static", "--rdzv-endpoint", launch.rendezvous]
-        return [*place, "--rdzv-id", launch.launch, "--rdzv-conf", f"timeout={JOIN_SECONDS}", "--local-addr", own_address(launch.rendezvous)]
+        place = [
+            "--nnodes",
+            str(launch.nodes),
+            "--node-rank",
+            str(self.number),
+            "--rdzv-backend",
+            "static",
+            "--rdzv-endpoint",
+            launch.rendezvous,
+        ]
+        return [
+            *place,
+            "--rdzv-id",
+            launch.launch,
+            "--rdzv-conf",
+            f"timeout={JOIN_SECONDS}",
+            "--local-addr",
+            own_address(launch.rendezvous),
+        ]
 
     def variables(self) -> dict[str, str]:
-        """Environment that lets ranks talk over the interface on the route to the rendezvous; what is set stays."""
+        """Environment that lets ranks talk over the interface on the route to the rendezvous; what
+        is set stays.
+        """
         interface = interface_of(own_address(self.launch.rendezvous))
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-        return {name: os.environ.get(name, interface) for name in names if interface or name in os.environ}
+        return {
+            name: os.environ.get(name, interface)
+            for name in names
+            if interface or name in os.environ
+        }
 
 
 # ----------------------------------------------------------------------------------- announce, join
 
 
 def announce(run_dir: Path, train: TrainConfig, run_id: str) -> Node | None:
-    """The first machine's place in a launch that others can join from now on; None for a run on one machine."""
+    """The first machine's place in a launch that others can join from now on; None for a run on one
+    machine.
+    """
     if train.rendezvous is None:
         return None
     launch = Launch(
@@ -100,13 +128,20 @@ def wait_for_launch(run_dir: Path, wait_seconds: float) -> Launch:
     deadline, launch = time.monotonic() + wait_seconds, None
     while True:
         launch = _announced(run_dir)
-        if launch is not None and _answers(launch.rendezvous) and launch == _announced(run_dir):  # not one that was replaced meanwhile
+        if (
+            launch is not None and _answers(launch.rendezvous) and launch == _announced(run_dir)
+        ):  # not one that was replaced meanwhile
             return launch
         if time.monotonic() > deadline:
-            why = f"its rendezvous {launch.rendezvous} does not answer" if launch else f"there is no {RECORD}"
+            why = (
+                f"its rendezvous {launch.rendezvous} does not answer"
+                if launch
+                else f"there is no {RECORD}"
+            )
             raise LaunchError(
-                f"{run_dir}: expected a run that waits for this machine within {wait_seconds:.0f} s, but {why}; "
-                "start it on the first machine with train.nodes and train.rendezvous, on a file system that both share"
+                f"{run_dir}: expected a run that waits for this machine within {wait_seconds:.0f}"
+                f" s, but {why}; start it on the first machine with train.nodes and"
+                " train.rendezvous, on a file system that both share"
             )
         time.sleep(LOOK_SECONDS)
 
@@ -121,13 +156,20 @@ def claim(run_dir: Path, launch: Launch) -> Node:
     require_same_environment(launch.environment)
     for number in range(1, launch.nodes):
         try:
-            handle = os.open(run_dir / FOLDER / f"{launch.launch}-{number}.json", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            handle = os.open(
+                run_dir / FOLDER / f"{launch.launch}-{number}.json",
+                os.O_CREAT | os.O_EXCL | os.O_WRONLY,
+                0o644,
+            )
         except FileExistsError:
             continue
         os.write(handle, f'{{"host": "{socket.gethostname()}", "pid": {os.getpid()}}}'.encode())
         os.close(handle)
         return Node(number=number, launch=launch)
-    raise LaunchError(f"{run_dir}: all {launch.nodes} machines are there already; train.nodes says how many there are")
+    raise LaunchError(
+        f"{run_dir}: all {launch.nodes} machines are there already; train.nodes says how many"
+        " there are"
+    )
 
 
 def _announced(run_dir: Path) -> Launch | None:
@@ -150,13 +192,23 @@ def _answers(rendezvous: str) -> bool:
 
 
 def shared_environment() -> dict[str, str]:
-    """What must be equal on all machines for one run: interpreter, libraries, machine type, and the code itself."""
+    """What must be equal on all machines for one run: interpreter, libraries, machine type, and the
+    code itself.
+    """
     digest = hashlib.sha256()
     for package in (schemas, training):
         root = Path(str(package.__file__)).parent
         for file in sorted(root.rglob("*.py")):
-            digest.update(f"{package.__name__}/{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
-    versions = {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__}
+            digest.update(
+                f"{package.__name__}/{file.relative_to(root)}\0".encode()
+                + file.read_bytes()
+                + b"\0"
+            )
+    versions = {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }
     return versions | {"machine": platform.machine(), "code": digest.hexdigest()}
 
 
@@ -167,9 +219,16 @@ def require_same_environment(first: dict[str, str]) -> None:
         ConfigError: naming each difference.
     """
     here = shared_environment()
-    wrong = [f"{name} is {here.get(name)} here, {first.get(name)} there" for name in sorted(here.keys() | first.keys()) if here.get(name) != first.get(name)]
+    wrong = [
+        f"{name} is {here.get(name)} here, {first.get(name)} there"
+        for name in sorted(here.keys() | first.keys())
+        if here.get(name) != first.get(name)
+    ]
     if wrong:
-        raise ConfigError(f"this machine is not set up as the first one: {'; '.join(wrong)}; install the same versions and the same checkout on both")
+        raise ConfigError(
+            f"this machine is not set up as the first one: {'; '.join(wrong)}; install the same"
+            " versions and the same checkout on both"
+        )
 
 
 # ------------------------------------------------------------------------------------------ network
@@ -198,7 +257,10 @@ def own_address(rendezvous: str) -> str:
             probe.connect(address)  # nothing is sent: it only chooses the route
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise LaunchError(f"train.rendezvous {rendezvous}: this machine has no route there ({error}); give an address of the first machine") from error
+        raise LaunchError(
+            f"train.rendezvous {rendezvous}: this machine has no route there ({error}); give an"
+            " address of the first machine"
+        ) from error
 
 
 def interface_of(address: str) -> str:
@@ -206,7 +268,9 @@ def interface_of(address: str) -> str:
     for _, name in socket.if_nameindex():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
-                found = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                found = fcntl.ioctl(
+                    probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15])
+                )
             except OSError:  # it has no address
                 continue
             if socket.inet_ntoa(found[20:24]) == address:

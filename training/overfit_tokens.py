@@ -1,8 +1,9 @@
 """A few sequences learned by heart, as far as that is possible.
 
-What follows the first tokens of a document cannot be known from them where documents differ: a model that knew every
-sequence of the batch by heart would still be left with the loss of guessing which one it sees. That floor is counted
-exactly; "by heart" is within 10 % of the way from it to the loss of the batch's token shares.
+What follows the first tokens of a document cannot be known from them where documents differ: a
+model that knew every sequence of the batch by heart would still be left with the loss of guessing
+which one it sees. That floor is counted exactly; "by heart" is within 10 % of the way from it to
+the loss of the batch's token shares.
 
 B sequences of T positions.
 """
@@ -31,11 +32,14 @@ def short(probe: Probe, rows: int = ROWS, positions: int = POSITIONS) -> Probe:
     """The first positions of the first rows that have a target there."""
     label = probe.label[:, :positions]
     chosen = torch.nonzero((label != NO_TARGET).any(1)).flatten()[:rows]
-    return Probe({name: value[chosen, :positions] for name, value in probe.inputs.items()}, label[chosen])
+    return Probe(
+        {name: value[chosen, :positions] for name, value in probe.inputs.items()}, label[chosen]
+    )
 
 
 def floor_losses(tokens: np.ndarray, segments: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Loss of each target [B, T], 0 elsewhere, of a model that knows these windows by heart and sees each target's window up to it.
+    """Loss of each target [B, T], 0 elsewhere, of a model that knows these windows by heart and
+    sees each target's window up to it.
 
     -log of the share of this target among those that follow the same beginning of a window.
     """
@@ -48,7 +52,9 @@ def floor_losses(tokens: np.ndarray, segments: np.ndarray, label: np.ndarray) ->
         _, number = np.unique(before * size + tokens[rows, columns], return_inverse=True)
         beginning[rows, columns] = number
         asked = label[rows, columns] != NO_TARGET
-        floor[rows[asked], columns[asked]] = _surprise(number[asked], label[rows, columns][asked].astype(np.int64), size)
+        floor[rows[asked], columns[asked]] = _surprise(
+            number[asked], label[rows, columns][asked].astype(np.int64), size
+        )
     return floor
 
 
@@ -59,20 +65,38 @@ def _surprise(context: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
 
 
 def row_mean(values: np.ndarray, label: np.ndarray) -> float:
-    """Mean over rows of the mean over each row's targets, as the training loss of equal row weights has it."""
+    """Mean over rows of the mean over each row's targets, as the training loss of equal row weights
+    has it.
+    """
     targets = label != NO_TARGET
     return float(((values * targets).sum(1) / targets.sum(1)).mean())
 
 
-def overfit_tokens(network: nn.Module, loss: Loss, probe: Probe) -> tuple[CheckResult, tuple[float, ...]]:
-    """Whether the network learns a few sequences by heart, and the loss by step; tried again with a larger rate, then on two rows."""
+def overfit_tokens(
+    network: nn.Module, loss: Loss, probe: Probe
+) -> tuple[CheckResult, tuple[float, ...]]:
+    """Whether the network learns a few sequences by heart, and the loss by step; tried again with a
+    larger rate, then on two rows.
+    """
     deadline, tried = time.thread_time() + MAX_SECONDS, []
     for rows, lr in ((ROWS, LR), (ROWS, LR_SMALL), (2, LR_SMALL)):
         batch = short(probe, rows)
         label = batch.label.numpy()
-        floor = row_mean(floor_losses(batch.inputs["tokens"].numpy(), batch.inputs["segments"].numpy(), label), label)
-        constant = row_mean(_surprise(np.zeros(label.size, np.int64), label.ravel() - NO_TARGET, int(label.max()) - NO_TARGET + 1).reshape(label.shape), label)
-        curve = descend(network, loss, batch, constant, floor + BY_HEART * (constant - floor), lr, deadline)
+        floor = row_mean(
+            floor_losses(batch.inputs["tokens"].numpy(), batch.inputs["segments"].numpy(), label),
+            label,
+        )
+        constant = row_mean(
+            _surprise(
+                np.zeros(label.size, np.int64),
+                label.ravel() - NO_TARGET,
+                int(label.max()) - NO_TARGET + 1,
+            ).reshape(label.shape),
+            label,
+        )
+        curve = descend(
+            network, loss, batch, constant, floor + BY_HEART * (constant - floor), lr, deadline
+        )
         tried.append((curve, floor))
         if curve.reached or not math.isfinite(curve.losses[-1]):
             break
@@ -89,10 +113,18 @@ def _judge(curve: Curve, floor: float) -> CheckResult:
         "token_shares": curve.constant,
         "floor": floor,
     }
-    did = f"{curve.rows} sequences, loss {curve.losses[0]:.3g} → {curve.losses[-1]:.2g} in {len(curve.losses)} steps (floor {floor:.2g}, token shares {curve.constant:.3g})"
+    did = (
+        f"{curve.rows} sequences, loss {curve.losses[0]:.3g} → {curve.losses[-1]:.2g} in"
+        f" {len(curve.losses)} steps (floor {floor:.2g}, token shares {curve.constant:.3g})"
+    )
     if curve.reached:
         verdict = "pass" if curve.rows > 2 else "warn"
-        return CheckResult(name="overfit", verdict=verdict, summary=f"One batch was learned by heart: {did}.", figures=figures)
+        return CheckResult(
+            name="overfit",
+            verdict=verdict,
+            summary=f"One batch was learned by heart: {did}.",
+            figures=figures,
+        )
     if curve.out_of_time and math.isfinite(curve.losses[-1]):
         return undecided(did, figures)
     return CheckResult(
@@ -100,5 +132,8 @@ def _judge(curve: Curve, floor: float) -> CheckResult:
         verdict="fail",
         summary=f"One batch could not be learned by heart: {did}.",
         figures=figures,
-        remedy="look for .detach(), frozen layers, positions that are missing or shared, and logits that are bounded; try a wider model",
+        remedy=(
+            "look for .detach(), frozen layers, positions that are missing or shared, and logits"
+            " that are bounded; try a wider model"
+        ),
     )

@@ -3,8 +3,9 @@
     with Parallel.open(device="auto") as parallel:
         total = parallel.all_reduce_sum(count)
 
-Works the same under `torchrun` and in a plain process (one rank, no process group). Tensors on the CPU travel by
-gloo, tensors on a GPU by nccl. "Collective" in a docstring means: call on every rank, in the same order.
+Works the same under `torchrun` and in a plain process (one rank, no process group). Tensors on the
+CPU travel by gloo, tensors on a GPU by nccl. "Collective" in a docstring means: call on every rank,
+in the same order.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from torch import Tensor
 from schemas import errors
 from schemas.errors import BulkheadError, ConfigError, TrainingError
 
-TIMEOUT_SECONDS = 600.0  # longer than the longest work of rank 0 alone: writing a checkpoint, metrics on a large side
+# longer than the longest work of rank 0 alone: writing a checkpoint, metrics on a large side
+TIMEOUT_SECONDS = 600.0
 LAST_TENSOR_SECONDS = 0.1
-LOST_PEER = "lost its connection to another rank"  # in the message of a rank that is not the one that failed
+LOST_PEER = (  # in the message of a rank that is not the one that failed
+    "lost its connection to another rank"
+)
 CAUSE_FIRST_SECONDS = 3.0  # torchrun reports the earliest failure, with timestamps in whole seconds
 
 T = TypeVar("T")
@@ -43,8 +47,20 @@ class Parallel:
         device: where this rank computes.
     """
 
-    def __init__(self, rank: int = 0, world_size: int = 1, local_rank: int = 0, local_world_size: int = 1, device: torch.device | None = None) -> None:
-        self.rank, self.world_size, self.local_rank, self.local_world_size = rank, world_size, local_rank, local_world_size
+    def __init__(
+        self,
+        rank: int = 0,
+        world_size: int = 1,
+        local_rank: int = 0,
+        local_world_size: int = 1,
+        device: torch.device | None = None,
+    ) -> None:
+        self.rank, self.world_size, self.local_rank, self.local_world_size = (
+            rank,
+            world_size,
+            local_rank,
+            local_world_size,
+        )
         self.device = device or torch.device("cpu")
 
     @classmethod
@@ -56,31 +72,50 @@ class Parallel:
             timeout_seconds: after which a collective that a peer does not join fails.
 
         Raises:
-            ConfigError: cuda is declared and absent, or there are more ranks than GPUs on this machine.
+            ConfigError: cuda is declared and absent, or there are more ranks than GPUs on this
+                machine.
         """
-        world_size, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
-        parallel = cls(int(os.environ.get("RANK", "0")), world_size, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")), _device(device, local_rank))
+        world_size, local_rank = (
+            int(os.environ.get("WORLD_SIZE", "1")),
+            int(os.environ.get("LOCAL_RANK", "0")),
+        )
+        parallel = cls(
+            int(os.environ.get("RANK", "0")),
+            world_size,
+            local_rank,
+            int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+            _device(device, local_rank),
+        )
         if parallel.device.type == "cuda":
             torch.cuda.set_device(parallel.device)
         if world_size > 1:
             on_gpu = parallel.device.type == "cuda"
             dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_seconds), device_id=parallel.device if on_gpu else None
+                "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+                timeout=timedelta(seconds=timeout_seconds),
+                device_id=parallel.device if on_gpu else None,
             )
         return parallel
 
     def __enter__(self) -> Parallel:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
         """Leave the group; a second call does nothing."""
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
-            # gloo's threads outlive the group where a DDP module was made. One that is still about to drop the tensor
-            # of the last collective when Python shuts down aborts the process (SIGABRT): let it have its turn.
+            # gloo's threads outlive the group where a DDP module was made. One that is still about
+            # to drop the tensor
+            # of the last collective when Python shuts down aborts the process (SIGABRT): let it
+            # have its turn.
             time.sleep(LAST_TENSOR_SECONDS)
 
     @property
@@ -97,8 +132,14 @@ class Parallel:
         return tensor
 
     def begin_sum(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Begin to sum over ranks, in place; call what is returned to wait for the sum. Collective."""
-        work = dist.all_reduce(tensor, dist.ReduceOp.SUM, async_op=True) if self.world_size > 1 else None
+        """Begin to sum over ranks, in place; call what is returned to wait for the sum.
+        Collective.
+        """
+        work = (
+            dist.all_reduce(tensor, dist.ReduceOp.SUM, async_op=True)
+            if self.world_size > 1
+            else None
+        )
 
         def finish() -> Tensor:
             if work is not None:
@@ -108,11 +149,15 @@ class Parallel:
         return finish
 
     def tree_sum(self, tensor: Tensor) -> Tensor:
-        """Sum over ranks, a power of two, in place; added pairwise as a balanced binary tree, so with the same rounding on every rank. Collective."""
+        """Sum over ranks, a power of two, in place; added pairwise as a balanced binary tree, so
+        with the same rounding on every rank. Collective.
+        """
         distance = 1
         while distance < self.world_size:
             other, peer = torch.empty_like(tensor), self.rank ^ distance
-            for request in dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, peer), dist.P2POp(dist.irecv, other, peer)]):
+            for request in dist.batch_isend_irecv(
+                [dist.P2POp(dist.isend, tensor, peer), dist.P2POp(dist.irecv, other, peer)]
+            ):
                 request.wait()
             tensor += other
             distance *= 2
@@ -146,16 +191,21 @@ class Parallel:
         sizes[self.rank] = len(payload)
         dist.all_reduce(sizes)
         table = torch.zeros((self.world_size, int(sizes.max())), dtype=torch.uint8)
-        table[self.rank, : len(payload)] = torch.frombuffer(bytearray(payload or b"\0"), dtype=torch.uint8)[: len(payload)]
+        table[self.rank, : len(payload)] = torch.frombuffer(
+            bytearray(payload or b"\0"), dtype=torch.uint8
+        )[: len(payload)]
         dist.all_reduce(table)
-        return [bytes(table[rank, :size].numpy().tobytes()) for rank, size in enumerate(sizes.tolist())]
+        return [
+            bytes(table[rank, :size].numpy().tobytes()) for rank, size in enumerate(sizes.tolist())
+        ]
 
     def broadcast_text(self, text: str = "") -> str:
         """The text of rank 0. Collective."""
         return self.gather_bytes(text.encode() if self.is_main else b"")[0].decode()
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """Do the work on rank 0 alone; its result, or what it raises, reaches every rank. Collective.
+        """Do the work on rank 0 alone; its result, or what it raises, reaches every rank.
+        Collective.
 
         Args:
             work: returns something that JSON can hold.
@@ -179,21 +229,27 @@ class Parallel:
     # ----------------------------------------------------------------------------------- failure
 
     def let_the_cause_be_first(self, error: BaseException) -> None:
-        """Where an error only tells that a peer has gone, wait, so that the peer's own error is reported as the cause.
+        """Where an error only tells that a peer has gone, wait, so that the peer's own error is
+        reported as the cause.
 
         Raises:
             TrainingError: in place of such an error.
         """
         if self.world_size > 1 and is_peer_failure(error):
             time.sleep(CAUSE_FIRST_SECONDS)
-            raise TrainingError(f"rank {self.rank} {LOST_PEER}, which failed or was killed first; see that rank's message in train.log") from error
+            raise TrainingError(
+                f"rank {self.rank} {LOST_PEER}, which failed or was killed first; see that rank's"
+                " message in train.log"
+            ) from error
 
 
 def is_peer_failure(error: BaseException) -> bool:
     """Whether an error says that another rank has gone or did not answer in time."""
     text = str(error)
     return (
-        isinstance(error, RuntimeError) and not isinstance(error, BulkheadError) and (isinstance(error, dist.DistError) or "gloo" in text or "by peer" in text)
+        isinstance(error, RuntimeError)
+        and not isinstance(error, BulkheadError)
+        and (isinstance(error, dist.DistError) or "gloo" in text or "by peer" in text)
     )
 
 
@@ -210,9 +266,15 @@ def _unpack(text: str) -> Any:
 def _device(declared: str, local_rank: int) -> torch.device:
     found = torch.cuda.is_available()
     if declared == "cuda" and not found:
-        raise ConfigError("train.device is cuda, but torch finds no CUDA device here; set train.device: cpu or auto")
+        raise ConfigError(
+            "train.device is cuda, but torch finds no CUDA device here; set train.device: cpu or"
+            " auto"
+        )
     if declared == "cpu" or not found:
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
-        raise ConfigError(f"local rank {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}; leave train.ranks out, or lower it")
+        raise ConfigError(
+            f"local rank {local_rank} has no GPU of its own: this machine has"
+            f" {torch.cuda.device_count()}; leave train.ranks out, or lower it"
+        )
     return torch.device("cuda", local_rank)

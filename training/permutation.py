@@ -1,11 +1,12 @@
 """The chance that scores which say nothing of the labels do as well as these: a permutation test.
 
-Labels are dealt to other rows at random, whole groups where rows have them, and the metric is computed again. This holds
-for any metric and any number of rows, where a bootstrap of a few rows gives intervals that are too narrow or have no width,
-and where the constant prediction is easy to beat (macro F1 of one class only).
-N rows, K values a row.
+Labels are dealt to other rows at random, whole groups where rows have them, and the metric is
+computed again. This holds for any metric and any number of rows, where a bootstrap of a few rows
+gives intervals that are too narrow or have no width, and where the constant prediction is easy to
+beat (macro F1 of one class only). N rows, K values a row.
 
-Source: p-values that are never 0 as in Phipson and Smyth 2010; an early end where chance suffices as in Besag and Clifford 1991.
+Source: p-values that are never 0 as in Phipson and Smyth 2010; an early end where chance suffices
+as in Besag and Clifford 1991.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ from training.targets import Targets
 
 FEWEST_DRAWS, MOST_DRAWS = 99, 999
 MOST_VALUES = 20_000_000  # rows x draws
-MANY_UNITS = 2000  # from here on the bootstrap holds, for metrics in which a constant has what scores without skill have
-UNFAIR_TO_CONSTANTS = ("f1", "macro_f1")  # scores without skill beat a constant that names one class
+# from here on the bootstrap holds, for metrics in which a constant has what scores without skill
+# have
+MANY_UNITS = 2000
+UNFAIR_TO_CONSTANTS = (
+    "f1",
+    "macro_f1",
+)  # scores without skill beat a constant that names one class
 STREAM = 0x7065726D  # keeps these draws apart from other uses of the seed
 
 
@@ -37,13 +43,23 @@ def too_few_units(declaration: Declaration, target: np.ndarray, group: np.ndarra
         group: Group of each row [N]; None = each row is a unit.
     """
     units = units_of(group, len(target))
-    unit = "group" if group is not None else "document" if declaration.task.kind == "causal_lm" else "row"
-    if declaration.task.kind == "causal_lm":  # each document's loss against a model without context: signs, not orders
+    unit = (
+        "group"
+        if group is not None
+        else "document"
+        if declaration.task.kind == "causal_lm"
+        else "row"
+    )
+    if (
+        declaration.task.kind == "causal_lm"
+    ):  # each document's loss against a model without context: signs, not orders
         return shortage_of_signs(int(units.max()) + 1, unit, declaration.evaluate.confidence)
     if units.max() + 1 >= ENOUGH_UNITS:
         return ""
     rows = pd.DataFrame(np.asarray(target).reshape(len(target), -1))
-    labels = rows.groupby(units, sort=True).apply(lambda part: part.to_numpy().tobytes(), include_groups=False)
+    labels = rows.groupby(units, sort=True).apply(
+        lambda part: part.to_numpy().tobytes(), include_groups=False
+    )
     return shortage(labels.value_counts().tolist(), unit, declaration.evaluate.confidence)
 
 
@@ -57,7 +73,8 @@ def permutation_chance(
     seed: int = 0,
     always: bool = False,
 ) -> float | None:
-    """Share of permutations of the labels in which the declared metric is at least as good; the rows as they are count as one.
+    """Share of permutations of the labels in which the declared metric is at least as good; the
+    rows as they are count as one.
 
     Args:
         declaration: Gives metric, task and confidence.
@@ -70,7 +87,8 @@ def permutation_chance(
         always: Also where there are many rows.
 
     Returns:
-        None where the bootstrap says as much: many units, and a metric in which a constant is not worse than chance.
+        None where the bootstrap says as much: many units, and a metric in which a constant is not
+            worse than chance.
     """
     metric = declaration.metric
     units = units_of(group, len(target))
@@ -87,7 +105,11 @@ def permutation_chance(
     if not math.isfinite(observed):
         return 1.0
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, STREAM])))
-    draws = max(min(MOST_VALUES // target.size, MOST_DRAWS), FEWEST_DRAWS, math.ceil(2 / tail(declaration.evaluate.confidence)))
+    draws = max(
+        min(MOST_VALUES // target.size, MOST_DRAWS),
+        FEWEST_DRAWS,
+        math.ceil(2 / tail(declaration.evaluate.confidence)),
+    )
     slack = 1e-12 * max(1.0, abs(observed))
     as_good, limit = 0, 1 + math.floor(draws * tail(declaration.evaluate.confidence))
     for number, order in enumerate(permutations(units, draws, generator), start=1):
@@ -97,8 +119,12 @@ def permutation_chance(
     return (1 + as_good) / (1 + draws)
 
 
-def permutations(units: np.ndarray, draws: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
-    """Of each draw the row [N] whose label each row gets: all rows of a unit from one other unit, again and again where that has fewer."""
+def permutations(
+    units: np.ndarray, draws: int, generator: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Of each draw the row [N] whose label each row gets: all rows of a unit from one other unit,
+    again and again where that has fewer.
+    """
     order = np.argsort(units, kind="stable")
     sizes = np.bincount(units)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -107,7 +133,9 @@ def permutations(units: np.ndarray, draws: int, generator: np.random.Generator) 
     for _ in range(draws):
         other = generator.permutation(len(sizes))
         found = np.empty(len(units), dtype=np.int64)
-        found[order] = order[np.repeat(starts[other], sizes) + place % np.repeat(sizes[other], sizes)]
+        found[order] = order[
+            np.repeat(starts[other], sizes) + place % np.repeat(sizes[other], sizes)
+        ]
         yield found
 
 

@@ -1,4 +1,6 @@
-"""The poison test of the run itself: statistics, train arrays and the weights of a few steps, fitted again beside corrupted held-out rows."""
+"""The poison test of the run itself: statistics, train arrays and the weights of a few steps,
+fitted again beside corrupted held-out rows.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ SAMPLE_ROWS = 2_000  # of each side; more where that few rows cannot be fitted o
 BATCH_ROWS, STEPS, LR = 32, 3, 1e-3
 
 
-def poison_check(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckResult:
+def poison_check(
+    split: SplitTables, validated: ValidatedTable, declaration: Declaration
+) -> CheckResult:
     """Whether anything that the run fits changes when all held-out rows of a sample are corrupted.
 
     Args:
@@ -35,11 +39,18 @@ def poison_check(split: SplitTables, validated: ValidatedTable, declaration: Dec
         validated: holds the columns' meaning.
         declaration: of the run.
     """
-    dropping = declaration.model_copy(update={"checks": declaration.checks.model_copy(update={"constant_features": "drop"})})  # a sample may be constant
+    dropping = declaration.model_copy(
+        update={"checks": declaration.checks.model_copy(update={"constant_features": "drop"})}
+    )  # a sample may be constant
     rows = SAMPLE_ROWS
     while True:
         try:
-            found = find_poisoned(lambda corrupt, rows=rows: _fitted(dropping, split, validated, rows, corrupt), validated.spec)  # type: ignore[misc]
+            found = find_poisoned(
+                lambda corrupt, rows=rows: _fitted(  # type: ignore[misc]
+                    dropping, split, validated, rows, corrupt
+                ),
+                validated.spec,
+            )
             return judged(judge_poison(found), declaration)
         except DataError:  # a class or a value that so few rows lack
             if rows >= max(split.train.rows, split.val.rows, split.test.rows):
@@ -47,7 +58,13 @@ def poison_check(split: SplitTables, validated: ValidatedTable, declaration: Dec
             rows *= 8
 
 
-def _fitted(declaration: Declaration, split: SplitTables, validated: ValidatedTable, rows: int, corrupt: Corrupt) -> dict[str, Any]:
+def _fitted(
+    declaration: Declaration,
+    split: SplitTables,
+    validated: ValidatedTable,
+    rows: int,
+    corrupt: Corrupt,
+) -> dict[str, Any]:
     """All artefacts of a sample: statistics, train arrays, weights."""
     with scratch_folder(Path(tempfile.gettempdir()), "bulkhead-poison") as folder:
         sides = sampled(split, validated.spec, rows, folder / "sides", corrupt)
@@ -60,9 +77,14 @@ def _fitted(declaration: Declaration, split: SplitTables, validated: ValidatedTa
         }
 
 
-def _trained(declaration: Declaration, statistics: Statistics, arrays: ArraysRef) -> dict[str, Tensor]:
+def _trained(
+    declaration: Declaration, statistics: Statistics, arrays: ArraysRef
+) -> dict[str, Tensor]:
     """The network's state after a few steps on the first train rows."""
-    network, loss = without_dropout(build_model(declaration, statistics)), make_loss(declaration, statistics)
+    network, loss = (
+        without_dropout(build_model(declaration, statistics)),
+        make_loss(declaration, statistics),
+    )
     probe = first_rows(load_arrays(arrays.train), BATCH_ROWS)
     optimizer = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=LR)
     with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,6 @@
-"""Known categories that land on a row of an embedding table which never learns, or on one of another column."""
+"""Known categories that land on a row of an embedding table which never learns, or on one of
+another column.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from training.preflight_scores import scored
 
 
 def frozen_codes(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor]) -> list[str]:
-    """Tables of which known values get the padding row: zero from the start, and without a gradient for ever.
+    """Tables of which known values get the padding row: zero from the start, and without a gradient
+    for ever.
 
     Args:
         network: not changed.
@@ -23,7 +26,11 @@ def frozen_codes(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor
     Returns:
         Names of the tables with the row, as `tables.0, row 6`.
     """
-    padded = [n for n, m in network.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.padding_idx is not None]
+    padded = [
+        n
+        for n, m in network.named_modules()
+        if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.padding_idx is not None
+    ]
     if not padded or "categorical" not in inputs:
         return []
     student = copy.deepcopy(network)
@@ -45,13 +52,17 @@ def frozen_codes(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor
     found = []
     for name, table in tables.items():
         pairs = zip(of_known[name], seen[name], strict=False)
-        if any((codes == table.padding_idx).any() and not torch.equal(codes, null) for codes, null in pairs):
+        if any(
+            (codes == table.padding_idx).any() and not torch.equal(codes, null)
+            for codes, null in pairs
+        ):
             found.append(f"{name}, row {table.padding_idx}")
     return found
 
 
 def shared_rows(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor]) -> list[str]:
-    """Tables that several columns look up at once, of which two share some rows and not all: the offset of one is too small, or too large.
+    """Tables that several columns look up at once, of which two share some rows and not all: the
+    offset of one is too small, or too large.
 
     Args:
         network: not changed.
@@ -69,9 +80,17 @@ def shared_rows(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor]
         codes = given[0].detach() if given else torch.empty(0)
         if codes.ndim == 2 and codes.shape[1] == len(shape.categories):
             columns = [set(column.tolist()) for column in codes.T]
-            if any(max(c) - min(c) + 1 != len(c) or len(c) != n for c, n in zip(columns, shape.categories, strict=True)):
+            if any(
+                max(c) - min(c) + 1 != len(c) or len(c) != n
+                for c, n in zip(columns, shape.categories, strict=True)
+            ):
                 return  # hashed on purpose, and no stretch of the table for each column
-            shared = [len(a & b) for i, a in enumerate(columns) for b in columns[:i] if 0 < len(a & b) < min(len(a), len(b))]
+            shared = [
+                len(a & b)
+                for i, a in enumerate(columns)
+                for b in columns[:i]
+                if 0 < len(a & b) < min(len(a), len(b))
+            ]
             if shared:
                 found[name] = sum(shared)
 
@@ -79,7 +98,9 @@ def shared_rows(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor]
         if isinstance(table, nn.Embedding):
             table.register_forward_pre_hook(partial(look, name=name))
     few = _repeated(shape, inputs)
-    every = torch.stack([torch.arange(max(shape.categories)) % codes for codes in shape.categories], dim=1)
+    every = torch.stack(
+        [torch.arange(max(shape.categories)) % codes for codes in shape.categories], dim=1
+    )
     scored(student, {**few, "categorical": every})
     return [f"{name}, {count} rows" for name, count in found.items()]
 
@@ -91,5 +112,13 @@ def _repeated(shape: ModelShape, inputs: dict[str, Tensor]) -> dict[str, Tensor]
 
 def _known(shape: ModelShape) -> Tensor:
     """All known codes of each column, [rows, columns]."""
-    known = torch.stack([FIRST_VALUE + torch.arange(max(shape.categories)) % max(codes - FIRST_VALUE, 1) for codes in shape.categories], dim=1)
-    return torch.minimum(known, torch.tensor(shape.categories) - 1)  # a column with no known value has no such code
+    known = torch.stack(
+        [
+            FIRST_VALUE + torch.arange(max(shape.categories)) % max(codes - FIRST_VALUE, 1)
+            for codes in shape.categories
+        ],
+        dim=1,
+    )
+    return torch.minimum(
+        known, torch.tensor(shape.categories) - 1
+    )  # a column with no known value has no such code

@@ -21,7 +21,9 @@ class _Halves(TorchDispatchMode):
         self.inside: list[str] = []  # the modules that are running
         self.found = ""
 
-    def __torch_dispatch__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = function(*args, **(kwargs or {}))
         if not self.found and isinstance(result, Tensor) and result.dtype == torch.float16:
             self.found = self.inside[-1] if self.inside else "the model"
@@ -29,7 +31,9 @@ class _Halves(TorchDispatchMode):
 
 
 def computed_in_half(network: nn.Module, inputs: dict[str, Tensor]) -> str:
-    """The innermost module in which a network that is given float32 first computes in float16; empty where none does."""
+    """The innermost module in which a network that is given float32 first computes in float16;
+    empty where none does.
+    """
     student, modes = copy.deepcopy(network), _Halves()
 
     def enter(name: str) -> Callable[[nn.Module, object], None]:

@@ -1,4 +1,6 @@
-"""Forward passes as the checks of preflight make them: in eval mode, and on batches that were changed."""
+"""Forward passes as the checks of preflight make them: in eval mode, and on batches that were
+changed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ def scored(network: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     """Scores in eval mode without gradient, [B, K]."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
-    with torch.no_grad():  # a network that keeps what it computed must not keep inference tensors here: its next pass would raise
+    # a network that keeps what it computed must not keep inference tensors here: its next pass
+    # would raise
+    with torch.no_grad():
         scores: Tensor = network({name: t.clone() for name, t in inputs.items()})
         scores = scores.detach() if isinstance(scores, Tensor) else scores
     for module, mode in modes:

@@ -1,7 +1,9 @@
-"""The preflight check of whether the gradient is the slope of the loss: autograd against finite differences, in float64.
+"""The preflight check of whether the gradient is the slope of the loss: autograd against finite
+differences, in float64.
 
-A custom backward pass that is wrong, a hook that masks the wrong half and a part that is cut off from the graph all train, only worse; the
-loss still falls. Between gradient and slope the difference is exact.
+A custom backward pass that is wrong, a hook that masks the wrong half and a part that is cut off
+from the graph all train, only worse; the loss still falls. Between gradient and slope the
+difference is exact.
 """
 
 from __future__ import annotations
@@ -31,14 +33,17 @@ def check_slopes(network: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> 
     """The loss changes along random directions of the weights as its gradient says, in eval mode.
 
     Args:
-        network: in float64 and eval mode, made for this check alone: hooks on its parameters are among what is checked, and no copy has them.
+        network: in float64 and eval mode, made for this check alone: hooks on its parameters are
+            among what is checked, and no copy has them.
         loss_of: the loss of the network, a scalar, made anew in each call.
     """
     weights = {name: p for name, p in network.named_parameters() if p.requires_grad}
     loss = _repeated(network, loss_of)
     custom = _custom_functions(loss)
     loss.backward()
-    gradients = {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in weights.items()}
+    gradients = {
+        name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in weights.items()
+    }
     padding = _padding_rows(network, weights)
     generator = torch.Generator().manual_seed(0)
     for _ in range(DIRECTIONS):
@@ -47,44 +52,93 @@ def check_slopes(network: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> 
             directions[name][row] = 0  # kept as it is on purpose
         expected = {name: float((gradients[name] * d).sum()) for name, d in directions.items()}
         scale = sum(map(abs, expected.values()))
-        if all(abs(_slope(network, weights, directions, loss_of, step) - sum(expected.values())) > APART * max(scale, 1e-12) for step in (STEP, FINEST)):
+        if all(
+            abs(_slope(network, weights, directions, loss_of, step) - sum(expected.values()))
+            > APART * max(scale, 1e-12)
+            for step in (STEP, FINEST)
+        ):
             break
     else:
-        return passed("gradcheck", f"The gradient is the slope of the loss, by finite differences of {len(weights)} tensors in float64.")
+        return passed(
+            "gradcheck",
+            f"The gradient is the slope of the loss, by finite differences of {len(weights)}"
+            " tensors in float64.",
+        )
     wrong = {}
     for name, direction in directions.items():
         slope = _slope(network, weights, {name: direction}, loss_of, STEP)
         large = max(abs(slope), abs(expected[name]), APART * scale)
-        if abs(slope - expected[name]) <= APART_ALONE * large or abs(slope) < FLAT * abs(expected[name]):  # flat: rounding
+        if abs(slope - expected[name]) <= APART_ALONE * large or abs(slope) < FLAT * abs(
+            expected[name]
+        ):  # flat: rounding
             continue
-        if abs(slope - _slope(network, weights, {name: direction}, loss_of, STEP / FINER)) <= APART * large:  # no jump: a choice
+        if (
+            abs(slope - _slope(network, weights, {name: direction}, loss_of, STEP / FINER))
+            <= APART * large
+        ):  # no jump: a choice
             wrong[name] = (expected[name], slope)
     return _judged(wrong, weights, custom)
 
 
-def _judged(wrong: dict[str, tuple[float, float]], weights: dict[str, nn.Parameter], custom: list[str]) -> CheckResult:
+def _judged(
+    wrong: dict[str, tuple[float, float]], weights: dict[str, nn.Parameter], custom: list[str]
+) -> CheckResult:
     """What is probably wrong where gradient and slope, by tensor, differ."""
     if not wrong:
-        return passed("gradcheck", "The gradient is the slope of the loss, but for hard choices that are given one.")
+        return passed(
+            "gradcheck",
+            "The gradient is the slope of the loss, but for hard choices that are given one.",
+        )
     name, (gradient, slope) = max(wrong.items(), key=lambda item: abs(item[1][0] - item[1][1]))
-    told = f"the gradient of {len(wrong)} of {len(weights)} tensors is not the slope of the loss: along a random direction of {name} backward gives {gradient:.3g}, the loss moves by {slope:.3g}"
-    figures: dict[str, float | int | str | None] = {"gradient": gradient, "slope": slope, "tensors": len(wrong)}
-    hooked = [n for n in wrong if getattr(weights[n], "_backward_hooks", None) or getattr(weights[n], "_post_accumulate_grad_hooks", None)]
+    told = (
+        f"the gradient of {len(wrong)} of {len(weights)} tensors is not the slope of the loss:"
+        f" along a random direction of {name} backward gives {gradient:.3g}, the loss moves by"
+        f" {slope:.3g}"
+    )
+    figures: dict[str, float | int | str | None] = {
+        "gradient": gradient,
+        "slope": slope,
+        "tensors": len(wrong),
+    }
+    hooked = [
+        n
+        for n in wrong
+        if getattr(weights[n], "_backward_hooks", None)
+        or getattr(weights[n], "_post_accumulate_grad_hooks", None)
+    ]
     if "BackwardHookFunction" in custom:
-        summary, remedy = f"{told}. A backward hook of a module changes what goes through it.", "let the hook return None, or look at what it lets through"
+        summary, remedy = (
+            f"{told}. A backward hook of a module changes what goes through it.",
+            "let the hook return None, or look at what it lets through",
+        )
     elif hooked:
-        summary, remedy = f"{told}. A hook changes the gradient of {first_few(hooked)}.", "look at which part the hook lets through"
+        summary, remedy = (
+            f"{told}. A hook changes the gradient of {first_few(hooked)}.",
+            "look at which part the hook lets through",
+        )
     elif custom:
-        summary, remedy = f"{told}. The backward of {first_few(custom)} is written by hand.", "compare it with torch.autograd.gradcheck"
+        summary, remedy = (
+            f"{told}. The backward of {first_few(custom)} is written by hand.",
+            "compare it with torch.autograd.gradcheck",
+        )
         return failed("gradcheck", summary, remedy, **figures)
     else:
-        summary, remedy = f"{told}. A part of its way to the loss is cut out of the graph.", "look for .detach(), .data and torch.no_grad() in forward"
-    return CheckResult(name="gradcheck", verdict="warn", summary=summary, remedy=remedy, figures=figures)
+        summary, remedy = (
+            f"{told}. A part of its way to the loss is cut out of the graph.",
+            "look for .detach(), .data and torch.no_grad() in forward",
+        )
+    return CheckResult(
+        name="gradcheck", verdict="warn", summary=summary, remedy=remedy, figures=figures
+    )
 
 
 def _padding_rows(network: nn.Module, weights: dict[str, nn.Parameter]) -> list[tuple[str, int]]:
     """Rows of embedding tables that never get a gradient: the table's name, and which row."""
-    rows = {id(m.weight): m.padding_idx for m in network.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.padding_idx is not None}
+    rows = {
+        id(m.weight): m.padding_idx
+        for m in network.modules()
+        if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.padding_idx is not None
+    }
     return [(name, rows[id(p)]) for name, p in weights.items() if id(p) in rows]
 
 
@@ -99,8 +153,16 @@ def _direction(weight: Tensor, generator: torch.Generator) -> Tensor:
     return size * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
 
 
-def _slope(network: nn.Module, weights: dict[str, nn.Parameter], directions: dict[str, Tensor], loss_of: Callable[[nn.Module], Tensor], step: float) -> float:
-    """Central difference of the loss along directions of some tensors; the weights are put back to the bit."""
+def _slope(
+    network: nn.Module,
+    weights: dict[str, nn.Parameter],
+    directions: dict[str, Tensor],
+    loss_of: Callable[[nn.Module], Tensor],
+    step: float,
+) -> float:
+    """Central difference of the loss along directions of some tensors; the weights are put back to
+    the bit.
+    """
     before = {name: weights[name].detach().clone() for name in directions}
     losses = []
     with torch.no_grad():

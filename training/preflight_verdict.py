@@ -10,14 +10,18 @@ from schemas.records import CheckReport, CheckResult, PreflightReport, Verdict
 from training.models.build import count_parameters
 
 LOSS_WARN, LOSS_FAIL = 1.25, 2.0  # initial loss as a multiple of theory
-LOSS_LUCK = 1.6  # a network may be as much better than a constant by chance: a third of the labels' variance, at the first weights
+# a network may be as much better than a constant by chance: a third of the labels' variance, at the
+# first weights
+LOSS_LUCK = 1.6
 LOSS_SLACK = 1e-6  # for a theory of 0
 SAME = 1e-4  # largest difference that counts as rounding, relative to the scores
 
 
 def line(result: CheckResult) -> str:
     """Name, finding and remedy, for an error."""
-    return f"{result.name}: {result.summary}" + (f" Remedy: {result.remedy}." if result.remedy else "")
+    return f"{result.name}: {result.summary}" + (
+        f" Remedy: {result.remedy}." if result.remedy else ""
+    )
 
 
 def passed(name: str, summary: str, **figures: float | int | str | None) -> CheckResult:
@@ -25,7 +29,9 @@ def passed(name: str, summary: str, **figures: float | int | str | None) -> Chec
     return CheckResult(name=name, verdict="pass", summary=summary, figures=figures)
 
 
-def failed(name: str, summary: str, remedy: str, **figures: float | int | str | None) -> CheckResult:
+def failed(
+    name: str, summary: str, remedy: str, **figures: float | int | str | None
+) -> CheckResult:
     """A check that stops the run, with what is probably to be done."""
     return CheckResult(name=name, verdict="fail", summary=summary, remedy=remedy, figures=figures)
 
@@ -36,7 +42,12 @@ def largest_difference(a: Tensor, b: Tensor) -> float:
 
 
 def judged_loss(
-    found: float, theory: str, bounds: dict[str, float], high: tuple[str, str], low: tuple[str, str], noise: tuple[float, float] = (0.0, 0.0)
+    found: float,
+    theory: str,
+    bounds: dict[str, float],
+    high: tuple[str, str],
+    low: tuple[str, str],
+    noise: tuple[float, float] = (0.0, 0.0),
 ) -> CheckResult:
     """Whether the loss before training lies between its theoretical values, or near them.
 
@@ -46,20 +57,33 @@ def judged_loss(
         bounds: the same by name.
         high: cause and remedy where it is above them.
         low: cause and remedy where it is below.
-        noise: the loss of normal numbers as scores, that are as loud as a network may begin: below the first nothing is warned of, below the second none is stopped.
+        noise: the loss of normal numbers as scores, that are as loud as a network may begin: below
+            the first nothing is warned of, below the second none is stopped.
     """
     least, most = min(bounds.values()), max(bounds.values())
     known = f"The initial loss is {found:.4g}; theory: {theory}"
     if least / LOSS_LUCK <= found <= max(most * LOSS_WARN + LOSS_SLACK, noise[0]):
         return passed("initial_loss", f"{known}.", initial_loss=found, **bounds)
     cause, remedy = high if found > most else low
-    verdict: Verdict = "fail" if found > max(most * LOSS_FAIL, noise[1]) or found < least / LOSS_FAIL else "warn"
+    verdict: Verdict = (
+        "fail" if found > max(most * LOSS_FAIL, noise[1]) or found < least / LOSS_FAIL else "warn"
+    )
     figures: dict[str, float | int | str | None] = {"initial_loss": found, **bounds}
-    return CheckResult(name="initial_loss", verdict=verdict, summary=f"{known}: {cause}.", figures=figures, remedy=remedy)
+    return CheckResult(
+        name="initial_loss",
+        verdict=verdict,
+        summary=f"{known}: {cause}.",
+        figures=figures,
+        remedy=remedy,
+    )
 
 
 def summed_up(
-    started: float, network: nn.Module, results: list[CheckResult], initial: tuple[float, float | None], losses: tuple[float, ...]
+    started: float,
+    network: nn.Module,
+    results: list[CheckResult],
+    initial: tuple[float, float | None],
+    losses: tuple[float, ...],
 ) -> PreflightReport:
     """The report of all checks.
 

@@ -41,9 +41,10 @@ def first_rows(arrays: dict[str, np.ndarray], rows: int) -> Probe:
 def spread_rows(arrays: dict[str, np.ndarray], rows: int, labels: Targets = ()) -> Probe:
     """Up to so many rows with pairwise different inputs, spread over the labels.
 
-    Classes take turns, so that any first few rows are balanced too; values are taken at equal steps of their
-    order. Of several labels a row takes the turn of the rarest class that it has (a value: above or below its mean).
-    Where rows share their inputs only the first is kept: no batch holds a contradiction that nobody could learn.
+    Classes take turns, so that any first few rows are balanced too; values are taken at equal steps
+    of their order. Of several labels a row takes the turn of the rarest class that it has (a value:
+    above or below its mean). Where rows share their inputs only the first is kept: no batch holds a
+    contradiction that nobody could learn.
 
     Args:
         arrays: of the train side.
@@ -54,25 +55,41 @@ def spread_rows(arrays: dict[str, np.ndarray], rows: int, labels: Targets = ()) 
         PreflightError: fewer than two rows have different inputs.
     """
     label = rarest_class(arrays["label"], labels) if labels else arrays["label"]
-    candidates = _distinct(arrays, _by_class(label) if label.dtype.kind == "i" else np.arange(min(CANDIDATES, len(label))))
+    candidates = _distinct(
+        arrays,
+        _by_class(label) if label.dtype.kind == "i" else np.arange(min(CANDIDATES, len(label))),
+    )
     if len(candidates) < 2:
         raise PreflightError(
-            f"all of the {len(label)} train rows looked at have the same inputs; nothing can be learned from them: declare features that differ between rows"
+            f"all of the {len(label)} train rows looked at have the same inputs; nothing can be"
+            " learned from them: declare features that differ between rows"
         )
-    chosen = _take_turns(label, candidates)[:rows] if label.dtype.kind == "i" else candidates[_interleaved(label[candidates], rows)]
+    chosen = (
+        _take_turns(label, candidates)[:rows]
+        if label.dtype.kind == "i"
+        else candidates[_interleaved(label[candidates], rows)]
+    )
     return _take(arrays, chosen)
 
 
 def rarest_class(label: np.ndarray, labels: Targets) -> np.ndarray:
-    """For each row [N] of several labels [N, L] a number of the rarest class that it has; -1 for a row without any."""
+    """For each row [N] of several labels [N, L] a number of the rarest class that it has; -1 for a
+    row without any.
+    """
     codes = np.full(label.shape, -1, dtype=np.int64)
     start = 0
     for i, target in enumerate(labels):
         known = ~np.isnan(label[:, i])
-        codes[known, i] = start + (label[known, i] > 0 if target.kind == "regression" else label[known, i]).astype(np.int64)
+        codes[known, i] = start + (
+            label[known, i] > 0 if target.kind == "regression" else label[known, i]
+        ).astype(np.int64)
         start += max(2, len(target.statistics.classes))
-    counts = np.append(np.bincount(codes[codes >= 0], minlength=start), len(codes) + 1)  # the last stands for -1
-    return np.asarray(np.take_along_axis(codes, counts[codes].argmin(axis=1)[:, None], axis=1)[:, 0])
+    counts = np.append(
+        np.bincount(codes[codes >= 0], minlength=start), len(codes) + 1
+    )  # the last stands for -1
+    return np.asarray(
+        np.take_along_axis(codes, counts[codes].argmin(axis=1)[:, None], axis=1)[:, 0]
+    )
 
 
 def _by_class(label: np.ndarray) -> np.ndarray:
@@ -84,7 +101,11 @@ def _by_class(label: np.ndarray) -> np.ndarray:
 
 def _distinct(arrays: dict[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
     """Those of the rows whose inputs no earlier one has."""
-    parts = [np.ascontiguousarray(a[rows]).reshape(len(rows), -1).view(np.uint8) for name, a in arrays.items() if name not in TARGETS]
+    parts = [
+        np.ascontiguousarray(a[rows]).reshape(len(rows), -1).view(np.uint8)
+        for name, a in arrays.items()
+        if name not in TARGETS
+    ]
     _, first = np.unique(np.concatenate(parts, axis=1), axis=0, return_index=True)
     return rows[np.sort(first)]
 
@@ -98,7 +119,9 @@ def _take_turns(label: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _interleaved(values: np.ndarray, rows: int) -> np.ndarray:
-    """Positions of values at equal steps of their order; the ends come first, so that any first few differ much."""
+    """Positions of values at equal steps of their order; the ends come first, so that any first few
+    differ much.
+    """
     order = np.argsort(values, kind="stable")
     steps = np.unique(np.linspace(0, len(values) - 1, min(rows, len(values))).round().astype(int))
     middle_out = np.argsort(-np.abs(steps - (len(values) - 1) / 2), kind="stable")
@@ -106,5 +129,9 @@ def _interleaved(values: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _take(arrays: dict[str, np.ndarray], rows: np.ndarray) -> Probe:
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(a[rows])) for name, a in arrays.items() if name != "weight"}
+    tensors = {
+        name: torch.from_numpy(np.ascontiguousarray(a[rows]))
+        for name, a in arrays.items()
+        if name != "weight"
+    }
     return Probe({name: t for name, t in tensors.items() if name != "label"}, tensors["label"])

@@ -1,9 +1,10 @@
 """A torch.profiler trace of a few declared steps on rank 0, for chrome://tracing or Perfetto.
 
 RUN_DIR/profile/steps-00000011-00000015.json.gz     the trace
-RUN_DIR/profile/steps-00000011-00000015.txt         its dearest operations, which also go to train.log
+RUN_DIR/profile/steps-00000011-00000015.txt         its dearest operations, also in train.log
 
-Two calls in the loop: one when it starts, one after each step. Without a declaration the second returns at once.
+Two calls in the loop: one when it starts, one after each step. Without a declaration the second
+returns at once.
 """
 
 from __future__ import annotations
@@ -41,7 +42,15 @@ class StepProfiler:
         ConfigError: the run ends before the declared steps do.
     """
 
-    def __init__(self, config: ProfileConfig | None, run_dir: Path, parallel: Parallel, position: int, total_steps: int, allowed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: ProfileConfig | None,
+        run_dir: Path,
+        parallel: Parallel,
+        position: int,
+        total_steps: int,
+        allowed: Callable[[], None],
+    ) -> None:
         self._profile: profile | None = None
         self._config = config if parallel.is_main else None
         self._folder, self._allowed = run_dir / FOLDER, allowed
@@ -50,7 +59,8 @@ class StepProfiler:
             return
         if config.start + config.steps > total_steps:
             raise ConfigError(
-                f"train.profile: steps {config.start + 1} to {config.start + config.steps} are declared, but the run has {total_steps}; lower start or steps"
+                f"train.profile: steps {config.start + 1} to {config.start + config.steps} are"
+                f" declared, but the run has {total_steps}; lower start or steps"
             )
         self.step(position)
 
@@ -74,9 +84,15 @@ class StepProfiler:
     def _write(self, found: profile, name: str) -> None:
         self._allowed()
         self._folder.mkdir(parents=True, exist_ok=True)
-        trace, temporary = self._folder / f"{name}.json.gz", self._folder / f".{name}.json.gz"  # torch compresses by the end of the name
+        trace, temporary = (
+            self._folder / f"{name}.json.gz",
+            self._folder / f".{name}.json.gz",
+        )  # torch compresses by the end of the name
         found.export_chrome_trace(str(temporary))
         os.replace(temporary, trace)
-        table = found.key_averages().table(sort_by="self_device_time_total" if self._on_gpu else "self_cpu_time_total", row_limit=NUM_OPERATIONS)
+        table = found.key_averages().table(
+            sort_by="self_device_time_total" if self._on_gpu else "self_cpu_time_total",
+            row_limit=NUM_OPERATIONS,
+        )
         write_atomic(self._folder / f"{name}.txt", table)
         log.info("profile of %s in %s:\n%s", name, trace, table)

@@ -25,10 +25,13 @@ PARITY = 1e-6
 LIBRARIES = ("torch", "numpy", "pandas", "mlflow")
 
 
-def save_program(program: nn.Module, batch: dict[str, Tensor], path: Path, free_axes: tuple[int, ...] = (0,)) -> FileRef:
+def save_program(
+    program: nn.Module, batch: dict[str, Tensor], path: Path, free_axes: tuple[int, ...] = (0,)
+) -> FileRef:
     """Export with free axes and write; the bytes depend on program and torch version alone.
 
-    Stack traces (they hold paths of this machine), where nodes came from (addresses in memory) and example inputs (they would be pickled) are left out.
+    Stack traces (they hold paths of this machine), where nodes came from (addresses in memory) and
+    example inputs (they would be pickled) are left out.
 
     Args:
         program: takes one batch.
@@ -41,14 +44,21 @@ def save_program(program: nn.Module, batch: dict[str, Tensor], path: Path, free_
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.pop("stack_trace", None)
             node.meta.pop("from_node", None)
-            if stack := node.meta.get("nn_module_stack"):  # by address, from the tracer of bytecode: by the name of the part
-                node.meta["nn_module_stack"] = {(part if key.isdigit() else key): (part, kind) for key, (part, kind) in stack.items()}
+            if stack := node.meta.get(
+                "nn_module_stack"
+            ):  # by address, from the tracer of bytecode: by the name of the part
+                node.meta["nn_module_stack"] = {
+                    (part if key.isdigit() else key): (part, kind)
+                    for key, (part, kind) in stack.items()
+                }
     made._example_inputs = None
     torch.export.save(made, path)
     return file_ref(path)
 
 
-def exported(program: nn.Module, batch: dict[str, Tensor], free_axes: tuple[int, ...] = (0,)) -> torch.export.ExportedProgram:
+def exported(
+    program: nn.Module, batch: dict[str, Tensor], free_axes: tuple[int, ...] = (0,)
+) -> torch.export.ExportedProgram:
     """The program's graph, in eval mode.
 
     Args:
@@ -57,20 +67,31 @@ def exported(program: nn.Module, batch: dict[str, Tensor], free_axes: tuple[int,
         free_axes: of every input, of any length when the program is called.
     """
     shapes = ({name: dict.fromkeys(free_axes, torch.export.Dim.DYNAMIC) for name in batch},)
-    with uncollected(), warnings.catch_warnings():  # a quarter of the time would go to the nodes of the graph
-        warnings.simplefilter("ignore", UserWarning)  # of attributes that a recurrent layer sets; whether the program is right is for its parity to say
+    with (
+        uncollected(),
+        warnings.catch_warnings(),
+    ):  # a quarter of the time would go to the nodes of the graph
+        # of attributes that a recurrent layer sets; whether the program is right is for its parity
+        # to say
+        warnings.simplefilter("ignore", UserWarning)
         try:
             return torch.export.export(program.eval(), (batch,), dynamic_shapes=shapes)
         except Exception as plain:
-            # Python's len(tensor) is a plain number, by which the number of rows becomes a constant; the tracer of bytecode keeps it free
+            # Python's len(tensor) is a plain number, by which the number of rows becomes a
+            # constant; the tracer of bytecode keeps it free
             try:
-                return torch.export.export(program.eval(), (batch,), dynamic_shapes=shapes, strict=True)
+                return torch.export.export(
+                    program.eval(), (batch,), dynamic_shapes=shapes, strict=True
+                )
             except Exception:
                 raise plain from None
 
 
-def require_parity(difference: Callable[[int], np.ndarray], ids: pd.Series, side: str, where: str, alike: str) -> float:
-    """The largest difference between the exported program and the network, over batches of 1, 3 and all rows.
+def require_parity(
+    difference: Callable[[int], np.ndarray], ids: pd.Series, side: str, where: str, alike: str
+) -> float:
+    """The largest difference between the exported program and the network, over batches of 1, 3 and
+    all rows.
 
     Args:
         difference: of the first so many rows, [rows].
@@ -88,8 +109,9 @@ def require_parity(difference: Callable[[int], np.ndarray], ids: pd.Series, side
         if not (found < PARITY).all():
             at = int(np.argmax(np.where(np.isnan(found), np.inf, found)))
             raise IntegrityError(
-                f"the exported program differs from the network by {found[at]:.3g}{where} {ids.iloc[at]!r} ({side}, batch of {rows}), "
-                f"expected less than {PARITY:g}; the model must treat {alike}, in eval mode, and keep no state"
+                f"the exported program differs from the network by {found[at]:.3g}{where}"
+                f" {ids.iloc[at]!r} ({side}, batch of {rows}), expected less than {PARITY:g}; the"
+                f" model must treat {alike}, in eval mode, and keep no state"
             )
         worst = max(worst, float(found.max()))
     return worst
@@ -105,7 +127,13 @@ def describe_run(run: RunSpec, declaration: Declaration, program: FileRef) -> di
         "label": run.spec.label,
         "csv": declaration.data.csv.model_dump(mode="json"),
         "null_texts": list(run.spec.null_texts),
-        "program": {"file": Path(program.path).name, "sha256": program.sha256, "num_bytes": program.num_bytes},
+        "program": {
+            "file": Path(program.path).name,
+            "sha256": program.sha256,
+            "num_bytes": program.num_bytes,
+        },
         "statistics_sha256": digest_of(run.statistics),
-        "versions": {name: version for name, version in library_versions().items() if name in LIBRARIES},
+        "versions": {
+            name: version for name, version in library_versions().items() if name in LIBRARIES
+        },
     }

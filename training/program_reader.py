@@ -1,11 +1,12 @@
 """Read an exported program (`program.pt2`) without unpickling anything, and run its graph.
 
-`torch.export.load` unpickles parts of the file and evaluates text in it. This reader takes a closed list of entries, weights
-as raw bytes, and the graph as JSON of ATen operators, and refuses everything else by name. It is shipped with the model next
-to `serving.py`, so it imports torch and the standard library alone, and of torch nothing private.
+`torch.export.load` unpickles parts of the file and evaluates text in it. This reader takes a closed
+list of entries, weights as raw bytes, and the graph as JSON of ATen operators, and refuses
+everything else by name. It is shipped with the model next to `serving.py`, so it imports torch and
+the standard library alone, and of torch nothing private.
 
-The graph's operators are called one after the other with the arguments that it names, which is what the module that
-`torch.export.load` would build does: the numbers are the same to the bit.
+The graph's operators are called one after the other with the arguments that it names, which is what
+the module that `torch.export.load` would build does: the numbers are the same to the bit.
 """
 
 from __future__ import annotations
@@ -27,9 +28,14 @@ Json = dict[str, Any]
 Values = dict[str, Any]  # of a graph while it runs, by name
 
 MODEL, EXAMPLES = "models/model.json", "data/sample_inputs/model.pt"
-WEIGHTS, CONSTANTS = "data/weights/model_weights_config.json", "data/constants/model_constants_config.json"
+WEIGHTS, CONSTANTS = (
+    "data/weights/model_weights_config.json",
+    "data/constants/model_constants_config.json",
+)
 FIXED = {"archive_format": b"pt2", "archive_version": b"0", "byteorder": sys.byteorder.encode()}
-ENTRY = re.compile(r"data/weights/weight_\d+|data/constants/tensor_\d+|\.data/(version|serialization_id)")
+ENTRY = re.compile(
+    r"data/weights/weight_\d+|data/constants/tensor_\d+|\.data/(version|serialization_id)"
+)
 
 # numbers of the archive's schema
 DTYPES = {
@@ -54,10 +60,15 @@ COMPARISON = ("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_")
 ON_SIZES: dict[str, Callable[..., Any]] = {
     **{f"_operator.{name}": getattr(operator, name) for name in ARITHMETIC + COMPARISON},
     **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc", "sqrt")},
-    **{f"torch.sym_{n}": getattr(torch, f"sym_{n}") for n in ("max", "min", "int", "float", "not", "ite")},
+    **{
+        f"torch.sym_{n}": getattr(torch, f"sym_{n}")
+        for n in ("max", "min", "int", "float", "not", "ite")
+    },
 }
 OPERATOR = type(torch.ops.aten.add.Tensor)
-WITH_GRADIENTS = "torch.ops.higher_order.wrap_with_set_grad_enabled"  # of a part under torch.no_grad
+WITH_GRADIENTS = (  # of a part under torch.no_grad
+    "torch.ops.higher_order.wrap_with_set_grad_enabled"
+)
 
 
 def read_program(path: str | Path) -> Callable[[dict[str, Tensor]], Tensor]:
@@ -67,7 +78,8 @@ def read_program(path: str | Path) -> Callable[[dict[str, Tensor]], Tensor]:
         path: of a file that `torch.export.save` wrote without example inputs.
 
     Raises:
-        ValueError: the file holds an entry, an object or an operator that a model's program does not, or is damaged.
+        ValueError: the file holds an entry, an object or an operator that a model's program does
+            not, or is damaged.
     """
     try:
         entries = _entries(path)
@@ -78,7 +90,10 @@ def read_program(path: str | Path) -> Callable[[dict[str, Tensor]], Tensor]:
         raise ValueError(f"{path}: {error}; nothing of it was run") from None
     except Exception as error:  # whatever a damaged archive or graph raises
         found = f"{type(error).__name__}: {str(error)[:200]}"
-        raise ValueError(f"{path}: expected an exported program, it cannot be read ({found}); fetch the model again, or register it again") from error
+        raise ValueError(
+            f"{path}: expected an exported program, it cannot be read ({found}); fetch the model"
+            " again, or register it again"
+        ) from error
 
 
 class _Refused(Exception):
@@ -99,7 +114,9 @@ def _entries(path: str | Path) -> dict[str, bytes]:
         for info, name in zip(infos, names, strict=True):
             if not info.filename.startswith(folder) or info.compress_type != zipfile.ZIP_STORED:
                 raise _Refused(f"entry {info.filename!r} is not stored as torch stores it")
-            if name not in (MODEL, EXAMPLES, WEIGHTS, CONSTANTS, *FIXED) and not ENTRY.fullmatch(name):
+            if name not in (MODEL, EXAMPLES, WEIGHTS, CONSTANTS, *FIXED) and not ENTRY.fullmatch(
+                name
+            ):
                 raise _Refused(f"entry {info.filename!r} is none of a program's, or is a pickle")
         entries = {name: archive.read(info) for info, name in zip(infos, names, strict=True)}
     for name, expected in FIXED.items():
@@ -111,7 +128,9 @@ def _entries(path: str | Path) -> dict[str, bytes]:
 
 
 def _tensors(entries: Mapping[str, bytes], config: str) -> dict[str, Tensor]:
-    """Weights or constants by their names, of raw bytes; those that share their bytes in the file share them here."""
+    """Weights or constants by their names, of raw bytes; those that share their bytes in the file
+    share them here.
+    """
     folder, stored, tensors = config.rpartition("/")[0], dict[str, Tensor](), dict[str, Tensor]()
     for name, entry in json.loads(entries[config])["config"].items():
         path, meta = f"{folder}/{entry['path_name']}", entry["tensor_meta"]
@@ -120,9 +139,15 @@ def _tensors(entries: Mapping[str, bytes], config: str) -> dict[str, Tensor]:
         dtype = DTYPES[meta["dtype"]]
         if path not in stored:  # a copy lies as torch aligns its own memory
             content = bytearray(entries[path])
-            stored[path] = torch.frombuffer(content, dtype=dtype).clone() if content else torch.empty(0, dtype=dtype)
+            stored[path] = (
+                torch.frombuffer(content, dtype=dtype).clone()
+                if content
+                else torch.empty(0, dtype=dtype)
+            )
         sizes, strides = ([s["as_int"] for s in meta[key]] for key in ("sizes", "strides"))
-        tensors[name] = torch.as_strided(stored[path], sizes, strides, meta["storage_offset"]["as_int"])
+        tensors[name] = torch.as_strided(
+            stored[path], sizes, strides, meta["storage_offset"]["as_int"]
+        )
     return tensors
 
 
@@ -146,12 +171,19 @@ class _Program:
         for spec in program["signature"]["output_specs"]:
             if [*spec] != ["user_output"]:
                 raise _Refused(f"an output of the graph is a {next(iter(spec))}")
-        self.keys = dict(zip(_keys(program["module_call_graph"][0]["signature"]["in_spec"]), names, strict=True))
+        self.keys = dict(
+            zip(_keys(program["module_call_graph"][0]["signature"]["in_spec"]), names, strict=True)
+        )
 
     def __call__(self, batch: dict[str, Tensor]) -> Tensor:
         if batch.keys() != self.keys.keys():
-            raise ValueError(f"expected the inputs {', '.join(sorted(self.keys))}, got {', '.join(sorted(batch))}")
-        (found,) = self.graph.run(self.state | {self.keys[key]: tensor for key, tensor in batch.items()})
+            raise ValueError(
+                f"expected the inputs {', '.join(sorted(self.keys))}, got"
+                f" {', '.join(sorted(batch))}"
+            )
+        (found,) = self.graph.run(
+            self.state | {self.keys[key]: tensor for key, tensor in batch.items()}
+        )
         return found
 
 
@@ -188,7 +220,9 @@ class _Step:
 
     def __init__(self, node: Json) -> None:
         self.call = _operator(node["target"])
-        arguments = [(found["name"], found.get("kind"), _Argument(found["arg"])) for found in node["inputs"]]
+        arguments = [
+            (found["name"], found.get("kind"), _Argument(found["arg"])) for found in node["inputs"]
+        ]
         self.positional = [argument for _, kind, argument in arguments if kind != 2]
         self.named = {name: argument for name, kind, argument in arguments if kind == 2}
         self.names = {name for _, _, argument in arguments for name in argument.names}
@@ -200,7 +234,9 @@ class _Step:
     def run(self, values: Values) -> None:
         """Add what it returns to the values by name."""
         positional = [argument.value(values) for argument in self.positional]
-        found = self.call(*positional, **{name: argument.value(values) for name, argument in self.named.items()})
+        found = self.call(
+            *positional, **{name: argument.value(values) for name, argument in self.named.items()}
+        )
         if self.outputs:
             values.update(zip(self.outputs, found if self.is_list else [found], strict=True))
         for name in self.dropped:
@@ -234,9 +270,22 @@ class _Argument:
         if kind in ("as_sym_int", "as_sym_float", "as_sym_bool"):
             ((kind, value),) = value.items()
             return self._named(value) if kind == "as_name" else self._read(kind, value)
-        if kind in ("as_tensors", "as_optional_tensors", "as_sym_ints", "as_sym_floats", "as_sym_bools"):
+        if kind in (
+            "as_tensors",
+            "as_optional_tensors",
+            "as_sym_ints",
+            "as_sym_floats",
+            "as_sym_bools",
+        ):
             of = {"as_tensors": "as_tensor"}.get(kind, kind.removesuffix("s"))
-            parts = [self._read(*next(iter(p.items()))) if kind == "as_optional_tensors" else self._read(of, p) for p in value]
+            parts = [
+                (
+                    self._read(*next(iter(p.items())))
+                    if kind == "as_optional_tensors"
+                    else self._read(of, p)
+                )
+                for p in value
+            ]
             return lambda values: [part(values) for part in parts]
         if kind == "as_graph":
             graph = _Graph(value["graph"])
@@ -280,7 +329,9 @@ def _operator(target: str) -> Callable[..., Any]:
     if re.fullmatch(r"torch\.ops\.aten\.\w+\.\w+", target):
         for name in target.split(".")[3:]:
             found = getattr(found, name, None)
-        if isinstance(found, OPERATOR) and not any(a.name == "filename" for a in found._schema.arguments):
+        if isinstance(found, OPERATOR) and not any(
+            a.name == "filename" for a in found._schema.arguments
+        ):
             called: Callable[..., Any] = found
             return called
     expected = "expected torch.ops.aten operators that touch no file"

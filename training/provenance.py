@@ -1,6 +1,8 @@
-"""Where a run came from: code, libraries, machine. Never the environment, never a host or user name.
+"""Where a run came from: code, libraries, machine. Never the environment, never a host or user
+name.
 
-Passwords in addresses, and secrets that BULKHEAD_EXPAND names, are masked wherever text of a run is kept (`masked`).
+Passwords in addresses, and secrets that BULKHEAD_EXPAND names, are masked wherever text of a run is
+kept (`masked`).
 """
 
 from __future__ import annotations
@@ -18,14 +20,17 @@ from typing import Any
 from schemas.variables import MASK, without_secrets
 
 LIBRARIES = (
-    "bulkhead", "torch", "numpy", "pandas", "pyarrow", "duckdb", "scikit-learn", "mlflow", "prefect", "fastapi", "pandera", "pydantic", "matplotlib",
+    "bulkhead", "torch", "numpy", "pandas", "pyarrow", "duckdb", "scikit-learn", "mlflow",
+    "prefect", "fastapi", "pandera", "pydantic", "matplotlib",
 )  # fmt: skip
 GIT_SECONDS = 30
 COMMIT = "BULKHEAD_COMMIT"  # of an image's sources
 # No lock taken, no program named by the repository's own settings started.
 GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
 _USER_INFO = re.compile(r"(?<=://)[^/\s@'\"]+@")
-_SECRET_VALUE = re.compile(r"(?i)([?&;](?:[\w.-]*(?:password|passwd|secret|token|signature|credential|api_?key|access_?key)|pwd|sig)=)[^&;\s'\"]+")
+_SECRET_VALUE = re.compile(
+    r"(?i)([?&;](?:[\w.-]*(?:password|passwd|secret|token|signature|credential|api_?key|access_?key)|pwd|sig)=)[^&;\s'\"]+"
+)
 
 
 def masked(text: str) -> str:
@@ -38,11 +43,13 @@ def masked(text: str) -> str:
 
 
 def provenance(repo: Path | None) -> dict[str, Any]:
-    """Commit and its cleanliness, library versions, interpreter, platform and hardware, as JSON-able values.
+    """Commit and its cleanliness, library versions, interpreter, platform and hardware, as
+    JSON-able values.
 
     Args:
-        repo: a folder inside the checkout whose code runs; None where there is none. A missing git program or a folder
-            that is no checkout gives `sha: None` with the reason, never an error.
+        repo: a folder inside the checkout whose code runs; None where there is none. A missing git
+            program or a folder that is no checkout gives `sha: None` with the reason, never an
+            error.
     """
     return {
         "git": git_state(repo),
@@ -58,13 +65,27 @@ def provenance(repo: Path | None) -> dict[str, Any]:
 
 
 def git_state(repo: Path | None) -> dict[str, Any]:
-    """Commit, branch (None when detached), dirty flag, SHA-256 and lines of the diff, number of untracked files."""
+    """Commit, branch (None when detached), dirty flag, SHA-256 and lines of the diff, number of
+    untracked files.
+    """
     sha = _git(repo, "rev-parse", "--verify", "HEAD")
-    if sha is None and repo is not None and (built_from := os.environ.get(COMMIT)):  # of an image, which has no repository
+    if (
+        sha is None and repo is not None and (built_from := os.environ.get(COMMIT))
+    ):  # of an image, which has no repository
         return {"sha": built_from, "branch": None, "dirty": None, "reason": f"named by {COMMIT}"}
     if sha is None:
-        return {"sha": None, "branch": None, "dirty": None, "reason": "no repository given" if repo is None else "git is absent, or no commit is there"}
-    diff, untracked = dirty_diff(repo), _git(repo, "ls-files", "--others", "--exclude-standard", "--full-name", ":/") or ""
+        return {
+            "sha": None,
+            "branch": None,
+            "dirty": None,
+            "reason": (
+                "no repository given" if repo is None else "git is absent, or no commit is there"
+            ),
+        }
+    diff, untracked = (
+        dirty_diff(repo),
+        _git(repo, "ls-files", "--others", "--exclude-standard", "--full-name", ":/") or "",
+    )
     return {
         "sha": sha,
         "branch": _git(repo, "symbolic-ref", "--short", "-q", "HEAD"),
@@ -76,20 +97,31 @@ def git_state(repo: Path | None) -> dict[str, Any]:
 
 
 def dirty_diff(repo: Path | None) -> str:
-    """What tracked files differ from the commit, whole, with credentials in addresses masked; empty when clean.
+    """What tracked files differ from the commit, whole, with credentials in addresses masked; empty
+    when clean.
 
-    Untracked files are left out: they are where keys and data lie. Binary files are named, not shown.
+    Untracked files are left out: they are where keys and data lie. Binary files are named, not
+    shown.
     """
-    return masked(_git(repo, "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", strip=False) or "")
+    return masked(
+        _git(repo, "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", strip=False)
+        or ""
+    )
 
 
 def _git(repo: Path | None, *arguments: str, strip: bool = True) -> str | None:
-    """Standard output of a git command that changes nothing; None where it cannot run or has nothing to say."""
+    """Standard output of a git command that changes nothing; None where it cannot run or has
+    nothing to say.
+    """
     if repo is None:
         return None
     try:
         done = subprocess.run(
-            [*GIT, "-C", str(repo), *arguments], capture_output=True, timeout=GIT_SECONDS, check=True, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+            [*GIT, "-C", str(repo), *arguments],
+            capture_output=True,
+            timeout=GIT_SECONDS,
+            check=True,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -112,12 +144,16 @@ def library_versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """CPU model, cores of the machine and those this process may use, memory in bytes, GPUs; None where unknown."""
+    """CPU model, cores of the machine and those this process may use, memory in bytes, GPUs; None
+    where unknown.
+    """
     return {
         "cpu": _cpu_model(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "usable_cores": (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        ),
         "memory_bytes": _memory_bytes(),
         "gpus": _gpus(),
     }
@@ -128,7 +164,10 @@ def _cpu_model() -> str | None:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         return platform.processor() or None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor() or None)
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor() or None,
+    )
 
 
 def _memory_bytes() -> int | None:
@@ -139,11 +178,19 @@ def _memory_bytes() -> int | None:
 
 
 def _gpus() -> list[dict[str, str]]:
-    """Name, driver and memory of each GPU, asked of the driver's own tool so that no CUDA context is made here."""
-    command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    """Name, driver and memory of each GPU, asked of the driver's own tool so that no CUDA context
+    is made here.
+    """
+    command = [
+        "nvidia-smi",
+        "--query-gpu=name,driver_version,memory.total",
+        "--format=csv,noheader",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     rows = (line.split(", ") for line in done.stdout.splitlines())
-    return [dict(zip(("name", "driver", "memory"), row, strict=True)) for row in rows if len(row) == 3]
+    return [
+        dict(zip(("name", "driver", "memory"), row, strict=True)) for row in rows if len(row) == 3
+    ]

@@ -1,9 +1,10 @@
 """The trained network as it is registered: on the CPU, in eval mode, in float64.
 
-From the float32 weights and inputs that it was trained with, but computing in float64: then its results depend on
-neither batch size, threads nor device beyond 1e-12. In float32 they differ by about 2e-6 standard deviations of the
-label with the size of the batch alone, which in a label's own units is more than 1e-6. Test rows scored with this
-network are therefore what the registered model gives for them.
+From the float32 weights and inputs that it was trained with, but computing in float64: then its
+results depend on neither batch size, threads nor device beyond 1e-12. In float32 they differ by
+about 2e-6 standard deviations of the label with the size of the batch alone, which in a label's own
+units is more than 1e-6. Test rows scored with this network are therefore what the registered model
+gives for them.
 
 N rows, K scores.
 """
@@ -43,12 +44,17 @@ def reference_network(run: RunSpec, weights: Path) -> nn.Module:
     try:
         network.load_state_dict(_state(weights))
     except Exception as error:  # the unpickler raises what it likes
-        raise CheckpointError(f"{weights}: expected the weights of the declared network, got something else ({str(error).splitlines()[0]})") from error
+        raise CheckpointError(
+            f"{weights}: expected the weights of the declared network, got something else"
+            f" ({str(error).splitlines()[0]})"
+        ) from error
     return in_double(network.eval().requires_grad_(False), run.statistics)
 
 
 def in_double(network: nn.Module, statistics: Statistics) -> nn.Module:
-    """A copy of a network in eval mode that computes in float64; the network itself where a custom module refuses that."""
+    """A copy of a network in eval mode that computes in float64; the network itself where a custom
+    module refuses that.
+    """
     doubled = copy.deepcopy(network).double()
     try:
         with torch.inference_mode():
@@ -60,7 +66,9 @@ def in_double(network: nn.Module, statistics: Statistics) -> nn.Module:
 
 def _state(weights: Path) -> Mapping[str, Tensor]:
     """The network's state dict in a file of weights, alone or under the key `model`."""
-    loaded: dict[str, Tensor | dict[str, Tensor]] = torch.load(weights, map_location="cpu", weights_only=True)
+    loaded: dict[str, Tensor | dict[str, Tensor]] = torch.load(
+        weights, map_location="cpu", weights_only=True
+    )
     inner = loaded.get("model")
     return inner if isinstance(inner, dict) else loaded
 
@@ -70,7 +78,9 @@ def precision(network: nn.Module) -> torch.dtype:
     return next((p.dtype for p in network.parameters()), torch.float32)
 
 
-def blank_batch(statistics: Statistics, numeric: torch.dtype, width: int | None = None, rows: int = 2) -> dict[str, Tensor]:
+def blank_batch(
+    statistics: Statistics, numeric: torch.dtype, width: int | None = None, rows: int = 2
+) -> dict[str, Tensor]:
     """A batch with no data in it, keys in sorted order.
 
     Args:
@@ -80,16 +90,26 @@ def blank_batch(statistics: Statistics, numeric: torch.dtype, width: int | None 
         rows: of the batch.
     """
     if statistics.tokens is not None:
-        return {name: torch.ones((rows, statistics.tokens.context), dtype=torch.int64) for name in ("segments", "tokens")}
-    batch = {f"tensor_{t.name}": torch.zeros((rows, *t.shape), dtype=getattr(torch, t.dtype)) for t in statistics.tensor}
+        return {
+            name: torch.ones((rows, statistics.tokens.context), dtype=torch.int64)
+            for name in ("segments", "tokens")
+        }
+    batch = {
+        f"tensor_{t.name}": torch.zeros((rows, *t.shape), dtype=getattr(torch, t.dtype))
+        for t in statistics.tensor
+    }
     if statistics.numeric:
-        batch["numeric"] = torch.zeros((rows, statistics.num_numeric if width is None else width), dtype=numeric)
+        batch["numeric"] = torch.zeros(
+            (rows, statistics.num_numeric if width is None else width), dtype=numeric
+        )
     if statistics.categorical:
         batch["categorical"] = torch.zeros((rows, len(statistics.categorical)), dtype=torch.int64)
     return dict(sorted(batch.items()))
 
 
-def reference_scores(network: nn.Module, arrays: SplitArrays, rows: int | None = None) -> np.ndarray:
+def reference_scores(
+    network: nn.Module, arrays: SplitArrays, rows: int | None = None
+) -> np.ndarray:
     """Raw scores float64 [N, K] of the rows of a side in their order, by `reference_network`.
 
     Args:
@@ -100,12 +120,17 @@ def reference_scores(network: nn.Module, arrays: SplitArrays, rows: int | None =
     Raises:
         IntegrityError: an array was changed after it was written.
     """
-    blocks = {name: array[:rows] for name, array in load_arrays(arrays).items() if name not in TARGETS}
+    blocks = {
+        name: array[:rows] for name, array in load_arrays(arrays).items() if name not in TARGETS
+    }
     found, dtype = [], precision(network)
     step = max(1, min(ROWS, VALUES // sum(math.prod(block.shape[1:]) for block in blocks.values())))
     with torch.inference_mode():
         for start in range(0, len(next(iter(blocks.values()))), step):
-            batch = {name: torch.from_numpy(np.array(block[start : start + step])) for name, block in blocks.items()}
+            batch = {
+                name: torch.from_numpy(np.array(block[start : start + step]))
+                for name, block in blocks.items()
+            }
             if "numeric" in batch:
                 batch["numeric"] = batch["numeric"].to(dtype)
             found.append(network(batch).double())

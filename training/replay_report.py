@@ -1,4 +1,6 @@
-"""What a step that was made again tells: where it ceased to be finite, in words, and what may help."""
+"""What a step that was made again tells: where it ceased to be finite, in words, and what
+may help.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,17 @@ from schemas.config import Declaration
 from schemas.errors import first_few
 from schemas.records import Record
 
-LARGE_INPUT = 1e4  # of a scaled column; beyond it the column is more likely to be wrong than the network
+LARGE_INPUT = (
+    1e4  # of a scaled column; beyond it the column is more likely to be wrong than the network
+)
 
 
 class Finding(Record):
     """Where a rank's share first was not finite.
 
-    `direction`: of the pass, forward or backward. `module`: its path in the network, `kind` its class; or a parameter.
-    `rows`: how many of the micro-batch; `row_ids` the first ten of them. `largest_input`: of those rows, scaled, of `column`.
+    `direction`: of the pass, forward or backward. `module`: its path in the network, `kind` its
+    class; or a parameter. `rows`: how many of the micro-batch; `row_ids` the first ten of them.
+    `largest_input`: of those rows, scaled, of `column`.
     """
 
     direction: str
@@ -30,15 +35,34 @@ class Finding(Record):
         """For a person."""
         name = f"{self.module} ({self.kind})" if self.module else f"the whole network ({self.kind})"
         what = (
-            "the output of" if self.direction == "forward" else "the gradient of" if self.kind == "Parameter" else "the gradient with respect to the output of"
+            "the output of"
+            if self.direction == "forward"
+            else (
+                "the gradient of"
+                if self.kind == "Parameter"
+                else "the gradient with respect to the output of"
+            )
         )
-        rows = f" in {self.rows} of the rows (first: {first_few(self.row_ids, total=self.rows)})" if self.row_ids else ""
-        inputs = f"; largest input of these rows: {self.column} = {self.largest_input}, scaled" if self.column else ""
-        return f"{what} {name} is the first that is not finite, in micro-batch {self.micro_batch}{rows}{inputs}"
+        rows = (
+            f" in {self.rows} of the rows (first: {first_few(self.row_ids, total=self.rows)})"
+            if self.row_ids
+            else ""
+        )
+        inputs = (
+            f"; largest input of these rows: {self.column} = {self.largest_input}, scaled"
+            if self.column
+            else ""
+        )
+        return (
+            f"{what} {name} is the first that is not finite, in micro-batch"
+            f" {self.micro_batch}{rows}{inputs}"
+        )
 
 
 class RankReplay(Record):
-    """One rank's share, made again. `loss`: its part of the window's. `same_losses`: equal to the dump's to the bit."""
+    """One rank's share, made again. `loss`: its part of the window's. `same_losses`: equal to the
+    dump's to the bit.
+    """
 
     rank: int
     finite: bool
@@ -64,10 +88,20 @@ class ReplayReport(Record):
 def sentence(ranks: tuple[RankReplay, ...], finite: bool) -> str:
     """The outcome in one sentence."""
     if finite:
-        return "the step came out finite this time: another device, other versions, or a network that draws from elsewhere than its window's streams"
+        return (
+            "the step came out finite this time: another device, other versions, or a network that"
+            " draws from elsewhere than its window's streams"
+        )
     for rank in ranks:
         if not rank.finite:
-            where = rank.finding.sentence if rank.finding else "with every module watched, and neither compiled nor recomputed, all of it is finite"
+            where = (
+                rank.finding.sentence
+                if rank.finding
+                else (
+                    "with every module watched, and neither compiled nor recomputed, all of it is"
+                    " finite"
+                )
+            )
             return f"rank {rank.rank}: {where}"
     return "the share of each rank is finite, but the sum of their gradients is not"
 
@@ -78,11 +112,20 @@ def advice(declaration: Declaration, ranks: tuple[RankReplay, ...], rate: float)
     ways = []
     for finding in found:
         if finding.column and not abs(float(finding.largest_input)) < LARGE_INPUT:
-            ways.append(f"bound the column {finding.column} (min and max in data.columns, or normalize.clip) or filter rows such as {finding.row_ids[0]}")
+            ways.append(
+                f"bound the column {finding.column} (min and max in data.columns, or"
+                f" normalize.clip) or filter rows such as {finding.row_ids[0]}"
+            )
         if finding.direction == "backward" and finding.kind != "Parameter":
             ways.append(
-                f"what follows {finding.module or 'the network'} has no finite slope there: a root, logarithm, norm or division at zero needs an epsilon"
+                f"what follows {finding.module or 'the network'} has no finite slope there: a root,"
+                " logarithm, norm or division at zero needs an epsilon"
             )
-    ways += [f"see whether train.precision: fp32 ends it: {train.precision} has fewer bits"] * (train.precision != "fp32")
-    ways += [f"lower optimizer.lr (the rate was {rate:.3g}) or warm up longer" + ("" if train.clip == "norm" else "; set train.clip: norm")]
+    ways += [f"see whether train.precision: fp32 ends it: {train.precision} has fewer bits"] * (
+        train.precision != "fp32"
+    )
+    ways += [
+        f"lower optimizer.lr (the rate was {rate:.3g}) or warm up longer"
+        + ("" if train.clip == "norm" else "; set train.clip: norm")
+    ]
     return tuple(dict.fromkeys(ways))

@@ -1,4 +1,6 @@
-"""What a section of the report is made of: words, tables, pictures, checks. The template draws each kind in one place."""
+"""What a section of the report is made of: words, tables, pictures, checks. The template draws each
+kind in one place.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,20 @@ from training.report_format import METRIC_NAMES, count, figure, plain
 from training.report_svg import Picture
 
 Tone = Literal["good", "warn", "bad", "info", "mark"]
-TONES: dict[str, Tone] = {"pass": "good", "warn": "warn", "fail": "bad", "allowed": "warn", "unknown": "info"}
-VERDICT_WORDS = {"pass": "passed", "warn": "warning", "fail": "failed", "allowed": "allowed", "unknown": "unknown"}
+TONES: dict[str, Tone] = {
+    "pass": "good",
+    "warn": "warn",
+    "fail": "bad",
+    "allowed": "warn",
+    "unknown": "info",
+}
+VERDICT_WORDS = {
+    "pass": "passed",
+    "warn": "warning",
+    "fail": "failed",
+    "allowed": "allowed",
+    "unknown": "unknown",
+}
 RANK = {"fail": 0, "warn": 1, "unknown": 2, "allowed": 3, "pass": 4}
 MAX_EVIDENCE = 10
 WORDY = 28
@@ -101,12 +115,16 @@ class Table:
     def wordy(self) -> frozenset[int]:
         """Columns that hold sentences: they keep a readable width on a narrow screen."""
         lengths = [[len(c) if isinstance(c, str) else 0 for c in row] for row in self.rows]
-        return frozenset(i for i in range(len(self.headers)) if any(row[i] > WORDY for row in lengths))
+        return frozenset(
+            i for i in range(len(self.headers)) if any(row[i] > WORDY for row in lengths)
+        )
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Counts of true (rows) by predicted (columns) classes; `shades` are shares of the row, 0 to 1."""
+    """Counts of true (rows) by predicted (columns) classes; `shades` are shares of the row,
+    0 to 1.
+    """
 
     block: ClassVar[str] = "matrix"
     labels: tuple[str, ...]
@@ -117,7 +135,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Check:
-    """One check as a card: badge, name, summary, figures, evidence, remedy or the reason why it is allowed."""
+    """One check as a card: badge, name, summary, figures, evidence, remedy or the reason why it is
+    allowed.
+    """
 
     badge: Badge
     name: str
@@ -153,7 +173,9 @@ class Beside:
 
 @dataclass(frozen=True)
 class Finding:
-    """A check that did not pass, told whole: what it found, how that inflates the score, what to do, and the rows behind it."""
+    """A check that did not pass, told whole: what it found, how that inflates the score, what to
+    do, and the rows behind it.
+    """
 
     badge: Badge
     anchor: str
@@ -178,7 +200,9 @@ class Findings:
 
 @dataclass(frozen=True)
 class Item:
-    """A requirement: its standing, what it asks, the first piece of evidence, and all of it as (badge, words, read from)."""
+    """A requirement: its standing, what it asks, the first piece of evidence, and all of it as
+    (badge, words, read from).
+    """
 
     badge: Badge
     name: str
@@ -197,7 +221,20 @@ class Items:
     items: tuple[Item, ...]
 
 
-Block = Heading | Words | Bullets | Callout | Code | Facts | Gallery | Table | Matrix | Checks | Findings | Items
+Block = (
+    Heading
+    | Words
+    | Bullets
+    | Callout
+    | Code
+    | Facts
+    | Gallery
+    | Table
+    | Matrix
+    | Checks
+    | Findings
+    | Items
+)
 
 
 @dataclass(frozen=True)
@@ -210,29 +247,56 @@ class Section:
     blocks: tuple[Block, ...]
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], *, words: Iterable[int] = (0,), limit: int = 40, what: str = "rows") -> Table:
-    """At most `limit` rows, with a note that counts what was left out; columns not in `words` hold numbers.
+def table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    words: Iterable[int] = (0,),
+    limit: int = 40,
+    what: str = "rows",
+) -> Table:
+    """At most `limit` rows, with a note that counts what was left out; columns not in `words` hold
+    numbers.
 
     >>> table(["a", "n"], [["x", "1"], ["y", "2"]], limit=1, what="groups").note
     'The first 1 of 2 groups.'
     """
     every = [tuple(row) for row in rows]
     note = f"The first {count(limit)} of {count(len(every))} {what}." if len(every) > limit else ""
-    return Table(tuple(headers), tuple(every[:limit]), frozenset(range(len(headers))) - frozenset(words), note)
+    return Table(
+        tuple(headers),
+        tuple(every[:limit]),
+        frozenset(range(len(headers))) - frozenset(words),
+        note,
+    )
 
 
 def records_table(records: Sequence[dict[str, object]], *, limit: int, what: str) -> Table:
     """A table of small dictionaries: the columns are their keys in order of first appearance."""
     keys = list(dict.fromkeys(k for r in records for k in r))
     numeric = {
-        i for i, k in enumerate(keys) if all(isinstance(r.get(k), int | float) and not isinstance(r.get(k), bool) for r in records if r.get(k) is not None)
+        i
+        for i, k in enumerate(keys)
+        if all(
+            isinstance(r.get(k), int | float) and not isinstance(r.get(k), bool)
+            for r in records
+            if r.get(k) is not None
+        )
     }
     rows = [[figure(r.get(k)) for k in keys] for r in records]
-    return table([METRIC_NAMES.get(k, plain(k, 40).replace("_", " ")) for k in keys], rows, words=set(range(len(keys))) - numeric, limit=limit, what=what)
+    return table(
+        [METRIC_NAMES.get(k, plain(k, 40).replace("_", " ")) for k in keys],
+        rows,
+        words=set(range(len(keys))) - numeric,
+        limit=limit,
+        what=what,
+    )
 
 
 def checks(results: Iterable[CheckResult]) -> Checks:
-    """Cards of the checks: failed, warned and allowed ones before those that passed; else in their own order."""
+    """Cards of the checks: failed, warned and allowed ones before those that passed; else in their
+    own order.
+    """
     return Checks(tuple(_card(r) for r in findings_first(results)))
 
 
@@ -248,7 +312,8 @@ def _card(result: CheckResult) -> Check:
         summary=plain(result.summary, 1000),
         figures=figures_of(result),
         evidence=evidence_of(result),
-        columns=", ".join(plain(c, 40) for c in result.columns[:20]) + (f", … ({count(len(result.columns))} columns)" if len(result.columns) > 20 else ""),
+        columns=", ".join(plain(c, 40) for c in result.columns[:20])
+        + (f", … ({count(len(result.columns))} columns)" if len(result.columns) > 20 else ""),
         remedy=plain(result.remedy, 1000) if result.verdict in ("fail", "warn") else "",
         reason=plain(result.reason, 1000),
     )
@@ -261,7 +326,11 @@ def figures_of(result: CheckResult) -> tuple[tuple[str, str], ...]:
 
 def evidence_of(result: CheckResult) -> Table | None:
     """A check's evidence as a table."""
-    return records_table(result.evidence, limit=MAX_EVIDENCE, what="rows of evidence") if result.evidence else None
+    return (
+        records_table(result.evidence, limit=MAX_EVIDENCE, what="rows of evidence")
+        if result.evidence
+        else None
+    )
 
 
 def verdict_badge(verdict: str) -> Badge:

@@ -1,7 +1,8 @@
-"""What the report reads back from the files of a run: the materialised sides and the test predictions.
+"""What the report reads back from the files of a run: the materialised sides and the test
+predictions.
 
-Figures about the split come from the written arrays and ids, not from the plan. Only the columns that are
-shown are read, and nothing loops over rows in Python.
+Figures about the split come from the written arrays and ids, not from the plan. Only the columns
+that are shown are read, and nothing loops over rows in Python.
 
 Shape legend: N rows, C classes.
 """
@@ -29,9 +30,10 @@ Ints = NDArray[np.int64]
 class Side:
     """One side as it was materialised.
 
-    `times`: float64 [N] without nulls, or None where no time is declared. `labels`: int64 counts [C] for
-    classes, else (mean, standard deviation) in the user's units, or of the characters of a document. `groups`: distinct
-    non-null groups. `known_labels`: of several labels, the share that is known; counts and mean are then empty.
+    `times`: float64 [N] without nulls, or None where no time is declared. `labels`: int64 counts
+    [C] for classes, else (mean, standard deviation) in the user's units, or of the characters of a
+    document. `groups`: distinct non-null groups. `known_labels`: of several labels, the share that
+    is known; counts and mean are then empty.
     """
 
     name: SplitName
@@ -59,7 +61,8 @@ class Predictions:
     """Scored rows in file order.
 
     `label` and `prediction`: class index int64 [N], or values float64 [N] in the user's units.
-    `probability`: float64 [N, C], or None for regression. `time`: float64 [N] (NaN where null) or None.
+    `probability`: float64 [N, C], or None for regression. `time`: float64 [N] (NaN where null) or
+    None.
     """
 
     label: NDArray[Any]
@@ -81,7 +84,11 @@ def _side(name: SplitName, arrays: SplitArrays, prepared: Prepared) -> Side:
     ids = pq.read_table(arrays.ids.path, columns=wanted) if wanted else None
     label = np.load(arrays.arrays["label"].path, mmap_mode="r", allow_pickle=False)
     known = float(np.mean(~np.isnan(label))) if statistics.labels and len(label) else None
-    counts = np.bincount(label, minlength=len(statistics.classes)).astype(np.int64) if statistics.classes else None
+    counts = (
+        np.bincount(label, minlength=len(statistics.classes)).astype(np.int64)
+        if statistics.classes
+        else None
+    )
     mean, std = (
         (0.0, 0.0)
         if counts is not None or known is not None or not len(label)
@@ -90,7 +97,9 @@ def _side(name: SplitName, arrays: SplitArrays, prepared: Prepared) -> Side:
     return Side(
         name=name,
         rows=arrays.rows,
-        groups=pc.count_distinct(ids["__group"]).as_py() if ids is not None and spec.grouped else None,
+        groups=(
+            pc.count_distinct(ids["__group"]).as_py() if ids is not None and spec.grouped else None
+        ),
         times=_times(ids["__time"].drop_null()) if ids is not None and spec.time else None,
         class_counts=counts,
         label_mean=mean * statistics.target_scale + statistics.target_center,
@@ -100,8 +109,13 @@ def _side(name: SplitName, arrays: SplitArrays, prepared: Prepared) -> Side:
 
 
 def _side_of_documents(name: SplitName, documents: FileRef, prepared: Prepared) -> Side:
-    """A side of a language model: its rows are documents, and what varies between them is their length in characters."""
-    spec, table = prepared.validated.spec, pq.read_table(documents.path, columns=["__group", "__time", "characters"])
+    """A side of a language model: its rows are documents, and what varies between them is their
+    length in characters.
+    """
+    spec, table = (
+        prepared.validated.spec,
+        pq.read_table(documents.path, columns=["__group", "__time", "characters"]),
+    )
     characters = table["characters"].to_numpy()
     return Side(
         name=name,
@@ -129,16 +143,31 @@ def read_predictions(report: EvaluationReport, prepared: Prepared) -> Prediction
     names = pq.read_schema(path).names
     missing = [c for c in ("label", "prediction") if c not in names]
     if missing:
-        raise DataError(f"{path}: expected columns label and prediction, lacks {missing}; it has {first_few(names)}")
+        raise DataError(
+            f"{path}: expected columns label and prediction, lacks {missing}; it has"
+            f" {first_few(names)}"
+        )
     probability = [n for n in names if n.startswith("probability_")]
     if statistics.classes and len(probability) != len(statistics.classes):
-        raise DataError(f"{path}: expected {len(statistics.classes)} columns probability_<class>, found {len(probability)}: {first_few(probability)}")
+        raise DataError(
+            f"{path}: expected {len(statistics.classes)} columns probability_<class>, found"
+            f" {len(probability)}: {first_few(probability)}"
+        )
     shown = pq.read_table(path, columns=["label", "prediction", *probability])
-    time = _time_of(report, prepared) if prepared.validated.spec.time and not statistics.classes else None
+    time = (
+        _time_of(report, prepared)
+        if prepared.validated.spec.time and not statistics.classes
+        else None
+    )
     if not statistics.classes:
         return Predictions(_values(shown["label"]), _values(shown["prediction"]), None, time)
     values = np.column_stack([_values(shown[n]) for n in probability])
-    return Predictions(_codes(shown["label"], statistics, path), _codes(shown["prediction"], statistics, path), values, time)
+    return Predictions(
+        _codes(shown["label"], statistics, path),
+        _codes(shown["prediction"], statistics, path),
+        values,
+        time,
+    )
 
 
 def _values(column: pa.ChunkedArray) -> Floats:
@@ -148,13 +177,17 @@ def _values(column: pa.ChunkedArray) -> Floats:
 
 def _codes(column: pa.ChunkedArray, statistics: Statistics, path: str) -> Ints:
     """Class index [N] of a column of classes, compared by value and else by text."""
-    index: dict[Any, int] = {str(c): i for i, c in enumerate(statistics.classes)} | {c: i for i, c in enumerate(statistics.classes)}
+    index: dict[Any, int] = {str(c): i for i, c in enumerate(statistics.classes)} | {
+        c: i for i, c in enumerate(statistics.classes)
+    }
     encoded = column.combine_chunks().dictionary_encode()
     found = [index.get(v, index.get(str(v), -1)) for v in encoded.dictionary.to_pylist()]
     unknown = [v for v, code in zip(encoded.dictionary.to_pylist(), found, strict=True) if code < 0]
     if unknown or encoded.null_count:
         raise DataError(
-            f"{path}: expected the {len(statistics.classes)} classes of train ({first_few(statistics.classes)}), found {first_few(unknown)} and {encoded.null_count} nulls; evaluate again"
+            f"{path}: expected the {len(statistics.classes)} classes of train"
+            f" ({first_few(statistics.classes)}), found {first_few(unknown)} and"
+            f" {encoded.null_count} nulls; evaluate again"
         )
     codes: Ints = np.asarray(found, dtype=np.int64)[encoded.indices.to_numpy()]
     return codes

@@ -11,7 +11,16 @@ from training.cross_validation import NOTE
 from training.report import Headline, Tile, write_run_page
 from training.report_blocks import Block, Section, Table, checks, table
 from training.report_blocks import Words as Text
-from training.report_format import capital, count, duration, interval, metric_name, number, plain, plural
+from training.report_format import (
+    capital,
+    count,
+    duration,
+    interval,
+    metric_name,
+    number,
+    plain,
+    plural,
+)
 
 SIDES = ("train", "val", "test")
 
@@ -24,35 +33,89 @@ def write_fold_report(found: CrossValidation, declaration: Declaration, path: Pa
         declaration: for its words.
         path: where the HTML file goes.
     """
-    return write_run_page(path, declaration, found.run_id, found.label, _headline(found), _sections(found), "cross-validation")
+    return write_run_page(
+        path,
+        declaration,
+        found.run_id,
+        found.label,
+        _headline(found),
+        _sections(found),
+        "cross-validation",
+    )
 
 
 def _headline(found: CrossValidation) -> Headline:
     main = found.metrics[found.metric]
     warned = any(r.verdict == "warn" for fold in found.folds for r in fold.checks.results)
     tiles = (
-        Tile(f"Mean {metric_name(found.metric)}", number(main.mean), f"over {plural(main.folds, 'fold')}", "info"),
+        Tile(
+            f"Mean {metric_name(found.metric)}",
+            number(main.mean),
+            f"over {plural(main.folds, 'fold')}",
+            "info",
+        ),
         Tile("Standard deviation", number(main.std), "between folds", "info"),
-        Tile("Worst and best fold", f"{number(main.min)} / {number(main.max)}", found.kind.replace("_", " "), "info"),
-        Tile("Checks", "warnings" if warned else "passed", "of every fold", "warn" if warned else "good"),
+        Tile(
+            "Worst and best fold",
+            f"{number(main.min)} / {number(main.max)}",
+            found.kind.replace("_", " "),
+            "info",
+        ),
+        Tile(
+            "Checks",
+            "warnings" if warned else "passed",
+            "of every fold",
+            "warn" if warned else "good",
+        ),
     )
-    return Headline(f"{capital(found.verdict)}. Nothing is registered.", "warn" if warned else "good", tiles)
+    return Headline(
+        f"{capital(found.verdict)}. Nothing is registered.", "warn" if warned else "good", tiles
+    )
 
 
 def _sections(found: CrossValidation) -> tuple[Section, ...]:
     parts: tuple[tuple[str, str, str, list[Block]], ...] = (
-        ("folds", "Folds", "How does each fold do on the rows it was not trained on?", [_fold_table(found), Text(NOTE)]),
-        ("metrics", "Mean and spread", "How good is this way of training, next to something simple?", [_spread_table(found)]),
-        ("rows", "Rows", "What is each fold trained and tested on, and what is left out?", [_row_table(found.folds)]),
-        ("checks", "Checks", "Does anything cross between the sides of a fold?", _check_blocks(found)),
+        (
+            "folds",
+            "Folds",
+            "How does each fold do on the rows it was not trained on?",
+            [_fold_table(found), Text(NOTE)],
+        ),
+        (
+            "metrics",
+            "Mean and spread",
+            "How good is this way of training, next to something simple?",
+            [_spread_table(found)],
+        ),
+        (
+            "rows",
+            "Rows",
+            "What is each fold trained and tested on, and what is left out?",
+            [_row_table(found.folds)],
+        ),
+        (
+            "checks",
+            "Checks",
+            "Does anything cross between the sides of a fold?",
+            _check_blocks(found),
+        ),
     )
-    return tuple(Section(anchor, title, question, tuple(blocks)) for anchor, title, question, blocks in parts)
+    return tuple(
+        Section(anchor, title, question, tuple(blocks)) for anchor, title, question, blocks in parts
+    )
 
 
 def _fold_table(found: CrossValidation) -> Table:
     names = [found.metric, *(n for n in found.metrics if n != found.metric)][:4]
     baselines = [n for n, spreads in found.baselines.items() if found.metric in spreads]
-    headers = ["Fold", "Test rows", *(capital(metric_name(n)) for n in names), *(f"{capital(plain(n))} baseline" for n in baselines), "Epochs", "Time"]
+    headers = [
+        "Fold",
+        "Test rows",
+        *(capital(metric_name(n)) for n in names),
+        *(f"{capital(plain(n))} baseline" for n in baselines),
+        "Epochs",
+        "Time",
+    ]
     rows = [
         [
             str(fold.number),
@@ -69,18 +132,44 @@ def _fold_table(found: CrossValidation) -> Table:
 
 def _spread_table(found: CrossValidation) -> Table:
     rows = [["model", *_cells(name, spread)] for name, spread in found.metrics.items()]
-    rows += [[plain(baseline), *_cells(name, spreads[name])] for baseline, spreads in found.baselines.items() for name in found.metrics if name in spreads]
-    return table(["What", "Metric", "Mean", "Standard deviation", "Least", "Greatest", "Folds"], rows, words=(0, 1), limit=200)
+    rows += [
+        [plain(baseline), *_cells(name, spreads[name])]
+        for baseline, spreads in found.baselines.items()
+        for name in found.metrics
+        if name in spreads
+    ]
+    return table(
+        ["What", "Metric", "Mean", "Standard deviation", "Least", "Greatest", "Folds"],
+        rows,
+        words=(0, 1),
+        limit=200,
+    )
 
 
 def _cells(name: str, spread: Spread) -> list[str]:
-    return [capital(metric_name(name)), number(spread.mean), number(spread.std), number(spread.min), number(spread.max), str(spread.folds)]
+    return [
+        capital(metric_name(name)),
+        number(spread.mean),
+        number(spread.std),
+        number(spread.min),
+        number(spread.max),
+        str(spread.folds),
+    ]
 
 
 def _row_table(folds: tuple[FoldResult, ...]) -> Table:
     reasons = sorted({reason for fold in folds for reason in fold.excluded})
-    blocks = [name for name in ("test_begins", "test_ends", "val_begins") if any(fold.plan.get(name) is not None for fold in folds)]
-    headers = ["Fold", *(capital(s) for s in SIDES), *(capital(plain(r).replace("_", " ")) for r in reasons), *(capital(b.replace("_", " ")) for b in blocks)]
+    blocks = [
+        name
+        for name in ("test_begins", "test_ends", "val_begins")
+        if any(fold.plan.get(name) is not None for fold in folds)
+    ]
+    headers = [
+        "Fold",
+        *(capital(s) for s in SIDES),
+        *(capital(plain(r).replace("_", " ")) for r in reasons),
+        *(capital(b.replace("_", " ")) for b in blocks),
+    ]
     rows = [
         [
             str(fold.number),
@@ -95,9 +184,17 @@ def _row_table(folds: tuple[FoldResult, ...]) -> Table:
 
 def _check_blocks(found: CrossValidation) -> list[Block]:
     """The check over all folds, and of each fold what did not pass."""
-    findings = [r.model_copy(update={"name": f"fold {fold.number}: {r.name}"}) for fold in found.folds for r in fold.checks.results if r.verdict != "pass"]
+    findings = [
+        r.model_copy(update={"name": f"fold {fold.number}: {r.name}"})
+        for fold in found.folds
+        for r in fold.checks.results
+        if r.verdict != "pass"
+    ]
     passed = sum(r.verdict == "pass" for fold in found.folds for r in fold.checks.results)
     return [
-        Text(f"{plural(passed, 'check')} of the folds passed; what follows is the check over all folds, and what did not pass."),
+        Text(
+            f"{plural(passed, 'check')} of the folds passed; what follows is the check over all"
+            " folds, and what did not pass."
+        ),
         checks([*found.coverage.results, *findings]),
     ]

@@ -1,7 +1,7 @@
 """How the report writes numbers, times and text from data: one way everywhere.
 
-Text that comes from data (categories, ids, file names, messages) passes through `plain`; the template escapes
-it, so that a hostile category name is shown and never run.
+Text that comes from data (categories, ids, file names, messages) passes through `plain`; the
+template escapes it, so that a hostile category name is shown and never run.
 """
 
 from __future__ import annotations
@@ -121,14 +121,19 @@ def duration(seconds: float) -> str:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     whole = round(seconds)
     units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    first = next(i for i, (_, size) in enumerate(units) if whole >= size and (size != 86400 or whole >= 2 * size))
+    first = next(
+        i
+        for i, (_, size) in enumerate(units)
+        if whole >= size and (size != 86400 or whole >= 2 * size)
+    )
     (name, size), (small_name, small_size) = units[first], units[first + 1]
     rest = whole % size // small_size
     return f"{whole // size} {name}" + (f" {rest} {small_name}" if rest else "")
 
 
 def instant(value: float | None, timestamp: bool) -> str:
-    """A time: UTC date (with the hour where it is not midnight) of epoch seconds, or the number itself.
+    """A time: UTC date (with the hour where it is not midnight) of epoch seconds, or the number
+    itself.
 
     >>> instant(86400.0, True), instant(86400.0 + 3660, True), instant(12.0, False)
     ('1970-01-02', '1970-01-02 01:01', '12.00')
@@ -136,7 +141,9 @@ def instant(value: float | None, timestamp: bool) -> str:
     if value is None or math.isnan(value):
         return MISSING
     if not timestamp:
-        return count(int(value)) if float(value).is_integer() and abs(value) >= 1000 else number(value)
+        return (
+            count(int(value)) if float(value).is_integer() and abs(value) >= 1000 else number(value)
+        )
     try:
         moment = datetime.fromtimestamp(value, UTC)
     except (OverflowError, ValueError, OSError):
@@ -145,13 +152,20 @@ def instant(value: float | None, timestamp: bool) -> str:
 
 
 def plain(value: object, limit: int = 80) -> str:
-    r"""Text from data on one line: control and direction characters made visible as `·`, cut at `limit` with an ellipsis.
+    r"""Text from data on one line: control and direction characters made visible as `·`, cut at
+    `limit` with an ellipsis.
 
     >>> plain("a\x00b\u202ec", 80), plain("abcdef", 4)
     ('a·b·c', 'abc…')
     """
     text = "".join(
-        "·" if unicodedata.category(c) in ("Cc", "Cs", "Co") or c in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069" else c for c in str(value)
+        (
+            "·"
+            if unicodedata.category(c) in ("Cc", "Cs", "Co")
+            or c in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+            else c
+        )
+        for c in str(value)
     )
     return text if len(text) <= limit else text[: limit - 1] + "…"
 

@@ -1,8 +1,10 @@
-"""The report's pictures: inline SVG whose colours follow the page (light, dark, print), each with a text alternative.
+"""The report's pictures: inline SVG whose colours follow the page (light, dark, print), each with a
+text alternative.
 
-matplotlib is imported on first use, without pyplot, so that no global figure or display is touched. Letters stay
-text in the SVG: the page's font applies, they can be searched, and scripts that matplotlib's font lacks still show.
-Dense scatter layers alone are drawn as pixels (Agg) inside the SVG.
+matplotlib is imported on first use, without pyplot, so that no global figure or display is touched.
+Letters stay text in the SVG: the page's font applies, they can be searched, and scripts that
+matplotlib's font lacks still show. Dense scatter layers alone are drawn as pixels (Agg) inside the
+SVG.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from numpy.typing import NDArray
 from training.report_data import Floats
 from training.report_format import count
 
-# Each colour is a CSS variable of the page; the hexadecimal value is what matplotlib draws and what stands in for it.
+# Each colour is a CSS variable of the page; the hexadecimal value is what matplotlib draws and what
+# stands in for it.
 INK, MUTED, LINE, PAPER = "#1b2430", "#5d6977", "#dbe1e8", "#fefefe"
 SIDE_COLOURS: dict[str, str] = {"train": "#2f6db3", "val": "#d98613", "test": "#12906a"}
 MODEL, BASELINE, ALARM = "#3b4cc0", "#87919e", "#b3362c"
@@ -61,7 +64,9 @@ STYLE = {
     "ytick.major.width": 0.6,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
-    "legend.loc": "upper left",  # the default looks for a free place, which takes seconds where much is drawn
+    "legend.loc": (
+        "upper left"
+    ),  # the default looks for a free place, which takes seconds where much is drawn
     "lines.linewidth": 1.6,
     "lines.solid_capstyle": "round",
 }
@@ -71,7 +76,9 @@ NARROW, TALL, WIDE = (5.4, 3.3), (5.4, 3.7), (10.6, 3.1)
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG with the words that replace it for those who do not see it, and a caption for those who do."""
+    """An SVG with the words that replace it for those who do not see it, and a caption for those
+    who do.
+    """
 
     svg: Markup
     caption: str
@@ -88,37 +95,60 @@ class Canvas:
     wide: bool
 
     def legend(self, axis: Any, columns: int = 4, lift: float = 0.2) -> None:
-        """A legend above `axis`, `lift` font sizes away from it, for data that may lie anywhere within."""
+        """A legend above `axis`, `lift` font sizes away from it, for data that may lie anywhere
+        within.
+        """
         axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderaxespad=lift)
 
     def done(self, alt: str, caption: str) -> Picture:
         """What was drawn, as a picture."""
         buffer = io.StringIO()
-        self.figure.savefig(buffer, format="svg", transparent=True, dpi=160, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        self.figure.savefig(
+            buffer,
+            format="svg",
+            transparent=True,
+            dpi=160,
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
         return Picture(_inline(buffer.getvalue(), self.name, alt), caption, self.wide)
 
 
 def _inline(text: str, name: str, alt: str) -> Markup:
-    """An SVG for use inside HTML: own ids, page colours and fonts, no fixed size, a text alternative."""
+    """An SVG for use inside HTML: own ids, page colours and fonts, no fixed size, a text
+    alternative.
+    """
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
     head, body = re.match(r"<svg\b[^>]*>", text), text.partition(">")[2]
     box = re.search(r'viewBox="[\d. -]+"', head[0] if head else "")
-    body = re.sub(r'\bid="(?!\s)', f'id="{name}-', body).replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
+    body = (
+        re.sub(r'\bid="(?!\s)', f'id="{name}-', body)
+        .replace('href="#', f'href="#{name}-')
+        .replace("url(#", f"url(#{name}-")
+    )
     body = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", body)
     for colour, variable in VARIABLES.items():
         body = body.replace(f": {colour}", f": var(--{variable}, {colour})")
-    return Markup(f'<svg {box[0] if box else ""} role="img" aria-label="{escape(alt)}" xmlns:xlink="http://www.w3.org/1999/xlink">\n{body}')  # noqa: S704
+    return Markup(  # noqa: S704
+        f'<svg {box[0] if box else ""} role="img" aria-label="{escape(alt)}"'
+        f' xmlns:xlink="http://www.w3.org/1999/xlink">\n{body}'
+    )
 
 
 @contextmanager
-def canvas_for(name: str, size: tuple[float, float] = NARROW, rows: int = 1, columns: int = 1, **grid: Any) -> Iterator[Canvas]:
-    """A styled figure; the body draws on `canvas.axes` and ends with `canvas.done(alt, caption)`."""
+def canvas_for(
+    name: str, size: tuple[float, float] = NARROW, rows: int = 1, columns: int = 1, **grid: Any
+) -> Iterator[Canvas]:
+    """A styled figure; the body draws on `canvas.axes` and ends with `canvas.done(alt,
+    caption)`.
+    """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with warnings.catch_warnings(), matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # letters stay text; the browser has the glyphs
+        warnings.filterwarnings(
+            "ignore", message="Glyph .* missing from font"
+        )  # letters stay text; the browser has the glyphs
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasSVG(figure)
         axes = np.atleast_1d(figure.subplots(rows, columns, **grid)).ravel().tolist()
@@ -130,8 +160,12 @@ def thin(x: Floats, y: Floats, limit: int = 400) -> tuple[Floats, Floats]:
     if len(x) <= limit:
         return x, y
     spans = [float(np.ptp(v)) or 1.0 for v in (x, y)]
-    length = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(x)) / spans[0] + np.abs(np.diff(y)) / spans[1])])
-    chosen = np.unique(np.searchsorted(length, np.linspace(0, length[-1], limit)).clip(0, len(x) - 1))
+    length = np.concatenate(
+        [[0.0], np.cumsum(np.abs(np.diff(x)) / spans[0] + np.abs(np.diff(y)) / spans[1])]
+    )
+    chosen = np.unique(
+        np.searchsorted(length, np.linspace(0, length[-1], limit)).clip(0, len(x) - 1)
+    )
     return x[chosen], y[chosen]
 
 
@@ -139,7 +173,9 @@ def sample_rows(rows: int, limit: int = MAX_POINTS) -> NDArray[np.int64]:
     """Positions of at most `limit` rows, drawn once and for all by a fixed seed; in order."""
     if rows <= limit:
         return np.arange(rows, dtype=np.int64)
-    return np.sort(np.random.default_rng(0).choice(rows, size=limit, replace=False)).astype(np.int64)
+    return np.sort(np.random.default_rng(0).choice(rows, size=limit, replace=False)).astype(
+        np.int64
+    )
 
 
 def rows_drawn(rows: int) -> str:
@@ -147,7 +183,10 @@ def rows_drawn(rows: int) -> str:
     return (
         f"All {count(rows)} rows are drawn."
         if rows <= MAX_POINTS
-        else f"{count(MAX_POINTS)} of {count(rows)} rows are drawn, chosen at random with a fixed seed."
+        else (
+            f"{count(MAX_POINTS)} of {count(rows)} rows are drawn, chosen at random with a fixed"
+            " seed."
+        )
     )
 
 
@@ -168,11 +207,17 @@ def date_axis(axis: Any) -> None:
 
 
 def log_axis(axis: Any) -> None:
-    """A logarithmic y axis with plain numbers at ticks; less than a decade gets evenly spaced ones."""
+    """A logarithmic y axis with plain numbers at ticks; less than a decade gets evenly
+    spaced ones.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     axis.axes.set_yscale("log")
     low, high = axis.get_view_interval()
-    axis.set_major_locator(MaxNLocator(nbins=5) if high < 8 * low else LogLocator(subs=(1.0, 3.0) if high < 1000 * low else (1.0,)))
+    axis.set_major_locator(
+        MaxNLocator(nbins=5)
+        if high < 8 * low
+        else LogLocator(subs=(1.0, 3.0) if high < 1000 * low else (1.0,))
+    )
     axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     axis.set_minor_formatter(NullFormatter())

@@ -32,8 +32,19 @@ class Resumable:
         scaler: of the loss.
     """
 
-    def __init__(self, layout: Layout, optimizer: torch.optim.Optimizer, schedule: Schedule, scaler: torch.amp.GradScaler) -> None:
-        self.layout, self.optimizer, self.schedule, self.scaler = layout, optimizer, schedule, scaler
+    def __init__(
+        self,
+        layout: Layout,
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        scaler: torch.amp.GradScaler,
+    ) -> None:
+        self.layout, self.optimizer, self.schedule, self.scaler = (
+            layout,
+            optimizer,
+            schedule,
+            scaler,
+        )
         self.state = TrainerState()
 
     @property
@@ -46,19 +57,29 @@ class Resumable:
         trainer = self._trainer(self._gather_streams())
         step, best = self.state.step, self.state.best_step
         if self.layout.sharded:
-            shard = {"model": local_state(self.layout.model.state_dict()), "optimizer": local_state(self.optimizer.state_dict())}
+            shard = {
+                "model": local_state(self.layout.model.state_dict()),
+                "optimizer": local_state(self.optimizer.state_dict()),
+            }
             checkpoints.save_sharded(step, best, trainer, shard, self.parallel)
             return
-        self.parallel.on_main(lambda: checkpoints.save(step, best, {**self._whole(), "trainer.pt": trainer}))
+        self.parallel.on_main(
+            lambda: checkpoints.save(step, best, {**self._whole(), "trainer.pt": trainer})
+        )
 
     def save_alone(self, checkpoints: Checkpoints) -> bool:
-        """The same without the other ranks, which may be gone; whether it could be done. For rank 0, between updates.
+        """The same without the other ranks, which may be gone; whether it could be done. For rank
+        0, between updates.
 
         The other ranks' random streams are left out: no step draws from them (training.keys).
         """
         if self.layout.sharded:
             return False
-        checkpoints.save(self.state.step, self.state.best_step, {**self._whole(), "trainer.pt": self._trainer([keys.capture(self.parallel.device)])})
+        checkpoints.save(
+            self.state.step,
+            self.state.best_step,
+            {**self._whole(), "trainer.pt": self._trainer([keys.capture(self.parallel.device)])},
+        )
         return True
 
     def restore(self, checkpoints: Checkpoints, step: int) -> None:
@@ -70,9 +91,17 @@ class Resumable:
         if self.layout.sharded:
             trainer = checkpoints.load_trainer(step)
             same = checkpoints.num_shards(step) == self.parallel.world_size
-            shards = [checkpoints.load_shard(step, self.parallel.rank)] if same else checkpoints.load_all_shards(step)
+            shards = (
+                [checkpoints.load_shard(step, self.parallel.rank)]
+                if same
+                else checkpoints.load_all_shards(step)
+            )
             names = shards[0]["model"]
-            self.layout.load_slices({name: [s["model"][name] for s in shards] for name in names}, self.optimizer, [s["optimizer"] for s in shards])
+            self.layout.load_slices(
+                {name: [s["model"][name] for s in shards] for name in names},
+                self.optimizer,
+                [s["optimizer"] for s in shards],
+            )
         else:
             parts = checkpoints.load(step)
             trainer = parts["trainer.pt"]
@@ -85,12 +114,23 @@ class Resumable:
             keys.restore(trainer["rng"][self.parallel.rank], self.parallel.device)
 
     def _whole(self) -> dict[str, Any]:
-        return {"model.pt": self.layout.model.state_dict(), "optimizer.pt": self.optimizer.state_dict()}
+        return {
+            "model.pt": self.layout.model.state_dict(),
+            "optimizer.pt": self.optimizer.state_dict(),
+        }
 
     def _trainer(self, streams: Streams) -> dict[str, Any]:
-        return {"state": self.state.state_dict(), "schedule": self.schedule.state_dict(), "scaler": self.scaler.state_dict(), "rng": streams}
+        return {
+            "state": self.state.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "rng": streams,
+        }
 
     def _gather_streams(self) -> Streams:
         stream = io.BytesIO()
         torch.save(keys.capture(self.parallel.device), stream)
-        return [torch.load(io.BytesIO(data), weights_only=True) for data in self.parallel.gather_bytes(stream.getvalue())]
+        return [
+            torch.load(io.BytesIO(data), weights_only=True)
+            for data in self.parallel.gather_bytes(stream.getvalue())
+        ]

@@ -19,9 +19,18 @@ def read_run(run_dir: Path) -> tuple[RunSpec, TrainReport]:
     """
     for path in (run_dir / SPEC, run_dir / RESULT):
         if not path.is_file():
-            raise ConfigError(f"{run_dir}: expected the directory of a finished training, but {path.name} is missing; runs stand in .bulkhead/runs/NAME/")
+            raise ConfigError(
+                f"{run_dir}: expected the directory of a finished training, but {path.name} is"
+                " missing; runs stand in .bulkhead/runs/NAME/"
+            )
     spec = read_part(run_dir, SPEC, RunSpec)
     prepared = run_dir / PREPARED
-    if spec.prepared_sha256 and prepared.is_file() and sha256_file(prepared) != spec.prepared_sha256:
-        raise IntegrityError(f"{prepared}: is not the record that {SPEC} was made from; {START_AGAIN}")
+    if (
+        spec.prepared_sha256
+        and prepared.is_file()
+        and sha256_file(prepared) != spec.prepared_sha256
+    ):
+        raise IntegrityError(
+            f"{prepared}: is not the record that {SPEC} was made from; {START_AGAIN}"
+        )
     return spec, read_part(run_dir, RESULT, TrainReport)

@@ -1,8 +1,10 @@
-"""Which rows a step trains on, as stateless arithmetic: the position of a run is one integer, the optimizer step.
+"""Which rows a step trains on, as stateless arithmetic: the position of a run is one integer, the
+optimizer step.
 
-An epoch is a permutation of the rows that is a pure function of (seed, epoch, number of rows). A *window* is the
-next `batch_size` rows of it: the global batch of one optimizer step. Each rank takes a contiguous share of the
-window, and works through it in micro-batches. No row is repeated and none is left out, unless `drop_last`.
+An epoch is a permutation of the rows that is a pure function of (seed, epoch, number of rows). A
+*window* is the next `batch_size` rows of it: the global batch of one optimizer step. Each rank
+takes a contiguous share of the window, and works through it in micro-batches. No row is repeated
+and none is left out, unless `drop_last`.
 
 N rows, B rows of a window, R ranks.
 """
@@ -19,13 +21,16 @@ from training.keys import generator
 
 
 def epoch_order(seed: int, epoch: int, num_rows: int) -> Tensor:
-    """The permutation [N] of one epoch: int32 wherever that can count the rows, at half the memory; the numbers do not depend on it."""
+    """The permutation [N] of one epoch: int32 wherever that can count the rows, at half the memory;
+    the numbers do not depend on it.
+    """
     kind = torch.int32 if num_rows <= torch.iinfo(torch.int32).max else torch.int64
     return torch.randperm(num_rows, generator=generator(seed, "order", epoch), dtype=kind)
 
 
 def share(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Begin and end of a rank's part of a window; parts differ by one row at most, and may be empty.
+    """Begin and end of a rank's part of a window; parts differ by one row at most, and may be
+    empty.
 
     >>> [share(5, rank, 3) for rank in range(3)]
     [(0, 1), (1, 3), (3, 5)]
@@ -70,13 +75,18 @@ class Sampler:
             raise DataError("the train side has no rows; change split.fractions or data.filter")
         if self.steps_per_epoch < 1:
             raise ConfigError(
-                f"train.drop_last with batch_size {self.batch_size} and {self.num_rows} train rows leaves no batch; lower batch_size or unset drop_last"
+                f"train.drop_last with batch_size {self.batch_size} and {self.num_rows} train rows"
+                " leaves no batch; lower batch_size or unset drop_last"
             )
 
     @property
     def steps_per_epoch(self) -> int:
         """Windows of one epoch."""
-        return self.num_rows // self.batch_size if self.drop_last else -(-self.num_rows // self.batch_size)
+        return (
+            self.num_rows // self.batch_size
+            if self.drop_last
+            else -(-self.num_rows // self.batch_size)
+        )
 
     def epoch(self, step: int) -> int:
         """The epoch, from 0, that a step (from 0) belongs to."""
@@ -88,7 +98,9 @@ class Sampler:
         if self._order[0] != epoch:
             self._order = (-1, torch.empty(0))  # let the last epoch's go before the next is made
             self._order = (epoch, epoch_order(self.seed, epoch, self.num_rows).to(self.device))
-        return self._order[1][index * self.batch_size : (index + 1) * self.batch_size].to(torch.int64)
+        return self._order[1][index * self.batch_size : (index + 1) * self.batch_size].to(
+            torch.int64
+        )
 
 
 def require_enough_rows(num_rows: int, world_size: int) -> None:
@@ -99,5 +111,6 @@ def require_enough_rows(num_rows: int, world_size: int) -> None:
     """
     if num_rows < world_size:
         raise DataError(
-            f"{world_size} ranks but only {num_rows} train rows: expected at least one row for each rank; set train.ranks to {max(num_rows, 1)} or less"
+            f"{world_size} ranks but only {num_rows} train rows: expected at least one row for each"
+            f" rank; set train.ranks to {max(num_rows, 1)} or less"
         )

@@ -1,7 +1,8 @@
-"""Learning rates: pure functions of the number of updates made, except the plateau, which counts evaluations.
+"""Learning rates: pure functions of the number of updates made, except the plateau, which counts
+evaluations.
 
-A group's rate is its own peak (training.parameter_groups) times the schedule's share, so that layer decay and rules for
-modules keep their proportion. Only the plateau has a state.
+A group's rate is its own peak (training.parameter_groups) times the schedule's share, so that layer
+decay and rules for modules keep their proportion. Only the plateau has a state.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ SMALLEST_CHANGE = 1e-8  # a plateau reduction smaller than this is not made, as 
 
 @dataclass
 class Plateau:
-    """Counts evaluations without a better metric, and the reductions that followed, as torch's ReduceLROnPlateau.
+    """Counts evaluations without a better metric, and the reductions that followed, as torch's
+    ReduceLROnPlateau.
 
-    One difference: a relative threshold is a share of the best value's size, so that it is right for negative metrics too.
+    One difference: a relative threshold is a share of the best value's size, so that it is right
+    for negative metrics too.
     """
 
     best: float | None = None
@@ -41,7 +44,9 @@ class Plateau:
         if self.waited > config.patience:
             self.waited, self.cooling, self.reductions = 0, config.cooldown, self.reductions + 1
 
-    def _is_better(self, metric: float, best: float, greater_is_better: bool, config: PlateauSchedule) -> bool:
+    def _is_better(
+        self, metric: float, best: float, greater_is_better: bool, config: PlateauSchedule
+    ) -> bool:
         margin = config.threshold * (abs(best) if config.threshold_mode == "rel" else 1.0)
         return metric > best + margin if greater_is_better else metric < best - margin
 
@@ -68,15 +73,28 @@ class Schedule:
         ConfigError: a length of the schedule is longer than the run.
     """
 
-    def __init__(self, config: ScheduleConfig, peak: float, total_steps: int, greater_is_better: bool) -> None:
+    def __init__(
+        self, config: ScheduleConfig, peak: float, total_steps: int, greater_is_better: bool
+    ) -> None:
         require_reached(config, total_steps)
-        self.config, self.peak, self.total_steps, self.greater_is_better = config, peak, total_steps, greater_is_better
+        self.config, self.peak, self.total_steps, self.greater_is_better = (
+            config,
+            peak,
+            total_steps,
+            greater_is_better,
+        )
         self.plateau = Plateau()
 
     def rate(self, updates: int, peak: float | None = None) -> float:
-        """The rate of the update that follows so many, for a group with this peak; by default for the declared one."""
+        """The rate of the update that follows so many, for a group with this peak; by default for
+        the declared one.
+        """
         peak = self.peak if peak is None else peak
-        left = self.plateau.rate(peak, self.config) if isinstance(self.config, PlateauSchedule) else peak
+        left = (
+            self.plateau.rate(peak, self.config)
+            if isinstance(self.config, PlateauSchedule)
+            else peak
+        )
         return left * share(self.config, updates, self.total_steps)
 
     def momentum(self, updates: int) -> float | None:
@@ -87,7 +105,9 @@ class Schedule:
         return one_cycle(self.config, updates, self.total_steps, (high, low, high))
 
     def apply(self, optimizer: torch.optim.Optimizer, updates: int) -> None:
-        """Set the rate (and momentum) of the update that comes next; called after an update that was made, and before the first. Never waits for the device."""
+        """Set the rate (and momentum) of the update that comes next; called after an update that
+        was made, and before the first. Never waits for the device.
+        """
         momentum = self.momentum(updates)
         for group in optimizer.param_groups:
             group["lr"] = self.rate(updates, group["peak"])

@@ -1,7 +1,9 @@
-"""Scores of every row of a side exactly once, whole on every rank, and the figures computed from them.
+"""Scores of every row of a side exactly once, whole on every rank, and the figures computed from
+them.
 
-Rows are cut into chunks of `batch_size`; a rank scores a contiguous run of whole chunks, unpadded. Each row is thus
-computed in the same company for any number of ranks, and its score does not depend on that number.
+Rows are cut into chunks of `batch_size`; a rank scores a contiguous run of whole chunks, unpadded.
+Each row is thus computed in the same company for any number of ranks, and its score does not depend
+on that number.
 
 N rows, K scores of a row, R ranks.
 """
@@ -73,7 +75,8 @@ def score_tensors(
     lockstep: bool = False,
     stop: Callable[[], bool] | None = None,
 ) -> np.ndarray:
-    """Raw scores float32 [N, K] of the first N rows of the inputs, as `score`, finite or not. Collective.
+    """Raw scores float32 [N, K] of the first N rows of the inputs, as `score`, finite or not.
+    Collective.
 
     Args:
         model: as in `score`, or sharded.
@@ -104,8 +107,12 @@ def score_tensors(
     return _gather(mine, num_rows, parallel, stop is not None and stop())
 
 
-def _gather(mine: list[tuple[int, int, Tensor]], num_rows: int, parallel: Parallel, stopped: bool) -> np.ndarray:
-    agreed = parallel.all_reduce_max(torch.tensor([float(mine[0][2].shape[1]) if mine else 0.0, float(stopped)]))
+def _gather(
+    mine: list[tuple[int, int, Tensor]], num_rows: int, parallel: Parallel, stopped: bool
+) -> np.ndarray:
+    agreed = parallel.all_reduce_max(
+        torch.tensor([float(mine[0][2].shape[1]) if mine else 0.0, float(stopped)])
+    )
     if agreed[1]:
         raise Interrupted
     scores, counts = torch.zeros(num_rows, int(agreed[0])), torch.zeros(num_rows)
@@ -124,7 +131,10 @@ def require_once(counts: Tensor) -> None:
     """
     wrong = torch.nonzero(counts != 1).flatten().tolist()
     if wrong:
-        raise TrainingError(f"expected every row to be scored exactly once; {len(wrong)} of {len(counts)} rows were not (first rows: {first_few(wrong)})")
+        raise TrainingError(
+            f"expected every row to be scored exactly once; {len(wrong)} of {len(counts)} rows were"
+            f" not (first rows: {first_few(wrong)})"
+        )
 
 
 def require_finite(scores: np.ndarray, arrays: SplitArrays) -> None:
@@ -137,17 +147,28 @@ def require_finite(scores: np.ndarray, arrays: SplitArrays) -> None:
     if len(bad):
         ids = first_few(row_ids(arrays, bad[:5].tolist()), total=len(bad))
         raise NonFiniteError(
-            f"scores of {len(bad)} of {len(scores)} rows are not finite (first ids: {ids}); lower optimizer.lr, or bound the inputs with normalize.clip"
+            f"scores of {len(bad)} of {len(scores)} rows are not finite (first ids: {ids}); lower"
+            " optimizer.lr, or bound the inputs with normalize.clip"
         )
 
 
-def _forward(model: nn.Module, inputs: Tensors, begin: int, end: int, device: torch.device) -> Tensor:
+def _forward(
+    model: nn.Module, inputs: Tensors, begin: int, end: int, device: torch.device
+) -> Tensor:
     # A copy also on the CPU: the arrays are mapped read-only, and a model may work in place.
-    scores: Tensor = model({name: tensor[begin:end].to(device, copy=True) for name, tensor in inputs.items()})
+    scores: Tensor = model(
+        {name: tensor[begin:end].to(device, copy=True) for name, tensor in inputs.items()}
+    )
     return scores.cpu()
 
 
-def measure(declaration: Declaration, statistics: Statistics, loss: Loss, scores: np.ndarray, targets: dict[str, np.ndarray]) -> dict[str, float | None]:
+def measure(
+    declaration: Declaration,
+    statistics: Statistics,
+    loss: Loss,
+    scores: np.ndarray,
+    targets: dict[str, np.ndarray],
+) -> dict[str, float | None]:
     """`loss` (over all rows) and every metric of the task, from the whole gathered scores.
 
     Args:
@@ -157,11 +178,17 @@ def measure(declaration: Declaration, statistics: Statistics, loss: Loss, scores
         scores: [N, K], or [N, 3] of a language model (training.token_scoring).
         targets: `label` [N] as stored and perhaps `weight` [N].
     """
-    from training import metrics, token_metrics  # scikit-learn takes a second to load, and only rank 0 measures
+    from training import (
+        metrics,
+        token_metrics,
+    )  # scikit-learn takes a second to load, and only rank 0 measures
 
     if declaration.task.kind == "causal_lm":
         return token_metrics.row_metrics(scores, targets.get("weight"))
     tensors = as_tensors(targets)
     with torch.inference_mode():
         whole = loss(torch.from_numpy(scores), tensors["label"], tensors.get("weight"))
-    return {"loss": float(whole), **metrics.compute(declaration, statistics, scores, targets["label"], targets.get("weight"))}
+    return {
+        "loss": float(whole),
+        **metrics.compute(declaration, statistics, scores, targets["label"], targets.get("weight")),
+    }

@@ -1,8 +1,9 @@
 """How far a few rows can be told apart at all: the loss of the best linear scores of their inputs.
 
-A network that cannot learn a batch by heart is at fault only where the batch can be learned: with one feature, or rows
-that hardly differ, no loss near zero can be had. What linear scores reach is the least that any sound network should.
-B rows, D directions in which their inputs differ, K scores.
+A network that cannot learn a batch by heart is at fault only where the batch can be learned: with
+one feature, or rows that hardly differ, no loss near zero can be had. What linear scores reach is
+the least that any sound network should. B rows, D directions in which their inputs differ, K
+scores.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from torch import Tensor
 from training.losses import Loss
 from training.probe import Probe
 
-SMALLEST = 0.05  # of the largest spread: directions in which rows differ less take longer than a few hundred steps to learn
+# of the largest spread: directions in which rows differ less take longer than a few hundred steps
+# to learn
+SMALLEST = 0.05
 ROUNDS = 60
 
 
 def linear_loss(loss: Loss, probe: Probe, outputs: int) -> float:
-    """Mean loss of the best scores that are linear in the inputs, or the least that was found in a few rounds.
+    """Mean loss of the best scores that are linear in the inputs, or the least that was found in a
+    few rounds.
 
     Args:
         loss: convex in the scores, as all of ours are.
@@ -42,7 +46,9 @@ def linear_loss(loss: Loss, probe: Probe, outputs: int) -> float:
 
 
 def directions(probe: Probe) -> Tensor:
-    """Coordinates [B, 1 + D] of the rows: a constant, and the directions in which their inputs differ enough."""
+    """Coordinates [B, 1 + D] of the rows: a constant, and the directions in which their inputs
+    differ enough.
+    """
     parts = [_columns(name, values) for name, values in probe.inputs.items()]
     columns = torch.cat(parts, dim=1)
     left, spread, _ = torch.linalg.svd(columns - columns.mean(0), full_matrices=False)
@@ -53,5 +59,9 @@ def directions(probe: Probe) -> Tensor:
 def _columns(name: str, values: Tensor) -> Tensor:
     """An input as numbers [B, columns]: categories as one column each, anything else flattened."""
     if name != "categorical":
-        return values.reshape(len(values), -1).float() / (255.0 if values.dtype == torch.uint8 else 1.0)
-    return torch.cat([torch.nn.functional.one_hot(column).float() for column in values.unbind(1)], dim=1)
+        return values.reshape(len(values), -1).float() / (
+            255.0 if values.dtype == torch.uint8 else 1.0
+        )
+    return torch.cat(
+        [torch.nn.functional.one_hot(column).float() for column in values.unbind(1)], dim=1
+    )

@@ -1,16 +1,19 @@
-"""Predict from raw rows, alone: this file, `program_reader.py`, `program.pt2` and `spec.json` are the whole registered model.
+"""Predict from raw rows, alone: this file, `program_reader.py`, `program.pt2` and `spec.json` are
+the whole registered model.
 
-Where features are derived, `expressions.zip` holds the code that computes them from raw columns. For a language model it
-holds the code that makes tokens of text and text of tokens: a frame of `tokens`, `loss` (nats per token) and `accuracy`
-comes out, and with the parameter `max_new_tokens` the text's `completion`.
-MLflow ships and runs this very file with the model (models from code), so it imports nothing of the project
-that made it. Load it with `mlflow.pyfunc.load_model("models:/NAME@champion")` and call `predict(frame)`.
+Where features are derived, `expressions.zip` holds the code that computes them from raw columns.
+For a language model it holds the code that makes tokens of text and text of tokens: a frame of
+`tokens`, `loss` (nats per token) and `accuracy` comes out, and with the parameter `max_new_tokens`
+the text's `completion`. MLflow ships and runs this very file with the model (models from code), so
+it imports nothing of the project that made it. Load it with
+`mlflow.pyfunc.load_model("models:/NAME@champion")` and call `predict(frame)`.
 
-Raw named columns in, in any order, extra ones ignored. A frame out: `prediction` in the units of the label or
-one of its own class values, and for classes `probability_<class>`; of several labels `prediction_<label>` and, for
-classes, `probability_<label>` (of the positive class) or `probability_<label>_<class>`. Never guesses: a missing column, a null where
-training had none, an infinite number or text among numbers is refused with its column and rows.
-N rows, D numeric columns, C categorical columns or classes.
+Raw named columns in, in any order, extra ones ignored. A frame out: `prediction` in the units of
+the label or one of its own class values, and for classes `probability_<class>`; of several labels
+`prediction_<label>` and, for classes, `probability_<label>` (of the positive class) or
+`probability_<label>_<class>`. Never guesses: a missing column, a null where training had none, an
+infinite number or text among numbers is refused with its column and rows. N rows, D numeric
+columns, C categorical columns or classes.
 """
 
 from __future__ import annotations
@@ -42,20 +45,32 @@ log = logging.getLogger("bulkhead.serving")
 FORMAT = 1
 READER = "program_reader.py"
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
-BYTECODE = "__pycache__"  # a file of this name in the model's folder: Python can keep no bytecode there
-UNLISTED = (MANIFEST, SIGNATURE, BYTECODE, "registered_model_meta")  # the last is MLflow's, about the download
-ROWS_PER_CALL, VALUES_PER_CALL = 1024, 2**18  # bound memory; results do not depend on them beyond float64 rounding
+BYTECODE = (  # a file of this name in the model's folder: Python can keep no bytecode there
+    "__pycache__"
+)
+UNLISTED = (
+    MANIFEST,
+    SIGNATURE,
+    BYTECODE,
+    "registered_model_meta",
+)  # the last is MLflow's, about the download
+ROWS_PER_CALL, VALUES_PER_CALL = (
+    1024,
+    2**18,
+)  # bound memory; results do not depend on them beyond float64 rounding
 UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown, null, then the vocabulary
 Program = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 Derive = Callable[..., pd.DataFrame]  # see `derive` of the expressions
-Unfamiliar = dict[str, dict[str, Any]]  # column to `what` (unknown or clipped), `rows` and the `first` such value
+Unfamiliar = dict[
+    str, dict[str, Any]
+]  # column to `what` (unknown or clipped), `rows` and the `first` such value
 
 
 class RequestRefused(MlflowException, ValueError):
     """A request that the model cannot answer: its columns or values, in one sentence.
 
-    An endpoint answers 400 with the sentence alone. MLflow's server would put the rows of the request before it; they
-    belong neither into answers nor into logs.
+    An endpoint answers 400 with the sentence alone. MLflow's server would put the rows of the
+    request before it; they belong neither into answers nor into logs.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -83,20 +98,38 @@ def read_spec(path: str | Path) -> dict[str, Any]:
     """
     spec = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(spec, dict) or spec.get("format") != FORMAT:
-        raise ValueError(f"{path}: expected a model spec of format {FORMAT}, got {spec.get('format') if isinstance(spec, dict) else type(spec).__name__!r}")
-    earlier: dict[str, Any] = {} if "expressions" in spec else {"derived": {}, "raw": [], "expressions": None}  # they take derived features as columns
-    return {"labels": [], **spec, **earlier}  # models of earlier versions have one label, and no code of derived features
+        raise ValueError(
+            f"{path}: expected a model spec of format {FORMAT}, got"
+            f" {spec.get('format') if isinstance(spec, dict) else type(spec).__name__!r}"
+        )
+    earlier: dict[str, Any] = (
+        {} if "expressions" in spec else {"derived": {}, "raw": [], "expressions": None}
+    )  # they take derived features as columns
+    return {
+        "labels": [],
+        **spec,
+        **earlier,
+    }  # models of earlier versions have one label, and no code of derived features
 
 
 def changed_files(folder: Path, files: dict[str, str]) -> dict[str, str]:
-    """Files of a model's folder that are not as its manifest says, with what is wrong; empty where all are.
+    """Files of a model's folder that are not as its manifest says, with what is wrong; empty where
+    all are.
 
     Args:
         folder: of the model, with `MLmodel`.
         files: from the manifest: name, relative to the folder, to SHA-256.
     """
-    found = {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_symlink() or not p.is_dir()}
-    wrong = {name: "is none of the registered files" for name in found if name not in files and name not in UNLISTED}
+    found = {
+        p.relative_to(folder).as_posix(): p
+        for p in sorted(folder.rglob("*"))
+        if p.is_symlink() or not p.is_dir()
+    }
+    wrong = {
+        name: "is none of the registered files"
+        for name in found
+        if name not in files and name not in UNLISTED
+    }
     for name, expected in files.items():
         if name not in found or not found[name].is_file():
             wrong[name] = f"SHA-256 is no file, registered was {expected[:12]}"
@@ -106,7 +139,8 @@ def changed_files(folder: Path, files: dict[str, str]) -> dict[str, str]:
 
 
 def check_folder(folder: Path) -> None:
-    """Pass when the folder's files are those of the manifest in it; whose manifest it is, its signature says.
+    """Pass when the folder's files are those of the manifest in it; whose manifest it is, its
+    signature says.
 
     Raises:
         ValueError: there is no manifest, or a file is missing, changed, or not in it.
@@ -114,16 +148,24 @@ def check_folder(folder: Path) -> None:
     try:
         files = json.loads((folder / MANIFEST).read_bytes())["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder / MANIFEST}: expected the manifest of the model's files ({error}); fetch the model again") from error
+        raise ValueError(
+            f"{folder / MANIFEST}: expected the manifest of the model's files ({error}); fetch the"
+            " model again"
+        ) from error
     for name, problem in changed_files(folder, files).items():
-        raise ValueError(f"{folder / name}: {problem}: the model was changed after it was registered; fetch it again")
+        raise ValueError(
+            f"{folder / name}: {problem}: the model was changed after it was registered; fetch it"
+            " again"
+        )
 
 
 def load_program(path: str | Path, spec: dict[str, Any]) -> Program:
-    """The exported program, read only after its bytes were found to be those that the spec names; nothing is unpickled.
+    """The exported program, read only after its bytes were found to be those that the spec names;
+    nothing is unpickled.
 
     Raises:
-        ValueError: the program's SHA-256 differs from the spec's, or it holds what no program of ours does; nothing of it was run.
+        ValueError: the program's SHA-256 differs from the spec's, or it holds what no program of
+            ours does; nothing of it was run.
     """
     _verify(path, spec["program"]["sha256"], "program")
     program: Program = _reader().read_program(path)
@@ -131,13 +173,17 @@ def load_program(path: str | Path, spec: dict[str, Any]) -> Program:
 
 
 def _reader() -> Any:
-    """The module that reads programs, from the file next to this one: MLflow runs this file outside of any package."""
+    """The module that reads programs, from the file next to this one: MLflow runs this file outside
+    of any package.
+    """
     path = Path(__file__).with_name(READER)
     name = f"bulkhead_program_reader_{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
     if name not in sys.modules:
         found = importlib.util.spec_from_file_location(name, path)
         if found is None or found.loader is None:
-            raise ValueError(f"{path}: expected the code that reads programs; fetch the model again")
+            raise ValueError(
+                f"{path}: expected the code that reads programs; fetch the model again"
+            )
         module = importlib.util.module_from_spec(found)
         found.loader.exec_module(module)
         sys.modules[name] = module
@@ -145,9 +191,11 @@ def _reader() -> Any:
 
 
 def load_expressions(path: str | Path, spec: dict[str, Any]) -> Derive | None:
-    """The function that adds derived features to raw rows, its code read only after its bytes were found right; None without such features.
+    """The function that adds derived features to raw rows, its code read only after its bytes were
+    found right; None without such features.
 
-    The module's name holds the digest of its sources: models of several versions do not share their code by accident.
+    The module's name holds the digest of its sources: models of several versions do not share their
+    code by accident.
 
     Raises:
         ValueError: the code's SHA-256 differs from the spec's; nothing of it was run.
@@ -169,7 +217,10 @@ def load_code(path: str | Path, spec: dict[str, Any]) -> Any:
     if name not in sys.modules:
         found = zipimport.zipimporter(str(path)).find_spec(name)
         if found is None or found.loader is None:
-            raise ValueError(f"{path}: expected the module {name}, which is not in it; fetch or register the model again")
+            raise ValueError(
+                f"{path}: expected the module {name}, which is not in it; fetch or register the"
+                " model again"
+            )
         module = importlib.util.module_from_spec(found)
         sys.modules[name] = module  # its parts import each other by this name
         try:
@@ -184,7 +235,8 @@ def _verify(path: str | Path, expected: str, what: str) -> None:
     found = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     if found != expected:
         raise ValueError(
-            f"{path}: SHA-256 is {found[:12]}…, the spec says {expected[:12]}…: the {what} was changed after its export; fetch or register the model again"
+            f"{path}: SHA-256 is {found[:12]}…, the spec says {expected[:12]}…: the {what} was"
+            " changed after its export; fetch or register the model again"
         )
 
 
@@ -192,7 +244,8 @@ def _verify(path: str | Path, expected: str, what: str) -> None:
 
 
 def refuse(column: str, problem: str, bad: np.ndarray, index: pd.Index, remedy: str) -> None:
-    """Pass when no row is bad; else name the column, how many rows, and the first five index labels.
+    """Pass when no row is bad; else name the column, how many rows, and the first five index
+    labels.
 
     Raises:
         ValueError: `bad` [N] is true somewhere.
@@ -204,37 +257,70 @@ def refuse(column: str, problem: str, bad: np.ndarray, index: pd.Index, remedy: 
 
 
 def missing(values: pd.Series, null_texts: tuple[str, ...]) -> np.ndarray:
-    """Which rows [N] hold a null: None, NaN, NA, or a text that the training source read as null."""
+    """Which rows [N] hold a null: None, NaN, NA, or a text that the training source read as
+    null.
+    """
     nulls: np.ndarray = values.isna().to_numpy(dtype=bool)
-    return nulls | values.isin(null_texts).to_numpy(dtype=bool) if null_texts and values.dtype.kind == "O" else nulls
+    return (
+        nulls | values.isin(null_texts).to_numpy(dtype=bool)
+        if null_texts and values.dtype.kind == "O"
+        else nulls
+    )
 
 
-def numbers(values: pd.Series, column: dict[str, Any], null_texts: tuple[str, ...] = ()) -> np.ndarray:
-    """One numeric column as float64 [N], null as NaN; text that spells a number counts as that number.
+def numbers(
+    values: pd.Series, column: dict[str, Any], null_texts: tuple[str, ...] = ()
+) -> np.ndarray:
+    """One numeric column as float64 [N], null as NaN; text that spells a number counts as that
+    number.
 
     Raises:
-        ValueError: something that is no number, an infinite number, or a null in a column that has no filling.
+        ValueError: something that is no number, an infinite number, or a null in a column that has
+            no filling.
     """
     name, nulls = column["name"], missing(values, null_texts)
     result = np.full(len(values), np.nan)
     present = values[~nulls]
     if present.dtype.kind not in "biuf":
         typed = present.astype(object)
-        present = pd.Series(np.nan, present.index) if present.dtype.kind in "mM" else pd.to_numeric(typed, errors="coerce")
+        present = (
+            pd.Series(np.nan, present.index)
+            if present.dtype.kind in "mM"
+            else pd.to_numeric(typed, errors="coerce")
+        )
         text = present.isna().to_numpy(dtype=bool)
-        refuse(name, f"expected numbers, got {typed[text].iloc[0]!r}" if text.any() else "", text, present.index, "convert them to numbers, or to null")
+        refuse(
+            name,
+            f"expected numbers, got {typed[text].iloc[0]!r}" if text.any() else "",
+            text,
+            present.index,
+            "convert them to numbers, or to null",
+        )
     result[~nulls] = present.to_numpy(dtype=np.float64)
-    refuse(name, "infinite numbers", np.isinf(result), values.index, "pass finite numbers, or null where the value is unknown")
+    refuse(
+        name,
+        "infinite numbers",
+        np.isinf(result),
+        values.index,
+        "pass finite numbers, or null where the value is unknown",
+    )
     if column["fill"] is None:
-        refuse(name, "nulls (NaN), which training never saw there,", np.isnan(result), values.index, "fill or leave out those rows")
+        refuse(
+            name,
+            "nulls (NaN), which training never saw there,",
+            np.isnan(result),
+            values.index,
+            "fill or leave out those rows",
+        )
     return result
 
 
 def spellings(value: Any) -> tuple[str, ...]:
     """How training may have spelled a category as text, likeliest first; its vocabulary decides.
 
-    Training casts categories to text: whole numbers without a point whatever their type (3 and 3.0 are '3'), true
-    is 'true', and other numbers are the shortest text that gives them back, in double or in single precision.
+    Training casts categories to text: whole numbers without a point whatever their type (3 and 3.0
+    are '3'), true is 'true', and other numbers are the shortest text that gives them back, in
+    double or in single precision.
 
     >>> spellings(3.0), spellings(True), spellings("a")
     (('3', '3.0'), ('true', '1'), ('a',))
@@ -243,83 +329,161 @@ def spellings(value: Any) -> tuple[str, ...]:
         return ("true", "1") if value else ("false", "0")
     if isinstance(value, int | np.integer):
         number = int(value)
-        return (str(number), repr(float(number)), *(("false", "true")[number : number + 1] if number in (0, 1) else ()))
+        return (
+            str(number),
+            repr(float(number)),
+            *(("false", "true")[number : number + 1] if number in (0, 1) else ()),
+        )
     if isinstance(value, float | np.floating | Decimal):
         real = float(value)
         with np.errstate(over="ignore"):
             single = np.float32(real)
-        return spellings(int(real)) if real.is_integer() else (repr(real), str(single), repr(float(single)))
+        return (
+            spellings(int(real))
+            if real.is_integer()
+            else (repr(real), str(single), repr(float(single)))
+        )
     text = str(value)
     return (text, text.lower()) if text in ("True", "False", "TRUE", "FALSE") else (text,)
 
 
-def codes(values: pd.Series, column: dict[str, Any], null_texts: tuple[str, ...] = ()) -> np.ndarray:
-    """Return one categorical column as int64 [N]: 0 for a value that training did not know, 1 for null, then the vocabulary.
+def codes(
+    values: pd.Series, column: dict[str, Any], null_texts: tuple[str, ...] = ()
+) -> np.ndarray:
+    """Return one categorical column as int64 [N]: 0 for a value that training did not know, 1 for
+    null, then the vocabulary.
 
     Raises:
-        ValueError: a null, where neither training nor its evaluation had one; models of earlier versions take it.
+        ValueError: a null, where neither training nor its evaluation had one; models of earlier
+            versions take it.
     """
-    vocabulary = dict.fromkeys(null_texts, NULL) | {text: FIRST + position for position, text in enumerate(column["values"])}
+    vocabulary = dict.fromkeys(null_texts, NULL) | {
+        text: FIRST + position for position, text in enumerate(column["values"])
+    }
     positions, distinct = pd.factorize(values)
-    known = [next((vocabulary[text] for text in spellings(value) if text in vocabulary), UNKNOWN) for value in distinct]
+    known = [
+        next((vocabulary[text] for text in spellings(value) if text in vocabulary), UNKNOWN)
+        for value in distinct
+    ]
     found = np.asarray(np.array([*known, NULL], dtype=np.int64)[positions])  # position -1 is null
     if not column.get("nulls", True):
-        remedy = "pass a category or leave out those rows; pandas reads texts such as None and NA as nulls unless it is given keep_default_na=False"
-        refuse(column["name"], "nulls, which training never saw there,", found == NULL, values.index, remedy)
+        remedy = (
+            "pass a category or leave out those rows; pandas reads texts such as None and NA as"
+            " nulls unless it is given keep_default_na=False"
+        )
+        refuse(
+            column["name"],
+            "nulls, which training never saw there,",
+            found == NULL,
+            values.index,
+            remedy,
+        )
     return found
 
 
-def note(unfamiliar: Unfamiliar | None, name: str, what: str, rows: np.ndarray, values: pd.Series) -> None:
-    """Count the rows [N] of a column that the model takes for something else: an unknown category, a number beyond what it was fitted to."""
+def note(
+    unfamiliar: Unfamiliar | None, name: str, what: str, rows: np.ndarray, values: pd.Series
+) -> None:
+    """Count the rows [N] of a column that the model takes for something else: an unknown category,
+    a number beyond what it was fitted to.
+    """
     if unfamiliar is not None and rows.any():
-        unfamiliar[name] = {"what": what, "rows": int(rows.sum()), "first": str(values[rows].iloc[0])}
+        unfamiliar[name] = {
+            "what": what,
+            "rows": int(rows.sum()),
+            "first": str(values[rows].iloc[0]),
+        }
 
 
 def in_words(unfamiliar: Unfamiliar) -> list[str]:
     """Return a sentence for each column."""
-    meant = {"unknown": "a category that training did not know", "clipped": "a number outside the range that the model was fitted to, which is clipped"}
-    return [f"column {name!r}: {found['rows']} rows hold {meant[found['what']]} (first: {found['first']})" for name, found in unfamiliar.items()]
+    meant = {
+        "unknown": "a category that training did not know",
+        "clipped": "a number outside the range that the model was fitted to, which is clipped",
+    }
+    return [
+        f"column {name!r}: {found['rows']} rows hold {meant[found['what']]} (first:"
+        f" {found['first']})"
+        for name, found in unfamiliar.items()
+    ]
 
 
 def tensors(values: pd.Series, column: dict[str, Any]) -> np.ndarray:
-    """One tensor column as an array [N, *shape] of its stored type, from cells that are flat or shaped sequences.
+    """One tensor column as an array [N, *shape] of its stored type, from cells that are flat or
+    shaped sequences.
 
     Raises:
-        ValueError: a null, another number of elements, or elements that the stored type cannot hold.
+        ValueError: a null, another number of elements, or elements that the stored type cannot
+            hold.
     """
     name, shape, dtype = column["name"], tuple(column["shape"]), np.dtype(column["dtype"])
     cells = [_dense(value) for value in values]
-    wrong = np.array([cell.size != math.prod(shape) or cell.dtype.kind not in "biuf" for cell in cells], dtype=bool)
-    refuse(name, f"expected {math.prod(shape)} numbers of shape {list(shape)}, got something else", wrong, values.index, "pass whole arrays or lists")
+    wrong = np.array(
+        [cell.size != math.prod(shape) or cell.dtype.kind not in "biuf" for cell in cells],
+        dtype=bool,
+    )
+    refuse(
+        name,
+        f"expected {math.prod(shape)} numbers of shape {list(shape)}, got something else",
+        wrong,
+        values.index,
+        "pass whole arrays or lists",
+    )
     block = np.stack([cell.reshape(shape) for cell in cells]) if cells else np.empty((0, *shape))
     with np.errstate(invalid="ignore", over="ignore"):
         stored = block.astype(dtype)
     lost = ~np.isfinite(stored) if dtype.kind == "f" else stored != block
-    refuse(name, f"elements that {dtype} cannot hold", lost.any(axis=tuple(range(1, lost.ndim))), values.index, "pass them as training had them")
+    refuse(
+        name,
+        f"elements that {dtype} cannot hold",
+        lost.any(axis=tuple(range(1, lost.ndim))),
+        values.index,
+        "pass them as training had them",
+    )
     return stored
 
 
 def _dense(value: Any) -> np.ndarray:
     """A cell as one array; nested sequences, as Parquet readers give them, are joined."""
-    array = np.asarray(value) if not isinstance(value, list | tuple) else np.array([_dense(part) for part in value])
-    return np.stack([_dense(part) for part in array]) if array.dtype == object and array.ndim else array
+    array = (
+        np.asarray(value)
+        if not isinstance(value, list | tuple)
+        else np.array([_dense(part) for part in value])
+    )
+    return (
+        np.stack([_dense(part) for part in array])
+        if array.dtype == object and array.ndim
+        else array
+    )
 
 
 # --------------------------------------------------------------------------------------- prediction
 
 
 def dates(spec: dict[str, Any], frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with numbers in raw columns of dates read as milliseconds since 1970, as JSON of pandas has them."""
+    """Return the frame with numbers in raw columns of dates read as milliseconds since 1970, as
+    JSON of pandas has them.
+    """
     read = {}
     for column in spec["raw"]:
         name, kind = column["name"], column["type"]
-        if kind.startswith(("TIMESTAMP", "DATE")) and name in frame.columns and frame[name].dtype.kind in "iuf":
+        if (
+            kind.startswith(("TIMESTAMP", "DATE"))
+            and name in frame.columns
+            and frame[name].dtype.kind in "iuf"
+        ):
             read[name] = pd.to_datetime(frame[name], unit="ms", utc="ZONE" in kind)
     return frame.assign(**read) if read else frame
 
 
-def inputs(spec: dict[str, Any], frame: pd.DataFrame, derive: Derive | None = None, unfamiliar: Unfamiliar | None = None) -> dict[str, torch.Tensor]:
-    """Raw named columns as the program's inputs: `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`.
+def inputs(
+    spec: dict[str, Any],
+    frame: pd.DataFrame,
+    derive: Derive | None = None,
+    unfamiliar: Unfamiliar | None = None,
+) -> dict[str, torch.Tensor]:
+    """Raw named columns as the program's inputs: `numeric` float64 [N, D], `categorical` int64 [N,
+    C], `tensor_<column>`.
 
     Args:
         spec: of the model.
@@ -334,8 +498,12 @@ def inputs(spec: dict[str, Any], frame: pd.DataFrame, derive: Derive | None = No
     absent = [c["name"] for c in columns if c["name"] not in frame.columns]
     derived = [name for name in absent if derive is not None and name in spec["derived"]]
     if len(absent) > len(derived):
-        raise ValueError(f"missing columns: {', '.join(repr(name) for name in absent if name not in derived)}")
-    taken = [c["name"] for c in columns if c["name"] not in derived] + [c["name"] for c in spec["raw"] if derived and c["name"] in frame.columns]
+        raise ValueError(
+            f"missing columns: {', '.join(repr(name) for name in absent if name not in derived)}"
+        )
+    taken = [c["name"] for c in columns if c["name"] not in derived] + [
+        c["name"] for c in spec["raw"] if derived and c["name"] in frame.columns
+    ]
     repeated = [name for name in dict.fromkeys(taken) if isinstance(frame[name], pd.DataFrame)]
     if repeated:
         raise ValueError(f"columns given twice: {', '.join(map(repr, repeated))}; keep one of each")
@@ -344,29 +512,59 @@ def inputs(spec: dict[str, Any], frame: pd.DataFrame, derive: Derive | None = No
         frame = derive(dates(spec, frame), spec["derived"], derived, nulls)
     blocks = {f"tensor_{c['name']}": tensors(frame[c["name"]], c) for c in spec["tensor"]}
     if spec["numeric"]:
-        blocks["numeric"] = np.stack([numbers(frame[c["name"]], c, nulls) for c in spec["numeric"]], axis=1)
+        blocks["numeric"] = np.stack(
+            [numbers(frame[c["name"]], c, nulls) for c in spec["numeric"]], axis=1
+        )
     if spec["categorical"]:
-        blocks["categorical"] = np.stack([codes(frame[c["name"]], c, nulls) for c in spec["categorical"]], axis=1)
+        blocks["categorical"] = np.stack(
+            [codes(frame[c["name"]], c, nulls) for c in spec["categorical"]], axis=1
+        )
     for position, c in enumerate(spec["numeric"]):
         if c.get("low") is not None:
             given = blocks["numeric"][:, position]
-            note(unfamiliar, c["name"], "clipped", (given < c["low"]) | (given > c["high"]), frame[c["name"]])
+            note(
+                unfamiliar,
+                c["name"],
+                "clipped",
+                (given < c["low"]) | (given > c["high"]),
+                frame[c["name"]],
+            )
     for position, c in enumerate(spec["categorical"]):
-        note(unfamiliar, c["name"], "unknown", blocks["categorical"][:, position] == UNKNOWN, frame[c["name"]])
+        note(
+            unfamiliar,
+            c["name"],
+            "unknown",
+            blocks["categorical"][:, position] == UNKNOWN,
+            frame[c["name"]],
+        )
     # in the order of their names, as the program was exported
-    return {name: torch.from_numpy(np.ascontiguousarray(block)) for name, block in sorted(blocks.items())}
+    return {
+        name: torch.from_numpy(np.ascontiguousarray(block))
+        for name, block in sorted(blocks.items())
+    }
 
 
 def run(program: Program, batch: dict[str, torch.Tensor]) -> np.ndarray:
     """The program's outcome on all rows, float64 [N] or [N, C], in calls of bounded size."""
     rows = len(next(iter(batch.values())))
-    step = max(1, min(ROWS_PER_CALL, VALUES_PER_CALL // sum(block[0].numel() for block in batch.values())))
+    step = max(
+        1, min(ROWS_PER_CALL, VALUES_PER_CALL // sum(block[0].numel() for block in batch.values()))
+    )
     with torch.inference_mode():
-        parts = [program({name: block[start : start + step] for name, block in batch.items()}) for start in range(0, rows, step)]
+        parts = [
+            program({name: block[start : start + step] for name, block in batch.items()})
+            for start in range(0, rows, step)
+        ]
     return np.asarray(torch.cat(parts).numpy())
 
 
-def predict(spec: dict[str, Any], program: Program, frame: pd.DataFrame, derive: Derive | None = None, unfamiliar: Unfamiliar | None = None) -> pd.DataFrame:
+def predict(
+    spec: dict[str, Any],
+    program: Program,
+    frame: pd.DataFrame,
+    derive: Derive | None = None,
+    unfamiliar: Unfamiliar | None = None,
+) -> pd.DataFrame:
     """A row of predictions for each row of the frame, under its index.
 
     Raises:
@@ -375,17 +573,28 @@ def predict(spec: dict[str, Any], program: Program, frame: pd.DataFrame, derive:
     batch = inputs(spec, frame, derive, unfamiliar)
     if spec["labels"]:
         width = sum(max(1, len(label["probabilities"])) for label in spec["labels"])
-        return pd.DataFrame(several(spec, run(program, batch) if len(frame) else np.empty((0, width))), index=frame.index)
+        return pd.DataFrame(
+            several(spec, run(program, batch) if len(frame) else np.empty((0, width))),
+            index=frame.index,
+        )
     if spec["task"] == "regression":
-        return pd.DataFrame({"prediction": run(program, batch) if len(frame) else np.empty(0)}, index=frame.index)
+        return pd.DataFrame(
+            {"prediction": run(program, batch) if len(frame) else np.empty(0)}, index=frame.index
+        )
     found = run(program, batch) if len(frame) else np.empty((0, len(spec["classes"])))
     label = pd.array(spec["classes"]).take(found.argmax(axis=1))
-    columns = {name: found[:, position] for position, name in enumerate(spec["probability_columns"])}
-    return pd.DataFrame({"prediction": label.astype(spec["class_dtype"]), **columns}, index=frame.index)
+    columns = {
+        name: found[:, position] for position, name in enumerate(spec["probability_columns"])
+    }
+    return pd.DataFrame(
+        {"prediction": label.astype(spec["class_dtype"]), **columns}, index=frame.index
+    )
 
 
 def several(spec: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
-    """The program's outcome [N, K] on several labels as named columns: of each label the class or value, then its probabilities."""
+    """The program's outcome [N, K] on several labels as named columns: of each label the class or
+    value, then its probabilities.
+    """
     columns: dict[str, Any] = {}
     start = 0
     for label in spec["labels"]:
@@ -394,8 +603,14 @@ def several(spec: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
         if label["kind"] == "regression":
             columns[label["prediction"]] = own[:, 0]
             continue
-        chosen = own.argmax(axis=1) if label["kind"] == "multiclass" else (own[:, 0] > 0.5).astype(np.int64)
-        columns[label["prediction"]] = pd.array(label["classes"]).take(chosen).astype(label["class_dtype"])
+        chosen = (
+            own.argmax(axis=1)
+            if label["kind"] == "multiclass"
+            else (own[:, 0] > 0.5).astype(np.int64)
+        )
+        columns[label["prediction"]] = (
+            pd.array(label["classes"]).take(chosen).astype(label["class_dtype"])
+        )
         columns |= {name: own[:, position] for position, name in enumerate(label["probabilities"])}
     return columns
 
@@ -403,7 +618,11 @@ def several(spec: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
 def output_columns(spec: dict[str, Any]) -> list[str]:
     """Names of the predicted columns, in their order."""
     if spec["labels"]:
-        return [name for label in spec["labels"] for name in (label["prediction"], *label["probabilities"])]
+        return [
+            name
+            for label in spec["labels"]
+            for name in (label["prediction"], *label["probabilities"])
+        ]
     return ["prediction", *spec["probability_columns"]]
 
 
@@ -421,10 +640,12 @@ class RawRows(mlflow.pyfunc.PythonModel):
     """What MLflow loads: the program behind its columns."""
 
     def load_context(self, context: Any) -> None:
-        """Compare the folder's files with its manifest, then load the program and the code of the derived features.
+        """Compare the folder's files with its manifest, then load the program and the code of the
+        derived features.
 
         Raises:
-            ValueError: the spec is of another format, or a file was changed after its export or registration.
+            ValueError: the spec is of another format, or a file was changed after its export or
+                registration.
         """
         check_folder(Path(context.artifacts["spec"]).parents[1])
         self.load(context.artifacts)
@@ -449,13 +670,18 @@ class RawRows(mlflow.pyfunc.PythonModel):
         self.text = code if is_text else None
         self.derive: Derive | None = None if is_text or code is None else code.derive
 
-    def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Predictions for a frame of raw rows; see the head of this file. Only a language model takes `params`.
+    def predict(
+        self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+    ) -> pd.DataFrame:
+        """Predictions for a frame of raw rows; see the head of this file. Only a language model
+        takes `params`.
 
-        What the model does not know (categories, numbers out of range) is one line of the log for each call.
+        What the model does not know (categories, numbers out of range) is one line of the log for
+        each call.
 
         Raises:
-            RequestRefused: a column is missing, or a value is refused, with column and rows; a ValueError and an MlflowException.
+            RequestRefused: a column is missing, or a value is refused, with column and rows; a
+                ValueError and an MlflowException.
         """
         unfamiliar: Unfamiliar = {}
         try:
@@ -466,14 +692,18 @@ class RawRows(mlflow.pyfunc.PythonModel):
             log.warning("%s", "; ".join(in_words(unfamiliar)))
         return found
 
-    def predict_counting(self, frame: pd.DataFrame, params: dict[str, Any] | None, unfamiliar: Unfamiliar) -> pd.DataFrame:
+    def predict_counting(
+        self, frame: pd.DataFrame, params: dict[str, Any] | None, unfamiliar: Unfamiliar
+    ) -> pd.DataFrame:
         """Predictions as `predict` gives them; `unfamiliar` gets what it would log.
 
         Raises:
             ValueError: see `inputs`.
         """
         if self.text is not None:
-            found: pd.DataFrame = self.text.predict(self.spec["text"], logits_of(self.program), frame, params)
+            found: pd.DataFrame = self.text.predict(
+                self.spec["text"], logits_of(self.program), frame, params
+            )
             return found
         return predict(self.spec, self.program, frame, self.derive, unfamiliar)
 

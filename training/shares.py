@@ -1,6 +1,8 @@
-"""The share of the peak rate at an update (from 0), for every schedule: pure functions of the update number.
+"""The share of the peak rate at an update (from 0), for every schedule: pure functions of the
+update number.
 
-u updates made, of `total` in the run; lengths below 1 are shares of `total`, as the declaration has them.
+u updates made, of `total` in the run; lengths below 1 are shares of `total`, as the declaration has
+them.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def updates_of(length: float, total: int) -> int:
 
 
 def require_reached(config: Schedule, total: int) -> None:
-    """Refuse a length in updates that the run never reaches: the schedule would silently be another one.
+    """Refuse a length in updates that the run never reaches: the schedule would silently be another
+    one.
 
     Raises:
         ConfigError: naming the key, its value, and the updates of the run.
@@ -48,14 +51,19 @@ def require_reached(config: Schedule, total: int) -> None:
         lengths["milestones"] = config.milestones[-1]
     for key, length in lengths.items():
         if length >= max(1, total):
-            raise ConfigError(f"schedule.{key}: expected fewer updates than the run has ({total}), got {length:g}; give a share below 1, or train for longer")
+            raise ConfigError(
+                f"schedule.{key}: expected fewer updates than the run has ({total}), got"
+                f" {length:g}; give a share below 1, or train for longer"
+            )
 
 
 def share(config: Schedule, update: int, total: int) -> float:
-    """The share of the peak at an update: in (0, 1] during warm-up, then what the schedule says; 1 throughout for constant and plateau.
+    """The share of the peak at an update: in (0, 1] during warm-up, then what the schedule says; 1
+    throughout for constant and plateau.
 
-    With w > 0 warm-up updates it begins at 1 / w and rises in equal steps to 1 at update w, from where the schedule
-    proper counts, as in torch's SequentialLR of LinearLR(1 / w, total_iters=w) and its own scheduler.
+    With w > 0 warm-up updates it begins at 1 / w and rises in equal steps to 1 at update w, from
+    where the schedule proper counts, as in torch's SequentialLR of LinearLR(1 / w, total_iters=w)
+    and its own scheduler.
     """
     warmup = updates_of(config.warmup, total) if isinstance(config, WarmedSection) else 0
     if update < warmup:
@@ -70,13 +78,18 @@ def _after_warmup(config: Schedule, update: int, remaining: int, total: int) -> 
         case WarmupLinearSchedule():
             return 1 + (config.final - 1) * min(1.0, update / remaining)
         case CosineRestartsSchedule():
-            return cosine(progress_of_period(update, max(1, updates_of(config.period, total)), config.growth), config.final)
+            return cosine(
+                progress_of_period(update, max(1, updates_of(config.period, total)), config.growth),
+                config.final,
+            )
         case StepSchedule():
             return float(config.factor ** (update // max(1, updates_of(config.every, total))))
         case ExponentialSchedule():
             return float(config.factor ** (update / max(1, updates_of(config.every, total))))
         case MultiStepSchedule():
-            return float(config.factor ** sum(update >= updates_of(m, total) for m in config.milestones))
+            return float(
+                config.factor ** sum(update >= updates_of(m, total) for m in config.milestones)
+            )
         case OneCycleSchedule():
             return one_cycle(config, update, total, (config.initial, 1.0, config.final))
     return 1.0
@@ -91,7 +104,8 @@ def cosine(progress: float, final: float) -> float:
 
 
 def progress_of_period(update: int, period: int, growth: int) -> float:
-    """How far the update lies in its period, in [0, 1); each period is `growth` times as long as the one before.
+    """How far the update lies in its period, in [0, 1); each period is `growth` times as long as
+    the one before.
 
     >>> [progress_of_period(u, 2, 2) for u in range(7)]
     [0.0, 0.5, 0.0, 0.25, 0.5, 0.75, 0.0]
@@ -103,8 +117,11 @@ def progress_of_period(update: int, period: int, growth: int) -> float:
     return update / period
 
 
-def one_cycle(config: OneCycleSchedule, update: int, total: int, levels: tuple[float, float, float]) -> float:
-    """From the first level to the second at the end of the way up, then to the third at the last update; as torch's OneCycleLR.
+def one_cycle(
+    config: OneCycleSchedule, update: int, total: int, levels: tuple[float, float, float]
+) -> float:
+    """From the first level to the second at the end of the way up, then to the third at the last
+    update; as torch's OneCycleLR.
 
     Source: Smith and Topin 2017, arXiv:1708.07120.
     """
@@ -125,4 +142,7 @@ def _between_linear(start: float, end: float, progress: float) -> float:
     return start + (end - start) * progress
 
 
-ANNEAL: dict[Literal["cos", "linear"], Callable[[float, float, float], float]] = {"cos": _between_cos, "linear": _between_linear}
+ANNEAL: dict[Literal["cos", "linear"], Callable[[float, float, float], float]] = {
+    "cos": _between_cos,
+    "linear": _between_linear,
+}

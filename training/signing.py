@@ -1,7 +1,8 @@
 """The key with which a home signs the versions that it registers, and the keys that it trusts.
 
-`keys/signing.pem` in the home (Ed25519, mode 0600) is made when the first version is registered and never leaves the
-home. `BULKHEAD_TRUSTED_KEYS` holds public keys of other homes of a team, as `bulkhead doctor` prints them.
+`keys/signing.pem` in the home (Ed25519, mode 0600) is made when the first version is registered and
+never leaves the home. `BULKHEAD_TRUSTED_KEYS` holds public keys of other homes of a team, as
+`bulkhead doctor` prints them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from schemas.home import home
 
 TRUSTED = "BULKHEAD_TRUSTED_KEYS"
 KIND = "ed25519:"
-CONTEXT = b"bulkhead model manifest 1\n"  # a signature by this key of anything else is none of a manifest
+CONTEXT = (  # a signature by this key of anything else is none of a manifest
+    b"bulkhead model manifest 1\n"
+)
 
 
 def key_folder() -> Path:
@@ -41,7 +44,11 @@ def create_key() -> str:
     """Public key of this home, made when absent; of two processes at once one makes it."""
     path = key_folder() / "signing.pem"
     if not path.exists():
-        kind, form, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        kind, form, plain = (
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
         pem = Ed25519PrivateKey.generate().private_bytes(kind, form, plain)
         handle, name = tempfile.mkstemp(prefix=".signing.", dir=path.parent)  # mode 0600
         with os.fdopen(handle, "wb") as file:
@@ -89,8 +96,8 @@ def trusted_keys() -> dict[str, str]:
             _public_key(text)
         except ValueError as error:
             raise ConfigError(
-                f"{TRUSTED}: expected public keys such as ed25519:…= with commas between them, got {text[:60]!r} ({error}); "
-                "bulkhead doctor prints the key of a home"
+                f"{TRUSTED}: expected public keys such as ed25519:…= with commas between them, got"
+                f" {text[:60]!r} ({error}); bulkhead doctor prints the key of a home"
             ) from None
         keys[text] = f"a key of {TRUSTED}"
     own = own_key()
@@ -107,11 +114,14 @@ def _private(path: Path) -> Ed25519PrivateKey:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"{path}: expected the home's Ed25519 key, it cannot be read ({str(error).splitlines()[0]}); restore it, or move it away: "
-            "the next registration makes another, and versions of the old one need it in BULKHEAD_TRUSTED_KEYS"
+            f"{path}: expected the home's Ed25519 key, it cannot be read"
+            f" ({str(error).splitlines()[0]}); restore it, or move it away: the next registration"
+            " makes another, and versions of the old one need it in BULKHEAD_TRUSTED_KEYS"
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"{path}: expected an Ed25519 key, got {type(key).__name__}; restore it from a copy")
+        raise ConfigError(
+            f"{path}: expected an Ed25519 key, got {type(key).__name__}; restore it from a copy"
+        )
     return key
 
 
@@ -128,4 +138,6 @@ def _public_key(text: str) -> Ed25519PublicKey:
     """
     if not text.startswith(KIND):
         raise ValueError(f"it does not begin with {KIND}")
-    return Ed25519PublicKey.from_public_bytes(base64.b64decode(text.removeprefix(KIND), validate=True))
+    return Ed25519PublicKey.from_public_bytes(
+        base64.b64decode(text.removeprefix(KIND), validate=True)
+    )

@@ -1,10 +1,11 @@
 """Intervals that hold for few rows, and for a score at its bound, where resamples do not differ.
 
-Rows of one group are no independent draws, so that groups are counted: of AUROC the groups that have a positive or a
-negative row, of accuracy all groups.
+Rows of one group are no independent draws, so that groups are counted: of AUROC the groups that
+have a positive or a negative row, of accuracy all groups.
 
-Source: AUROC by Newcombe 2006 (part 2, method 5: a score interval over Hanley and McNeil's variance); proportions by Clopper
-and Pearson 1934; expansion of percentile intervals by Hesterberg 2015, sec. 4.4.
+Source: AUROC by Newcombe 2006 (part 2, method 5: a score interval over Hanley and McNeil's
+variance); proportions by Clopper and Pearson 1934; expansion of percentile intervals by Hesterberg
+2015, sec. 4.4.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from schemas.records import Interval
 
 
 def expanded_tail(confidence: float, units: int) -> float:
-    """Share of resamples beyond each end of an interval, smaller than (1 - confidence) / 2 for few units.
+    """Share of resamples beyond each end of an interval, smaller than (1 - confidence) / 2 for few
+    units.
 
     >>> round(expanded_tail(0.95, 10_000), 3), round(expanded_tail(0.95, 10), 3)
     (0.025, 0.009)
@@ -41,16 +43,24 @@ def proportion_interval(share: float, units: int, confidence: float) -> tuple[fl
     return low, high
 
 
-def auroc_interval(value: float, positives: int, negatives: int, confidence: float) -> tuple[float, float]:
+def auroc_interval(
+    value: float, positives: int, negatives: int, confidence: float
+) -> tuple[float, float]:
     """Score interval of an area under the ROC curve, with a width also at 0 and 1.
 
-    >>> [round(bound, 3) for bound in auroc_interval(1.0, 1, 2, 0.95)], [round(b, 3) for b in auroc_interval(0.8, 50, 50, 0.95)]
+    >>> ([round(bound, 3) for bound in auroc_interval(1.0, 1, 2, 0.95)],
+    ...     [round(b, 3) for b in auroc_interval(0.8, 50, 50, 0.95)])
     ([0.283, 1.0], [0.697, 0.871])
     """
     z, half = float(norm.ppf((1 + confidence) / 2)), (positives + negatives) / 2 - 1
 
     def excess(area: float) -> float:
-        variance = area * (1 - area) * (1 + half * (1 - area) / (2 - area) + half * area / (1 + area)) / (positives * negatives)
+        variance = (
+            area
+            * (1 - area)
+            * (1 + half * (1 - area) / (2 - area) + half * area / (1 + area))
+            / (positives * negatives)
+        )
         return (value - area) ** 2 - z * z * variance
 
     near = 1e-9  # excess is 0 at 0 and 1 themselves
@@ -59,8 +69,11 @@ def auroc_interval(value: float, positives: int, negatives: int, confidence: flo
     return low, high
 
 
-def at_least(found: Interval, metric: str, target: np.ndarray, units: np.ndarray, confidence: float, few: int) -> Interval:
-    """The interval, at least as wide as the exact one where units are few or resamples do not differ; other metrics as they are.
+def at_least(
+    found: Interval, metric: str, target: np.ndarray, units: np.ndarray, confidence: float, few: int
+) -> Interval:
+    """The interval, at least as wide as the exact one where units are few or resamples do not
+    differ; other metrics as they are.
 
     Args:
         found: From the bootstrap.
@@ -72,9 +85,21 @@ def at_least(found: Interval, metric: str, target: np.ndarray, units: np.ndarray
     """
     if found.value is None or metric not in ("auroc", "accuracy") or target.ndim > 1:
         return found
-    counts = [len(np.unique(units[target == c])) for c in (0, 1)] if metric == "auroc" else [int(units.max()) + 1]
+    counts = (
+        [len(np.unique(units[target == c])) for c in (0, 1)]
+        if metric == "auroc"
+        else [int(units.max()) + 1]
+    )
     if min(counts) >= few and found.low is not None:
         return found
-    exact = auroc_interval(found.value, counts[1], counts[0], confidence) if metric == "auroc" else proportion_interval(found.value, counts[0], confidence)
-    low, high = exact if found.low is None or found.high is None else (min(found.low, exact[0]), max(found.high, exact[1]))
+    exact = (
+        auroc_interval(found.value, counts[1], counts[0], confidence)
+        if metric == "auroc"
+        else proportion_interval(found.value, counts[0], confidence)
+    )
+    low, high = (
+        exact
+        if found.low is None or found.high is None
+        else (min(found.low, exact[0]), max(found.high, exact[1]))
+    )
     return Interval(value=found.value, low=low, high=high)

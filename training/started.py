@@ -1,7 +1,8 @@
-"""`run.json`: what a run says of itself, so that it can be found and continued; and the lock of the one process at work on it.
+"""`run.json`: what a run says of itself, so that it can be found and continued; and the lock of the
+one process at work on it.
 
-The lock is the kernel's: it ends with its process, however that ends. A run whose record says `running` and whose
-lock is free was therefore killed.
+The lock is the kernel's: it ends with its process, however that ends. A run whose record says
+`running` and whose lock is free was therefore killed.
 """
 
 from __future__ import annotations
@@ -28,8 +29,17 @@ from schemas.seal import read_record, read_sealed, seal_path, write_sealed
 
 RECORD = "run.json"
 LOCK = "run.lock"
-DECLARED, SPEC, PREPARED, REGISTERED, RESULT = "declaration.json", "resolved.json", "prepared.json", "registered.json", "result.json"
-START_AGAIN = "restore it from a backup, or start again with `bulkhead run FILE` (data that were prepared are reused)"
+DECLARED, SPEC, PREPARED, REGISTERED, RESULT = (
+    "declaration.json",
+    "resolved.json",
+    "prepared.json",
+    "registered.json",
+    "result.json",
+)
+START_AGAIN = (
+    "restore it from a backup, or start again with `bulkhead run FILE` (data that were prepared are"
+    " reused)"
+)
 LOCK_SECONDS = 1.0  # someone who only looks whether a run is at work holds the lock for a moment
 
 RESUMED = ("pipeline", "train")  # kinds that can be gone on with; the others are started anew
@@ -41,9 +51,10 @@ Part = TypeVar("Part", bound=BaseModel)
 class StartedRun(Record):
     """`run.json`.
 
-    `kind`: the flow that started it. `tracking_uri`: credentials masked. `flow_run_ids`: of the first start and of
-    each resumption. `commit`: of the code that started it. `cause`: of a run that failed or was stopped.
-    `declaration_sha256`: of `declaration.json`; empty in runs of earlier versions, whose records have no seals.
+    `kind`: the flow that started it. `tracking_uri`: credentials masked. `flow_run_ids`: of the
+    first start and of each resumption. `commit`: of the code that started it. `cause`: of a run
+    that failed or was stopped. `declaration_sha256`: of `declaration.json`; empty in runs of
+    earlier versions, whose records have no seals.
     """
 
     run_id: str
@@ -70,7 +81,10 @@ def read(run_dir: Path) -> StartedRun:
         ResumeError: the folder holds none, or it was changed after it was written.
     """
     if not has_part(run_dir, RECORD):
-        raise ResumeError(f"{run_dir}: expected the directory of a run, with its {RECORD}, found none; `bulkhead resume` lists them")
+        raise ResumeError(
+            f"{run_dir}: expected the directory of a run, with its {RECORD}, found none; `bulkhead"
+            " resume` lists them"
+        )
     try:
         return read_record(run_dir / RECORD, StartedRun, START_AGAIN, required=False)
     except (OSError, IntegrityError) as error:
@@ -92,7 +106,9 @@ def read_part(run_dir: Path, name: str, record: type[Part]) -> Part:
 
 
 def _is_sealed(run_dir: Path) -> bool:
-    """Whether the records of a run have seals; a folder that holds no run of ours may hold records written by hand."""
+    """Whether the records of a run have seals; a folder that holds no run of ours may hold records
+    written by hand.
+    """
     return seal_path(run_dir / RECORD).exists()
 
 
@@ -100,17 +116,23 @@ def started_declaration(run_dir: Path) -> Declaration:
     """What the run was declared to be when it was started.
 
     Raises:
-        ResumeError: the file that says so is gone or damaged, or is not the one that the run was started with.
+        ResumeError: the file that says so is gone or damaged, or is not the one that the run was
+            started with.
     """
     recorded = read(run_dir).declaration_sha256
     try:
         text = read_sealed(run_dir / DECLARED, START_AGAIN, required=bool(recorded))
         if recorded not in ("", hashlib.sha256(text).hexdigest()):
-            raise IntegrityError(f"{run_dir / DECLARED}: is not the declaration that {RECORD} names")
+            raise IntegrityError(
+                f"{run_dir / DECLARED}: is not the declaration that {RECORD} names"
+            )
         tree = json.loads(text)
     except (OSError, ValueError) as error:
         why = str(error).removesuffix(f"; {START_AGAIN}")
-        raise ResumeError(f"what the run was declared to be cannot be read, so there is nothing to go on from: {why}; {START_AGAIN}") from None
+        raise ResumeError(
+            "what the run was declared to be cannot be read, so there is nothing to go on from:"
+            f" {why}; {START_AGAIN}"
+        ) from None
     return declare(tree, str(run_dir / DECLARED))
 
 
@@ -143,7 +165,10 @@ def find(run: str) -> Path:
         if run_dir.name == run:
             read(run_dir)  # raises: that it is damaged is why it was left out above
     others = first_few(record.run_id for record in resumable().values())
-    raise ResumeError(f"{shortened(run)}: no run of {home()} has this directory, id or MLflow run id; runs that can be resumed: {others or 'none'}")
+    raise ResumeError(
+        f"{shortened(run)}: no run of {home()} has this directory, id or MLflow run id; runs that"
+        f" can be resumed: {others or 'none'}"
+    )
 
 
 def _is_folder(run: str) -> bool:
@@ -155,11 +180,20 @@ def _is_folder(run: str) -> bool:
 
 def resumable() -> dict[Path, StartedRun]:
     """The runs of this home that `bulkhead resume` would continue, newest first."""
-    return {d: r for d, r in all_runs().items() if r.status != "finished" and r.kind in RESUMED and (d / DECLARED).is_file() and not is_held(d)}
+    return {
+        d: r
+        for d, r in all_runs().items()
+        if r.status != "finished"
+        and r.kind in RESUMED
+        and (d / DECLARED).is_file()
+        and not is_held(d)
+    }
 
 
 def settle(run_dir: Path, cause: str) -> None:
-    """Record that a run was killed whose process could not do so itself; nothing where it has ended or is at work after all."""
+    """Record that a run was killed whose process could not do so itself; nothing where it has ended
+    or is at work after all.
+    """
     with suppress(ResumeError), held(run_dir):
         record = read(run_dir)
         if record.status == "running":
@@ -206,7 +240,10 @@ def require_free(run_dir: Path) -> None:
 
 def _still_going(run_dir: Path) -> ResumeError:
     process = (run_dir / LOCK).read_text(errors="replace").strip() or "unknown"
-    return ResumeError(f"{run_dir}: the run is still going (process {process}); wait for its end, or stop that process first")
+    return ResumeError(
+        f"{run_dir}: the run is still going (process {process}); wait for its end, or stop that"
+        " process first"
+    )
 
 
 def newest_step(run_dir: Path) -> int:

@@ -16,20 +16,33 @@ from schemas.config import Declaration
 from schemas.records import RunSpec, digest_of
 
 WEIGHT_SECTIONS = ("task", "model", "loss", "optimizer", "schedule", "train")
-WEIGHT_FREE = ("ranks", "nodes", "rendezvous", "keep", "log_every", "profile")  # of train: nothing of the weights depends on them; ranks count as `world_size`
+WEIGHT_FREE = (
+    "ranks",
+    "nodes",
+    "rendezvous",
+    "keep",
+    "log_every",
+    "profile",
+)  # of train: nothing of the weights depends on them; ranks count as `world_size`
 
-FREE_IN_FAST = ("micro_batch_size", "recompute_activations", "compile", "threads")  # these only round differently
+FREE_IN_FAST = (
+    "micro_batch_size",
+    "recompute_activations",
+    "compile",
+    "threads",
+)  # these only round differently
 
 
 @dataclass
 class TrainerState:
     """Position, best result and patience: plain values, saved with every checkpoint.
 
-    `step`: windows worked through, the position in the data. `updates`: of them those that changed the weights; fewer
-    only where fp16 gradients overflowed. `evaluated_step`: the step of the last
-    evaluation. `best_metric` at `best_step`: the best so far. `reference`: the metric that patience compares with;
-    `waited`: evaluations since it improved by more than `min_delta`. `loss_sum`, `weight_sum`: of train rows since
-    the last evaluation. `rows` seen in `train_seconds` of steps; `seconds` of everything.
+    `step`: windows worked through, the position in the data. `updates`: of them those that changed
+    the weights; fewer only where fp16 gradients overflowed. `evaluated_step`: the step of the last
+    evaluation. `best_metric` at `best_step`: the best so far. `reference`: the metric that patience
+    compares with; `waited`: evaluations since it improved by more than `min_delta`. `loss_sum`,
+    `weight_sum`: of train rows since the last evaluation. `rows` seen in `train_seconds` of steps;
+    `seconds` of everything.
     """
 
     step: int = 0
@@ -84,9 +97,11 @@ class TrainerState:
 
 
 def model_digest(state_dict: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and raw bytes of the tensors, in sorted order of the names.
+    """SHA-256 over names, dtypes, shapes and raw bytes of the tensors, in sorted order of the
+    names.
 
-    >>> model_digest({"b": torch.zeros(1), "a": torch.ones(2)}) == model_digest({"a": torch.ones(2), "b": torch.zeros(1)})
+    >>> model_digest({"b": torch.zeros(1), "a": torch.ones(2)}) == model_digest({"a": torch.ones(2),
+    ...     "b": torch.zeros(1)})
     True
     """
     digest = hashlib.sha256()
@@ -99,11 +114,18 @@ def model_digest(state_dict: Mapping[str, Tensor]) -> str:
 
 def identity(spec: RunSpec, declaration: Declaration, world_size: int) -> dict[str, Any]:
     """What a checkpoint must share with the run that loads it: all that decides the weights."""
-    sections = {name: getattr(declaration, name).model_dump(mode="json") for name in WEIGHT_SECTIONS}
+    sections = {
+        name: getattr(declaration, name).model_dump(mode="json") for name in WEIGHT_SECTIONS
+    }
     exact = declaration.train.mode == "exact"
     free = (*WEIGHT_FREE, *(FREE_IN_FAST if declaration.train.mode == "fast" else ()))
     sections["train"] = {key: value for key, value in sections["train"].items() if key not in free}
-    return {**sections, "world_size": world_size if exact else None, "statistics": digest_of(spec.statistics), "arrays": spec.arrays.sha256}
+    return {
+        **sections,
+        "world_size": world_size if exact else None,
+        "statistics": digest_of(spec.statistics),
+        "arrays": spec.arrays.sha256,
+    }
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 """One optimizer step, in this order: zero_grad, micro-batches, unscale, clip, finite gate, update.
 
-The gradient of a window is that of one big weighted batch over all ranks, `sum(w l) / sum(w)`: each row's loss is
-multiplied by its final coefficient (training.batches), so micro-batches and ranks only ever add. Gradients are
-exchanged in the last micro-batch only. In mode elastic the gradient of each logical shard stands alone, and they are
-added in a fixed tree, so that the sum does not depend on which rank has which shard. The learning rate moves after
-the step (training.schedule), if it updated.
+The gradient of a window is that of one big weighted batch over all ranks, `sum(w l) / sum(w)`: each
+row's loss is multiplied by its final coefficient (training.batches), so micro-batches and ranks
+only ever add. Gradients are exchanged in the last micro-batch only. In mode elastic the gradient of
+each logical shard stands alone, and they are added in a fixed tree, so that the sum does not depend
+on which rank has which shard. The learning rate moves after the step (training.schedule), if it
+updated.
 
-The gate tells every rank loss, gradient norm and stop flag of all. Loss and flag set out before the last backward pass and
-are summed beneath it; the norm is that of gradients which are exchanged already. A value that is not finite on any rank is
-not finite on every rank, and changes no parameter. Where a wait for the device costs (CUDA), the update is made or left out on
-the device, and the gate's figures travel to the host meanwhile: whoever asks for them a step later does not wait. `undo` takes back
-what else a window changed, so that it can be made again.
+The gate tells every rank loss, gradient norm and stop flag of all. Loss and flag set out before the
+last backward pass and are summed beneath it; the norm is that of gradients which are exchanged
+already. A value that is not finite on any rank is not finite on every rank, and changes no
+parameter. Where a wait for the device costs (CUDA), the update is made or left out on the device,
+and the gate's figures travel to the host meanwhile: whoever asks for them a step later does not
+wait. `undo` takes back what else a window changed, so that it can be made again.
 
 S rows of this rank's share, M micro-batches, P trainable parameters.
 """
@@ -41,9 +43,11 @@ SMALLEST_SCALE = 1.0  # of fp16: below it a gradient that overflows is no matter
 class Trace:
     """What a step computed on this rank: kept until the next step begins, for the dump.
 
-    `step`: of the window. `spans`: begin and end in the share of each micro-batch [M]. `row_losses`, `scores`: per micro-batch, [M] of [rows]
-    and [rows, K]. `losses`: per micro-batch, its part of the window's loss (times the number of ranks, where they
-    average), float64 []; `shard_losses`: their sum by logical shard. `gradients`, `norms`: by parameter, [P]; norms before clipping.
+    `step`: of the window. `spans`: begin and end in the share of each micro-batch [M].
+    `row_losses`, `scores`: per micro-batch, [M] of [rows] and [rows, K]. `losses`: per micro-batch,
+    its part of the window's loss (times the number of ranks, where they average), float64 [];
+    `shard_losses`: their sum by logical shard. `gradients`, `norms`: by parameter, [P]; norms
+    before clipping.
     """
 
     step: int = -1
@@ -61,10 +65,12 @@ class Trace:
 
 
 class Gate:
-    """What every rank knows after the gate. The figures are on their way from the device; the first that is asked for waits for them.
+    """What every rank knows after the gate. The figures are on their way from the device; the first
+    that is asked for waits for them.
 
     Args:
-        figures: float64 [5 + P] on the device: loss, gradient norm, weight sum, ranks that ask for a stop, loss scale, norm by parameter.
+        figures: float64 [5 + P] on the device: loss, gradient norm, weight sum, ranks that ask for
+            a stop, loss scale, norm by parameter.
         names: of the parameters [P].
         scaled: fp16, so that a gradient that is not finite may be an overflow.
     """
@@ -124,18 +130,29 @@ class Gate:
 
     @property
     def failed(self) -> bool:
-        """Whether the run must stop: a value is not finite, and no smaller loss scale would cure it."""
+        """Whether the run must stop: a value is not finite, and no smaller loss scale would cure
+        it.
+        """
         return not self.finite and not self.overflowed
 
     @property
     def overflowed(self) -> bool:
-        """Whether the step is left out and the loss scale lowered: the loss is finite, its scaled gradient is not, and the scale can still be lowered."""
-        return self._scaled and math.isfinite(self.loss) and not math.isfinite(self.grad_norm) and self.loss_scale > SMALLEST_SCALE
+        """Whether the step is left out and the loss scale lowered: the loss is finite, its scaled
+        gradient is not, and the scale can still be lowered.
+        """
+        return (
+            self._scaled
+            and math.isfinite(self.loss)
+            and not math.isfinite(self.grad_norm)
+            and self.loss_scale > SMALLEST_SCALE
+        )
 
 
 @dataclass(frozen=True)
 class Launched:
-    """A step that may still be on its way through the device. `rate`: the learning rate it was made with; `boundary`: for `Step.undo`."""
+    """A step that may still be on its way through the device. `rate`: the learning rate it was made
+    with; `boundary`: for `Step.undo`.
+    """
 
     window: Window
     gate: Gate
@@ -154,31 +171,50 @@ class Step:
         augment: changes the inputs of a micro-batch; None = they stay as they are.
     """
 
-    def __init__(self, layout: Layout, loss: Loss, optimizer: torch.optim.Optimizer, train: TrainConfig, augment: Augment | None = None) -> None:
-        self.layout, self.loss, self.optimizer, self.train, self.augment = layout, loss, optimizer, train, augment
+    def __init__(
+        self,
+        layout: Layout,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        train: TrainConfig,
+        augment: Augment | None = None,
+    ) -> None:
+        self.layout, self.loss, self.optimizer, self.train, self.augment = (
+            layout,
+            loss,
+            optimizer,
+            train,
+            augment,
+        )
         self.model, self.parallel = layout.model, layout.parallel
         scale = train.loss_scale
         self.scaler = torch.amp.GradScaler(
-            self.parallel.device.type, init_scale=scale.initial, growth_interval=scale.growth_interval, enabled=train.precision == "fp16"
+            self.parallel.device.type,
+            init_scale=scale.initial,
+            growth_interval=scale.growth_interval,
+            enabled=train.precision == "fp16",
         )
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.trace = Trace()
-        # Whether the update is decided on the device, where reading the gate before it would be a wait. Fused optimizers can.
+        # Whether the update is decided on the device, where reading the gate before it would be a
+        # wait. Fused optimizers can.
         self.ahead = self.parallel.device.type == "cuda" and bool(optimizer.defaults.get("fused"))
         self.boundary: list[Tensor] = []
         self._complete = self._updated = False
         scaling = self._scale_and_growth()
         self._scale = scaling[0] if scaling else torch.ones((), device=self.parallel.device)
         self._running = [*running_buffers(self.model), *scaling]
-        self._divisor = torch.tensor([self.parallel.world_size, 1], dtype=torch.float64, device=self.parallel.device)
+        self._divisor = torch.tensor(
+            [self.parallel.world_size, 1], dtype=torch.float64, device=self.parallel.device
+        )
         self._stop: Callable[[], bool] = lambda: False
         self._agreed: Callable[[], Tensor] | None = None
 
     def rehearse(self, window: Window) -> None:
         """One forward and backward pass that changes nothing; before the first step. Collective.
 
-        DDP reorders its buckets after its first backward pass. Having that happen here, a process that resumes in
-        mid-run sums gradients in the same order as one that was never stopped.
+        DDP reorders its buckets after its first backward pass. Having that happen here, a process
+        that resumes in mid-run sums gradients in the same order as one that was never stopped.
 
         Raises:
             TrainingError: a parameter got no gradient.
@@ -195,11 +231,13 @@ class Step:
         keys.restore(state, self.parallel.device)
 
     def gradients(self, window: Window, stop: Callable[[], bool] = lambda: False) -> None:
-        """Leave the gradient of the global window in `.grad`, unscaled, and its norms in `trace`. Collective.
+        """Leave the gradient of the global window in `.grad`, unscaled, and its norms in `trace`.
+        Collective.
 
         Args:
             window: this rank's share.
-            stop: whether a stop was asked for on this rank, asked as late as can be; the gate tells every rank.
+            stop: whether a stop was asked for on this rank, asked as late as can be; the gate tells
+                every rank.
 
         Raises:
             TrainingError: a parameter got no gradient.
@@ -207,11 +245,15 @@ class Step:
         self._stop = stop
         self._accumulate(window)
         self.scaler.unscale_(self.optimizer)
-        self.trace.gradients = {name: local(p.grad) for name, p in self.parameters.items() if p.grad is not None}
+        self.trace.gradients = {
+            name: local(p.grad) for name, p in self.parameters.items() if p.grad is not None
+        }
         self.trace.norms = self.layout.grad_norms(list(self.trace.gradients.values()))
 
     def clip(self) -> Tensor:
-        """Clip as declared; the gradient norm before clipping, []. A gradient that is not finite is left as it is, for the dump."""
+        """Clip as declared; the gradient norm before clipping, []. A gradient that is not finite is
+        left as it is, for the dump.
+        """
         total = torch.linalg.vector_norm(self.trace.norms)
         gradients = list(self.trace.gradients.values())
         if self.train.clip == "norm":
@@ -226,11 +268,25 @@ class Step:
     def gate(self, window: Window, grad_norm: Tensor) -> Gate:
         """Bring loss, gradient norm and stop of all ranks on their way. Collective."""
         loss, stop = self._sums().unbind()
-        first = torch.stack([loss, grad_norm.to(torch.float64), window.weight_sum, stop, self._scale.to(torch.float64)])
-        return Gate(torch.cat([first, self.trace.norms.to(torch.float64)]), tuple(self.trace.gradients), self.scaler.is_enabled())
+        first = torch.stack(
+            [
+                loss,
+                grad_norm.to(torch.float64),
+                window.weight_sum,
+                stop,
+                self._scale.to(torch.float64),
+            ]
+        )
+        return Gate(
+            torch.cat([first, self.trace.norms.to(torch.float64)]),
+            tuple(self.trace.gradients),
+            self.scaler.is_enabled(),
+        )
 
     def _sums(self) -> Tensor:
-        """The window's loss and the number of ranks that ask for a stop, float64 [2]. Collective."""
+        """The window's loss and the number of ranks that ask for a stop, float64 [2].
+        Collective.
+        """
         if self.layout.kind == "logical":
             return self.parallel.tree_sum(self._own(_pairwise(self.trace.shard_losses)))
         if self._agreed is None:
@@ -242,10 +298,12 @@ class Step:
         return torch.stack([loss, torch.full_like(loss, float(self._stop()))])
 
     def update(self, gate: Gate) -> None:
-        """Change the parameters, unless a value is not finite on some rank: then only the loss scale moves, if there is one.
+        """Change the parameters, unless a value is not finite on some rank: then only the loss
+        scale moves, if there is one.
 
-        The first update is decided on the host: a fused optimizer that left out its first one would go on with momentum
-        that was never written (torch 2.13), and would have a state that an undisturbed run has not.
+        The first update is decided on the host: a fused optimizer that left out its first one would
+        go on with momentum that was never written (torch 2.13), and would have a state that an
+        undisturbed run has not.
         """
         if self.ahead and self._updated:
             self.optimizer.found_inf = gate.left_out  # as torch's GradScaler tells it
@@ -258,21 +316,31 @@ class Step:
         self.boundary = []
 
     def undo(self, boundary: list[Tensor] | None = None) -> None:
-        """Put running statistics and the loss scale back: a window changes them long before it is known whether it counts.
+        """Put running statistics and the loss scale back: a window changes them long before it is
+        known whether it counts.
 
         Args:
-            boundary: what `boundary` was while the window was worked on; by default that of the present one. Empty: nothing is undone.
+            boundary: what `boundary` was while the window was worked on; by default that of the
+                present one. Empty: nothing is undone.
         """
-        for value, before in zip(self._running, self.boundary if boundary is None else boundary, strict=False):
+        for value, before in zip(
+            self._running, self.boundary if boundary is None else boundary, strict=False
+        ):
             value.copy_(before)
-        self.scaler.update(new_scale=self._scale)  # forget what was unscaled, so that a window can be made again
+        self.scaler.update(
+            new_scale=self._scale
+        )  # forget what was unscaled, so that a window can be made again
 
     def _scale_and_growth(self) -> list[Tensor]:
         """The scaler's two tensors, which it makes at its first use."""
         if not self.scaler.is_enabled():
             return []
         self.scaler.scale(torch.zeros((), device=self.parallel.device))
-        return [tensor for tensor in (self.scaler._scale, self.scaler._growth_tracker) if tensor is not None]
+        return [
+            tensor
+            for tensor in (self.scaler._scale, self.scaler._growth_tracker)
+            if tensor is not None
+        ]
 
     # -------------------------------------------------------------------------------- gradients
 
@@ -288,7 +356,9 @@ class Step:
             self._require_gradients()
 
     def _tree(self, window: Window, first: int, last: int) -> Tensor:
-        """Flat gradient [values of all P] of logical shards [first, last), added as a balanced binary tree."""
+        """Flat gradient [values of all P] of logical shards [first, last), added as a balanced
+        binary tree.
+        """
         if last - first == 1:
             self._shard(window, *window.shards[first])
             return self._take_flat()
@@ -296,7 +366,9 @@ class Step:
         return self._tree(window, first, middle).add_(self._tree(window, middle, last))
 
     def _take_flat(self) -> Tensor:
-        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters.values()]
+        parts = [
+            torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters.values()
+        ]
         if any(p.grad is not None for p in self.parameters.values()) and not self._complete:
             self._require_gradients()
         for parameter in self.parameters.values():
@@ -317,16 +389,22 @@ class Step:
         for first, last in spans(end - begin, self.train.micro_batch_size or max(1, end - begin)):
             with self.layout.exchanging(last == end - begin):
                 self._backward(window, begin + first, begin + last, last == end - begin)
-        self.trace.shard_losses.append(torch.stack([window.weight_sum * 0, *self.trace.losses[before:]]).sum())
+        self.trace.shard_losses.append(
+            torch.stack([window.weight_sum * 0, *self.trace.losses[before:]]).sum()
+        )
 
     def _keep_pace(self, window: Window, rows: int) -> None:
-        """Passes that add nothing, where another rank's share makes one micro-batch more: of a sharded model every pass is collective."""
+        """Passes that add nothing, where another rank's share makes one micro-batch more: of a
+        sharded model every pass is collective.
+        """
         size = self.train.micro_batch_size or len(window.rows)
         most = -(-len(window.rows) // self.parallel.world_size)
         for _ in range(len(spans(most, size)) - len(spans(rows, size))):
             with self.layout.exchanging(False):
                 with self.layout.autocast():
-                    scores = self.layout.call({name: tensor[:1] for name, tensor in window.batch.items()})
+                    scores = self.layout.call(
+                        {name: tensor[:1] for name, tensor in window.batch.items()}
+                    )
                 (self.loss.per_row(scores.float(), window.label[:1]) * 0).sum().backward()
 
     def _backward(self, window: Window, begin: int, end: int, last: bool) -> None:
@@ -337,7 +415,9 @@ class Step:
             scores = self.layout.call(batch)
         scores = scores.float() if scores.dtype in HALF.values() else scores
         row_losses = self.loss.per_row(scores, window.label[begin:end])
-        loss = (row_losses * window.coefficient[begin:end]).sum()  # float64, as the coefficients are
+        loss = (
+            row_losses * window.coefficient[begin:end]
+        ).sum()  # float64, as the coefficients are
         self.trace.losses.append(loss.detach())
         if last and self.layout.kind != "logical":
             self._agreed = self.parallel.begin_sum(self._own(torch.stack(self.trace.losses).sum()))
@@ -350,8 +430,9 @@ class Step:
         missing = [name for name, p in self.parameters.items() if p.grad is None]
         if missing:
             raise TrainingError(
-                f"{len(missing)} of {len(self.parameters)} trainable parameters got no gradient in the first step (first: {first_few(missing)}): "
-                "they do not take part in the loss; use them in forward, or set requires_grad to False"
+                f"{len(missing)} of {len(self.parameters)} trainable parameters got no gradient in"
+                f" the first step (first: {first_few(missing)}): they do not take part in the loss;"
+                " use them in forward, or set requires_grad to False"
             )
         self._complete = True
 

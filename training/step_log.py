@@ -1,4 +1,6 @@
-"""The journal's line of a logged step: loss, rate, norms by layer, speed, memory, and notes on gradients that vanish or explode."""
+"""The journal's line of a logged step: loss, rate, norms by layer, speed, memory, and notes on
+gradients that vanish or explode.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from training.step import Gate
 
 
 class StepLog:
-    """Writes a step's line from its gate alone, so that it can be written while the device works on the next step.
+    """Writes a step's line from its gate alone, so that it can be written while the device works on
+    the next step.
 
     Args:
         journal: of the run.
@@ -54,7 +57,9 @@ class StepLog:
         self.begin(state.rows)
         if self.scaled:
             values["loss_scale"] = gate.loss_scale
-        self.journal.values("step", values | {f"grad_norm/{layer}": norm for layer, norm in layers.items()})
+        self.journal.values(
+            "step", values | {f"grad_norm/{layer}": norm for layer, norm in layers.items()}
+        )
         for note in self.health.observe(state.step, layers, gate.grad_norm):
             state.instabilities.append(note)
             self.journal.event(note)

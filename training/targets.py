@@ -1,7 +1,9 @@
-"""Several labels as so many tasks of one label: each with its columns of the scores, and seen as if it were the only one.
+"""Several labels as so many tasks of one label: each with its columns of the scores, and seen as if
+it were the only one.
 
-What is written for one label (a loss, a prior, a metric, a baseline) then serves each of several: it is called with the
-target's own declaration and statistics. Shapes: B rows of a batch, N rows, L labels, C classes of a label, K columns: C for each multiclass label, one for any other.
+What is written for one label (a loss, a prior, a metric, a baseline) then serves each of several:
+it is called with the target's own declaration and statistics. Shapes: B rows of a batch, N rows, L
+labels, C classes of a label, K columns: C for each multiclass label, one for any other.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from schemas.config import Declaration, LossConfig, TaskConfig
 from schemas.label_config import LabelKind
 from schemas.records import LabelStats, Statistics
 
-FITTED = ("classes", "class_counts", "class_weights", "label_mean", "label_std", "target_center", "target_scale")
+FITTED = (
+    "classes",
+    "class_counts",
+    "class_weights",
+    "label_mean",
+    "label_std",
+    "target_center",
+    "target_scale",
+)
 
 
 @dataclass(frozen=True)
@@ -27,8 +37,8 @@ class Target:
         kind: binary, multiclass or regression.
         weight: How much it counts beside the others.
         share: Weight of its known train rows as a share of all (see `LabelStats`).
-        columns: Its columns of the raw scores [B, K], and of the predictions [N, K]: the probability of the positive class, one
-            of each class, or the value.
+        columns: Its columns of the raw scores [B, K], and of the predictions [N, K]: the
+            probability of the positive class, one of each class, or the value.
         declaration: As if this label were the only one.
         statistics: Alike.
     """
@@ -53,13 +63,17 @@ class Target:
 
     @property
     def probability_columns(self) -> list[str]:
-        """Names of its probabilities: of the positive class, or of every class; none of a regression."""
+        """Names of its probabilities: of the positive class, or of every class; none of a
+        regression.
+        """
         if self.kind == "binary":
             return [f"probability_{self.name}"]
         return [f"probability_{self.name}_{value}" for value in self.statistics.classes]
 
     def of(self, predictions: np.ndarray) -> np.ndarray:
-        """This label's predictions in the form of a single label: probabilities [N, C] or values [N], from all [N, K]."""
+        """This label's predictions in the form of a single label: probabilities [N, C] or values
+        [N], from all [N, K].
+        """
         own = predictions[:, self.columns]
         if self.kind == "regression":
             return own[:, 0]
@@ -76,14 +90,23 @@ Targets = tuple[Target, ...]
 
 
 def targets_of(declaration: Declaration, statistics: Statistics) -> Targets:
-    """The labels of a task that has several, in the order of the label array; empty for a single label."""
-    widths = [len(label.classes) if label.kind == "multiclass" else 1 for label in statistics.labels]
+    """The labels of a task that has several, in the order of the label array; empty for a single
+    label.
+    """
+    widths = [
+        len(label.classes) if label.kind == "multiclass" else 1 for label in statistics.labels
+    ]
     ends = list(accumulate(widths))
     places = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
-    return tuple(_target(declaration, statistics, label, place) for label, place in zip(statistics.labels, places, strict=True))
+    return tuple(
+        _target(declaration, statistics, label, place)
+        for label, place in zip(statistics.labels, places, strict=True)
+    )
 
 
-def _target(declaration: Declaration, statistics: Statistics, label: LabelStats, place: slice) -> Target:
+def _target(
+    declaration: Declaration, statistics: Statistics, label: LabelStats, place: slice
+) -> Target:
     declared = declaration.task.label(label.name)
     fitted = {name: getattr(label, name) for name in FITTED}
     single = {
@@ -107,5 +130,10 @@ def _loss(shared: LossConfig, kind: LabelKind, own: str, pos_weight: object) -> 
     if kind == "regression":
         return LossConfig(kind=own, delta=shared.delta)
     if kind == "multiclass":
-        return LossConfig(class_weights=shared.class_weights, label_smoothing=shared.label_smoothing)
-    return LossConfig(class_weights=shared.class_weights, pos_weight=shared.pos_weight if pos_weight is None else pos_weight)
+        return LossConfig(
+            class_weights=shared.class_weights, label_smoothing=shared.label_smoothing
+        )
+    return LossConfig(
+        class_weights=shared.class_weights,
+        pos_weight=shared.pos_weight if pos_weight is None else pos_weight,
+    )

@@ -27,18 +27,25 @@ from training.token_scoring import places
 
 
 def logits_of(network: nn.Module) -> Logits:
-    """The network as a function of NumPy arrays: tokens int64 [b, t] of one window a row → logits float64 [b, t, V]."""
+    """The network as a function of NumPy arrays: tokens int64 [b, t] of one window a row → logits
+    float64 [b, t, V].
+    """
 
     def logits(tokens: np.ndarray) -> np.ndarray:
         given = torch.from_numpy(tokens)
         with torch.inference_mode():
-            return np.asarray(network({"tokens": given, "segments": torch.ones_like(given)}).double().numpy())
+            return np.asarray(
+                network({"tokens": given, "segments": torch.ones_like(given)}).double().numpy()
+            )
 
     return logits
 
 
-def make_samples(network: nn.Module, tokens: TokenStats, config: TokensConfig, seed: int, train: SplitArrays) -> SampleReport:
-    """Texts begun from nothing, at temperature 1; of SMILES with the shares of valid, unique and novel molecules.
+def make_samples(
+    network: nn.Module, tokens: TokenStats, config: TokensConfig, seed: int, train: SplitArrays
+) -> SampleReport:
+    """Texts begun from nothing, at temperature 1; of SMILES with the shares of valid, unique and
+    novel molecules.
 
     Args:
         network: in eval mode, on the CPU.
@@ -48,11 +55,20 @@ def make_samples(network: nn.Module, tokens: TokenStats, config: TokensConfig, s
         train: what novel molecules are not among.
     """
     how = Sampling(config.sample_tokens, seed=seed)
-    return sampled(tokens.model_dump(), logits_of(network), "", config.samples, how, lambda: documents_of(train, tokens))
+    return sampled(
+        tokens.model_dump(),
+        logits_of(network),
+        "",
+        config.samples,
+        how,
+        lambda: documents_of(train, tokens),
+    )
 
 
 def documents_of(side: SplitArrays, tokens: TokenStats) -> Iterator[str]:
-    """The texts of the train side, in the order of its table, read back from its sequences; unknown tokens read as the replacement character."""
+    """The texts of the train side, in the order of its table, read back from its sequences; unknown
+    tokens read as the replacement character.
+    """
     arrays, where, vocabulary = load_arrays(side), places(side), tokens.model_dump()
     inside = arrays["segments"] > 0
     window = (where.first[:, None] + arrays["segments"] - 1)[inside]
@@ -66,19 +82,38 @@ def sample_run(run_dir: Path, prompt: str, count: int, how: Sampling) -> SampleR
     """Texts by the best weights of a finished training; see `sampled`.
 
     Raises:
-        ConfigError: the folder is no run directory, its training did not finish, or it trained no language model.
+        ConfigError: the folder is no run directory, its training did not finish, or it trained no
+            language model.
         IntegrityError: the weights were changed.
     """
     run, trained = read_run(run_dir)
     tokens = run.statistics.tokens
     if tokens is None:
-        raise ConfigError(f"{run_dir}: expected a run of a language model (task.kind: causal_lm), this one predicts {run.spec.label!r}")
+        raise ConfigError(
+            f"{run_dir}: expected a run of a language model (task.kind: causal_lm), this one"
+            f" predicts {run.spec.label!r}"
+        )
     logits = logits_of(reference_network(run, digest.verify(trained.best_checkpoint)))
-    return sampled(tokens.model_dump(), logits, prompt, count, how, lambda: documents_of(run.arrays.train, tokens))
+    return sampled(
+        tokens.model_dump(),
+        logits,
+        prompt,
+        count,
+        how,
+        lambda: documents_of(run.arrays.train, tokens),
+    )
 
 
-def sampled(text: Mapping[str, Any], logits: Logits, prompt: str, count: int, how: Sampling, train: Callable[[], Iterable[str]] | None) -> SampleReport:
-    """The prompt `count` times, each with a continuation of its own; of SMILES with the shares of molecules.
+def sampled(
+    text: Mapping[str, Any],
+    logits: Logits,
+    prompt: str,
+    count: int,
+    how: Sampling,
+    train: Callable[[], Iterable[str]] | None,
+) -> SampleReport:
+    """The prompt `count` times, each with a continuation of its own; of SMILES with the shares of
+    molecules.
 
     Args:
         text: tokenizer, values and context.
@@ -86,8 +121,11 @@ def sampled(text: Mapping[str, Any], logits: Logits, prompt: str, count: int, ho
         prompt: what every text begins with.
         count: of texts.
         how: length, temperature, seed.
-        train: gives the train texts, which novel molecules are not among; None where they are not at hand.
+        train: gives the train texts, which novel molecules are not among; None where they are not
+            at hand.
     """
     made = [prompt + end for end in complete([prompt] * count, text, logits, how)]
-    figures, note = molecule_figures(made, train) if text["tokenizer"] == "smiles" and made else ({}, "")
+    figures, note = (
+        molecule_figures(made, train) if text["tokenizer"] == "smiles" and made else ({}, "")
+    )
     return SampleReport(texts=tuple(made), seed=how.seed, molecules=figures, note=note)

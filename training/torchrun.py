@@ -1,4 +1,6 @@
-"""Start torchrun over the training program on this machine, stop it whole, and learn why it failed."""
+"""Start torchrun over the training program on this machine, stop it whole, and learn why it
+failed.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,29 @@ def command(ranks: int, resolved: Path, run_dir: Path, node: Node | None = None)
         ranks: processes of this machine.
         resolved: the run.
         run_dir: its directory.
-        node: this machine among several; None for a run on one machine, where port 0 lets concurrent runs choose free ports.
+        node: this machine among several; None for a run on one machine, where port 0 lets
+            concurrent runs choose free ports.
     """
-    place = node.arguments() if node else ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+    place = (
+        node.arguments() if node else ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+    )
     launch = ["-m", "training.agent", "--nproc-per-node", str(ranks), *place, "--max-restarts", "0"]
-    return [sys.executable, *launch, "-m", "training.main", "--config", str(resolved), "--run-dir", str(run_dir)]
+    return [
+        sys.executable,
+        *launch,
+        "-m",
+        "training.main",
+        "--config",
+        str(resolved),
+        "--run-dir",
+        str(run_dir),
+    ]
 
 
 def start(run_dir: Path, train: TrainConfig, node: Node | None = None) -> subprocess.Popen[bytes]:
-    """Start this machine's ranks of a run in a session of their own; output goes to `train.log`, that of a joined machine to `train-node-N.log`."""
+    """Start this machine's ranks of a run in a session of their own; output goes to `train.log`,
+    that of a joined machine to `train-node-N.log`.
+    """
     suffix = f"-node-{node.number}" if node and node.number else ""
     with (run_dir / f"train{suffix}.log").open("ab") as log:
         return subprocess.Popen(
@@ -47,13 +63,16 @@ def start(run_dir: Path, train: TrainConfig, node: Node | None = None) -> subpro
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment(train, run_dir / f"error{suffix}.json") | (node.variables() if node else {}),
+            env=environment(train, run_dir / f"error{suffix}.json")
+            | (node.variables() if node else {}),
             start_new_session=True,
         )
 
 
 def environment(train: TrainConfig, error_file: Path) -> dict[str, str]:
-    """The parent's environment with threads per rank, the place for a cause, and this project on the path."""
+    """The parent's environment with threads per rank, the place for a cause, and this project on
+    the path.
+    """
     threads = train.threads or max(1, (os.cpu_count() or 1) * train.nodes // train.ranks)
     ours = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -68,7 +87,9 @@ def environment(train: TrainConfig, error_file: Path) -> dict[str, str]:
 
 
 def stop(*processes: subprocess.Popen[bytes]) -> None:
-    """End torchrun and its ranks, of one launch or several: ask all, wait for their checkpoints at the step boundary, then kill the sessions."""
+    """End torchrun and its ranks, of one launch or several: ask all, wait for their checkpoints at
+    the step boundary, then kill the sessions.
+    """
     going = [process for process in processes if process.poll() is None]
     for process in going:
         process.send_signal(signal.SIGTERM)
@@ -88,7 +109,8 @@ def forget_causes(run_dir: Path) -> None:
 
 
 def failure(run_dir: Path, code: int, nodes: int = 1) -> BulkheadError:
-    """The error of a training program that ended with `code`, of the class that the failing rank raised.
+    """The error of a training program that ended with `code`, of the class that the failing rank
+    raised.
 
     Args:
         run_dir: where each machine's agent left the cause that it knows.
@@ -102,9 +124,16 @@ def failure(run_dir: Path, code: int, nodes: int = 1) -> BulkheadError:
         causes = _causes(run_dir)
     log = run_dir / "train.log"
     if not causes:
-        machines = f"; did all {nodes} machines join (bulkhead join {run_dir})?" if nodes > 1 else ""
-        return LaunchError(f"the training program ended with exit code {code} and left no cause{machines}; {_tail(log)}")
-    kind, _, text = next((cause for cause in causes if LOST_PEER not in cause), causes[0]).partition(": ")
+        machines = (
+            f"; did all {nodes} machines join (bulkhead join {run_dir})?" if nodes > 1 else ""
+        )
+        return LaunchError(
+            f"the training program ended with exit code {code} and left no cause{machines};"
+            f" {_tail(log)}"
+        )
+    kind, _, text = next(
+        (cause for cause in causes if LOST_PEER not in cause), causes[0]
+    ).partition(": ")
     known = getattr(errors, kind.rsplit(".", 1)[-1], None)
     if isinstance(known, type) and issubclass(known, BulkheadError):
         return known(f"{text}\nWhole log: {log}")
@@ -112,11 +141,19 @@ def failure(run_dir: Path, code: int, nodes: int = 1) -> BulkheadError:
 
 
 def leave_cause(run_dir: Path, node: Node, code: int) -> None:
-    """Tell the first machine why this one failed, where its agent did not: a rank that was killed leaves no message."""
+    """Tell the first machine why this one failed, where its agent did not: a rank that was killed
+    leaves no message.
+    """
     path = run_dir / f"error-node-{node.number}.json"
     if code and not path.exists():
-        text = f"LaunchError: machine {node.number} ({socket.gethostname()}): torchrun ended with exit code {code} and left no cause; "
-        details = {"message": text + _tail(run_dir / f"train-node-{node.number}.log"), "extraInfo": {"timestamp": int(time.time())}}
+        text = (
+            f"LaunchError: machine {node.number} ({socket.gethostname()}): torchrun ended with exit"
+            f" code {code} and left no cause; "
+        )
+        details = {
+            "message": text + _tail(run_dir / f"train-node-{node.number}.log"),
+            "extraInfo": {"timestamp": int(time.time())},
+        }
         write_atomic(path, json.dumps({"message": details}))
 
 
@@ -126,7 +163,9 @@ def _tail(log: Path) -> str:
 
 
 def _causes(run_dir: Path) -> list[str]:
-    """The failing ranks' messages from torch's error files, one of each machine, the earliest first."""
+    """The failing ranks' messages from torch's error files, one of each machine, the earliest
+    first.
+    """
     found = []
     for path in run_dir.glob(CAUSES):
         try:

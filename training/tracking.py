@@ -1,8 +1,10 @@
-"""What a run says to MLflow: one run, written by one process, never stopped by a server that is away.
+"""What a run says to MLflow: one run, written by one process, never stopped by a server that is
+away.
 
-`start_run` must reach the server (what fails, fails in the first minute). From then on nothing here raises while
-the model trains: what the server did not take is kept and sent again at the next call and at the end. Metrics
-need no keeping: `metrics.jsonl` is their buffer, and a step that the server already has is not sent twice.
+`start_run` must reach the server (what fails, fails in the first minute). From then on nothing here
+raises while the model trains: what the server did not take is kept and sent again at the next call
+and at the end. Metrics need no keeping: `metrics.jsonl` is their buffer, and a step that the server
+already has is not sent twice.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ from training.metric_lines import metric_batches
 from training.provenance import masked
 
 log = logging.getLogger(__name__)
-for _noisy in ("alembic", "mlflow.store.db.utils"):  # setting up a database is a hundred lines, and errors are told by us
+for _noisy in (
+    "alembic",
+    "mlflow.store.db.utils",
+):  # setting up a database is a hundred lines, and errors are told by us
     logging.getLogger(_noisy).setLevel(logging.CRITICAL)
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -44,8 +49,11 @@ MAX_METRICS, MAX_PARAMS = 1000, 100  # of one request; limits of MLflow
 MAX_PARAM_LENGTH = 6000
 MAX_TAG_LENGTH = 8000
 DIGEST_LENGTH = 32  # of 36 characters that MLflow keeps; the whole SHA-256 is logged as a tag
-RETRY_SECONDS = 30.0  # between two attempts at a server that is away, so that waiting for it does not fill the run
-SETTINGS = {  # MLflow's own defaults wait for minutes, and print addresses with their passwords; settings of the user stay
+# between two attempts at a server that is away, so that waiting for it does not fill the run
+RETRY_SECONDS = 30.0
+# MLflow's own defaults wait for minutes, and print addresses with their passwords; settings of the
+# user stay
+SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -59,9 +67,15 @@ SQLITE = "sqlite:///"
 
 
 def default_tracking_uri(declaration: Declaration | None) -> str:
-    """The declared address, else MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home; paths are made absolute."""
+    """The declared address, else MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home;
+    paths are made absolute.
+    """
     declared = declaration.tracking.uri if declaration else None
-    uri = expand(declared, secrets=True) if declared else os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{home() / 'mlflow.db'}"
+    uri = (
+        expand(declared, secrets=True)
+        if declared
+        else os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{home() / 'mlflow.db'}"
+    )
     if uri.startswith(SQLITE):
         uri = SQLITE + str(Path(uri.removeprefix(SQLITE)).absolute())
     elif not re.match(r"[\w+.-]+:", uri):
@@ -83,7 +97,8 @@ def probe(uri: str) -> str:
 
 @contextmanager
 def reached(uri: str, doing: str) -> Iterator[None]:
-    """Whatever a server does wrong inside becomes a `TrackingError` that names the (masked) address.
+    """Whatever a server does wrong inside becomes a `TrackingError` that names the (masked)
+    address.
 
     Raises:
         TrackingError: the server cannot be reached, or refuses.
@@ -94,7 +109,9 @@ def reached(uri: str, doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise TrackingError(
-            f"MLflow at {masked(uri)} could not be used while {doing}: {masked(_first_line(error))}; start the server, or set tracking.uri (unset, a local file is used)"
+            f"MLflow at {masked(uri)} could not be used while {doing}:"
+            f" {masked(_first_line(error))}; start the server, or set tracking.uri (unset, a local"
+            " file is used)"
         ) from None
 
 
@@ -104,7 +121,9 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _alone(uri: str) -> Iterator[None]:
-    """Hold a lock while a SQLite database may be created: two runs that start at once would both set it up."""
+    """Hold a lock while a SQLite database may be created: two runs that start at once would both
+    set it up.
+    """
     if not uri.startswith(SQLITE):
         yield
         return
@@ -120,11 +139,16 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
     found: Experiment | None = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
         raise TrackingError(
-            f"experiment {name!r} was deleted; restore it (mlflow experiments restore -x {found.experiment_id}) or set tracking.experiment to another name"
+            f"experiment {name!r} was deleted; restore it (mlflow experiments restore -x"
+            f" {found.experiment_id}) or set tracking.experiment to another name"
         )
     if found is not None:
         return str(found.experiment_id)
-    location = (Path(uri.removeprefix(SQLITE)).parent / "mlartifacts").as_uri() if uri.startswith(SQLITE) else None
+    location = (
+        (Path(uri.removeprefix(SQLITE)).parent / "mlartifacts").as_uri()
+        if uri.startswith(SQLITE)
+        else None
+    )
     try:
         return str(client.create_experiment(name, artifact_location=location))
     except MlflowException as error:
@@ -134,7 +158,11 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
 
 
 def start_run(
-    declaration: Declaration, uri: str | None = None, flow_run_id: str | None = None, tags: Mapping[str, str] | None = None, name: str | None = None
+    declaration: Declaration,
+    uri: str | None = None,
+    flow_run_id: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    name: str | None = None,
 ) -> Tracker:
     """A new run, or the run that the same flow run started before (a retry goes on writing to it).
 
@@ -151,16 +179,29 @@ def start_run(
     address = uri or default_tracking_uri(declaration)
     with reached(address, "starting a run"), _alone(address):
         client = MlflowClient(tracking_uri=address, registry_uri=address)
-        experiment = _experiment(client, declaration.tracking.experiment or declaration.name, address)
-        tracker = Tracker(address, _earlier(client, experiment, flow_run_id) or client.create_run(experiment, run_name=name).info.run_id)
+        experiment = _experiment(
+            client, declaration.tracking.experiment or declaration.name, address
+        )
+        tracker = Tracker(
+            address,
+            _earlier(client, experiment, flow_run_id)
+            or client.create_run(experiment, run_name=name).info.run_id,
+        )
         client.update_run(tracker.run_id, status="RUNNING")
-    tracker.set_tags({**declaration.tracking.tags, **(tags or {}), **({FLOW_TAG: flow_run_id} if flow_run_id else {})})
+    tracker.set_tags(
+        {
+            **declaration.tracking.tags,
+            **(tags or {}),
+            **({FLOW_TAG: flow_run_id} if flow_run_id else {}),
+        }
+    )
     tracker.log_declaration(declaration)
     return tracker
 
 
 def reopen_run(uri: str, run_id: str, flow_run_id: str | None = None) -> Tracker:
-    """A run that ended or was killed, at work again: the same run, so that its metrics have one history.
+    """A run that ended or was killed, at work again: the same run, so that its metrics have one
+    history.
 
     Raises:
         TrackingError: the server cannot be reached, refuses, or the run was deleted.
@@ -169,7 +210,10 @@ def reopen_run(uri: str, run_id: str, flow_run_id: str | None = None) -> Tracker
         tracker = Tracker(uri, run_id)
         found = tracker.client.get_run(run_id)
         if found.info.lifecycle_stage == "deleted":
-            raise TrackingError(f"MLflow run {run_id} was deleted; restore it (mlflow runs restore --run-id {run_id}), or start anew")
+            raise TrackingError(
+                f"MLflow run {run_id} was deleted; restore it (mlflow runs restore --run-id"
+                f" {run_id}), or start anew"
+            )
         tracker.client.update_run(run_id, status="RUNNING")
         for tag in {"bulkhead.error", "mlflow.note.content"} & found.data.tags.keys():
             tracker.client.delete_tag(run_id, tag)
@@ -181,7 +225,11 @@ def _earlier(client: MlflowClient, experiment: str, flow_run_id: str | None) -> 
     """Id of the run that a flow run has already started."""
     if flow_run_id is None:
         return None
-    found = client.search_runs([experiment], filter_string=f"tags.`{FLOW_TAG}` = '{re.sub('[^-0-9A-Za-z]', '', flow_run_id)}'", max_results=1)
+    found = client.search_runs(
+        [experiment],
+        filter_string=f"tags.`{FLOW_TAG}` = '{re.sub('[^-0-9A-Za-z]', '', flow_run_id)}'",
+        max_results=1,
+    )
     return str(found[0].info.run_id) if found else None
 
 
@@ -189,7 +237,8 @@ def _earlier(client: MlflowClient, experiment: str, flow_run_id: str | None) -> 
 
 
 def flatten(section: BaseModel, prefix: str = "") -> dict[str, str]:
-    """Each value of the declaration under its dotted path; mappings with a user's keys as one JSON text. Masked.
+    """Each value of the declaration under its dotted path; mappings with a user's keys as one JSON
+    text. Masked.
 
     >>> from schemas.config import TrackingConfig
     >>> flatten(TrackingConfig(uri="http://ann:pw@host"))["uri"]
@@ -202,13 +251,19 @@ def flatten(section: BaseModel, prefix: str = "") -> dict[str, str]:
             found |= flatten(value, f"{path}.")
         else:
             plain = section.model_dump(mode="json", include={field}, by_alias=False)[field]
-            found[path] = masked(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))[:MAX_PARAM_LENGTH]
+            found[path] = masked(
+                plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+            )[:MAX_PARAM_LENGTH]
     return found
 
 
 def config_text(declaration: Declaration) -> str:
     """The whole declaration as YAML, credentials masked."""
-    return masked(yaml.safe_dump(declaration.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True))
+    return masked(
+        yaml.safe_dump(
+            declaration.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
+        )
+    )
 
 
 # --------------------------------------------------------------------------------------------- run
@@ -238,11 +293,13 @@ class Tracker:
     # ---- numbers
 
     def forward_metrics(self, path: Path, offset: int = 0) -> int:
-        """Send the whole lines of `metrics.jsonl` from a byte offset on; the offset from which the next call goes on.
+        """Send the whole lines of `metrics.jsonl` from a byte offset on; the offset from which the
+        next call goes on.
 
-        A line that is not yet whole is left. A file that was rewritten (a resumed run drops what it makes again) is
-        read from its start. Steps that the server has of a metric are not sent again. Values of steps go under
-        `step/`, so that a chart of `train/loss` beside `val/loss` holds evaluations only.
+        A line that is not yet whole is left. A file that was rewritten (a resumed run drops what it
+        makes again) is read from its start. Steps that the server has of a metric are not sent
+        again. Values of steps go under `step/`, so that a chart of `train/loss` beside `val/loss`
+        holds evaluations only.
         """
         self._flush()
         if time.monotonic() < self._retry_at:
@@ -260,20 +317,33 @@ class Tracker:
                 offset = end
             self._behind.pop(path, None)
         except Exception as error:  # whatever the server or network does, training goes on
-            self._behind[path], self._steps = offset, None  # it may have taken them all the same: ask again before sending again
+            self._behind[path], self._steps = (
+                offset,
+                None,
+            )  # it may have taken them all the same: ask again before sending again
             self._warn("metrics", error)
         return offset
 
     def log_metrics(self, values: Mapping[str, float | None], step: int = 0) -> None:
-        """Send figures at once, e.g. `test/auroc`; None is left out, and so is what the server has: a resumed run measures again."""
-        metrics = [Metric(key, float(value), _milliseconds(), step) for key, value in values.items() if value is not None]
+        """Send figures at once, e.g. `test/auroc`; None is left out, and so is what the server has:
+        a resumed run measures again.
+        """
+        metrics = [
+            Metric(key, float(value), _milliseconds(), step)
+            for key, value in values.items()
+            if value is not None
+        ]
         for part in _parts(metrics, MAX_METRICS):
             self._send("metrics", partial(self._log_new, part))
 
     def _log_new(self, metrics: list[Metric]) -> None:
         """Send those whose value the server does not hold at their step."""
         keys = self.client.get_run(self.run_id).data.metrics.keys() & {m.key for m in metrics}
-        held = {(m.key, m.step, repr(m.value)) for key in keys for m in self.client.get_metric_history(self.run_id, key)}  # texts: NaN equals itself
+        held = {
+            (m.key, m.step, repr(m.value))
+            for key in keys
+            for m in self.client.get_metric_history(self.run_id, key)
+        }  # texts: NaN equals itself
         if new := [m for m in metrics if (m.key, m.step, repr(m.value)) not in held]:
             self.client.log_batch(self.run_id, metrics=new)
 
@@ -295,8 +365,18 @@ class Tracker:
     def log_provenance(self, found: dict[str, Any], diff: str = "") -> None:
         """`provenance.json`, tags of the commit, and what differs from it as `dirty.diff`."""
         git = found.get("git", {})
-        commit = {"mlflow.source.git.commit": git.get("sha"), "mlflow.source.git.branch": git.get("branch"), "bulkhead.git_dirty": git.get("dirty")}
-        self.set_tags({key: str(value).lower() if isinstance(value, bool) else value for key, value in commit.items() if value is not None})
+        commit = {
+            "mlflow.source.git.commit": git.get("sha"),
+            "mlflow.source.git.branch": git.get("branch"),
+            "bulkhead.git_dirty": git.get("dirty"),
+        }
+        self.set_tags(
+            {
+                key: str(value).lower() if isinstance(value, bool) else value
+                for key, value in commit.items()
+                if value is not None
+            }
+        )
         self.log_json("provenance.json", found)
         if diff:
             self.log_text("dirty.diff", diff)
@@ -311,10 +391,23 @@ class Tracker:
             rows: how many; -1 for unknown.
             context: `source`, `training`, `validation` or `testing`.
         """
-        place, profile = json.dumps({"uri": masked(uri)}), json.dumps({"num_rows": rows, "sha256": sha256})
-        entity = Dataset(name=name, digest=sha256[:DIGEST_LENGTH], source_type="uri", source=place, profile=profile)
-        found = DatasetInput(entity, [InputTag("mlflow.data.context", context), InputTag("sha256", sha256)])
-        self._send(f"data set {name}", lambda: self.client.log_inputs(self.run_id, datasets=[found]))
+        place, profile = (
+            json.dumps({"uri": masked(uri)}),
+            json.dumps({"num_rows": rows, "sha256": sha256}),
+        )
+        entity = Dataset(
+            name=name,
+            digest=sha256[:DIGEST_LENGTH],
+            source_type="uri",
+            source=place,
+            profile=profile,
+        )
+        found = DatasetInput(
+            entity, [InputTag("mlflow.data.context", context), InputTag("sha256", sha256)]
+        )
+        self._send(
+            f"data set {name}", lambda: self.client.log_inputs(self.run_id, datasets=[found])
+        )
 
     # ---- files
 
@@ -350,11 +443,16 @@ class Tracker:
         for path, offset in list(self._behind.items()):
             self.forward_metrics(path, offset)
         self._send("status", lambda: self.client.set_terminated(self.run_id, status))
-        left = [*self._refused, *(what for what, _ in self._pending), *(str(path) for path in self._behind)]
+        left = [
+            *self._refused,
+            *(what for what, _ in self._pending),
+            *(str(path) for path in self._behind),
+        ]
         if left:
             raise TrackingError(
-                f"MLflow at {masked(self.uri)} did not take {len(left)} parts of run {self.run_id}: {'; '.join(left[:5])}{'; …' if len(left) > 5 else ''}; "
-                "training itself is complete and its files lie in the run directory: start the server and run again"
+                f"MLflow at {masked(self.uri)} did not take {len(left)} parts of run {self.run_id}:"
+                f" {'; '.join(left[:5])}{'; …' if len(left) > 5 else ''}; training itself is"
+                " complete and its files lie in the run directory: start the server and run again"
             )
 
     # ---- sending
@@ -364,7 +462,9 @@ class Tracker:
         self._flush()
 
     def _flush(self) -> None:
-        """Send what is pending, in order; stop for a while where the server is away, set aside what it refuses for good."""
+        """Send what is pending, in order; stop for a while where the server is away, set aside what
+        it refuses for good.
+        """
         while self._pending and time.monotonic() >= self._retry_at:
             what, action = self._pending[0]
             try:
@@ -383,20 +483,31 @@ class Tracker:
     def _start_of(self, path: Path, offset: int) -> int:
         """The offset, or 0 when the file at the path is another one than before."""
         status = path.stat()
-        same = self._inodes.setdefault(path, status.st_ino) == status.st_ino and offset <= status.st_size
+        same = (
+            self._inodes.setdefault(path, status.st_ino) == status.st_ino
+            and offset <= status.st_size
+        )
         self._inodes[path] = status.st_ino
         return offset if same else 0
 
     def _steps_on_server(self) -> dict[str, int]:
         """Last step of each metric that the server holds of this run."""
         keys = self.client.get_run(self.run_id).data.metrics
-        return {key: max(m.step for m in self.client.get_metric_history(self.run_id, key)) for key in keys}
+        return {
+            key: max(m.step for m in self.client.get_metric_history(self.run_id, key))
+            for key in keys
+        }
 
 
 def _is_refusal(error: Exception) -> bool:
     """Whether sending the same again can never help."""
     if isinstance(error, MlflowException):
-        return error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS")
+        return error.error_code in (
+            "INVALID_PARAMETER_VALUE",
+            "BAD_REQUEST",
+            "RESOURCE_DOES_NOT_EXIST",
+            "RESOURCE_ALREADY_EXISTS",
+        )
     return isinstance(error, FileNotFoundError | TypeError)
 
 

@@ -1,8 +1,10 @@
-"""Which files of a registered model are believed: those of a manifest that a trusted key has signed.
+"""Which files of a registered model are believed: those of a manifest that a trusted key has
+signed.
 
-`manifest.json` in the model's folder has the SHA-256 of every file, and the model's name, run, commit, declaration and
-metrics; `manifest.sig` is its signature. Nothing of a model is read before both were compared. Versions that an earlier
-Bulkhead registered have neither: a home remembers those that were there when it began to sign, and no other is taken for one.
+`manifest.json` in the model's folder has the SHA-256 of every file, and the model's name, run,
+commit, declaration and metrics; `manifest.sig` is its signature. Nothing of a model is read before
+both were compared. Versions that an earlier Bulkhead registered have neither: a home remembers
+those that were there when it began to sign, and no other is taken for one.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ FILES = {
     "tested_on": "tested_on.npy",
 }
 CODE, MLMODEL = "serving.py", "MLmodel"  # the latter names the code that MLflow runs
-UNSIGNED = "unsigned.json"  # of the home: unsigned versions that were there before it signed, by digest
+UNSIGNED = (  # of the home: unsigned versions that were there before it signed, by digest
+    "unsigned.json"
+)
 ACCEPT = "BULKHEAD_ACCEPT_UNSIGNED"
 
 
@@ -49,14 +53,19 @@ class Trust(NamedTuple):
 
 
 def seal(folder: Path, evidence: Evidence) -> str:
-    """Write the manifest of a model's folder and its signature by the home's key; no file may change afterwards.
+    """Write the manifest of a model's folder and its signature by the home's key; no file may
+    change afterwards.
 
     Returns:
         The public key that signed it.
     """
-    # a consumer's Python would keep bytecode of serving.py in a folder of this name, and run it the next time
+    # a consumer's Python would keep bytecode of serving.py in a folder of this name, and run it the
+    # next time
     (folder / BYTECODE).write_text("a file, so that no bytecode is kept here\n", encoding="utf-8")
-    git, files = evidence.provenance.get("git") or {}, [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != BYTECODE]
+    git, files = (
+        evidence.provenance.get("git") or {},
+        [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != BYTECODE],
+    )
     manifest = {
         "format": FORMAT,
         "name": evidence.name,
@@ -69,25 +78,33 @@ def seal(folder: Path, evidence: Evidence) -> str:
     content = json.dumps(manifest, indent=1, sort_keys=True).encode()
     key, signature = signing.sign(content)
     (folder / MANIFEST).write_bytes(content)
-    (folder / SIGNATURE).write_text(json.dumps({"key": key, "signature": signature}), encoding="utf-8")
+    (folder / SIGNATURE).write_text(
+        json.dumps({"key": key, "signature": signature}), encoding="utf-8"
+    )
     return key
 
 
 def remember_unsigned(versions: Iterable[tuple[str, Mapping[str, str]]]) -> None:
     """Note the unsigned versions of the registry, names with tags, before this home makes its key.
 
-    From then on an unsigned version that is not among them is refused: its signature may have been taken away.
+    From then on an unsigned version that is not among them is refused: its signature may have been
+    taken away.
     """
     unsigned = [(name, _digests(tags)) for name, tags in versions if SIGNER_TAG not in tags]
     found = {_identity(name, digests): name for name, digests in unsigned if digests}
-    write_atomic(signing.key_folder() / UNSIGNED, json.dumps(found, indent=1, sort_keys=True) + "\n")
+    write_atomic(
+        signing.key_folder() / UNSIGNED, json.dumps(found, indent=1, sort_keys=True) + "\n"
+    )
 
 
 # --------------------------------------------------------------------------------------- proving
 
 
-def prove(folder: Path, place: str, name: str | None = None, tags: Mapping[str, str] | None = None) -> Trust:
-    """Prove that a model's files are those that somebody trusted has registered; nothing of them is run.
+def prove(
+    folder: Path, place: str, name: str | None = None, tags: Mapping[str, str] | None = None
+) -> Trust:
+    """Prove that a model's files are those that somebody trusted has registered; nothing of them is
+    run.
 
     Args:
         folder: the model's files.
@@ -97,7 +114,8 @@ def prove(folder: Path, place: str, name: str | None = None, tags: Mapping[str, 
 
     Raises:
         RegistryError: the version was not registered by this project.
-        IntegrityError: a file is missing, changed or too many, the signature is missing or wrong, or its key is not trusted.
+        IntegrityError: a file is missing, changed or too many, the signature is missing or wrong,
+            or its key is not trusted.
     """
     if (folder / MANIFEST).exists() or (folder / SIGNATURE).exists() or SIGNER_TAG in (tags or {}):
         manifest, key, whose = _signed_manifest(folder, place)
@@ -107,36 +125,57 @@ def prove(folder: Path, place: str, name: str | None = None, tags: Mapping[str, 
     present = _present(folder)
     recorded = present if tags is None else _digests(tags)
     if not recorded.keys() >= {FILES["program"], FILES["spec"], CODE, MLMODEL}:
-        raise RegistryError(f"{place} was not registered by bulkhead: it has no digests of its files; register it through the pipeline")
+        raise RegistryError(
+            f"{place} was not registered by bulkhead: it has no digests of its files; register it"
+            " through the pipeline"
+        )
     _compare(
         place,
         {
-            file: f"SHA-256 is {present.get(file, 'no file')[:12]}, registered was {recorded.get(file, 'no file')[:12]}"
+            file: (
+                f"SHA-256 is {present.get(file, 'no file')[:12]}, registered was"
+                f" {recorded.get(file, 'no file')[:12]}"
+            )
             for file in sorted(recorded.keys() | present.keys())
             if present.get(file) != recorded.get(file)
         },
     )
-    return _unsigned(place, _identity(name or str(_json(folder / "artifacts" / FILES["spec"], place).get("name")), present))
+    return _unsigned(
+        place,
+        _identity(
+            name or str(_json(folder / "artifacts" / FILES["spec"], place).get("name")), present
+        ),
+    )
 
 
 def _signed_manifest(folder: Path, place: str) -> tuple[dict[str, Any], str, str]:
     """The manifest after its signature held, the key that signed it, and whose that is."""
     for name in (MANIFEST, SIGNATURE):
         if not (folder / name).is_file():
-            raise IntegrityError(f"{place}: {name} is missing although it was signed; nothing of it was run. {_REMEDY}")
+            raise IntegrityError(
+                f"{place}: {name} is missing although it was signed; nothing of it was run."
+                f" {_REMEDY}"
+            )
     content, signature = (folder / MANIFEST).read_bytes(), _json(folder / SIGNATURE, place)
     key, signed = str(signature.get("key")), str(signature.get("signature"))
     whose = signing.trusted_keys().get(key)
     if whose is None:
         raise IntegrityError(
-            f"{place}: signed by the key {signing.fingerprint(key)}, which is neither this home's nor one of {signing.TRUSTED}; nothing of it was run. "
-            f"If its owner confirms the key: {signing.TRUSTED}={key[:80]}"
+            f"{place}: signed by the key {signing.fingerprint(key)}, which is neither this home's"
+            f" nor one of {signing.TRUSTED}; nothing of it was run. If its owner confirms the key:"
+            f" {signing.TRUSTED}={key[:80]}"
         )
     if not signing.is_signed(content, key, signed):
-        raise IntegrityError(f"{place}: {MANIFEST} is not what {whose} has signed: it was changed; nothing of it was run. {_REMEDY}")
+        raise IntegrityError(
+            f"{place}: {MANIFEST} is not what {whose} has signed: it was changed; nothing of it was"
+            f" run. {_REMEDY}"
+        )
     manifest = _json(folder / MANIFEST, place)
     if manifest.get("format") != FORMAT:
-        raise IntegrityError(f"{place}: expected a manifest of format {FORMAT}, got {manifest.get('format')!r}; use the Bulkhead that made it")
+        raise IntegrityError(
+            f"{place}: expected a manifest of format {FORMAT}, got {manifest.get('format')!r}; use"
+            " the Bulkhead that made it"
+        )
     return manifest, key, whose
 
 
@@ -146,10 +185,15 @@ _REMEDY = "Point the alias to another version, or register the model again"
 def _compare(place: str, wrong: Mapping[str, str]) -> None:
     for name, problem in wrong.items():
         file = name.removeprefix("artifacts/")
-        raise IntegrityError(f"{file} of {place}: {problem}: the file was changed in the artifact store; nothing of it was run. {_REMEDY}")
+        raise IntegrityError(
+            f"{file} of {place}: {problem}: the file was changed in the artifact store; nothing of"
+            f" it was run. {_REMEDY}"
+        )
 
 
-def _unlike_tags(manifest: Mapping[str, Any], name: str | None, tags: Mapping[str, str] | None) -> dict[str, str]:
+def _unlike_tags(
+    manifest: Mapping[str, Any], name: str | None, tags: Mapping[str, str] | None
+) -> dict[str, str]:
     """Tags of the version that do not say what was signed."""
     if tags is None:
         return {}
@@ -168,21 +212,35 @@ def _unsigned(place: str, identity: str) -> Trust:
     """A model of before signatures, as far as this home can know."""
     known = signing.key_folder() / UNSIGNED
     accepted = os.environ.get(ACCEPT, "").replace(",", " ").split()
-    if signing.trusted_keys() and identity not in accepted and not (known.exists() and identity in _json(known, str(known))):
+    if (
+        signing.trusted_keys()
+        and identity not in accepted
+        and not (known.exists() and identity in _json(known, str(known)))
+    ):
         raise IntegrityError(
-            f"{place} is not signed, and is none of the versions that were there when this home began to sign: its signature may have been taken "
-            f"away; nothing of it was run. {_REMEDY}; if you know that an earlier Bulkhead made it: {ACCEPT}={identity}"
+            f"{place} is not signed, and is none of the versions that were there when this home"
+            " began to sign: its signature may have been taken away; nothing of it was run."
+            f" {_REMEDY}; if you know that an earlier Bulkhead made it: {ACCEPT}={identity}"
         )
-    return Trust(None, f"not signed: registered before signatures, so that nothing proves who registered {place}")
+    return Trust(
+        None,
+        f"not signed: registered before signatures, so that nothing proves who registered {place}",
+    )
 
 
 def _digests(tags: Mapping[str, str]) -> dict[str, str]:
-    return {key.removeprefix(DIGEST_TAG): value for key, value in tags.items() if key.startswith(DIGEST_TAG)}
+    return {
+        key.removeprefix(DIGEST_TAG): value
+        for key, value in tags.items()
+        if key.startswith(DIGEST_TAG)
+    }
 
 
 def _present(folder: Path) -> dict[str, str]:
     """Digests of the files that a version of an earlier Bulkhead has, as its tags name them."""
-    paths = {name: folder / name for name in (CODE, MLMODEL)} | {name: folder / "artifacts" / name for name in FILES.values()}
+    paths = {name: folder / name for name in (CODE, MLMODEL)} | {
+        name: folder / "artifacts" / name for name in FILES.values()
+    }
     return {name: sha256_file(path) for name, path in paths.items() if path.is_file()}
 
 
@@ -194,7 +252,11 @@ def _json(path: Path, place: str) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise IntegrityError(f"{place}: {path.name} cannot be read ({str(error)[:100]}); {_REMEDY}") from error
+        raise IntegrityError(
+            f"{place}: {path.name} cannot be read ({str(error)[:100]}); {_REMEDY}"
+        ) from error
     if not isinstance(found, dict):
-        raise IntegrityError(f"{place}: expected {path.name} to be an object, got {type(found).__name__}; {_REMEDY}")
+        raise IntegrityError(
+            f"{place}: expected {path.name} to be an object, got {type(found).__name__}; {_REMEDY}"
+        )
     return found

@@ -1,4 +1,6 @@
-"""Work that makes objects by the hundred thousand, done without the garbage collector going through them again and again."""
+"""Work that makes objects by the hundred thousand, done without the garbage collector going through
+them again and again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the garbage collector, as it was before when left; what is garbage by then is collected in its own time."""
+    """Without the garbage collector, as it was before when left; what is garbage by then is
+    collected in its own time.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,8 @@
-"""Plant leaks, split honestly, and let this project and its peers look: `python -m benchmarks.leaks`, or `make bench-leaks`.
+"""Plant leaks, split honestly, and let this project and its peers look: `python -m
+benchmarks.leaks`, or `make bench-leaks`.
 
-The page goes to docs/benchmarks-leaks.md. Results are kept by case, so that a broken-off run goes on where it was. The
-whole takes about an hour on two quiet cores; `--quick` a minute.
+The page goes to docs/benchmarks-leaks.md. Results are kept by case, so that a broken-off run goes
+on where it was. The whole takes about an hour on two quiet cores; `--quick` a minute.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ PAGE = ROOT / "docs" / "benchmarks-leaks.md"
 HONEST = 200
 QUICK_CASES, QUICK_HONEST = 8, 4
 PEER_SECONDS = 300.0
-TABLES = [(words, rows, keys) for words, rows in (("1 M", 1_000_000), ("10 M", 10_000_000)) for keys in ("numbers", "texts")]  # of the speed table
+TABLES = [
+    (words, rows, keys)
+    for words, rows in (("1 M", 1_000_000), ("10 M", 10_000_000))
+    for keys in ("numbers", "texts")
+]  # of the speed table
 QUICK_TABLES = [("20 k", 20_000, "numbers")]
 
 
@@ -42,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     installed = [] if options.no_peers else _installed(peers(options.cache / "environments"))
     try:
         if options.part != "speed":
-            write_section("cases", cases_section(_measured(options, installed)), options.output, HEAD)
+            write_section(
+                "cases", cases_section(_measured(options, installed)), options.output, HEAD
+            )
         if options.part != "cases" and not options.only:
             write_section("speed", speed_section(_speed(options, installed)), options.output, HEAD)
     finally:
@@ -61,58 +68,109 @@ def _measured(options: argparse.Namespace, installed: Sequence[Peer]) -> Measure
         peers=installed,
         records=run_cases(cases, tables, installed, results),
         poison=poison_results(),
-        settings=f"seed {options.seed}" + (", the quick form" if options.quick else "") + (f", only {options.only}" if options.only else ""),
+        settings=f"seed {options.seed}"
+        + (", the quick form" if options.quick else "")
+        + (f", only {options.only}" if options.only else ""),
         minutes=(time.monotonic() - started) / 60,
         kept=results.kept,
     )
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.leaks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.leaks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     home = Path(os.environ.get("BULKHEAD_HOME", ROOT / ".bulkhead"))
-    parser.add_argument("--quick", action="store_true", help="a few cases on generated data, no large tables")
-    parser.add_argument("--part", choices=("cases", "speed"), help="what is found and what is wrongly accused, or how long it takes; default both")
-    parser.add_argument("--only", metavar="KIND", help="one kind or family of leaks, e.g. shared_ids or copies")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few cases on generated data, no large tables"
+    )
+    parser.add_argument(
+        "--part",
+        choices=("cases", "speed"),
+        help="what is found and what is wrongly accused, or how long it takes; default both",
+    )
+    parser.add_argument(
+        "--only", metavar="KIND", help="one kind or family of leaks, e.g. shared_ids or copies"
+    )
     parser.add_argument("--no-peers", action="store_true", help="this project alone")
-    parser.add_argument("--seed", type=int, default=0, help="chooses rows, splits and places of the leaks")
-    parser.add_argument("--data", type=Path, help="folder of the public data sets; default BULKHEAD_DATA, then shared/data beside the project")
-    parser.add_argument("--cache", type=Path, default=home / "bench-leaks", help="environments of the peers and results by case")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="chooses rows, splits and places of the leaks"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help=(
+            "folder of the public data sets; default BULKHEAD_DATA, then shared/data beside the"
+            " project"
+        ),
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=home / "bench-leaks",
+        help="environments of the peers and results by case",
+    )
     parser.add_argument("--output", type=Path, default=PAGE)
     return parser.parse_args(arguments)
 
 
 def _data(given: Path | None) -> Path | None:
-    """The folder of public data, or None where there is none: then the generated tables stand alone."""
+    """The folder of public data, or None where there is none: then the generated tables stand
+    alone.
+    """
     folder = given or Path(os.environ.get("BULKHEAD_DATA", ROOT.parent / "shared" / "data"))
     if folder.is_dir():
         return folder
-    print(f"public data are absent (no folder {folder}; set BULKHEAD_DATA): generated tables alone", file=sys.stderr)
+    print(
+        f"public data are absent (no folder {folder}; set BULKHEAD_DATA): generated tables alone",
+        file=sys.stderr,
+    )
     return None
 
 
 def _cases(tables: Tables, options: argparse.Namespace) -> list[Case]:
-    """Planted cases, their honest counterparts, and honest splits up to the number wanted; peers' ones first of each."""
+    """Planted cases, their honest counterparts, and honest splits up to the number wanted; peers'
+    ones first of each.
+    """
     planted = list(planted_cases(tables, options.only, options.seed))
     if options.quick:
         planted = planted[:: max(1, len(planted) // QUICK_CASES)][:QUICK_CASES]
-    honest = list(honest_cases(tables, QUICK_HONEST if options.quick else HONEST, options.seed))[: QUICK_HONEST if options.quick else None]
+    honest = list(honest_cases(tables, QUICK_HONEST if options.quick else HONEST, options.seed))[
+        : QUICK_HONEST if options.quick else None
+    ]
     shown = {c.honest for c in planted if c.peers}
-    counterparts = [Case(c.base, c.task, c.split, c.seed, peers=c in shown) for c in dict.fromkeys(c.honest for c in planted)]
+    counterparts = [
+        Case(c.base, c.task, c.split, c.seed, peers=c in shown)
+        for c in dict.fromkeys(c.honest for c in planted)
+    ]
     known = {c.name for c in counterparts}
     return [*planted, *counterparts, *(c for c in honest if c.name not in known)]
 
 
 def _installed(every: list[Peer]) -> list[Peer]:
     for peer in every:
-        print(f"{peer.name} {peer.version}: {'ready' if peer.install() else 'not run: ' + peer.absent}", file=sys.stderr, flush=True)
+        print(
+            f"{peer.name} {peer.version}:"
+            f" {'ready' if peer.install() else 'not run: ' + peer.absent}",
+            file=sys.stderr,
+            flush=True,
+        )
     return every
 
 
 def poison_results() -> list[tuple[str, bool, bool]]:
-    """Which of the ways to fit the poison test accuses: name, whether it touches held-out rows, whether it was accused."""
+    """Which of the ways to fit the poison test accuses: name, whether it touches held-out rows,
+    whether it was accused.
+    """
     from benchmarks.leaks.pipelines import CLEAN, LEAKY, accused
 
-    return [(name, is_leaky, accused(fit)) for is_leaky, fits in ((True, LEAKY), (False, CLEAN)) for name, fit in fits.items()]
+    return [
+        (name, is_leaky, accused(fit))
+        for is_leaky, fits in ((True, LEAKY), (False, CLEAN))
+        for name, fit in fits.items()
+    ]
 
 
 def _speed(options: argparse.Namespace, installed: Sequence[Peer]) -> list[dict[str, str]]:
@@ -122,15 +180,28 @@ def _speed(options: argparse.Namespace, installed: Sequence[Peer]) -> list[dict[
         folder = Path(tempfile.mkdtemp(prefix="bulkhead-speed-"))
         try:
             write_tables(folder, rows, keys)
-            found = {mode: measured(mode, folder, 1 if options.quick or rows > 1e6 else 3) for mode in ("scan", "hard", "audit")}
+            found = {
+                mode: measured(mode, folder, 1 if options.quick or rows > 1e6 else 3)
+                for mode in ("scan", "hard", "audit")
+            }
             line = {"rows": words, "keys": keys}
             line |= {
                 "bare scan": f"{found['scan']['seconds']:.2f} s",
-                "hard assertions": f"{found['hard']['seconds']:.2f} s, {found['hard']['megabytes']:.0f} MB",
+                "hard assertions": (
+                    f"{found['hard']['seconds']:.2f} s, {found['hard']['megabytes']:.0f} MB"
+                ),
             }
             line |= {"of the scan": f"{found['hard']['seconds'] / found['scan']['seconds']:.1f} ×"}
-            line |= {"full audit": f"{found['audit']['seconds']:.1f} s, {found['audit']['megabytes']:.0f} MB"}
-            line |= {p.name: _peer_time(p, folder) if rows <= 1e6 and keys == "numbers" else "–" for p in installed if not p.absent}
+            line |= {
+                "full audit": (
+                    f"{found['audit']['seconds']:.1f} s, {found['audit']['megabytes']:.0f} MB"
+                )
+            }
+            line |= {
+                p.name: _peer_time(p, folder) if rows <= 1e6 and keys == "numbers" else "–"
+                for p in installed
+                if not p.absent
+            }
             lines.append(line)
         finally:
             shutil.rmtree(folder)
@@ -139,7 +210,12 @@ def _speed(options: argparse.Namespace, installed: Sequence[Peer]) -> list[dict[
 
 def _peer_time(peer: Peer, folder: Path) -> str:
     empty = pd.DataFrame()
-    sides = Sides(Base("speed", empty, "binary", "outcome", id="id", group="person", time="seen"), "time", empty, empty)
+    sides = Sides(
+        Base("speed", empty, "binary", "outcome", id="id", group="person", time="seen"),
+        "time",
+        empty,
+        empty,
+    )
     peer.seconds = PEER_SECONDS
     outcome = peer.audit(folder / "train.parquet", folder / "test.parquet", Planted(sides))
     return f"{outcome.seconds:.1f} s" + (f" ({outcome.error})" if outcome.error else "")

@@ -1,6 +1,8 @@
-"""The tables that leaks are planted in: public data, with what is known to leak taken out, and generated ones.
+"""The tables that leaks are planted in: public data, with what is known to leak taken out, and
+generated ones.
 
-Two data sets, `diabetes130` and `wisdm_v11`, are held out: no threshold was ever chosen by looking at them.
+Two data sets, `diabetes130` and `wisdm_v11`, are held out: no threshold was ever chosen by looking
+at them.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ HELD_OUT = ("diabetes130", "wisdm_v11")
 class Base:
     """A table with its roles; every other column is a feature.
 
-    `time` holds timestamps. `splits`: ways to split it that are honest. `embargo`: what a time split leaves out, in days.
-    `series`: rows follow each other within a group (or the whole table) in time.
+    `time` holds timestamps. `splits`: ways to split it that are honest. `embargo`: what a time
+    split leaves out, in days. `series`: rows follow each other within a group (or the whole table)
+    in time.
     """
 
     name: str
@@ -43,7 +46,13 @@ class Base:
     def numeric(self) -> list[str]:
         """Numeric features."""
         roles = {self.id, self.group, self.time, self.label}
-        return [c for c in self.frame.columns if c not in roles and pd.api.types.is_numeric_dtype(self.frame[c]) and self.frame[c].dtype != bool]
+        return [
+            c
+            for c in self.frame.columns
+            if c not in roles
+            and pd.api.types.is_numeric_dtype(self.frame[c])
+            and self.frame[c].dtype != bool
+        ]
 
     @property
     def categorical(self) -> list[str]:
@@ -53,14 +62,25 @@ class Base:
 
 
 def loaded(data: Path | None) -> list[Callable[[int], Base]]:
-    """Every base as a function of a seed, which chooses its rows; without the folder of public data the generated ones alone."""
-    real = [_bike, _bank, _beijing, _cmapss, _titanic, _sms, _bbbp, _esol, _mnist, _diabetes, _wisdm] if data else []
+    """Every base as a function of a seed, which chooses its rows; without the folder of public data
+    the generated ones alone.
+    """
+    real = (
+        [_bike, _bank, _beijing, _cmapss, _titanic, _sms, _bbbp, _esol, _mnist, _diabetes, _wisdm]
+        if data
+        else []
+    )
     made = [_plain, _grouped, _timed, _panel, _documents]
-    return [*(lambda seed, f=f: f(data, seed) for f in real), *(lambda seed, f=f: f(seed) for f in made)]
+    return [
+        *(lambda seed, f=f: f(data, seed) for f in real),
+        *(lambda seed, f=f: f(seed) for f in made),
+    ]
 
 
 def with_task(base: Base, task: str) -> Base | None:
-    """The same table for another task: a number cut at its median or thirds; None where the label cannot be made so."""
+    """The same table for another task: a number cut at its median or thirds; None where the label
+    cannot be made so.
+    """
     if task == base.task:
         return base
     if base.task != "regression":
@@ -68,7 +88,9 @@ def with_task(base: Base, task: str) -> Base | None:
     values = base.frame[base.label]
     cuts = values.quantile([0.5]) if task == "binary" else values.quantile([1 / 3, 2 / 3])
     coded = np.searchsorted(cuts.to_numpy(), values.to_numpy(), side="right")
-    return replace(base, name=f"{base.name}/{task}", task=task, frame=base.frame.assign(**{base.label: coded}))
+    return replace(
+        base, name=f"{base.name}/{task}", task=task, frame=base.frame.assign(**{base.label: coded})
+    )
 
 
 def _some(frame: pd.DataFrame, seed: int, rows: int = ROWS, by: str | None = None) -> pd.DataFrame:
@@ -89,7 +111,9 @@ def _stretch(frame: pd.DataFrame, seed: int, rows: int = ROWS) -> pd.DataFrame:
 
 def _with_ids(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Ids that say nothing: a permutation."""
-    return frame.assign(row_id=[f"K{i:06d}" for i in np.random.default_rng(seed + 7).permutation(len(frame))])
+    return frame.assign(
+        row_id=[f"K{i:06d}" for i in np.random.default_rng(seed + 7).permutation(len(frame))]
+    )
 
 
 @cache
@@ -107,43 +131,85 @@ def _bike(data: Path, seed: int) -> Base:
     frame = _read(data / "bike_hour.csv")
     at = pd.to_datetime(frame["dteday"], format="%m/%d/%y") + pd.to_timedelta(frame["hr"], unit="h")
     frame = frame.drop(columns=["instant", "dteday", "casual", "registered", "yr"]).assign(at=at)
-    return Base("bike_hour", _with_ids(_stretch(frame, seed), seed), "regression", "cnt", time="at", splits=("time",), embargo=1, series=True)
+    return Base(
+        "bike_hour",
+        _with_ids(_stretch(frame, seed), seed),
+        "regression",
+        "cnt",
+        time="at",
+        splits=("time",),
+        embargo=1,
+        series=True,
+    )
 
 
 def _bank(data: Path, seed: int) -> Base:
     """Bank calls without their duration, which is known only after the call."""
     frame = _read(data / "bank_full.csv.gz", sep=";").drop(columns=["duration"])
     features = [c for c in frame.columns if c != "y"]
-    return Base("bank_full", _with_ids(_some(frame.drop_duplicates(features), seed), seed), "binary", "y")
+    return Base(
+        "bank_full", _with_ids(_some(frame.drop_duplicates(features), seed), seed), "binary", "y"
+    )
 
 
 def _beijing(data: Path, seed: int) -> Base:
     """Hours of one air station; a day lies between the sides."""
     frame = _read(data / "beijing_air_dongsi.csv.gz").dropna(subset=["PM2.5"])
     at = pd.to_datetime(frame[["year", "month", "day", "hour"]])
-    frame = frame.drop(columns=["No", "year", "day", "station", "PM10"]).assign(at=at)  # PM10 holds PM2.5, measured in the same hour
-    return Base("beijing_air", _with_ids(_stretch(frame, seed), seed), "regression", "PM2.5", time="at", splits=("time",), embargo=2, series=True)
+    frame = frame.drop(columns=["No", "year", "day", "station", "PM10"]).assign(
+        at=at
+    )  # PM10 holds PM2.5, measured in the same hour
+    return Base(
+        "beijing_air",
+        _with_ids(_stretch(frame, seed), seed),
+        "regression",
+        "PM2.5",
+        time="at",
+        splits=("time",),
+        embargo=2,
+        series=True,
+    )
 
 
 def _cmapss(data: Path, seed: int) -> Base:
     """Engine cycles by unit."""
     frame = _read(data / "cmapss_fd001.parquet").drop(columns=["split"])
     frame = frame[[c for c in frame.columns if frame[c].nunique() > 1]]
-    return Base("cmapss_fd001", _with_ids(_some(frame, seed, by="unit"), seed), "regression", "rul", group="unit", splits=("group",))
+    return Base(
+        "cmapss_fd001",
+        _with_ids(_some(frame, seed, by="unit"), seed),
+        "regression",
+        "rul",
+        group="unit",
+        splits=("group",),
+    )
 
 
 def _titanic(data: Path, seed: int) -> Base:
     """Passengers without the label's double and without repeated rows."""
     frame = _read(data / "titanic.csv").drop(columns=["alive"])
     features = [c for c in frame.columns if c != "survived"]
-    return Base("titanic", _with_ids(_some(frame.drop_duplicates(features), seed), seed), "binary", "survived")
+    return Base(
+        "titanic",
+        _with_ids(_some(frame.drop_duplicates(features), seed), seed),
+        "binary",
+        "survived",
+    )
 
 
 def _sms(data: Path, seed: int) -> Base:
     """Text messages, each once."""
-    frame = _read(data / "sms_spam.tsv", sep="\t", quoting=3, header=None, names=("label", "message"))
+    frame = _read(
+        data / "sms_spam.tsv", sep="\t", quoting=3, header=None, names=("label", "message")
+    )
     key = frame["message"].str.lower().str.replace(r"[\W\d_]+", " ", regex=True).str.strip()
-    return Base("sms_spam", _with_ids(_some(frame[~key.duplicated()], seed), seed), "binary", "label", text="message")
+    return Base(
+        "sms_spam",
+        _with_ids(_some(frame[~key.duplicated()], seed), seed),
+        "binary",
+        "label",
+        text="message",
+    )
 
 
 def _bbbp(data: Path, seed: int) -> Base:
@@ -154,9 +220,17 @@ def _bbbp(data: Path, seed: int) -> Base:
 
 def _esol(data: Path, seed: int) -> Base:
     """Molecules with their solubility, without another model's prediction of it."""
-    frame = _read(data / "mol_esol.csv").rename(columns={"measured log solubility in mols per litre": "solubility"})
+    frame = _read(data / "mol_esol.csv").rename(
+        columns={"measured log solubility in mols per litre": "solubility"}
+    )
     frame = frame.drop(columns=["Compound ID", "ESOL predicted log solubility in mols per litre"])
-    return Base("mol_esol", _with_ids(_some(_unique_molecules(frame), seed), seed), "regression", "solubility", smiles="smiles")
+    return Base(
+        "mol_esol",
+        _with_ids(_some(_unique_molecules(frame), seed), seed),
+        "regression",
+        "solubility",
+        smiles="smiles",
+    )
 
 
 def _unique_molecules(frame: pd.DataFrame) -> pd.DataFrame:
@@ -174,7 +248,15 @@ def _unique_molecules(frame: pd.DataFrame) -> pd.DataFrame:
 def _mnist(data: Path, seed: int) -> Base:
     """Digits by their writer."""
     frame = _read(data / "mnist10k_writers.parquet").drop(columns=["image_id"])
-    return Base("mnist10k", _with_ids(_some(frame, seed, 3000, by="writer"), seed), "multiclass", "digit", group="writer", image="image", splits=("group",))
+    return Base(
+        "mnist10k",
+        _with_ids(_some(frame, seed, 3000, by="writer"), seed),
+        "multiclass",
+        "digit",
+        group="writer",
+        image="image",
+        splits=("group",),
+    )
 
 
 def _diabetes(data: Path, seed: int) -> Base:
@@ -182,7 +264,14 @@ def _diabetes(data: Path, seed: int) -> Base:
     frame = _read(data / "diabetes130.csv.gz", na_values="?").drop(columns=["encounter_id"])
     frame = frame[[c for c in frame.columns if frame[c].nunique() > 1]]
     frame = frame.assign(readmitted=(frame["readmitted"] == "<30").astype(int))
-    return Base("diabetes130", _with_ids(_some(frame, seed, by="patient_nbr"), seed), "binary", "readmitted", group="patient_nbr", splits=("group",))
+    return Base(
+        "diabetes130",
+        _with_ids(_some(frame, seed, by="patient_nbr"), seed),
+        "binary",
+        "readmitted",
+        group="patient_nbr",
+        splits=("group",),
+    )
 
 
 def _wisdm(data: Path, seed: int) -> Base:
@@ -190,7 +279,14 @@ def _wisdm(data: Path, seed: int) -> Base:
     frame = _read(data / "wisdm_v11.csv.gz", na_values="?").drop(columns=["UNIQUE_ID"])
     frame = frame[[c for c in frame.columns if frame[c].nunique() > 1]]
     frame = frame[~frame.drop(columns=["user", "class"]).duplicated()]
-    return Base("wisdm_v11", _with_ids(_some(frame, seed, by="user"), seed), "multiclass", "class", group="user", splits=("group",))
+    return Base(
+        "wisdm_v11",
+        _with_ids(_some(frame, seed, by="user"), seed),
+        "multiclass",
+        "class",
+        group="user",
+        splits=("group",),
+    )
 
 
 # ---------------------------------------------------------------------------------------- generated
@@ -211,7 +307,9 @@ def _features(rng: np.random.Generator, rows: int) -> tuple[dict[str, np.ndarray
         "ward": np.char.add("w", c.astype(str)),
         "code": np.char.add("c", d.astype(str)),
     }
-    signal = 0.8 * x[:, 0] + 0.6 * x[:, 1] - 0.5 * x[:, 2] + 0.4 * (c == 2) + 0.3 * np.sin(2 * x[:, 3])
+    signal = (
+        0.8 * x[:, 0] + 0.6 * x[:, 1] - 0.5 * x[:, 2] + 0.4 * (c == 2) + 0.3 * np.sin(2 * x[:, 3])
+    )
     return columns, signal
 
 
@@ -230,8 +328,21 @@ def _grouped(seed: int) -> Base:
     person = rng.integers(0, 400, ROWS)
     effect = rng.normal(size=400)[person]
     columns["height"] = columns["height"] + 4 * rng.normal(size=400)[person]
-    frame = pd.DataFrame({**columns, "person": [f"pat-{p:04d}" for p in person], "outcome": 20 + 5 * (signal + effect + rng.normal(size=ROWS))})
-    return Base("generated_people", _with_ids(frame, seed), "regression", "outcome", group="person", splits=("group",))
+    frame = pd.DataFrame(
+        {
+            **columns,
+            "person": [f"pat-{p:04d}" for p in person],
+            "outcome": 20 + 5 * (signal + effect + rng.normal(size=ROWS)),
+        }
+    )
+    return Base(
+        "generated_people",
+        _with_ids(frame, seed),
+        "regression",
+        "outcome",
+        group="person",
+        splits=("group",),
+    )
 
 
 def _timed(seed: int) -> Base:
@@ -240,12 +351,28 @@ def _timed(seed: int) -> Base:
     columns, signal = _features(rng, ROWS)
     day = np.sort(rng.uniform(0, 730, ROWS))
     at = pd.Timestamp("2022-01-01") + pd.to_timedelta((day * 1440).round(), unit="min")
-    frame = pd.DataFrame({**columns, "seen": at, "outcome": 20 + 5 * (signal + 0.3 * day / 730 + rng.normal(size=ROWS))})
-    return Base("generated_dates", _with_ids(frame, seed), "regression", "outcome", time="seen", splits=("time",), embargo=7)
+    frame = pd.DataFrame(
+        {
+            **columns,
+            "seen": at,
+            "outcome": 20 + 5 * (signal + 0.3 * day / 730 + rng.normal(size=ROWS)),
+        }
+    )
+    return Base(
+        "generated_dates",
+        _with_ids(frame, seed),
+        "regression",
+        "outcome",
+        time="seen",
+        splits=("time",),
+        embargo=7,
+    )
 
 
 def _panel(seed: int) -> Base:
-    """Daily rows of twenty devices whose level wanders; new devices in later time are not asked for, only later days."""
+    """Daily rows of twenty devices whose level wanders; new devices in later time are not asked
+    for, only later days.
+    """
     rng = np.random.default_rng(4000 + seed)
     devices, days = 20, ROWS // 20
     level = np.zeros((days, devices))
@@ -253,18 +380,45 @@ def _panel(seed: int) -> Base:
         level[t] = 0.9 * level[t - 1] + rng.normal(size=devices)
     columns, signal = _features(rng, ROWS)
     at = np.repeat(pd.Timestamp("2023-01-01") + pd.to_timedelta(np.arange(days), unit="D"), devices)
-    frame = pd.DataFrame({**columns, "device": np.tile([f"dev{d:02d}" for d in range(devices)], days), "day": at})
+    frame = pd.DataFrame(
+        {**columns, "device": np.tile([f"dev{d:02d}" for d in range(devices)], days), "day": at}
+    )
     frame["outcome"] = 20 + 3 * level.ravel() + 2 * signal + rng.normal(size=ROWS)
-    return Base("generated_devices", _with_ids(frame, seed), "regression", "outcome", time="day", splits=("time",), embargo=10, series=True)
+    return Base(
+        "generated_devices",
+        _with_ids(frame, seed),
+        "regression",
+        "outcome",
+        time="day",
+        splits=("time",),
+        embargo=10,
+        series=True,
+    )
 
 
 def _documents(seed: int) -> Base:
     """Long texts of made-up words, drawn from a few topics."""
     rng = np.random.default_rng(5000 + seed)
-    words = np.array(["".join(rng.choice(list("abcdefghiklmnoprstuvw"), rng.integers(3, 9))) for _ in range(3000)])
+    words = np.array(
+        [
+            "".join(rng.choice(list("abcdefghiklmnoprstuvw"), rng.integers(3, 9)))
+            for _ in range(3000)
+        ]
+    )
     topics = rng.dirichlet(np.full(3000, 0.05), 6)
     rows = 1500
     topic = rng.integers(0, 6, rows)
-    texts = [" ".join(rng.choice(words, int(rng.integers(60, 160)), p=topics[t])).capitalize() + "." for t in topic]
-    frame = pd.DataFrame({"document": texts, "length": [len(t) for t in texts], "outcome": topic + rng.normal(scale=1.5, size=rows)})
-    return Base("generated_documents", _with_ids(frame, seed), "regression", "outcome", text="document")
+    texts = [
+        " ".join(rng.choice(words, int(rng.integers(60, 160)), p=topics[t])).capitalize() + "."
+        for t in topic
+    ]
+    frame = pd.DataFrame(
+        {
+            "document": texts,
+            "length": [len(t) for t in texts],
+            "outcome": topic + rng.normal(scale=1.5, size=rows),
+        }
+    )
+    return Base(
+        "generated_documents", _with_ids(frame, seed), "regression", "outcome", text="document"
+    )

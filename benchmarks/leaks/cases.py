@@ -1,4 +1,6 @@
-"""Which leak is planted where: every kind at each of its rates for each task, in public and in generated data; and honest splits."""
+"""Which leak is planted where: every kind at each of its rates for each task, in public and in
+generated data; and honest splits.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ PLANT_SEEDS = 3  # honest counterparts of planted cases are shared
 
 @dataclass(frozen=True)
 class Case:
-    """A pair of sides to audit: where it comes from, what was planted, and whether the peers see it too."""
+    """A pair of sides to audit: where it comes from, what was planted, and whether the peers see it
+    too.
+    """
 
     base: str
     task: str
@@ -34,7 +38,19 @@ class Case:
     @property
     def name(self) -> str:
         """One text that tells all cases apart."""
-        return "|".join(map(str, (self.base, self.task, self.split, self.seed, self.kind or "honest", f"{self.rate:g}")))
+        return "|".join(
+            map(
+                str,
+                (
+                    self.base,
+                    self.task,
+                    self.split,
+                    self.seed,
+                    self.kind or "honest",
+                    f"{self.rate:g}",
+                ),
+            )
+        )
 
     @property
     def honest(self) -> Case:
@@ -51,13 +67,17 @@ class Tables:
     """Bases by name, made when they are first asked for."""
 
     def __init__(self, data: Path | None) -> None:
-        made: list[tuple[Callable[[int], Base], Base]] = [(factory, factory(0)) for factory in loaded(data)]
+        made: list[tuple[Callable[[int], Base], Base]] = [
+            (factory, factory(0)) for factory in loaded(data)
+        ]
         self.factories = {base.name: factory for factory, base in made}
         self.first = {base.name: base for _, base in made}
         self._base = lru_cache(maxsize=64)(lambda name, seed: self.factories[name](seed))
 
     def sides(self, case: Case) -> Sides | None:
-        """The case's rows with nothing planted; None where the label cannot be made for the task."""
+        """The case's rows with nothing planted; None where the label cannot be made for the
+        task.
+        """
         base = with_task(self._base(case.base, case.seed), case.task)
         return split(base, case.split, case.seed) if base else None
 
@@ -71,36 +91,64 @@ class Tables:
 
 
 def planted_cases(tables: Tables, only: str | None = None, seed: int = 0) -> Iterator[Case]:
-    """For every kind, task and rate: one public and one generated table, and every held-out table, where the leak has a place."""
+    """For every kind, task and rate: one public and one generated table, and every held-out table,
+    where the leak has a place.
+    """
     names = [n for n in tables.factories if n not in HELD_OUT]
-    public, made = [n for n in names if not n.startswith("generated")], [n for n in names if n.startswith("generated")]
+    public, made = (
+        [n for n in names if not n.startswith("generated")],
+        [n for n in names if n.startswith("generated")],
+    )
     for kind in KINDS:
         if only not in (None, kind.name, kind.family):
             continue
         for i, task in enumerate(TASKS):
             for rate in kind.rates:
                 for j, pool in enumerate((public, made)):
-                    start = zlib.crc32(f"{kind.name}{task}{rate}{seed}".encode()) % max(1, len(pool))
-                    case = _first(tables, kind, task, rate, pool[start:] + pool[:start], seed + (i + j) % PLANT_SEEDS)
+                    start = zlib.crc32(f"{kind.name}{task}{rate}{seed}".encode()) % max(
+                        1, len(pool)
+                    )
+                    case = _first(
+                        tables,
+                        kind,
+                        task,
+                        rate,
+                        pool[start:] + pool[:start],
+                        seed + (i + j) % PLANT_SEEDS,
+                    )
                     if case:
                         yield case
                 for name in HELD_OUT:
-                    if name in tables.factories and (case := _first(tables, kind, task, rate, [name], seed)):
+                    if name in tables.factories and (
+                        case := _first(tables, kind, task, rate, [name], seed)
+                    ):
                         yield case
 
 
-def _first(tables: Tables, kind: Kind, task: str, rate: float, names: list[str], seed: int) -> Case | None:
+def _first(
+    tables: Tables, kind: Kind, task: str, rate: float, names: list[str], seed: int
+) -> Case | None:
     """The first of these tables in which the leak has a place."""
     for name in names:
         for how in tables.first[name].splits:
-            case = Case(name, task, how, seed, kind.name, rate, peers=rate == 0.01 and not tables.first[name].image)
+            case = Case(
+                name,
+                task,
+                how,
+                seed,
+                kind.name,
+                rate,
+                peers=rate == 0.01 and not tables.first[name].image,
+            )
             if tables.planted(case) is not None:
                 return case
     return None
 
 
 def honest_cases(tables: Tables, wanted: int, seed: int = 0) -> Iterator[Case]:
-    """At least so many honest splits: every table in turn with seeds of its own, a label for each task in turn."""
+    """At least so many honest splits: every table in turn with seeds of its own, a label for each
+    task in turn.
+    """
     count, turn = 0, seed
     while count < wanted:
         for name, base in tables.first.items():

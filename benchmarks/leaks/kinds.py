@@ -17,7 +17,9 @@ ANY = (0.01,)  # where a share of the rows has no meaning
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of leak: how it is planted, at which rates, and the checks of each tool that count as a hit."""
+    """A kind of leak: how it is planted, at which rates, and the checks of each tool that count as
+    a hit.
+    """
 
     name: str
     family: str
@@ -42,7 +44,14 @@ def _kind(
     by_poison: bool = False,
 ) -> Kind:
     hits = {"bulkhead": ours, "deepchecks": deepchecks, "cleanlab": cleanlab}
-    return Kind(plant.__name__, family, plant, {tool: frozenset(names.split()) for tool, names in hits.items()}, rates, by_poison)
+    return Kind(
+        plant.__name__,
+        family,
+        plant,
+        {tool: frozenset(names.split()) for tool, names in hits.items()},
+        rates,
+        by_poison,
+    )
 
 
 COPIES = "duplicates near_duplicates interpolated_rows text_copies"
@@ -56,8 +65,18 @@ KINDS: tuple[Kind, ...] = (
     _kind("roles", roles.respelt_ids, "id_alias", "StringMismatchComparison"),
     _kind("roles", roles.straddling_groups, "group_overlap"),
     _kind("roles", roles.respelt_groups, "group_alias", "StringMismatchComparison"),
-    _kind("roles", roles.later_train, "time_overlap", "DateTrainTestLeakageOverlap DateTrainTestLeakageDuplicates"),
-    _kind("roles", roles.broken_embargo, "time_overlap", "DateTrainTestLeakageOverlap DateTrainTestLeakageDuplicates"),
+    _kind(
+        "roles",
+        roles.later_train,
+        "time_overlap",
+        "DateTrainTestLeakageOverlap DateTrainTestLeakageDuplicates",
+    ),
+    _kind(
+        "roles",
+        roles.broken_embargo,
+        "time_overlap",
+        "DateTrainTestLeakageOverlap DateTrainTestLeakageDuplicates",
+    ),
     _kind("roles", roles.late_feature, "availability"),
     _kind("roles", roles.overlapping_labels, "label_interval"),
     _kind("copies", rows.whole_rows, f"id_overlap {COPIES}", f"IndexTrainTestLeakage {MIX}", NEAR),
@@ -80,8 +99,22 @@ KINDS: tuple[Kind, ...] = (
     _kind("order", labels.id_order, "id_order", "IdentifierLabelCorrelation"),
     _kind("order", labels.row_order, "file_order", "", "non_iid"),
     _kind("order", labels.look_ahead, f"look_ahead {COLUMN}", PPS, rates=ANY),
-    _kind("fitted", labels.target_encoding, f"pooled_target_codes {COLUMN}", PPS, rates=ANY, by_poison=True),
-    _kind("fitted", labels.group_encoding, f"pooled_target_codes {COLUMN}", PPS, rates=ANY, by_poison=True),
+    _kind(
+        "fitted",
+        labels.target_encoding,
+        f"pooled_target_codes {COLUMN}",
+        PPS,
+        rates=ANY,
+        by_poison=True,
+    ),
+    _kind(
+        "fitted",
+        labels.group_encoding,
+        f"pooled_target_codes {COLUMN}",
+        PPS,
+        rates=ANY,
+        by_poison=True,
+    ),
     _kind("fitted", labels.scaled, "pooled_scaling pooled_fill", rates=ANY, by_poison=True),
     _kind("fitted", labels.imputed, "pooled_scaling pooled_fill", rates=ANY, by_poison=True),
 )

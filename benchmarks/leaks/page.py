@@ -1,4 +1,6 @@
-"""The sections of docs/benchmarks-leaks.md: tables of what was measured, with how it was measured beside them."""
+"""The sections of docs/benchmarks-leaks.md: tables of what was measured, with how it was measured
+beside them.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +34,34 @@ class Measured:
 
 def _kept(measured: Measured) -> str:
     """How many results come from an earlier leg of the run, as a clause."""
-    return f", after a leg that was broken off and left {measured.kept} of {len(measured.records)} results" if measured.kept else ""
+    return (
+        f", after a leg that was broken off and left {measured.kept} of {len(measured.records)}"
+        " results"
+        if measured.kept
+        else ""
+    )
 
 
 def cases_section(measured: Measured) -> str:
     """What was found, missed and wrongly accused, as Markdown."""
-    parts = [_how(measured), _summary(measured), _kinds(measured), _missed(measured), _honest(measured), _poison(measured)]
+    parts = [
+        _how(measured),
+        _summary(measured),
+        _kinds(measured),
+        _missed(measured),
+        _honest(measured),
+        _poison(measured),
+    ]
     return "\n\n".join(p for p in parts if p)
 
 
 def speed_section(lines: Sequence[Mapping[str, str]]) -> str:
     """How long the checks and the peers take, as Markdown."""
     said = (
-        f"Measured by `make bench-leaks`, or `python -m benchmarks.leaks --part speed`, on {machine()}. Generated Parquet files; each figure from processes "
-        "that do nothing else. The bare scan reads every value of the columns that the hard assertions use; keys are numbers, or texts such as K123-7, "
-        "which could have been spelt otherwise."
+        "Measured by `make bench-leaks`, or `python -m benchmarks.leaks --part speed`, on"
+        f" {machine()}. Generated Parquet files; each figure from processes that do nothing else."
+        " The bare scan reads every value of the columns that the hard assertions use; keys are"
+        " numbers, or texts such as K123-7, which could have been spelt otherwise."
     )
     return f"## Speed\n\n{said}\n\n{markdown_table(lines)}"
 
@@ -56,45 +71,104 @@ def _how(measured: Measured) -> str:
     honest = [r for r in measured.records if r.tool == OURS and not r.case.kind]
     kinds = {r.case.kind for r in planted}
     return (
-        f"Made by `make bench-leaks` ({measured.settings}; {measured.minutes:.0f} minutes{_kept(measured)}). Every figure is written by that command.\n\n"
-        f"* **Planted:** {len(planted)} cases of {len(kinds)} kinds of leak, at rates of 0.1, 1 and 10 % of the rows where a rate has a meaning, for binary, "
-        "multiclass and regression labels, in public data whose known leaks were taken out and in generated data (`benchmarks/leaks/`).\n"
-        f"* **Honest:** {len(honest)} splits of the same tables, at random, by group or by time, with nothing planted.\n"
-        "* **Recall:** a check that can see this kind of leak failed or warned and, where a column leaks, named it. "
-        "**Net recall:** and no check of that name fires on the same rows with nothing planted.\n"
-        "* **Held out:** `diabetes130` and `wisdm_v11` were never looked at while thresholds were chosen.\n"
-        "* **Peers** run in environments of their own, on the same files, one after the other with this project; "
-        "they see the cases at a rate of 1 % and some of the honest splits. Of their checks only those count, for and against, that could be about a leak: "
-        "drift and data quality are left out."
+        f"Made by `make bench-leaks` ({measured.settings}; {measured.minutes:.0f}"
+        f" minutes{_kept(measured)}). Every figure is written by that command.\n\n* **Planted:**"
+        f" {len(planted)} cases of {len(kinds)} kinds of leak, at rates of 0.1, 1 and 10 % of the"
+        " rows where a rate has a meaning, for binary, multiclass and regression labels, in public"
+        " data whose known leaks were taken out and in generated data (`benchmarks/leaks/`).\n*"
+        f" **Honest:** {len(honest)} splits of the same tables, at random, by group or by time,"
+        " with nothing planted.\n* **Recall:** a check that can see this kind of leak failed or"
+        " warned and, where a column leaks, named it. **Net recall:** and no check of that name"
+        " fires on the same rows with nothing planted.\n* **Held out:** `diabetes130` and"
+        " `wisdm_v11` were never looked at while thresholds were chosen.\n* **Peers** run in"
+        " environments of their own, on the same files, one after the other with this project;"
+        " they see the cases at a rate of 1 % and some of the honest splits. Of their checks only"
+        " those count, for and against, that could be about a leak: drift and data quality are"
+        " left out."
     )
 
 
 def _summary(measured: Measured) -> str:
     shared = {r.case.name for r in measured.records if r.tool != OURS}
     poisoned = (
-        frozenset(k.name for k in KINDS if k.by_poison) if all(found for _, leaky, found in measured.poison if leaky) and measured.poison else frozenset()
+        frozenset(k.name for k in KINDS if k.by_poison)
+        if all(found for _, leaky, found in measured.poison if leaky) and measured.poison
+        else frozenset()
     )
-    rows = [("Bulkhead, all but held out", score(OURS, measured.records, measured.columns, lambda c: not c.held_out))]
-    rows.append(("Bulkhead, held-out data", score(OURS, measured.records, measured.columns, lambda c: c.held_out)))
-    rows.append(("Bulkhead, leaks of declared roles", score(OURS, measured.records, measured.columns, lambda c: c.kind in ROLE_KINDS)))
+    rows = [
+        (
+            "Bulkhead, all but held out",
+            score(OURS, measured.records, measured.columns, lambda c: not c.held_out),
+        )
+    ]
+    rows.append(
+        (
+            "Bulkhead, held-out data",
+            score(OURS, measured.records, measured.columns, lambda c: c.held_out),
+        )
+    )
+    rows.append(
+        (
+            "Bulkhead, leaks of declared roles",
+            score(OURS, measured.records, measured.columns, lambda c: c.kind in ROLE_KINDS),
+        )
+    )
     if poisoned:
         rows.append(
-            ("Bulkhead, statistics over all rows seen at their source by the poison test", score(OURS, measured.records, measured.columns, also=poisoned))
+            (
+                "Bulkhead, statistics over all rows seen at their source by the poison test",
+                score(OURS, measured.records, measured.columns, also=poisoned),
+            )
         )
     if shared:
-        rows.append(("Bulkhead, what the peers saw", score(OURS, measured.records, measured.columns, lambda c: c.name in shared)))
-    rows += [(f"{p.name} {p.version}", score(p.name, measured.records, measured.columns)) for p in measured.peers if not p.absent]
+        rows.append(
+            (
+                "Bulkhead, what the peers saw",
+                score(OURS, measured.records, measured.columns, lambda c: c.name in shared),
+            )
+        )
+    rows += [
+        (f"{p.name} {p.version}", score(p.name, measured.records, measured.columns))
+        for p in measured.peers
+        if not p.absent
+    ]
     lines = [_score_row(name, found) for name, found in rows if found.planted or found.honest]
-    lines += [[f"{p.name} {p.version}", f"not run: {p.absent}", *[NOTHING] * 7] for p in measured.peers if p.absent]
+    lines += [
+        [f"{p.name} {p.version}", f"not run: {p.absent}", *[NOTHING] * 7]
+        for p in measured.peers
+        if p.absent
+    ]
     lines += [[name, f"not run: {why}", *[NOTHING] * 7] for name, why in NOT_RUN]
-    headers = ["", "planted", "recall", "net recall", "net, mean over kinds", "honest", "with a FAIL", "with a WARN", "median s"]
+    headers = [
+        "",
+        "planted",
+        "recall",
+        "net recall",
+        "net, mean over kinds",
+        "honest",
+        "with a FAIL",
+        "with a WARN",
+        "median s",
+    ]
     return "## Summary\n\n" + table(headers, lines) + _ratios(measured)
 
 
 def _score_row(name: str, found: Score) -> list[str]:
-    shares = [_share(found.recall), _share(found.net), _share(found.by_kind), str(found.honest), _share(found.failed), _share(found.warned)]
+    shares = [
+        _share(found.recall),
+        _share(found.net),
+        _share(found.by_kind),
+        str(found.honest),
+        _share(found.failed),
+        _share(found.warned),
+    ]
     broken = f" ({found.errors} errors)" if found.errors else ""
-    return [name, f"{found.planted}{broken}", *shares, f"{found.seconds:.2f}" if found.seconds is not None else NOTHING]
+    return [
+        name,
+        f"{found.planted}{broken}",
+        *shares,
+        f"{found.seconds:.2f}" if found.seconds is not None else NOTHING,
+    ]
 
 
 def _share(value: float | None) -> str:
@@ -106,15 +180,26 @@ def _ratios(measured: Measured) -> str:
     own = {r.case.name: r.outcome.seconds for r in measured.records if r.tool == OURS}
     said = []
     for peer in (p for p in measured.peers if not p.absent):
-        found = [r.outcome.seconds / own[r.case.name] for r in measured.records if r.tool == peer.name and own.get(r.case.name)]
+        found = [
+            r.outcome.seconds / own[r.case.name]
+            for r in measured.records
+            if r.tool == peer.name and own.get(r.case.name)
+        ]
         if found:
-            said.append(f"{peer.name} took {median(found):.1f} times as long as Bulkhead on the same case (median of {len(found)})")
+            said.append(
+                f"{peer.name} took {median(found):.1f} times as long as Bulkhead on the same case"
+                f" (median of {len(found)})"
+            )
     return "\n\n" + "; ".join(said).capitalize() + "." if said else ""
 
 
 def _kinds(measured: Measured) -> str:
     own = seen([r for r in measured.records if r.tool == OURS], measured.columns)
-    others = {p.name: seen([r for r in measured.records if r.tool == p.name], measured.columns) for p in measured.peers if not p.absent}
+    others = {
+        p.name: seen([r for r in measured.records if r.tool == p.name], measured.columns)
+        for p in measured.peers
+        if not p.absent
+    }
     rows = []
     for kind in KINDS:
         mine = [s for s in own if s.case.kind == kind.name]
@@ -122,8 +207,27 @@ def _kinds(measured: Measured) -> str:
             continue
         cells = [_tally([s for s in mine if s.case.rate == rate]) for rate in RATES]
         net = f"{sum(s.net for s in mine)} of {len(mine)}"
-        rows.append([f"`{kind.name}`", kind.words, *cells, net, *(_tally([s for s in found if s.case.kind == kind.name]) for found in others.values())])
-    headers = ["kind", "what is planted", "0.1 %", "1 %", "10 %", "net, all", *(f"{name}, 1 %" for name in others)]
+        rows.append(
+            [
+                f"`{kind.name}`",
+                kind.words,
+                *cells,
+                net,
+                *(
+                    _tally([s for s in found if s.case.kind == kind.name])
+                    for found in others.values()
+                ),
+            ]
+        )
+    headers = [
+        "kind",
+        "what is planted",
+        "0.1 %",
+        "1 %",
+        "10 %",
+        "net, all",
+        *(f"{name}, 1 %" for name in others),
+    ]
     note = "Hits of cases; a kind whose rate has no meaning stands under 1 %."
     return f"## By kind\n\n{note}\n\n{table(headers, rows)}"
 
@@ -140,19 +244,32 @@ def _missed(measured: Measured) -> str:
             missed.setdefault(found.case.kind, []).append(found.case)
     if not missed:
         return ""
-    rows = [[f"`{kind}`", str(len(cases)), ", ".join(sorted({f"{c.base} {c.task} {c.rate:.1%}" for c in cases}))] for kind, cases in missed.items()]
-    return "## Not found\n\nPlanted cases that Bulkhead does not see, or that it cannot tell from the honest rows.\n\n" + table(
-        ["kind", "cases", "where"], rows
+    rows = [
+        [
+            f"`{kind}`",
+            str(len(cases)),
+            ", ".join(sorted({f"{c.base} {c.task} {c.rate:.1%}" for c in cases})),
+        ]
+        for kind, cases in missed.items()
+    ]
+    return (
+        "## Not found\n\nPlanted cases that Bulkhead does not see, or that it cannot tell from the"
+        " honest rows.\n\n" + table(["kind", "cases", "where"], rows)
     )
 
 
 def _honest(measured: Measured) -> str:
     rows = []
     for tool in [OURS, *(p.name for p in measured.peers if not p.absent)]:
-        rows += [[tool, f"`{check}`", verdict, str(count), ", ".join(tables)] for check, verdict, count, tables in alarms(tool, measured.records)]
+        rows += [
+            [tool, f"`{check}`", verdict, str(count), ", ".join(tables)]
+            for check, verdict, count, tables in alarms(tool, measured.records)
+        ]
     if not rows:
         return "## Alarms on honest splits\n\nNone."
-    return "## Alarms on honest splits\n\n" + table(["tool", "check", "verdict", "splits", "tables"], rows)
+    return "## Alarms on honest splits\n\n" + table(
+        ["tool", "check", "verdict", "splits", "tables"], rows
+    )
 
 
 def _poison(measured: Measured) -> str:
@@ -160,8 +277,15 @@ def _poison(measured: Measured) -> str:
         return ""
     leaky = [found for _, is_leaky, found in measured.poison if is_leaky]
     clean = [found for _, is_leaky, found in measured.poison if not is_leaky]
-    rows = [[name, "held-out rows too" if is_leaky else "train alone", "found" if found else "silent"] for name, is_leaky, found in measured.poison]
-    said = f"{sum(leaky)} of {len(leaky)} ways of fitting that touch held-out rows are found; {sum(clean)} of {len(clean)} clean ones are accused."
-    return f"## Poison test\n\nHeld-out rows are corrupted and everything is fitted again; what was fitted must keep its bytes. {said}\n\n" + table(
-        ["fitted", "on", "poison test"], rows
+    rows = [
+        [name, "held-out rows too" if is_leaky else "train alone", "found" if found else "silent"]
+        for name, is_leaky, found in measured.poison
+    ]
+    said = (
+        f"{sum(leaky)} of {len(leaky)} ways of fitting that touch held-out rows are found;"
+        f" {sum(clean)} of {len(clean)} clean ones are accused."
+    )
+    return (
+        "## Poison test\n\nHeld-out rows are corrupted and everything is fitted again; what was"
+        f" fitted must keep its bytes. {said}\n\n" + table(["fitted", "on", "poison test"], rows)
     )

@@ -1,4 +1,6 @@
-"""Ways to fit before a model is trained, each once on train alone and once with held-out rows: what the poison test must tell apart."""
+"""Ways to fit before a model is trained, each once on train alone and once with held-out rows: what
+the poison test must tell apart.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def _class_weights(rows: pd.DataFrame) -> Any:
 
 
 def _selected(rows: pd.DataFrame) -> Any:
-    return _numbers(rows).corrwith(rows[LABEL]).abs().round(12).sort_values(ascending=False).to_dict()
+    return (
+        _numbers(rows).corrwith(rows[LABEL]).abs().round(12).sort_values(ascending=False).to_dict()
+    )
 
 
 def _components(rows: pd.DataFrame) -> Any:
@@ -72,7 +76,9 @@ def _fences(rows: pd.DataFrame) -> Any:
 
 def _regression(rows: pd.DataFrame) -> Any:
     numbers = _numbers(rows).fillna(0).to_numpy()
-    return np.linalg.lstsq(np.c_[numbers, np.ones(len(numbers))], rows[LABEL].to_numpy(), rcond=None)[0]
+    return np.linalg.lstsq(
+        np.c_[numbers, np.ones(len(numbers))], rows[LABEL].to_numpy(), rcond=None
+    )[0]
 
 
 def _clusters(rows: pd.DataFrame) -> Any:
@@ -80,7 +86,12 @@ def _clusters(rows: pd.DataFrame) -> Any:
     centres = numbers[:4]
     for _ in range(5):
         nearest = ((numbers[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
-        centres = np.stack([numbers[nearest == k].mean(axis=0) if (nearest == k).any() else centres[k] for k in range(4)])
+        centres = np.stack(
+            [
+                numbers[nearest == k].mean(axis=0) if (nearest == k).any() else centres[k]
+                for k in range(4)
+            ]
+        )
     return centres
 
 
@@ -105,7 +116,9 @@ FITS: dict[str, Callable[[pd.DataFrame], Any]] = {
 def _threshold(train: pd.DataFrame, held_out: pd.DataFrame) -> Any:
     """A cut of one feature, chosen for its score on held-out rows."""
     cuts = train["height"].quantile(np.linspace(0.1, 0.9, 17)).to_numpy()
-    return float(max(cuts, key=lambda cut: ((held_out["height"] > cut) == (held_out[LABEL] > 20)).mean()))
+    return float(
+        max(cuts, key=lambda cut: ((held_out["height"] > cut) == (held_out[LABEL] > 20)).mean())
+    )
 
 
 def _last_step(train: pd.DataFrame, held_out: pd.DataFrame) -> Any:
@@ -122,7 +135,10 @@ def _last_step(train: pd.DataFrame, held_out: pd.DataFrame) -> Any:
 
 def _neighbours(train: pd.DataFrame, held_out: pd.DataFrame) -> Any:
     """Train rows that are kept because a held-out row is near: selection by the test set."""
-    a, b = (_numbers(rows)[["height", "ratio"]].to_numpy() for rows in (train.head(300), held_out.head(300)))
+    a, b = (
+        _numbers(rows)[["height", "ratio"]].to_numpy()
+        for rows in (train.head(300), held_out.head(300))
+    )
     return ((a[:, None] - b) ** 2).sum(axis=2).min(axis=1).argsort()[:50]
 
 
@@ -146,8 +162,19 @@ def accused(fit: Fit, rows: int = 1200) -> bool:
     """Whether the poison test fails a way to fit, on generated rows."""
     rng = np.random.default_rng(8)
     x, code = rng.normal(size=(rows, 4)), rng.integers(0, 30, rows)
-    columns = {"height": 170 + 9 * x[:, 0], "income": np.exp(9 + 0.6 * x[:, 1]), "ratio": x[:, 2], "dose": np.where(x[:, 3] > 1.3, np.nan, x[:, 3])}
-    frame = pd.DataFrame({**columns, "code": [f"c{c}" for c in code], LABEL: 20 + 3 * x[:, 0] + 2 * x[:, 1] + rng.normal(size=rows)})
+    columns = {
+        "height": 170 + 9 * x[:, 0],
+        "income": np.exp(9 + 0.6 * x[:, 1]),
+        "ratio": x[:, 2],
+        "dose": np.where(x[:, 3] > 1.3, np.nan, x[:, 3]),
+    }
+    frame = pd.DataFrame(
+        {
+            **columns,
+            "code": [f"c{c}" for c in code],
+            LABEL: 20 + 3 * x[:, 0] + 2 * x[:, 1] + rng.normal(size=rows),
+        }
+    )
     spec = TableSpec(
         id=(),
         group=(),
@@ -160,6 +187,14 @@ def accused(fit: Fit, rows: int = 1200) -> bool:
         categorical=("code",),
         tensor={},
     )
-    types = pa.schema([(name, pa.string() if name == "code" else pa.float64()) for name in frame.columns])
-    train, held_out = (pa.Table.from_pandas(part, types, preserve_index=False) for part in (frame.iloc[: rows * 3 // 4], frame.iloc[rows * 3 // 4 :]))
-    return poison_result(lambda a, b: fit(a.to_pandas(), b.to_pandas()), train, held_out, spec).verdict == "fail"
+    types = pa.schema(
+        [(name, pa.string() if name == "code" else pa.float64()) for name in frame.columns]
+    )
+    train, held_out = (
+        pa.Table.from_pandas(part, types, preserve_index=False)
+        for part in (frame.iloc[: rows * 3 // 4], frame.iloc[rows * 3 // 4 :])
+    )
+    return (
+        poison_result(lambda a, b: fit(a.to_pandas(), b.to_pandas()), train, held_out, spec).verdict
+        == "fail"
+    )

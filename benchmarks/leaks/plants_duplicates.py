@@ -1,4 +1,6 @@
-"""Leaks by likeness: a held-out row that train has in another form. Ids, groups and times stay those of the row that was replaced."""
+"""Leaks by likeness: a held-out row that train has in another form. Ids, groups and times stay
+those of the row that was replaced.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,23 @@ from benchmarks.leaks.plants_roles import Planted, Rng, some
 from benchmarks.leaks.splitting import Sides
 
 
-def copied(sides: Sides, rate: float, rng: Rng, change: Callable[[pd.DataFrame, Rng], pd.DataFrame | None], *, label: bool = True) -> Planted | None:
-    """Test rows replaced by changed train rows under the ids, groups and times of those they replace."""
+def copied(
+    sides: Sides,
+    rate: float,
+    rng: Rng,
+    change: Callable[[pd.DataFrame, Rng], pd.DataFrame | None],
+    *,
+    label: bool = True,
+) -> Planted | None:
+    """Test rows replaced by changed train rows under the ids, groups and times of those they
+    replace.
+    """
     base = sides.base
     test = sides.test.copy()
     rows = some(test, rate, rng)
-    source = sides.train.iloc[rng.choice(len(sides.train), len(rows), replace=False)].reset_index(drop=True)
+    source = sides.train.iloc[rng.choice(len(sides.train), len(rows), replace=False)].reset_index(
+        drop=True
+    )
     changed = change(source.copy(), rng)
     if changed is None:
         return None
@@ -34,7 +47,11 @@ def whole_rows(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """Train rows stand in test as they are, id included."""
     rows = some(sides.test, rate, rng)
     source = sides.train.iloc[rng.choice(len(sides.train), len(rows), replace=False)]
-    return Planted(sides.having(test=pd.concat([sides.test.drop(sides.test.index[rows]), source], ignore_index=True)))
+    return Planted(
+        sides.having(
+            test=pd.concat([sides.test.drop(sides.test.index[rows]), source], ignore_index=True)
+        )
+    )
 
 
 def new_ids(sides: Sides, rate: float, rng: Rng) -> Planted | None:
@@ -53,7 +70,9 @@ def noisy_numbers(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 
 
 def jittered(sides: Sides, rate: float, rng: Rng) -> Planted | None:
-    """Augmented copies: numbers shaken by three hundredths of their spread, pictures moved by a pixel."""
+    """Augmented copies: numbers shaken by three hundredths of their spread, pictures moved by a
+    pixel.
+    """
     if sides.base.image:
         return copied(sides, rate, rng, lambda rows, r: _moved(rows, sides.base.image or "", r))
     return _shaken(sides, rate, rng, 0.03)
@@ -64,7 +83,14 @@ def _shaken(sides: Sides, rate: float, rng: Rng, share: float) -> Planted | None
     if len(continuous) < 3:
         return None
     spread = sides.train[continuous].std()
-    return copied(sides, rate, rng, lambda rows, r: rows.assign(**{c: rows[c] + share * spread[c] * r.normal(size=len(rows)) for c in continuous}))
+    return copied(
+        sides,
+        rate,
+        rng,
+        lambda rows, r: rows.assign(
+            **{c: rows[c] + share * spread[c] * r.normal(size=len(rows)) for c in continuous}
+        ),
+    )
 
 
 def _moved(rows: pd.DataFrame, column: str, rng: Rng) -> pd.DataFrame:
@@ -75,13 +101,19 @@ def _moved(rows: pd.DataFrame, column: str, rng: Rng) -> pd.DataFrame:
 
 
 def interpolated(sides: Sides, rate: float, rng: Rng) -> Planted | None:
-    """Synthetic rows, as oversampling before the split makes them: between a train row and its nearest neighbour there."""
+    """Synthetic rows, as oversampling before the split makes them: between a train row and its
+    nearest neighbour there.
+    """
     from sklearn.neighbors import NearestNeighbors
 
     continuous = [c for c in sides.base.numeric if sides.train[c].nunique() > 50]
     if len(continuous) < 4:
         return None
-    scaled = ((sides.train[continuous] - sides.train[continuous].mean()) / sides.train[continuous].std()).fillna(0).to_numpy()
+    scaled = (
+        ((sides.train[continuous] - sides.train[continuous].mean()) / sides.train[continuous].std())
+        .fillna(0)
+        .to_numpy()
+    )
     _, near = NearestNeighbors(n_neighbors=2).fit(scaled).kneighbors(scaled)
     numbers = sides.train[continuous].to_numpy(dtype=float)
 
@@ -103,15 +135,29 @@ def recased_text(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     text = sides.base.text
     if text is None:
         return None
-    return copied(sides, rate, rng, lambda rows, _: rows.assign(**{text: "  " + rows[text].str.upper().str.replace(" ", "  ").str.rstrip(".") + " ."}))
+    return copied(
+        sides,
+        rate,
+        rng,
+        lambda rows, _: rows.assign(
+            **{text: "  " + rows[text].str.upper().str.replace(" ", "  ").str.rstrip(".") + " ."}
+        ),
+    )
 
 
 def reworded_text(sides: Sides, rate: float, rng: Rng) -> Planted | None:
-    """Long texts of train with a tenth of their words dropped or doubled and two sentences' halves swapped."""
+    """Long texts of train with a tenth of their words dropped or doubled and two sentences' halves
+    swapped.
+    """
     text = sides.base.text
     if text is None or sides.train[text].str.len().median() < 200:
         return None
-    return copied(sides, rate, rng, lambda rows, r: rows.assign(**{text: [_reworded(t, r) for t in rows[text]]}))
+    return copied(
+        sides,
+        rate,
+        rng,
+        lambda rows, r: rows.assign(**{text: [_reworded(t, r) for t in rows[text]]}),
+    )
 
 
 def _reworded(text: str, rng: Rng) -> str:
@@ -134,7 +180,8 @@ def respelt_smiles(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 
 
 def _rings(smiles: str) -> str:
-    """The same molecule with ring 1 written as ring 9 and so on, where it has fewer than nine; without rings, with explicit bonds.
+    """The same molecule with ring 1 written as ring 9 and so on, where it has fewer than nine;
+    without rings, with explicit bonds.
 
     >>> _rings("c1ccccc1"), _rings("CCO")
     ('c9ccccc9', 'C-C-O')
@@ -143,5 +190,12 @@ def _rings(smiles: str) -> str:
         return smiles
     outside = re.split(r"(\[[^\]]*\])", smiles)
     if any(re.search(r"\d", part) for part in outside[::2]):
-        return "".join(part if i % 2 else re.sub(r"\d", lambda m: str(10 - int(m[0])) if m[0] != "0" else "0", part) for i, part in enumerate(outside))
+        return "".join(
+            (
+                part
+                if i % 2
+                else re.sub(r"\d", lambda m: str(10 - int(m[0])) if m[0] != "0" else "0", part)
+            )
+            for i, part in enumerate(outside)
+        )
     return re.sub(r"(?<=[CNO])(?=[CNO])", "-", smiles)

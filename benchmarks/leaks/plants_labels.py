@@ -18,7 +18,12 @@ def _both(sides: Sides) -> tuple[pd.DataFrame, int]:
 
 def _apart(sides: Sides, whole: pd.DataFrame, columns: tuple[str, ...]) -> Planted:
     rows = len(sides.train)
-    return Planted(sides.having(whole.iloc[:rows].reset_index(drop=True), whole.iloc[rows:].reset_index(drop=True)), columns)
+    return Planted(
+        sides.having(
+            whole.iloc[:rows].reset_index(drop=True), whole.iloc[rows:].reset_index(drop=True)
+        ),
+        columns,
+    )
 
 
 def _codes(sides: Sides, whole: pd.DataFrame) -> np.ndarray:
@@ -50,7 +55,23 @@ def label_copy(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     codes[wrong] = rng.permutation(codes[wrong]) if len(wrong) > 1 else codes[wrong]
     if sides.base.task == "regression":
         return _with(sides, (3.7 * codes + 11).round(6))
-    return _with(sides, np.array(["quartz", "basalt", "granite", "slate", "marble", "chalk", "flint", "shale", "gneiss", "tuff"])[codes.astype(int) % 10])
+    return _with(
+        sides,
+        np.array(
+            [
+                "quartz",
+                "basalt",
+                "granite",
+                "slate",
+                "marble",
+                "chalk",
+                "flint",
+                "shale",
+                "gneiss",
+                "tuff",
+            ]
+        )[codes.astype(int) % 10],
+    )
 
 
 def _proxy(sides: Sides, rng: Rng, noise: float) -> Planted:
@@ -96,21 +117,35 @@ def missingness(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 def pure_category(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """A category of a share of the rows that stands with one outcome only."""
     whole, _ = _both(sides)
-    values = rng.choice(["north", "south", "east", "west", "inner", "outer", "upper", "lower"], len(whole)).astype(object)
+    values = rng.choice(
+        ["north", "south", "east", "west", "inner", "outer", "upper", "lower"], len(whole)
+    ).astype(object)
     flagged = np.flatnonzero(_flag(sides, whole))
-    values[rng.choice(flagged, min(len(flagged), max(1, round(rate * len(whole)))), replace=False)] = "annex"
+    values[
+        rng.choice(flagged, min(len(flagged), max(1, round(rate * len(whole)))), replace=False)
+    ] = "annex"
     return _with(sides, values)
 
 
 def column_sum(sides: Sides, rate: float, rng: Rng) -> Planted | None:
-    """Two columns that add up to the label, or whose sum's sign tells its class; each by itself says little."""
+    """Two columns that add up to the label, or whose sum's sign tells its class; each by itself
+    says little.
+    """
     whole, _ = _both(sides)
     codes = _codes(sides, whole)
     if sides.base.task == "multiclass":
         return None
-    target = codes if sides.base.task == "regression" else (2 * codes - 1) * rng.uniform(0.3, 1, len(codes))
+    target = (
+        codes
+        if sides.base.task == "regression"
+        else (2 * codes - 1) * rng.uniform(0.3, 1, len(codes))
+    )
     part = 2 * rng.normal(size=len(codes))
-    return _apart(sides, whole.assign(part_a=part.round(6), part_b=target - part.round(6)), ("part_a", "part_b"))
+    return _apart(
+        sides,
+        whole.assign(part_a=part.round(6), part_b=target - part.round(6)),
+        ("part_a", "part_b"),
+    )
 
 
 def id_order(sides: Sides, rate: float, rng: Rng) -> Planted | None:
@@ -141,10 +176,18 @@ def look_ahead(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     if not base.series or base.time is None:
         return None
     whole, _ = _both(sides)
-    entity = whole[next(c for c in ("device",) if c in whole)] if "device" in whole else pd.Series(0, index=whole.index)
+    entity = (
+        whole[next(c for c in ("device",) if c in whole)]
+        if "device" in whole
+        else pd.Series(0, index=whole.index)
+    )
     codes = pd.Series(_codes(sides, whole), index=whole.index)
     order = whole.sort_values(base.time, kind="stable").index
-    ahead = codes.loc[order].groupby(entity.loc[order]).transform(lambda s: s[::-1].rolling(4, min_periods=1).mean()[::-1].shift(-1))
+    ahead = (
+        codes.loc[order]
+        .groupby(entity.loc[order])
+        .transform(lambda s: s[::-1].rolling(4, min_periods=1).mean()[::-1].shift(-1))
+    )
     return _with(sides, ahead.reindex(whole.index).to_numpy())
 
 
@@ -152,7 +195,9 @@ def target_encoding(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """A category that says nothing, as the mean label of its rows, test rows included."""
     whole, _ = _both(sides)
     levels = pd.Series(rng.integers(0, max(2, len(whole) // 6), len(whole)))
-    return _with(sides, pd.Series(_codes(sides, whole)).groupby(levels).transform("mean").to_numpy())
+    return _with(
+        sides, pd.Series(_codes(sides, whole)).groupby(levels).transform("mean").to_numpy()
+    )
 
 
 def group_encoding(sides: Sides, rate: float, rng: Rng) -> Planted | None:
@@ -160,7 +205,13 @@ def group_encoding(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     if sides.base.group is None:
         return None
     whole, _ = _both(sides)
-    return _with(sides, pd.Series(_codes(sides, whole)).groupby(whole[sides.base.group]).transform("mean").to_numpy())
+    return _with(
+        sides,
+        pd.Series(_codes(sides, whole))
+        .groupby(whole[sides.base.group])
+        .transform("mean")
+        .to_numpy(),
+    )
 
 
 def scaled(sides: Sides, rate: float, rng: Rng) -> Planted | None:
@@ -169,7 +220,11 @@ def scaled(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     if len(names) < 2:
         return None
     whole, _ = _both(sides)
-    return _apart(sides, whole.assign(**{c: (whole[c] - whole[c].mean()) / whole[c].std(ddof=0) for c in names}), tuple(names))
+    return _apart(
+        sides,
+        whole.assign(**{c: (whole[c] - whole[c].mean()) / whole[c].std(ddof=0) for c in names}),
+        tuple(names),
+    )
 
 
 def imputed(sides: Sides, rate: float, rng: Rng) -> Planted | None:
@@ -180,4 +235,8 @@ def imputed(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     whole, _ = _both(sides)
     values = whole[names[0]].astype(float).to_numpy(copy=True)
     values[rng.random(len(values)) < 0.2] = np.nan
-    return _apart(sides, whole.assign(**{names[0]: np.where(np.isnan(values), np.nanmean(values), values)}), (names[0],))
+    return _apart(
+        sides,
+        whole.assign(**{names[0]: np.where(np.isnan(values), np.nanmean(values), values)}),
+        (names[0],),
+    )

@@ -1,4 +1,6 @@
-"""Leaks that follow from declared roles: a key, a time or an interval on both sides. Pure functions of sides, rate and generator."""
+"""Leaks that follow from declared roles: a key, a time or an interval on both sides. Pure functions
+of sides, rate and generator.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class Planted:
-    """Sides with a leak in them: the column that gives the label away where there is one, and roles that must be declared to see it."""
+    """Sides with a leak in them: the column that gives the label away where there is one, and roles
+    that must be declared to see it.
+    """
 
     sides: Sides
     columns: tuple[str, ...] = ()
@@ -55,7 +59,9 @@ def respelt_groups(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 def _renamed(sides: Sides, column: str, rate: float, rng: Rng, spell: object) -> pd.DataFrame:
     test = sides.test.copy()
     rows = some(test, rate, rng)
-    taken = sides.train[column].iloc[rng.choice(len(sides.train), len(rows), replace=column != sides.base.id)]
+    taken = sides.train[column].iloc[
+        rng.choice(len(sides.train), len(rows), replace=column != sides.base.id)
+    ]
     test[column] = test[column].astype(object)
     test.iloc[rows, test.columns.get_loc(column)] = [spell(str(k)) for k in taken]  # type: ignore[operator]
     test[column] = test[column].astype(str)
@@ -68,9 +74,19 @@ def spelling(rng: Rng) -> object:
         lambda k: k.lower() if k.lower() != k else k.upper() if k.upper() != k else f" {k}",
         lambda k: f"{k} ",
         lambda k: "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in k),
-        lambda k: k.replace("_", "-") if "_" in k else k.replace("-", " ") if "-" in k else f"{k[:1]}-{k[1:]}",
+        lambda k: (
+            k.replace("_", "-")
+            if "_" in k
+            else k.replace("-", " ")
+            if "-" in k
+            else f"{k[:1]}-{k[1:]}"
+        ),
         _zeros,
-        lambda k: unicodedata.normalize("NFD", k) if unicodedata.normalize("NFD", k) != k else f"\u200b{k}",
+        lambda k: (
+            unicodedata.normalize("NFD", k)
+            if unicodedata.normalize("NFD", k) != k
+            else f"\u200b{k}"
+        ),
     )
     return ways[int(rng.integers(len(ways)))]
 
@@ -87,7 +103,9 @@ def later_train(sides: Sides, rate: float, rng: Rng) -> Planted | None:
         return None
     rows = some(sides.test, rate, rng)
     train = pd.concat([sides.train, sides.test.iloc[rows]], ignore_index=True)
-    return Planted(sides.having(train, sides.test.drop(sides.test.index[rows]).reset_index(drop=True)))
+    return Planted(
+        sides.having(train, sides.test.drop(sides.test.index[rows]).reset_index(drop=True))
+    )
 
 
 def broken_embargo(sides: Sides, rate: float, rng: Rng) -> Planted | None:
@@ -98,7 +116,9 @@ def broken_embargo(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     train = sides.train.copy()
     begin = sides.test[base.time].min()
     rows = some(train, rate, rng)
-    train.iloc[rows, train.columns.get_loc(base.time)] = _after(begin, -base.embargo * rng.uniform(0.1, 0.9, len(rows)))
+    train.iloc[rows, train.columns.get_loc(base.time)] = _after(
+        begin, -base.embargo * rng.uniform(0.1, 0.9, len(rows))
+    )
     return Planted(sides.having(train))
 
 
@@ -116,7 +136,9 @@ def late_feature(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     for frame in (sides.train, sides.test):
         known = frame[base.time] - pd.to_timedelta(rng.integers(60, 2880, len(frame)), unit="min")
         rows = some(frame, rate, rng)
-        known.iloc[rows] = frame[base.time].iloc[rows] + pd.to_timedelta(rng.integers(60, 2880, len(rows)), unit="min")
+        known.iloc[rows] = frame[base.time].iloc[rows] + pd.to_timedelta(
+            rng.integers(60, 2880, len(rows)), unit="min"
+        )
         late.append(frame.assign(known_at=known))
     return Planted(sides.having(*late), available={"known_at": base.numeric[0]})
 
@@ -128,8 +150,12 @@ def overlapping_labels(sides: Sides, rate: float, rng: Rng) -> Planted | None:
         return None
     frames = []
     for frame in (sides.train, sides.test):
-        frames.append(frame.assign(label_known=frame[base.time] + pd.Timedelta(days=base.embargo * 0.5)))
+        frames.append(
+            frame.assign(label_known=frame[base.time] + pd.Timedelta(days=base.embargo * 0.5))
+        )
     rows = some(frames[0], rate, rng)
     begin = sides.test[base.time].min()
-    frames[0].iloc[rows, frames[0].columns.get_loc("label_known")] = _after(begin, rng.uniform(0.5, 5, len(rows)))
+    frames[0].iloc[rows, frames[0].columns.get_loc("label_known")] = _after(
+        begin, rng.uniform(0.5, 5, len(rows))
+    )
     return Planted(sides.having(*frames), label_time="label_known")

@@ -1,4 +1,6 @@
-"""Run the tools over the cases, interleaved; every result is kept as soon as it is there, so that a broken-off run goes on."""
+"""Run the tools over the cases, interleaved; every result is kept as soon as it is there, so that a
+broken-off run goes on.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from benchmarks.leaks.cases import Case, Tables
 from benchmarks.leaks.tools import OURS, Bulkhead, Finding, Outcome, Peer, Tool
 
 MEASURED = (schemas, training.data)
-PLANTING = ("bases.py", "cases.py", "kinds.py", "plants_duplicates.py", "plants_labels.py", "plants_roles.py", "splitting.py")
+PLANTING = (
+    "bases.py",
+    "cases.py",
+    "kinds.py",
+    "plants_duplicates.py",
+    "plants_labels.py",
+    "plants_roles.py",
+    "splitting.py",
+)
 
 
 @dataclass(frozen=True)
@@ -31,17 +41,30 @@ class Record:
 
 
 class Results:
-    """Outcomes by tool and case, in a file that grows line by line; those of other code are not seen."""
+    """Outcomes by tool and case, in a file that grows line by line; those of other code are not
+    seen.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.planting = _digest([Path(str(benchmarks.leaks.__file__)).parent / name for name in PLANTING])
-        self.code = _digest([f for package in MEASURED for f in sorted(Path(str(package.__file__)).parent.rglob("*.py"))])
+        self.planting = _digest(
+            [Path(str(benchmarks.leaks.__file__)).parent / name for name in PLANTING]
+        )
+        self.code = _digest(
+            [
+                f
+                for package in MEASURED
+                for f in sorted(Path(str(package.__file__)).parent.rglob("*.py"))
+            ]
+        )
         self.kept = 0  # that were asked for and there already
         self.found: dict[str, Outcome] = {}
         for line in path.read_text().splitlines() if path.is_file() else ():
             entry = json.loads(line)
-            findings = tuple(Finding(f["check"], f["verdict"], tuple(f["columns"]), f["text"]) for f in entry["findings"])
+            findings = tuple(
+                Finding(f["check"], f["verdict"], tuple(f["columns"]), f["text"])
+                for f in entry["findings"]
+            )
             self.found[entry["key"]] = Outcome(findings, entry["seconds"], entry["error"])
 
     def key(self, tool: str, version: str, case: Case) -> str:
@@ -60,23 +83,44 @@ def _digest(files: Iterable[Path]) -> str:
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def run_cases(cases: Sequence[Case], tables: Tables, peers: Sequence[Peer], results: Results) -> list[Record]:
-    """Every case by this project, and those that are marked so by every peer that is installed, one after the other."""
-    tools: list[tuple[Tool, str]] = [(Bulkhead(), ""), *((peer, peer.version) for peer in peers if not peer.absent)]
+def run_cases(
+    cases: Sequence[Case], tables: Tables, peers: Sequence[Peer], results: Results
+) -> list[Record]:
+    """Every case by this project, and those that are marked so by every peer that is installed, one
+    after the other.
+    """
+    tools: list[tuple[Tool, str]] = [
+        (Bulkhead(), ""),
+        *((peer, peer.version) for peer in peers if not peer.absent),
+    ]
     records, started = [], time.monotonic()
     for number, case in enumerate(cases):
-        wanted = [(tool, results.key(tool.name, version, case)) for tool, version in tools if tool.name == OURS or case.peers]
+        wanted = [
+            (tool, results.key(tool.name, version, case))
+            for tool, version in tools
+            if tool.name == OURS or case.peers
+        ]
         missing = [(tool, key) for tool, key in wanted if key not in results.found]
         results.kept += len(wanted) - len(missing)
         if missing:
             _audit(case, tables, missing, results)
-        records += [Record(tool.name, case, results.found[key]) for tool, key in wanted if key in results.found]
+        records += [
+            Record(tool.name, case, results.found[key])
+            for tool, key in wanted
+            if key in results.found
+        ]
         if number % 20 == 19:
-            print(f"  {number + 1} of {len(cases)} cases, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+            print(
+                f"  {number + 1} of {len(cases)} cases, {time.monotonic() - started:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
     return records
 
 
-def _audit(case: Case, tables: Tables, missing: Sequence[tuple[Tool, str]], results: Results) -> None:
+def _audit(
+    case: Case, tables: Tables, missing: Sequence[tuple[Tool, str]], results: Results
+) -> None:
     planted = tables.planted(case)
     if planted is None:
         raise RuntimeError(f"{case.name}: the leak has no place here")

@@ -1,4 +1,6 @@
-"""From findings to figures: what was seen, what was seen with the right column named, and how often an honest split raised an alarm."""
+"""From findings to figures: what was seen, what was seen with the right column named, and how often
+an honest split raised an alarm.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ BY_NAME: dict[str, Kind] = {k.name: k for k in KINDS}
 
 
 class Seen(NamedTuple):
-    """Of one planted case: whether a check that counts fired and named the column, and whether it kept silent on the honest rows."""
+    """Of one planted case: whether a check that counts fired and named the column, and whether it
+    kept silent on the honest rows.
+    """
 
     case: Case
     hit: bool
@@ -25,7 +29,9 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Score:
-    """A tool's figures over a set of cases; shares are None where there was no case. `by_kind`: the mean over kinds."""
+    """A tool's figures over a set of cases; shares are None where there was no case. `by_kind`: the
+    mean over kinds.
+    """
 
     tool: str
     planted: int
@@ -42,19 +48,26 @@ class Score:
 def seen(records: Sequence[Record], columns: dict[str, tuple[str, ...]]) -> list[Seen]:
     """The planted cases of one tool.
 
-    A hit is a finding of a check that can see this kind of leak, on the planted column where there is one. It counts as
-    net where no check of that name fires on the same rows with nothing planted.
+    A hit is a finding of a check that can see this kind of leak, on the planted column where there
+    is one. It counts as net where no check of that name fires on the same rows with nothing
+    planted.
 
     Args:
         records: of one tool, honest ones among them.
         columns: of each planted case, the columns to be named.
     """
-    silent = {r.case.name: {f.check for f in r.outcome.findings} for r in records if not r.case.kind}
+    silent = {
+        r.case.name: {f.check for f in r.outcome.findings} for r in records if not r.case.kind
+    }
     judged = []
     for record in (r for r in records if r.case.kind):
         counting = BY_NAME[record.case.kind].hits[record.tool]
         wanted = columns[record.case.name]
-        hits = {f.check for f in record.outcome.findings if f.check in counting and _names(wanted, f.columns, f.text)}
+        hits = {
+            f.check
+            for f in record.outcome.findings
+            if f.check in counting and _names(wanted, f.columns, f.text)
+        }
         honest = silent.get(record.case.honest.name, set())
         judged.append(Seen(record.case, bool(hits), bool(hits - honest)))
     return judged
@@ -62,7 +75,11 @@ def seen(records: Sequence[Record], columns: dict[str, tuple[str, ...]]) -> list
 
 def _names(wanted: tuple[str, ...], columns: tuple[str, ...], text: str) -> bool:
     """Whether one of the wanted columns is named; rows that leak have none."""
-    return not wanted or bool(set(wanted) & set(columns)) or any(f"'{w}'" in text or f'"{w}"' in text for w in wanted)
+    return (
+        not wanted
+        or bool(set(wanted) & set(columns))
+        or any(f"'{w}'" in text or f'"{w}"' in text for w in wanted)
+    )
 
 
 def score(
@@ -72,9 +89,15 @@ def score(
     keep: Callable[[Case], bool] = lambda case: True,
     also: frozenset[str] = frozenset(),
 ) -> Score:
-    """The figures of one tool over the cases that `keep` accepts; kinds in `also` are seen by other means than the data."""
+    """The figures of one tool over the cases that `keep` accepts; kinds in `also` are seen by other
+    means than the data.
+    """
     own = [r for r in records if r.tool == tool]
-    judged = [s._replace(hit=True, net=True) if s.case.kind in also else s for s in seen(own, columns) if keep(s.case)]
+    judged = [
+        s._replace(hit=True, net=True) if s.case.kind in also else s
+        for s in seen(own, columns)
+        if keep(s.case)
+    ]
     honest = [r for r in own if not r.case.kind and keep(r.case)]
     kinds = {s.case.kind for s in judged}
     return Score(
@@ -82,12 +105,18 @@ def score(
         planted=len(judged),
         recall=_mean([s.hit for s in judged]),
         net=_mean([s.net for s in judged]),
-        by_kind=_mean([mean(s.net for s in judged if s.case.kind == kind) for kind in sorted(kinds)]),
+        by_kind=_mean(
+            [mean(s.net for s in judged if s.case.kind == kind) for kind in sorted(kinds)]
+        ),
         honest=len(honest),
         failed=_mean([any(f.verdict == "fail" for f in r.outcome.findings) for r in honest]),
         warned=_mean([any(f.verdict == "warn" for f in r.outcome.findings) for r in honest]),
         errors=sum(bool(r.outcome.error) for r in own if keep(r.case)),
-        seconds=median([r.outcome.seconds for r in own if keep(r.case)]) if any(keep(r.case) for r in own) else None,
+        seconds=(
+            median([r.outcome.seconds for r in own if keep(r.case)])
+            if any(keep(r.case) for r in own)
+            else None
+        ),
     )
 
 
@@ -98,12 +127,26 @@ def _mean(values: Sequence[float]) -> float | None:
 def alarms(tool: str, records: Sequence[Record]) -> list[tuple[str, str, int, tuple[str, ...]]]:
     """Which checks fired on honest splits: check, verdict, how many splits, and the tables."""
     fired = Counter(
-        (f.check, f.verdict) for r in records if r.tool == tool and not r.case.kind for f in {(f.check, f.verdict): f for f in r.outcome.findings}.values()
+        (f.check, f.verdict)
+        for r in records
+        if r.tool == tool and not r.case.kind
+        for f in {(f.check, f.verdict): f for f in r.outcome.findings}.values()
     )
     tables = {
         key: tuple(
-            sorted({r.case.base for r in records if r.tool == tool and not r.case.kind and any((f.check, f.verdict) == key for f in r.outcome.findings)})
+            sorted(
+                {
+                    r.case.base
+                    for r in records
+                    if r.tool == tool
+                    and not r.case.kind
+                    and any((f.check, f.verdict) == key for f in r.outcome.findings)
+                }
+            )
         )
         for key in fired
     }
-    return [(check, verdict, count, tables[check, verdict]) for (check, verdict), count in fired.most_common()]
+    return [
+        (check, verdict, count, tables[check, verdict])
+        for (check, verdict), count in fired.most_common()
+    ]

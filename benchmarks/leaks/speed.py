@@ -1,6 +1,8 @@
-"""Time and memory of the hard assertions and of the whole audit, beside a bare scan of the columns that they use.
+"""Time and memory of the hard assertions and of the whole audit, beside a bare scan of the columns
+that they use.
 
-Each is measured in a process of its own: `python -m benchmarks.leaks.speed {scan,hard,audit} FOLDER`.
+Each is measured in a process of its own: `python -m benchmarks.leaks.speed {scan,hard,audit}
+FOLDER`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ USED = ("id", "person", "seen")  # what the hard assertions read
 
 
 def write_tables(folder: Path, rows: int, keys: str = "numbers") -> Path:
-    """Two Parquet files: ten rows of a person, one after the other in time; train ends an hour before test begins.
+    """Two Parquet files: ten rows of a person, one after the other in time; train ends an hour
+    before test begins.
 
     Args:
         folder: where the files go.
@@ -39,17 +42,31 @@ def write_tables(folder: Path, rows: int, keys: str = "numbers") -> Path:
     cut = int(rows * TRAIN_SHARE) // 10 * 10
     noise = "(hash(i * {0} + {0}) % 1000000007) / 1000000007.0"
     parts = [
-        f"cast(({noise.format(2 * k + 3)} + {noise.format(2 * k + 101)} + {noise.format(2 * k + 211)} - 1.5) * 2 as double) as x{k}" for k in range(NUMERIC)
+        f"cast(({noise.format(2 * k + 3)} + {noise.format(2 * k + 101)} +"
+        f" {noise.format(2 * k + 211)} - 1.5) * 2 as double) as x{k}"
+        for k in range(NUMERIC)
     ]
-    parts += [f"'v' || cast(hash(i * {k + 31}) % {10 ** (k + 1)} as varchar) as c{k}" for k in range(CATEGORICAL)]
+    parts += [
+        f"'v' || cast(hash(i * {k + 31}) % {10 ** (k + 1)} as varchar) as c{k}"
+        for k in range(CATEGORICAL)
+    ]
     parts += [f"cast(x0 + x1 + {noise.format(7)} * 3 > 1.5 as integer) as outcome"]
-    texts = "'K' || cast(hash(i) % 100000000 as varchar) || '-' || cast(i as varchar) as id, 'P' || cast(hash(i // 10) as varchar) as person"
+    texts = (
+        "'K' || cast(hash(i) % 100000000 as varchar) || '-' || cast(i as varchar) as id, 'P' ||"
+        " cast(hash(i // 10) as varchar) as person"
+    )
     names = texts if keys == "texts" else "i * 7919 as id, i // 10 * 104729 as person"
-    seen = f"make_timestamp(1600000000000000 + i * 1000000 + case when i >= {cut} then 3600000000 else 0 end) as seen"
+    seen = (
+        f"make_timestamp(1600000000000000 + i * 1000000 + case when i >= {cut} then 3600000000 else"
+        " 0 end) as seen"
+    )
     with closing(connect()) as connection:
         for side, low, high in (("train", 0, cut), ("test", cut, rows)):
             query = f"select {names}, {seen}, {', '.join(parts)} from range({low}, {high}) t(i)"
-            connection.execute(f"copy ({query}) to {literal(str(folder / f'{side}.parquet'))} (format parquet, compression zstd)")
+            connection.execute(
+                f"copy ({query}) to {literal(str(folder / f'{side}.parquet'))} (format parquet,"
+                " compression zstd)"
+            )
     return folder
 
 
@@ -59,7 +76,11 @@ def bare_scan(folder: Path) -> Callable[[], None]:
     def scan() -> None:
         with closing(connect()) as connection:
             for side in SIDES:
-                row(connection, f"select {', '.join(f'bit_xor(hash({c}))' for c in USED)} from read_parquet({literal(str(folder / f'{side}.parquet'))})")
+                row(
+                    connection,
+                    f"select {', '.join(f'bit_xor(hash({c}))' for c in USED)} from"
+                    f" read_parquet({literal(str(folder / f'{side}.parquet'))})",
+                )
 
     return scan
 
@@ -69,8 +90,16 @@ def hard_assertions(folder: Path) -> Callable[[], None]:
     from training.data.leakage import hard_results
 
     columns = {"id": "id", "person": "group", "seen": "time", "outcome": "label", "*": "feature"}
-    tree = {"name": "speed", "data": {"uri": "speed.parquet", "columns": columns}, "task": {"kind": "binary"}, "split": {"kind": "group_time"}}
-    numeric, categorical = tuple(f"x{k}" for k in range(NUMERIC)), tuple(f"c{k}" for k in range(CATEGORICAL))
+    tree = {
+        "name": "speed",
+        "data": {"uri": "speed.parquet", "columns": columns},
+        "task": {"kind": "binary"},
+        "split": {"kind": "group_time"},
+    }
+    numeric, categorical = (
+        tuple(f"x{k}" for k in range(NUMERIC)),
+        tuple(f"c{k}" for k in range(CATEGORICAL)),
+    )
     spec = TableSpec(
         id=("id",),
         group=("person",),
@@ -88,10 +117,26 @@ def hard_assertions(folder: Path) -> Callable[[], None]:
     def check() -> None:
         with closing(connect()) as connection:
             paths = {side: literal(str(folder / f"{side}.parquet")) for side in SIDES}
-            typed = "cast(id as varchar) as __id, cast(id as varchar) as __key, cast(person as varchar) as __group, epoch(seen) as __time, outcome"
-            relations: Any = {side: f"(select {typed}, {', '.join((*numeric, *categorical))} from read_parquet({path}))" for side, path in paths.items()}
-            counts: Any = {side: int(row(connection, f"select count(*) from read_parquet({path})")[0]) for side, path in paths.items()}
-            failed = [r for r in hard_results(Sides(connection, relations, counts, spec, declare(tree))) if r.verdict == "fail"]
+            typed = (
+                "cast(id as varchar) as __id, cast(id as varchar) as __key, cast(person as varchar)"
+                " as __group, epoch(seen) as __time, outcome"
+            )
+            relations: Any = {
+                side: (
+                    f"(select {typed}, {', '.join((*numeric, *categorical))} from"
+                    f" read_parquet({path}))"
+                )
+                for side, path in paths.items()
+            }
+            counts: Any = {
+                side: int(row(connection, f"select count(*) from read_parquet({path})")[0])
+                for side, path in paths.items()
+            }
+            failed = [
+                r
+                for r in hard_results(Sides(connection, relations, counts, spec, declare(tree)))
+                if r.verdict == "fail"
+            ]
         if failed:
             raise RuntimeError(f"the generated sides are honest, but: {failed[0].summary}")
 
@@ -103,7 +148,15 @@ def full_audit(folder: Path) -> Callable[[], None]:
     from training.data.leakage.audit import audit_files
 
     paths = {side: (str(folder / f"{side}.parquet"),) for side in SIDES}
-    request = FilesToAudit(train=paths["train"], test=paths["test"], id=("id",), group=("person",), time="seen", label="outcome", task="binary")
+    request = FilesToAudit(
+        train=paths["train"],
+        test=paths["test"],
+        id=("id",),
+        group=("person",),
+        time="seen",
+        label="outcome",
+        task="binary",
+    )
     return lambda: print(len(audit_files(request).checks.results), file=sys.stderr)
 
 
@@ -111,10 +164,17 @@ WORK = {"scan": bare_scan, "hard": hard_assertions, "audit": full_audit}
 
 
 def measured(mode: str, folder: Path, repeats: int) -> dict[str, float]:
-    """Median seconds of the work alone, and the largest memory of a process that does nothing else, in MB."""
+    """Median seconds of the work alone, and the largest memory of a process that does nothing else,
+    in MB.
+    """
     runs = []
     for _ in range(repeats):
-        done = subprocess.run([sys.executable, "-m", "benchmarks.leaks.speed", mode, str(folder)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.leaks.speed", mode, str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise RuntimeError(f"{mode} on {folder}: {done.stderr.strip().splitlines()[-1]}")
         runs.append(json.loads(done.stdout))
@@ -122,8 +182,14 @@ def measured(mode: str, folder: Path, repeats: int) -> dict[str, float]:
 
 
 def peak_megabytes() -> float:
-    """Most memory that this program has held; `ru_maxrss` would begin with what the process that started it held."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    """Most memory that this program has held; `ru_maxrss` would begin with what the process that
+    started it held.
+    """
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
     return int(line.split()[1]) / 1024
 
 

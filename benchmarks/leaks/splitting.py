@@ -33,7 +33,11 @@ class Sides:
 
     def having(self, train: pd.DataFrame | None = None, test: pd.DataFrame | None = None) -> Sides:
         """The same split with other rows."""
-        return replace(self, train=self.train if train is None else train, test=self.test if test is None else test)
+        return replace(
+            self,
+            train=self.train if train is None else train,
+            test=self.test if test is None else test,
+        )
 
 
 def split(base: Base, kind: str, seed: int) -> Sides:
@@ -44,7 +48,10 @@ def split(base: Base, kind: str, seed: int) -> Sides:
         assert base.time is not None  # noqa: S101 - a base that splits by time has one
         frame = frame.sort_values(base.time, kind="stable")
         cut = frame[base.time].iloc[int(len(frame) * (1 - TEST_SHARE))]
-        train, test = frame[frame[base.time] < cut - pd.Timedelta(days=base.embargo)], frame[frame[base.time] >= cut]
+        train, test = (
+            frame[frame[base.time] < cut - pd.Timedelta(days=base.embargo)],
+            frame[frame[base.time] >= cut],
+        )
     elif kind == "group":
         names = pd.unique(frame[base.group])
         chosen = names[rng.random(len(names)) < TEST_SHARE]

@@ -1,4 +1,6 @@
-"""The tools side by side: this project in the same process, each peer in an environment and a process of its own."""
+"""The tools side by side: this project in the same process, each peer in an environment and a
+process of its own.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ def request_of(train: Path, test: Path, planted: Planted) -> FilesToAudit:
     """The roles that a person who split so would declare."""
     sides = planted.sides
     roles = sides.roles
-    settings = (f"split.embargo={sides.base.embargo:g}d",) if sides.kind == "time" and sides.base.embargo else ()
+    settings = (
+        (f"split.embargo={sides.base.embargo:g}d",)
+        if sides.kind == "time" and sides.base.embargo
+        else ()
+    )
     asked: dict[str, Any] = {
         "train": [str(train)],
         "test": [str(test)],
@@ -63,7 +69,10 @@ def request_of(train: Path, test: Path, planted: Planted) -> FilesToAudit:
         "task": sides.base.task,
         "settings": settings,
     }
-    asked |= {"available": {name: [feature] for name, feature in (planted.available or {}).items()}, "label_time": planted.label_time}
+    asked |= {
+        "available": {name: [feature] for name, feature in (planted.available or {}).items()},
+        "label_time": planted.label_time,
+    }
     return FilesToAudit.model_validate(asked)
 
 
@@ -82,13 +91,19 @@ class Bulkhead:
             report = audit_files(request_of(train, test, planted))
         except BulkheadError as error:
             return Outcome((), time.perf_counter() - started, f"{type(error).__name__}: {error}")
-        fired = tuple(Finding(r.name, r.verdict, r.columns, r.summary) for r in report.checks.results if r.verdict in ("fail", "warn"))
+        fired = tuple(
+            Finding(r.name, r.verdict, r.columns, r.summary)
+            for r in report.checks.results
+            if r.verdict in ("fail", "warn")
+        )
         return Outcome(fired, time.perf_counter() - started)
 
 
 @dataclass
 class Peer:
-    """Another tool, installed from the registry into an environment that the benchmark makes under a cache folder."""
+    """Another tool, installed from the registry into an environment that the benchmark makes under
+    a cache folder.
+    """
 
     name: str
     packages: tuple[str, ...]
@@ -101,13 +116,17 @@ class Peer:
     def install(self) -> bool:
         """Make the environment unless it is there; `absent` says why there is none."""
         try:
-            return self._start(environment(self.home / f"{self.name}-{self.version}", self.packages))
+            return self._start(
+                environment(self.home / f"{self.name}-{self.version}", self.packages)
+            )
         except RuntimeError as error:
             self.absent = str(error)
             return False
 
     def _start(self, python: Path) -> bool:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | {"OMP_NUM_THREADS": "2"}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | {
+            "OMP_NUM_THREADS": "2"
+        }
         self._process = subprocess.Popen(
             [str(python), str(WORKERS / f"{self.name}_worker.py")],
             stdin=subprocess.PIPE,
@@ -117,7 +136,11 @@ class Peer:
             env=environment,
         )
         ready = self._answer(180.0)
-        self.absent = "" if ready and "version" in ready else f"does not import: {(ready or {}).get('error', 'no answer within 180 s')}"
+        self.absent = (
+            ""
+            if ready and "version" in ready
+            else f"does not import: {(ready or {}).get('error', 'no answer within 180 s')}"
+        )
         return not self.absent
 
     def audit(self, train: Path, test: Path, planted: Planted) -> Outcome:
@@ -125,7 +148,12 @@ class Peer:
         if self._process is None or self._process.poll() is not None:
             self._start(self.home / f"{self.name}-{self.version}" / "bin" / "python")
         assert self._process is not None and self._process.stdin is not None  # noqa: S101 - started above
-        job = {"train": str(train), "test": str(test), "task": planted.sides.base.task, "roles": planted.sides.roles}
+        job = {
+            "train": str(train),
+            "test": str(test),
+            "task": planted.sides.base.task,
+            "roles": planted.sides.roles,
+        }
         started = time.perf_counter()
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
@@ -134,7 +162,10 @@ class Peer:
         if answer is None:
             self.stop()
             return Outcome((), taken, f"gave no answer within {self.seconds:g} s")
-        found = tuple(Finding(f["check"], f["verdict"], tuple(f.get("columns", ())), f.get("text", "")) for f in answer.get("findings", ()))
+        found = tuple(
+            Finding(f["check"], f["verdict"], tuple(f.get("columns", ())), f.get("text", ""))
+            for f in answer.get("findings", ())
+        )
         return Outcome(found, taken, answer.get("error", ""))
 
     def _answer(self, seconds: float) -> dict[str, Any] | None:
@@ -152,16 +183,35 @@ class Peer:
 
 
 def peers(home: Path) -> list[Peer]:
-    """The peers whose checks claim to see leaks, duplicates or overlap, at the versions that still install."""
-    old = ("scikit-learn==1.4.2", "pandas==2.1.4", "numpy==1.26.4", "setuptools==79.0.1", "pyarrow==17.0.0")
+    """The peers whose checks claim to see leaks, duplicates or overlap, at the versions that still
+    install.
+    """
+    old = (
+        "scikit-learn==1.4.2",
+        "pandas==2.1.4",
+        "numpy==1.26.4",
+        "setuptools==79.0.1",
+        "pyarrow==17.0.0",
+    )
     return [
         Peer("deepchecks", ("deepchecks==0.19.1", *old), "0.19.1", home),
-        Peer("cleanlab", ("cleanlab[datalab]==2.9.0", "pyarrow==26.0.1", "pandas==3.1.1"), "2.9.0", home),
+        Peer(
+            "cleanlab",
+            ("cleanlab[datalab]==2.9.0", "pyarrow==26.0.1", "pandas==3.1.1"),
+            "2.9.0",
+            home,
+        ),
     ]
 
 
 NOT_RUN: Sequence[tuple[str, str]] = (
-    ("evidently 0.7", "compares distributions of two data sets; no check of rows, ids or groups that they share"),
+    (
+        "evidently 0.7",
+        "compares distributions of two data sets; no check of rows, ids or groups that they share",
+    ),
     ("ydata-profiling 4.18", "describes one data set; no check between train and test"),
-    ("great-expectations 1", "checks declared expectations of one table; none between train and test"),
+    (
+        "great-expectations 1",
+        "checks declared expectations of one table; none between train and test",
+    ),
 )

@@ -1,9 +1,12 @@
-"""How much memory and CPU a run takes under `data.memory_limit`, from the table to the report, over the whole tree of processes.
+"""How much memory and CPU a run takes under `data.memory_limit`, from the table to the report, over
+the whole tree of processes.
 
-    python -m benchmarks.preparation.memory [--rows 1000000 10000000 50000000] [--limit 1GB] [--folder DIR] [--page docs/memory.md]
+    python -m benchmarks.preparation.memory [--rows 1000000 10000000 50000000] [--limit 1GB]
+    [--folder DIR] [--page docs/memory.md]
 
-Anonymous memory is what the processes hold; pages of mapped files (programs, training arrays) are the kernel's to take
-back, and are told apart from it. The table has 8 numeric columns and one categorical.
+Anonymous memory is what the processes hold; pages of mapped files (programs, training arrays) are
+the kernel's to take back, and are told apart from it. The table has 8 numeric columns and one
+categorical.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ split: {{kind: group}}
 model: {{kind: linear}}
 train: {{epochs: 1, batch_size: 65536, ranks: 1}}
 evaluate: {{baselines: [], bootstrap: 20}}
-"""
+"""  # noqa: E501
 
 
 class Measured(NamedTuple):
@@ -50,8 +53,16 @@ class Measured(NamedTuple):
     def prepared(self) -> Step:
         """The steps of the preparation together, but for the first, in which the program starts."""
         names = [step.name for step in self.peak.steps]
-        steps = [step for step in self.peak.steps[: names.index(PREPARED) + 1] if step.name != FIRST]
-        sums, peaks = sum(s.cpu_seconds for s in steps), (max(s.anonymous for s in steps), max(s.file for s in steps))
+        steps = [
+            step for step in self.peak.steps[: names.index(PREPARED) + 1] if step.name != FIRST
+        ]
+        sums, peaks = (
+            sum(s.cpu_seconds for s in steps),
+            (
+                max(s.anonymous for s in steps),
+                max(s.file for s in steps),
+            ),
+        )
         return Step("preparing, from validate on", sums, *peaks)
 
 
@@ -70,18 +81,34 @@ def measure(rows: int, limit: str, command: str, folder: Path) -> Measured:
 
 
 def section(found: list[Measured]) -> str:
-    """The part of the page that holds the figures, from runs of one command over tables of different sizes."""
+    """The part of the page that holds the figures, from runs of one command over tables of
+    different sizes.
+    """
     found = sorted(found, key=lambda m: m.rows)
     largest = found[-1].peak
-    processes = [{"processes": role, "peak anonymous GB": _gigabytes(a), "pages of files at most, GB": _gigabytes(f)} for role, a, f in largest.roles]
+    processes = [
+        {
+            "processes": role,
+            "peak anonymous GB": _gigabytes(a),
+            "pages of files at most, GB": _gigabytes(f),
+        }
+        for role, a, f in largest.roles
+    ]
     return "\n\n".join(
         [
             "## Figures",
-            f"`python -m benchmarks.preparation.memory` on {machine()}, which other work may have shared: `bulkhead {found[0].command}` with "
-            f"`data.memory_limit: {found[0].limit}` on 8 numeric columns, one categorical, id, group, time and label; split by group, a linear model, one epoch, "
-            "one rank. Memory is that of all processes together, Prefect's server among them, sampled ten times a second.",
+            (
+                f"`python -m benchmarks.preparation.memory` on {machine()}, which other work may"
+                f" have shared: `bulkhead {found[0].command}` with `data.memory_limit:"
+                f" {found[0].limit}` on 8 numeric columns, one categorical, id, group, time and"
+                " label; split by group, a linear model, one epoch, one rank. Memory is that of"
+                " all processes together, Prefect's server among them, sampled ten times a second."
+            ),
             markdown_table([_whole(measured) for measured in found]),
-            f"Step by step; peaks are those of {found[-1].rows:,} rows, the exponent is the slope of log CPU over log rows, start-up included (1: as rows grow):",
+            (
+                f"Step by step; peaks are those of {found[-1].rows:,} rows, the exponent is the"
+                " slope of log CPU over log rows, start-up included (1: as rows grow):"
+            ),
             markdown_table(_by_step(found)),
             f"By process, at {found[-1].rows:,} rows:",
             markdown_table(processes),
@@ -101,10 +128,17 @@ def _whole(measured: Measured) -> dict[str, str]:
 
 
 def _by_step(found: list[Measured]) -> list[dict[str, str]]:
-    """A line for each step that took long enough to be looked at in every run, one for the preparation, and one for the whole."""
-    sizes, steps = [m.rows for m in found], [{s.name: s for s in m.peak.steps if s.anonymous} for m in found]
+    """A line for each step that took long enough to be looked at in every run, one for the
+    preparation, and one for the whole.
+    """
+    sizes, steps = (
+        [m.rows for m in found],
+        [{s.name: s for s in m.peak.steps if s.anonymous} for m in found],
+    )
     lines: list[tuple[str, list[float], Step | Peak]] = [
-        (name, [s[name].cpu_seconds for s in steps], steps[-1][name]) for name in steps[-1] if all(name in s for s in steps)
+        (name, [s[name].cpu_seconds for s in steps], steps[-1][name])
+        for name in steps[-1]
+        if all(name in s for s in steps)
     ]
     prepared = [m.prepared for m in found]
     lines.append((prepared[-1].name, [step.cpu_seconds for step in prepared], prepared[-1]))
@@ -112,8 +146,15 @@ def _by_step(found: list[Measured]) -> list[dict[str, str]]:
     return [
         {
             "step": name,
-            **{f"CPU s, {rows:,} rows": f"{cpu:.1f}" for rows, cpu in zip(sizes, seconds, strict=True)},
-            **({"exponent": f"{exponent(sizes, seconds):.2f}" if min(seconds) > 0 else ""} if len(sizes) > 1 else {}),
+            **{
+                f"CPU s, {rows:,} rows": f"{cpu:.1f}"
+                for rows, cpu in zip(sizes, seconds, strict=True)
+            },
+            **(
+                {"exponent": f"{exponent(sizes, seconds):.2f}" if min(seconds) > 0 else ""}
+                if len(sizes) > 1
+                else {}
+            ),
             "peak anonymous GB": _gigabytes(peak.anonymous),
             "pages of files GB": _gigabytes(peak.file),
         }
@@ -127,11 +168,17 @@ def _gigabytes(count: int) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, and rewrite the section of the page; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.preparation.memory", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.preparation.memory", description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--rows", type=lambda text: int(float(text)), nargs="+", default=SIZES)
     parser.add_argument("--limit", default="1GB")
     parser.add_argument("--command", choices=("prepare", "run"), default="run")
-    parser.add_argument("--folder", type=Path, help="where table, runs and spilled rows go (default: a temporary folder)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where table, runs and spilled rows go (default: a temporary folder)",
+    )
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args(arguments)
     found = []

@@ -2,8 +2,8 @@
 
     python -m benchmarks.preparation.ours TABLE OUT [--alike]
 
-`--alike` leaves out the checks that the scripts written by hand do not have: every leakage check but that for equal rows, and
-the poison test.
+`--alike` leaves out the checks that the scripts written by hand do not have: every leakage check
+but that for equal rows, and the poison test.
 """
 
 from __future__ import annotations
@@ -24,12 +24,32 @@ from training.data.source import fingerprint
 from training.data.split import split
 from training.data.validate import validate
 
-COLUMNS = {"row_id": "id", "patient": "group", "seen_at": "time", "outcome": "label", "c*": "categorical", "*": "feature"}
+COLUMNS = {
+    "row_id": "id",
+    "patient": "group",
+    "seen_at": "time",
+    "outcome": "label",
+    "c*": "categorical",
+    "*": "feature",
+}
 
 
-def prepare(table: Path, out: Path, alike: bool = False, columns: dict[str, str] = COLUMNS, split: str = "group") -> None:
+def prepare(
+    table: Path,
+    out: Path,
+    alike: bool = False,
+    columns: dict[str, str] = COLUMNS,
+    split: str = "group",
+) -> None:
     """From the table to arrays below `out`."""
-    declaration = declare({"name": "benchmark", "data": {"uri": str(table), "columns": columns}, "task": {"kind": "binary"}, "split": {"kind": split}})
+    declaration = declare(
+        {
+            "name": "benchmark",
+            "data": {"uri": str(table), "columns": columns},
+            "task": {"kind": "binary"},
+            "split": {"kind": split},
+        }
+    )
     with holding():
         _prepare(declaration, out, alike)
 
@@ -45,7 +65,9 @@ def _prepare(declaration: Declaration, out: Path, alike: bool) -> None:
             duplicate_results(opened)
     else:
         require_passed(check_leakage(sides, validated, declaration))
-    materialise(sides, validated, fit(sides.train, validated.spec, declaration), declaration, out / "arrays")
+    materialise(
+        sides, validated, fit(sides.train, validated.spec, declaration), declaration, out / "arrays"
+    )
     if not alike:
         from training.poisoned_fit import poison_check
 

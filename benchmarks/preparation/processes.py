@@ -1,4 +1,6 @@
-"""What a command and all processes that descend from it take: CPU seconds and resident memory, by step and by process."""
+"""What a command and all processes that descend from it take: CPU seconds and resident memory, by
+step and by process.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,17 @@ from typing import NamedTuple
 POLL_SECONDS = 0.1
 TICKS = os.sysconf("SC_CLK_TCK")
 MARKS = "✓↺!✗"  # with which a line of `bulkhead` tells that a step has ended
-ROLES = {"training.main": "torchrun and its ranks", "uvicorn": "Prefect's server"}  # in a command line → its name
+ROLES = {
+    "training.main": "torchrun and its ranks",
+    "uvicorn": "Prefect's server",
+}  # in a command line → its name
 OTHERS = "command and its tasks"
 
 
 class Process(NamedTuple):
-    """A live process: what it is, its anonymous and file-backed resident bytes, its CPU seconds with those of children that have ended."""
+    """A live process: what it is, its anonymous and file-backed resident bytes, its CPU seconds
+    with those of children that have ended.
+    """
 
     role: str
     anonymous: int
@@ -25,7 +32,9 @@ class Process(NamedTuple):
 
 
 class Step(NamedTuple):
-    """From one line of a command's log to the next: CPU seconds, and peaks in bytes over all processes."""
+    """From one line of a command's log to the next: CPU seconds, and peaks in bytes over all
+    processes.
+    """
 
     name: str
     cpu_seconds: float
@@ -34,7 +43,8 @@ class Step(NamedTuple):
 
 
 class Peak(NamedTuple):
-    """A command's peaks over its processes, in bytes, with its wall and CPU seconds and whether it ended well.
+    """A command's peaks over its processes, in bytes, with its wall and CPU seconds and whether it
+    ended well.
 
     `steps`: the same by step; `roles`: peaks (anonymous, file) of the processes of a kind.
     """
@@ -59,10 +69,16 @@ class _Watch:
 
     def look(self, found: list[Process], log: Path) -> None:
         """Take in the processes as they are, and close the step whose line has come."""
-        self._anonymous, self._file = max(self._anonymous, sum(p.anonymous for p in found)), max(self._file, sum(p.file for p in found))
+        self._anonymous, self._file = (
+            max(self._anonymous, sum(p.anonymous for p in found)),
+            max(self._file, sum(p.file for p in found)),
+        )
         self.cpu = max(self.cpu, sum(p.cpu_seconds for p in found))
         for role in {p.role for p in found}:
-            anonymous, file = sum(p.anonymous for p in found if p.role == role), sum(p.file for p in found if p.role == role)
+            anonymous, file = (
+                sum(p.anonymous for p in found if p.role == role),
+                sum(p.file for p in found if p.role == role),
+            )
             before = self.roles.get(role, (0, 0))
             self.roles[role] = (max(before[0], anonymous), max(before[1], file))
         lines = log.read_text(errors="replace").splitlines()
@@ -90,18 +106,29 @@ def sampled(command: list[str], environment: dict[str, str], log: Path) -> Peak:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
         try:
             while process.poll() is None:
-                watch.look([p for pid in _tree(process.pid) if (p := _process(pid)) is not None], log)
+                watch.look(
+                    [p for pid in _tree(process.pid) if (p := _process(pid)) is not None], log
+                )
                 time.sleep(POLL_SECONDS)
         finally:  # whoever waits is interrupted: the command ends, too
             process.terminate()
             process.wait()
     after = os.times()
     watch.look([], log)  # lines that it printed at its very end
-    watch.cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    watch.cpu = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     watch.close("end")
     peaks = (max(step.anonymous for step in watch.steps), max(step.file for step in watch.steps))
     roles = tuple((role, *found) for role, found in sorted(watch.roles.items()))
-    return Peak(*peaks, time.perf_counter() - started, watch.cpu, process.returncode == 0, tuple(watch.steps), roles)
+    return Peak(
+        *peaks,
+        time.perf_counter() - started,
+        watch.cpu,
+        process.returncode == 0,
+        tuple(watch.steps),
+        roles,
+    )
 
 
 def _tree(pid: int) -> list[int]:
@@ -124,6 +151,8 @@ def _process(pid: int) -> Process | None:
         words = (folder / "cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return None
-    anonymous, file = (1024 * int(fields.get(name, "0 kB").split()[0]) for name in ("RssAnon", "RssFile"))
+    anonymous, file = (
+        1024 * int(fields.get(name, "0 kB").split()[0]) for name in ("RssAnon", "RssFile")
+    )
     role = next((role for part, role in ROLES.items() if part in words), OTHERS)
     return Process(role, anonymous, file, sum(map(int, times)) / TICKS)

@@ -1,4 +1,6 @@
-"""The table that every tool prepares: written in blocks, the same bytes for the same number of rows."""
+"""The table that every tool prepares: written in blocks, the same bytes for the same number of
+rows.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,11 @@ import pyarrow.parquet as pq
 
 BLOCK_ROWS = 1_000_000
 ROW_GROUP_ROWS = 250_000
-MEASURES, COUNTS, WITH_NULLS = 14, 3, 3  # numeric columns: doubles, whole numbers, doubles with nulls
+MEASURES, COUNTS, WITH_NULLS = (
+    14,
+    3,
+    3,
+)  # numeric columns: doubles, whole numbers, doubles with nulls
 LEVELS = (3, 10, 50, 300, 2000)  # of the categorical columns
 ROWS_A_GROUP = 5
 DAYS = 730
@@ -19,11 +25,18 @@ START = 1_700_000_000
 
 def numeric_names(measures: int = MEASURES) -> list[str]:
     """Names of the numeric columns."""
-    return [f"x{i}" for i in range(measures)] + [f"n{i}" for i in range(COUNTS)] + [f"m{i}" for i in range(WITH_NULLS)]
+    return (
+        [f"x{i}" for i in range(measures)]
+        + [f"n{i}" for i in range(COUNTS)]
+        + [f"m{i}" for i in range(WITH_NULLS)]
+    )
 
 
-def write_rows(path: Path, rows: int, measures: int = MEASURES, levels: tuple[int, ...] = LEVELS) -> Path:
-    """A Parquet file of `rows` rows: id, group (five rows each), time, binary label, numeric and categorical columns.
+def write_rows(
+    path: Path, rows: int, measures: int = MEASURES, levels: tuple[int, ...] = LEVELS
+) -> Path:
+    """A Parquet file of `rows` rows: id, group (five rows each), time, binary label, numeric and
+    categorical columns.
 
     Args:
         path: the file, written anew.
@@ -31,9 +44,14 @@ def write_rows(path: Path, rows: int, measures: int = MEASURES, levels: tuple[in
         measures: doubles without nulls.
         levels: values of each categorical column.
     """
-    with pq.ParquetWriter(path, _block(0, 1, measures, levels, rows).schema, compression="zstd", compression_level=1) as writer:
+    with pq.ParquetWriter(
+        path, _block(0, 1, measures, levels, rows).schema, compression="zstd", compression_level=1
+    ) as writer:
         for number, start in enumerate(range(0, rows, BLOCK_ROWS)):
-            writer.write_table(_block(number, min(BLOCK_ROWS, rows - start), measures, levels, rows), row_group_size=ROW_GROUP_ROWS)
+            writer.write_table(
+                _block(number, min(BLOCK_ROWS, rows - start), measures, levels, rows),
+                row_group_size=ROW_GROUP_ROWS,
+            )
     return path
 
 
@@ -41,7 +59,9 @@ def _block(number: int, size: int, measures: int, levels: tuple[int, ...], rows:
     """Rows `number * BLOCK_ROWS` and the following ones."""
     rng = np.random.default_rng([rows, number])
     numeric = rng.normal(size=(measures + WITH_NULLS, size))
-    codes = [np.minimum(rng.exponential(level / 4, size), level - 1).astype(np.int32) for level in levels]
+    codes = [
+        np.minimum(rng.exponential(level / 4, size), level - 1).astype(np.int32) for level in levels
+    ]
     signal = numeric[:4].sum(axis=0) + 0.5 * (codes[-1] % 3) + 2 * rng.normal(size=size)
     groups = rng.integers(0, max(1, rows // ROWS_A_GROUP), size)
     columns: dict[str, pa.Array] = {
@@ -52,7 +72,12 @@ def _block(number: int, size: int, measures: int, levels: tuple[int, ...], rows:
     }
     columns |= {f"x{i}": pa.array(numeric[i] * (i + 1) + i) for i in range(measures)}
     columns |= {f"n{i}": pa.array(rng.poisson(5 * (i + 1), size)) for i in range(COUNTS)}
-    columns |= {f"m{i}": pa.array(numeric[measures + i], mask=rng.random(size) < 0.1) for i in range(WITH_NULLS)}
+    columns |= {
+        f"m{i}": pa.array(numeric[measures + i], mask=rng.random(size) < 0.1)
+        for i in range(WITH_NULLS)
+    }
     for i, (code, level) in enumerate(zip(codes, levels, strict=True)):
-        columns[f"c{i}"] = pa.DictionaryArray.from_arrays(pa.array(code), pa.array([f"level-{v}" for v in range(level)])).cast(pa.string())
+        columns[f"c{i}"] = pa.DictionaryArray.from_arrays(
+            pa.array(code), pa.array([f"level-{v}" for v in range(level)])
+        ).cast(pa.string())
     return pa.table(columns)

@@ -15,18 +15,25 @@ from training.parallel import Parallel
 
 
 def both_ways(parallel: Parallel, folder: str, stop: int) -> dict[str, Any]:
-    """Every run below the folder, by name: what came of it where each step waits for its gate, and where the next one is launched first.
+    """Every run below the folder, by name: what came of it where each step waits for its gate, and
+    where the next one is launched first.
 
-    The latter is stopped by the last rank at a step and goes on. Runs with a bad row end in an error, which is told.
+    The latter is stopped by the last rank at a step and goes on. Runs with a bad row end in an
+    error, which is told.
     """
     outcomes: dict[str, Any] = {}
     for config in sorted(Path(folder).glob("*/resolved.json")):
         ways = {"waits": (False, (None,)), "ahead": (True, (stop, None))}
-        outcomes[config.parent.name] = {way: _one(parallel, config, config.parent / way, *options) for way, options in ways.items()}
+        outcomes[config.parent.name] = {
+            way: _one(parallel, config, config.parent / way, *options)
+            for way, options in ways.items()
+        }
     return outcomes
 
 
-def _one(parallel: Parallel, config: Path, run_dir: Path, ahead: bool, stops: tuple[int | None, ...]) -> dict[str, Any]:
+def _one(
+    parallel: Parallel, config: Path, run_dir: Path, ahead: bool, stops: tuple[int | None, ...]
+) -> dict[str, Any]:
     spec, steps, told = RunSpec.model_validate_json(config.read_text()), [], ""
     for last in stops:
         trainer = Trainer(spec, run_dir, parallel, StopSignal())
@@ -36,5 +43,14 @@ def _one(parallel: Parallel, config: Path, run_dir: Path, ahead: bool, stops: tu
             steps.append(trainer.run().steps)
         except NonFiniteError as error:
             told = str(error).replace(str(run_dir), "")
-    dumps = [hashlib.sha256(path.parent.name.encode()).hexdigest() for path in sorted(run_dir.glob("dumps/*/dump.pt"))]
-    return {"steps": steps[-1:], "stopped": steps[:-1], "told": told, "dumps": dumps, "state": state_digest(trainer)}
+    dumps = [
+        hashlib.sha256(path.parent.name.encode()).hexdigest()
+        for path in sorted(run_dir.glob("dumps/*/dump.pt"))
+    ]
+    return {
+        "steps": steps[-1:],
+        "stopped": steps[:-1],
+        "told": told,
+        "dumps": dumps,
+        "state": state_digest(trainer),
+    }

@@ -1,4 +1,5 @@
-"""What the first machine does of `bulkhead run`, without the flow around it: announce, start, wait, name the cause.
+"""What the first machine does of `bulkhead run`, without the flow around it: announce, start, wait,
+name the cause.
 
 python -m tests.distributed.head RUN_DIR
 """

@@ -1,7 +1,7 @@
 """Real processes for tests: a function in R gloo ranks, or a real torchrun of the training program.
 
 python -m tests.distributed.launch module:function '{"argument": 1}' OUT.json    (one rank; started by run_ranks)
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -25,22 +25,52 @@ def free_port() -> int:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE", "BULKHEAD_ALLOW_IMPORTS": "tests", **extra}
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "BULKHEAD_ALLOW_IMPORTS": "tests",
+        **extra,
+    }
 
 
-def run_ranks(function: str, world_size: int, output: Path, timeout_seconds: float = 120.0, **arguments: Any) -> list[Any]:
+def run_ranks(
+    function: str, world_size: int, output: Path, timeout_seconds: float = 120.0, **arguments: Any
+) -> list[Any]:
     """Call `module:function(parallel, **arguments)` in every rank; what each returned, by rank.
 
     Raises:
         AssertionError: a rank failed or did not end in time; with the end of its output.
     """
     output.mkdir(parents=True, exist_ok=True)
-    group = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    group = {
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
     processes = []
     for rank in range(world_size):
-        command = [sys.executable, "-W", "error", "-m", "tests.distributed.launch", function, json.dumps(arguments), str(output / f"rank-{rank}.json")]
+        command = [
+            sys.executable,
+            "-W",
+            "error",
+            "-m",
+            "tests.distributed.launch",
+            function,
+            json.dumps(arguments),
+            str(output / f"rank-{rank}.json"),
+        ]
         with open(output / f"rank-{rank}.log", "wb") as log:
-            processes.append(subprocess.Popen(command, env=environment(**group, RANK=str(rank), LOCAL_RANK=str(rank)), cwd=ROOT, stdout=log, stderr=log))
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    env=environment(**group, RANK=str(rank), LOCAL_RANK=str(rank)),
+                    cwd=ROOT,
+                    stdout=log,
+                    stderr=log,
+                )
+            )
     deadline = time.monotonic() + timeout_seconds
     try:
         codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in processes]
@@ -50,16 +80,37 @@ def run_ranks(function: str, world_size: int, output: Path, timeout_seconds: flo
         for process in processes:
             process.kill()
             process.wait()
-    tails = "\n".join(f"rank {r}, exit {c}: {(output / f'rank-{r}.log').read_text()[-3000:]}" for r, c in enumerate(codes) if c != 0)
+    tails = "\n".join(
+        f"rank {r}, exit {c}: {(output / f'rank-{r}.log').read_text()[-3000:]}"
+        for r, c in enumerate(codes)
+        if c != 0
+    )
     assert not tails, tails
     return [json.loads((output / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
 
 
-def torchrun(world_size: int, config: Path, run_dir: Path, timeout_seconds: float = 120.0, **extra: str) -> subprocess.CompletedProcess[str]:
+def torchrun(
+    world_size: int, config: Path, run_dir: Path, timeout_seconds: float = 120.0, **extra: str
+) -> subprocess.CompletedProcess[str]:
     """The training program under a real torchrun; output is captured."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(world_size),
+    ]
     command += ["-m", "training.main", "--config", str(config), "--run-dir", str(run_dir)]
-    return subprocess.run(command, env=environment(**extra), cwd=ROOT, capture_output=True, text=True, timeout=timeout_seconds, check=False)
+    return subprocess.run(
+        command,
+        env=environment(**extra),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+        check=False,
+    )
 
 
 def main() -> None:

@@ -28,7 +28,10 @@ def tree_digest(value: Any) -> str:
             for inner in node:
                 add(inner)
         elif isinstance(node, torch.Tensor):
-            digest.update(f"{node.dtype}{tuple(node.shape)}".encode() + node.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            digest.update(
+                f"{node.dtype}{tuple(node.shape)}".encode()
+                + node.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            )
         else:
             digest.update(repr(node).encode())
 
@@ -36,16 +39,26 @@ def tree_digest(value: Any) -> str:
     return digest.hexdigest()
 
 
-def run_all(parallel: Parallel, folder: str, stops: list[int], finish: bool = True) -> dict[str, Any]:
-    """Train every run below the folder, by name: its report, or its error; stopped at these steps on the way, and left there or not."""
+def run_all(
+    parallel: Parallel, folder: str, stops: list[int], finish: bool = True
+) -> dict[str, Any]:
+    """Train every run below the folder, by name: its report, or its error; stopped at these steps
+    on the way, and left there or not.
+    """
     outcomes: dict[str, Any] = {}
     for config in sorted(Path(folder).glob("*/resolved.json")):
-        outcomes[config.parent.name] = run_one(parallel, config, config.parent / "run", [*stops, None] if finish else stops)
+        outcomes[config.parent.name] = run_one(
+            parallel, config, config.parent / "run", [*stops, None] if finish else stops
+        )
     return outcomes
 
 
-def run_one(parallel: Parallel, config: Path, run_dir: Path, stops: list[int | None]) -> dict[str, Any]:
-    """One run, started once for each stop: interrupted at that step on the last rank, or not at all (None)."""
+def run_one(
+    parallel: Parallel, config: Path, run_dir: Path, stops: list[int | None]
+) -> dict[str, Any]:
+    """One run, started once for each stop: interrupted at that step on the last rank, or not at all
+    (None).
+    """
     spec = RunSpec.model_validate_json(config.read_text())
     try:
         for last in stops:
@@ -54,7 +67,11 @@ def run_one(parallel: Parallel, config: Path, run_dir: Path, stops: list[int | N
             report = trainer.run()
     except BulkheadError as error:
         return {"error": type(error).__name__, "message": str(error)}
-    return {"report": report.model_dump(mode="json"), "state": state_digest(trainer), "weights": weights(trainer)}
+    return {
+        "report": report.model_dump(mode="json"),
+        "state": state_digest(trainer),
+        "weights": weights(trainer),
+    }
 
 
 def stop_at(trainer: Trainer, step: int | None) -> None:
@@ -76,9 +93,18 @@ def state_digest(trainer: Trainer) -> str:
     parts["state"] = {key: value for key, value in parts["state"].items() if "seconds" not in key}
     del parts["rng"]  # one stream a rank
     shards = checkpoints.load_all_shards(step) or [checkpoints.load(step)]
-    return tree_digest([{key: value for key, value in part.items() if key != "trainer.pt"} for part in [*shards, parts]])
+    return tree_digest(
+        [
+            {key: value for key, value in part.items() if key != "trainer.pt"}
+            for part in [*shards, parts]
+        ]
+    )
 
 
 def weights(trainer: Trainer) -> list[float]:
     """All weights in one list, on rank 0."""
-    return [value for tensor in trainer.layout.full_weights().values() for value in tensor.double().reshape(-1).tolist()]
+    return [
+        value
+        for tensor in trainer.layout.full_weights().values()
+        for value in tensor.double().reshape(-1).tolist()
+    ]

@@ -1,4 +1,6 @@
-"""What the ranks of a test do; each function is called in every rank and returns something that JSON can hold."""
+"""What the ranks of a test do; each function is called in every rank and returns something that
+JSON can hold.
+"""
 
 from __future__ import annotations
 
@@ -42,38 +44,53 @@ CASES = [  # train rows, rows of a window, rows of a micro-batch, weighted
 
 def everything(parallel: Parallel, folder: str) -> dict[str, Any]:
     """All of one world size in one start of processes."""
-    results: dict[str, Any] = {"gradients": gradients(parallel), "scoring": scoring(parallel, Path(folder) / "scoring")}
+    results: dict[str, Any] = {
+        "gradients": gradients(parallel),
+        "scoring": scoring(parallel, Path(folder) / "scoring"),
+    }
     results["label_gradients"] = label_gradients(parallel)
     results["trained"] = trained(parallel, Path(folder))
     results["on_main"] = on_main(parallel)
     parallel.barrier()
     results["first"] = parallel.broadcast(torch.tensor([parallel.rank + 5])).item()
     results["any"] = [parallel.any(parallel.rank == parallel.world_size - 1), parallel.any(False)]
-    results["gathered"] = [part.decode() for part in parallel.gather_bytes(f"{parallel.rank}".encode() * parallel.rank)]
+    results["gathered"] = [
+        part.decode() for part in parallel.gather_bytes(f"{parallel.rank}".encode() * parallel.rank)
+    ]
     return results
 
 
-# ----------------------------------------------------------------------------------------- gradients
+# -----------------------------------------------------------------------------------------
+# gradients
 
 
 def reference_gradient(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Gradient of `sum(w l) / sum(w)` over the whole window in one piece, in plain torch."""
     twin = copy.deepcopy(model)
     twin.zero_grad()
-    losses = nn.functional.binary_cross_entropy_with_logits(twin(batch)[:, 0], batch["label"].double(), reduction="none")
+    losses = nn.functional.binary_cross_entropy_with_logits(
+        twin(batch)[:, 0], batch["label"].double(), reduction="none"
+    )
     ((batch["weight"] * losses).sum() / batch["weight"].sum()).backward()
     return {name: p.grad for name, p in twin.named_parameters()}
 
 
 def gradients(parallel: Parallel) -> list[float]:
-    """Largest error of the window gradient, relative to the largest entry, over all windows; by case."""
+    """Largest error of the window gradient, relative to the largest entry, over all windows; by
+    case.
+    """
     return [worst_gradient_error(parallel, *case) for case in CASES]
 
 
-def worst_gradient_error(parallel: Parallel, rows: int, batch_size: int, micro_batch_size: int | None, weighted: bool) -> float:
+def worst_gradient_error(
+    parallel: Parallel, rows: int, batch_size: int, micro_batch_size: int | None, weighted: bool
+) -> float:
     torch.manual_seed(3)
     model = Plain(WIDTH, 1, torch.float64)
-    tensors = {name: torch.from_numpy(array.astype(np.int64 if name == "label" else np.float64)) for name, array in synthetic(rows, 1).items()}
+    tensors = {
+        name: torch.from_numpy(array.astype(np.int64 if name == "label" else np.float64))
+        for name, array in synthetic(rows, 1).items()
+    }
     weights = tensors["weight"] if weighted else torch.ones(rows, dtype=torch.float64)
     if not weighted:
         del tensors["weight"]
@@ -88,19 +105,30 @@ def worst_gradient_error(parallel: Parallel, rows: int, batch_size: int, micro_b
         window = reader.read(number)
         step.gradients(window)
         gate = step.gate(window, step.clip())
-        picked = {name: tensor[window.rows] for name, tensor in {**tensors, "weight": weights}.items()}
+        picked = {
+            name: tensor[window.rows] for name, tensor in {**tensors, "weight": weights}.items()
+        }
         expected = reference_gradient(model, picked)
         scale = max(float(g.abs().max()) for g in expected.values())
-        worst = max(worst, *(float((p.grad - expected[name]).abs().max()) / scale for name, p in model.named_parameters()))
+        worst = max(
+            worst,
+            *(
+                float((p.grad - expected[name]).abs().max()) / scale
+                for name, p in model.named_parameters()
+            ),
+        )
         assert abs(gate.weight_sum - float(picked["weight"].sum())) < 1e-12 * gate.weight_sum
     return worst
 
 
-# ------------------------------------------------------------------------------------------- scoring
+# -------------------------------------------------------------------------------------------
+# scoring
 
 
 def scoring(parallel: Parallel, folder: Path) -> dict[str, Any]:
-    """For 1 to 64 rows: do scores name each row once and in order, and are metrics scikit-learn's on the whole."""
+    """For 1 to 64 rows: do scores name each row once and in order, and are metrics scikit-learn's
+    on the whole.
+    """
     torch.manual_seed(0)
     network, declaration, stats = Plain(WIDTH, 1), declare(declaration_tree()), statistics()
     misplaced, metric_error, score_error, calls = [], 0.0, 0.0, []
@@ -140,9 +168,15 @@ class Counting(nn.Module):
         return self.inner(batch)
 
 
-def difference(found: dict[str, float | None], scores: np.ndarray, arrays: dict[str, np.ndarray]) -> float:
+def difference(
+    found: dict[str, float | None], scores: np.ndarray, arrays: dict[str, np.ndarray]
+) -> float:
     """Largest difference of some metrics from scikit-learn's on the gathered whole."""
-    label, weight, probability = arrays["label"], arrays["weight"].astype(np.float64), 1 / (1 + np.exp(-scores[:, 0].astype(np.float64)))
+    label, weight, probability = (
+        arrays["label"],
+        arrays["weight"].astype(np.float64),
+        1 / (1 + np.exp(-scores[:, 0].astype(np.float64))),
+    )
     expected = {
         "log_loss": sk.log_loss(label, probability, sample_weight=weight, labels=[0, 1]),
         "accuracy": sk.accuracy_score(label, probability > 0.5, sample_weight=weight),
@@ -153,7 +187,8 @@ def difference(found: dict[str, float | None], scores: np.ndarray, arrays: dict[
     return max(abs(found[name] - value) for name, value in expected.items())
 
 
-# ------------------------------------------------------------------------------------------ training
+# ------------------------------------------------------------------------------------------
+# training
 
 
 def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
@@ -163,7 +198,9 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
         spec, name = RunSpec.model_validate_json(config.read_text()), config.parent.name
         began = time.monotonic()
         try:
-            report = train(spec, config.parent / f"run-{parallel.world_size}", parallel, StopSignal())
+            report = train(
+                spec, config.parent / f"run-{parallel.world_size}", parallel, StopSignal()
+            )
             outcomes[name] = {"report": report.model_dump(mode="json")}
         except BulkheadError as error:
             outcomes[name] = {"error": type(error).__name__, "message": str(error)}
@@ -174,7 +211,9 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
 
 
 def resumed(parallel: Parallel, folder: Path) -> list[str]:
-    """Digests of the final weights of a run without a stop, and of one stopped and resumed after 7 steps."""
+    """Digests of the final weights of a run without a stop, and of one stopped and resumed after 7
+    steps.
+    """
     spec = RunSpec.model_validate_json((folder / "resolved.json").read_text())
     digests = []
     for name, stops in (("whole", ()), ("parts", (7, 9))):
@@ -183,8 +222,15 @@ def resumed(parallel: Parallel, folder: Path) -> list[str]:
             trainer = Trainer(spec, folder / f"{name}-{parallel.world_size}", parallel, stop)
             one_step = trainer._train_one_step
 
-            def step_then_stop(one_step: Any = one_step, trainer: Trainer = trainer, stop: StopSignal = stop, steps: int | None = steps) -> bool:
-                stop.requested = trainer.state.step + 1 == steps and parallel.rank == parallel.world_size - 1
+            def step_then_stop(
+                one_step: Any = one_step,
+                trainer: Trainer = trainer,
+                stop: StopSignal = stop,
+                steps: int | None = steps,
+            ) -> bool:
+                stop.requested = (
+                    trainer.state.step + 1 == steps and parallel.rank == parallel.world_size - 1
+                )
                 return bool(one_step())
 
             trainer._train_one_step = step_then_stop  # type: ignore[method-assign]

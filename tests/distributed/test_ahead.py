@@ -1,4 +1,6 @@
-"""Two gloo ranks whose updates are decided on the device and read a step later, in every layout: the bits of ranks that wait."""
+"""Two gloo ranks whose updates are decided on the device and read a step later, in every layout:
+the bits of ranks that wait.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from tests.training.runs import make_run, synthetic
 from training.sampling import epoch_order
 
 NOISY = {"kind": "resmlp", "width": 24, "depth": 2, "dropout": 0.2}
-BASE = {"epochs": 1, "batch_size": 16, "micro_batch_size": 3, "log_every": 1, "clip": "norm", "clip_at": 0.1, "ranks": 2, "threads": 1}
+BASE = {
+    "epochs": 1,
+    "batch_size": 16,
+    "micro_batch_size": 3,
+    "log_every": 1,
+    "clip": "norm",
+    "clip_at": 0.1,
+    "ranks": 2,
+    "threads": 1,
+}
 FP16 = {"precision": "fp16", "loss_scale": {"initial": 2.0**30, "growth_interval": 3}}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp, fp16": FP16,
@@ -21,7 +32,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 STOP = 5
 pytestmark = pytest.mark.long
-BAD_ROW = int(epoch_order(TrainConfig().seed, 0, 101)[3 * 16 + 2])  # in the fourth step, on the first rank
+BAD_ROW = int(
+    epoch_order(TrainConfig().seed, 0, 101)[3 * 16 + 2]
+)  # in the fourth step, on the first rank
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +47,22 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         arrays["train"]["numeric"][BAD_ROW] = 3e38
         scale = {"loss_scale": {"initial": 8.0}} if "fp16" in name else {}
         make_run(folder / f"{name}, bad", arrays=arrays, model=NOISY, train=BASE | train | scale)
-    return dict(run_ranks("tests.distributed.ahead_work:both_ways", 2, folder / "ranks", folder=str(folder), stop=STOP)[0])
+    return dict(
+        run_ranks(
+            "tests.distributed.ahead_work:both_ways",
+            2,
+            folder / "ranks",
+            folder=str(folder),
+            stop=STOP,
+        )[0]
+    )
 
 
 @pytest.mark.req("T1", "C5", "C6")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_ranks_end_with_the_bits_of_ranks_that_wait_and_stop_at_the_same_step(outcomes: dict[str, Any], layout: str) -> None:
+def test_ranks_end_with_the_bits_of_ranks_that_wait_and_stop_at_the_same_step(
+    outcomes: dict[str, Any], layout: str
+) -> None:
     waits, ahead = outcomes[layout]["waits"], outcomes[layout]["ahead"]
     assert ahead["stopped"] == [STOP], "asked for by one rank"
     assert ahead["state"] == waits["state"] and ahead["steps"] == waits["steps"]
@@ -47,7 +70,17 @@ def test_ranks_end_with_the_bits_of_ranks_that_wait_and_stop_at_the_same_step(ou
 
 @pytest.mark.req("T11")
 @pytest.mark.parametrize("layout", ["ddp", "fsdp, fp16"])
-def test_a_bad_row_on_one_rank_leaves_the_state_before_it_on_all(outcomes: dict[str, Any], layout: str) -> None:
+def test_a_bad_row_on_one_rank_leaves_the_state_before_it_on_all(
+    outcomes: dict[str, Any], layout: str
+) -> None:
     waits, ahead = (outcomes[f"{layout}, bad"][way] for way in ("waits", "ahead"))
-    assert f"train-{BAD_ROW}" in waits["told"] and " at step 4, " in waits["told"] and waits["told"] == ahead["told"]
-    assert waits["state"] == ahead["state"] and waits["dumps"] == ahead["dumps"] and len(waits["dumps"]) == 2
+    assert (
+        f"train-{BAD_ROW}" in waits["told"]
+        and " at step 4, " in waits["told"]
+        and waits["told"] == ahead["told"]
+    )
+    assert (
+        waits["state"] == ahead["state"]
+        and waits["dumps"] == ahead["dumps"]
+        and len(waits["dumps"]) == 2
+    )

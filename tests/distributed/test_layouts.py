@@ -13,22 +13,48 @@ from tests.training.runs import make_run
 
 BLOCKS = {"kind": "resmlp", "width": 24, "depth": 2, "dropout": 0.0}
 NOISY = {"kind": "resmlp", "width": 24, "depth": 2, "dropout": 0.2}
-BASE = {"epochs": 2, "batch_size": 16, "micro_batch_size": 3, "log_every": 1, "clip": "norm", "clip_at": 0.1}
+BASE = {
+    "epochs": 2,
+    "batch_size": 16,
+    "micro_batch_size": 3,
+    "log_every": 1,
+    "clip": "norm",
+    "clip_at": 0.1,
+}
 ELASTIC = {**BASE, "mode": "elastic", "logical_shards": 4, "augment": {"noise": 0.1}, "threads": 1}
 FP16 = {"precision": "fp16", "loss_scale": {"initial": 2.0**30, "growth_interval": 3}}
 ROWS = (101, 33)
 
 
-def outcome(folder: Path, ranks: int, stops: tuple[int, ...] = (), finish: bool = True, **runs: dict[str, Any]) -> dict[str, Any]:
-    """What came of the runs on this number of ranks; without runs, of those that are below the folder already."""
+def outcome(
+    folder: Path,
+    ranks: int,
+    stops: tuple[int, ...] = (),
+    finish: bool = True,
+    **runs: dict[str, Any],
+) -> dict[str, Any]:
+    """What came of the runs on this number of ranks; without runs, of those that are below the
+    folder already.
+    """
     for name, sections in runs.items():
         make_run(folder / name, rows=ROWS, **sections)
-    return dict(run_ranks("tests.distributed.layout_work:run_all", ranks, folder / f"ranks-{ranks}", folder=str(folder), stops=list(stops), finish=finish)[0])
+    return dict(
+        run_ranks(
+            "tests.distributed.layout_work:run_all",
+            ranks,
+            folder / f"ranks-{ranks}",
+            folder=str(folder),
+            stops=list(stops),
+            finish=finish,
+        )[0]
+    )
 
 
 @pytest.fixture(scope="module")
 def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """By layout: weights without noise, fp32 and half, all of the same declaration but `parallel`."""
+    """By layout: weights without noise, fp32 and half, all of the same declaration but
+    `parallel`.
+    """
     plain = {"model": BLOCKS, "train": BASE}
     found = {}
     for name, ranks, parallel in (("one", 1, "ddp"), ("ddp", 2, "ddp"), ("fsdp", 2, "fsdp")):
@@ -43,8 +69,12 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.req("T1")
-@pytest.mark.parametrize(("precision", "tolerance"), [("full", 1e-5), ("bf16", 2e-2), ("fp16", 5e-3)])
-def test_one_process_ddp_and_fsdp2_train_the_same_network(laid_out: dict[str, Any], precision: str, tolerance: float) -> None:
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("full", 1e-5), ("bf16", 2e-2), ("fp16", 5e-3)]
+)
+def test_one_process_ddp_and_fsdp2_train_the_same_network(
+    laid_out: dict[str, Any], precision: str, tolerance: float
+) -> None:
     one, ddp, fsdp = (laid_out[name][precision] for name in ("one", "ddp", "fsdp"))
     for other in (ddp, fsdp):
         np.testing.assert_allclose(other["weights"], one["weights"], rtol=0, atol=tolerance)
@@ -55,7 +85,10 @@ def test_one_process_ddp_and_fsdp2_train_the_same_network(laid_out: dict[str, An
 @pytest.mark.long
 @pytest.mark.req("C2")
 def test_a_sharded_run_stopped_and_resumed_ends_bit_identical(tmp_path: Path) -> None:
-    run = {"model": NOISY, "train": BASE | FP16 | {"parallel": "fsdp", "ranks": 2, "augment": {"noise": 0.1}}}
+    run = {
+        "model": NOISY,
+        "train": BASE | FP16 | {"parallel": "fsdp", "ranks": 2, "augment": {"noise": 0.1}},
+    }
     whole = outcome(tmp_path / "whole", 2, run=run)
     parts = outcome(tmp_path / "parts", 2, (3, 10), run=run)
     assert parts["run"]["state"] == whole["run"]["state"]
@@ -64,13 +97,19 @@ def test_a_sharded_run_stopped_and_resumed_ends_bit_identical(tmp_path: Path) ->
 
 @pytest.mark.req("T1")
 @pytest.mark.long
-def test_a_sharded_state_is_cut_anew_for_another_number_of_ranks_where_that_is_allowed(tmp_path: Path) -> None:
-    """In mode fast the run ends where one process ends; exact refuses, as its sums would round differently."""
+def test_a_sharded_state_is_cut_anew_for_another_number_of_ranks_where_that_is_allowed(
+    tmp_path: Path,
+) -> None:
+    """In mode fast the run ends where one process ends; exact refuses, as its sums would round
+    differently.
+    """
     run = {"model": BLOCKS, "train": BASE | {"parallel": "fsdp", "mode": "fast"}}
     runs = {"fast": run, "exact": run | {"train": run["train"] | {"mode": "exact"}}}
     one = outcome(tmp_path / "one", 1, run=run)
     begun = outcome(tmp_path / "many", 3, (5,), finish=False, **runs)
-    assert {name: begun[name]["report"]["status"] for name in runs} == dict.fromkeys(runs, "interrupted")
+    assert {name: begun[name]["report"]["status"] for name in runs} == dict.fromkeys(
+        runs, "interrupted"
+    )
     ended = outcome(tmp_path / "many", 2)
     np.testing.assert_allclose(ended["fast"]["weights"], one["run"]["weights"], rtol=0, atol=1e-5)
     assert ended["exact"]["error"] == "CheckpointError"
@@ -80,7 +119,13 @@ def test_a_sharded_state_is_cut_anew_for_another_number_of_ranks_where_that_is_a
 @pytest.mark.long
 @pytest.mark.req("C5")
 def test_an_elastic_run_is_bit_identical_when_its_number_of_ranks_changes(tmp_path: Path) -> None:
-    runs = {"run": {"model": NOISY, "train": ELASTIC | FP16, "schedule": {"kind": "plateau", "patience": 0}}}
+    runs = {
+        "run": {
+            "model": NOISY,
+            "train": ELASTIC | FP16,
+            "schedule": {"kind": "plateau", "patience": 0},
+        }
+    }
     one = outcome(tmp_path / "one", 1, **runs)["run"]
     outcome(tmp_path / "changing", 4, (3,), finish=False, **runs)
     outcome(tmp_path / "changing", 1, (9,), finish=False)

@@ -20,24 +20,41 @@ WORLD_SIZES = (1, 2)
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("worlds")
-    corpus = make_corpus(folder, made_up(80), {"context": 24}, train={"epochs": 1, "batch_size": 8, "micro_batch_size": 3})
+    corpus = make_corpus(
+        folder,
+        made_up(80),
+        {"context": 24},
+        train={"epochs": 1, "batch_size": 8, "micro_batch_size": 3},
+    )
     write_atomic(folder / "resolved.json", corpus.run.model_dump_json())
     with keep_torch_settings():
         results = {1: [json.loads(json.dumps(everything(Parallel(), str(folder))))]}
-    return results | {2: run_ranks("tests.distributed.token_work:everything", 2, folder / "ranks", folder=str(folder))}
+    return results | {
+        2: run_ranks(
+            "tests.distributed.token_work:everything", 2, folder / "ranks", folder=str(folder)
+        )
+    }
 
 
 @pytest.mark.req("T3")
 @pytest.mark.parametrize("size", WORLD_SIZES)
-def test_the_gradient_of_uneven_token_counts_is_that_of_one_big_batch(worlds: dict[int, list[dict[str, Any]]], size: int) -> None:
+def test_the_gradient_of_uneven_token_counts_is_that_of_one_big_batch(
+    worlds: dict[int, list[dict[str, Any]]], size: int
+) -> None:
     assert max(error for rank in worlds[size] for error in rank["errors"]) < 1e-12
 
 
 @pytest.mark.req("T9")
-def test_the_loss_per_token_does_not_depend_on_the_ranks(worlds: dict[int, list[dict[str, Any]]]) -> None:
-    """Nor on how parameters lie over them, also where one rank's share makes a micro-batch more than the other's."""
+def test_the_loss_per_token_does_not_depend_on_the_ranks(
+    worlds: dict[int, list[dict[str, Any]]],
+) -> None:
+    """Nor on how parameters lie over them, also where one rank's share makes a micro-batch more
+    than the other's.
+    """
     one = worlds[1][0]
     for rank in worlds[2]:
-        assert rank["steps"] == one["steps"] and rank["metric"] == pytest.approx(one["metric"], rel=1e-5)
+        assert rank["steps"] == one["steps"] and rank["metric"] == pytest.approx(
+            one["metric"], rel=1e-5
+        )
         assert rank["sharded"] == pytest.approx(one["metric"], rel=1e-5)
     assert len({rank["weights"] for rank in worlds[2]}) == 1

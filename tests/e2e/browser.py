@@ -28,7 +28,13 @@ class Browser:
         self.socket, self.number = socket, 0
         for domain in ("Page", "Runtime"):
             self.send(f"{domain}.enable")
-        self.send("Emulation.setDeviceMetricsOverride", width=WIDTH, height=HEIGHT, deviceScaleFactor=1, mobile=False)
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=WIDTH,
+            height=HEIGHT,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
 
     def send(self, method: str, **parameters: Any) -> Any:
         """One command and its result."""
@@ -42,7 +48,9 @@ class Browser:
 
     def evaluate(self, code: str) -> Any:
         """The value of an expression in the page."""
-        return self.send("Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True)["result"].get("value")
+        return self.send(
+            "Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True
+        )["result"].get("value")
 
     def open(self, url: str) -> None:
         self.send("Page.navigate", url=url)
@@ -55,18 +63,28 @@ class Browser:
             if found:
                 return found
             time.sleep(0.2)
-        raise AssertionError(f"not in the page: {what}; it shows: {self.evaluate('document.body.innerText')[:1500]}")
+        raise AssertionError(
+            f"not in the page: {what}; it shows: {self.evaluate('document.body.innerText')[:1500]}"
+        )
 
     def click(self, text: str, selector: str = "button, a, [role=menuitem]") -> None:
-        """Click the first visible element of these whose text is the given one, with a real mouse event at its middle."""
-        find = (
-            f"""[...document.querySelectorAll({json.dumps(selector)})].filter(e => e.innerText.trim() === {json.dumps(text)} && e.offsetParent !== null)[0]"""
+        """Click the first visible element of these whose text is the given one, with a real mouse
+        event at its middle.
+        """
+        find = f"""[...document.querySelectorAll({json.dumps(selector)})].filter(e => e.innerText.trim() === {json.dumps(text)} && e.offsetParent !== null)[0]"""  # noqa: E501
+        place = (
+            f"(() => {{ const e = {find}; if (!e) return null; e.scrollIntoView({{block:"
+            " 'center'}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y +"
+            " r.height / 2]; })()"
         )
-        place = f"(() => {{ const e = {find}; if (!e) return null; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
         self._press(*self.until(place, f"{selector} {text!r}"))
 
-    def reach(self, text: str, code: str, what: str, selector: str = "button, a, [role=tab]") -> None:
-        """Click as `click` does until an expression is true: a page that is still being drawn moves, and loses a click."""
+    def reach(
+        self, text: str, code: str, what: str, selector: str = "button, a, [role=tab]"
+    ) -> None:
+        """Click as `click` does until an expression is true: a page that is still being drawn
+        moves, and loses a click.
+        """
         deadline = time.monotonic() + WAIT_SECONDS
         while not self.evaluate(code):
             if time.monotonic() > deadline:
@@ -75,8 +93,15 @@ class Browser:
             time.sleep(2.0)
 
     def focus(self, selector: str, number: int = 0) -> None:
-        """Click into an element of a selector, the first unless another number is given; -1 is the last."""
-        place = f"(() => {{ const e = [...document.querySelectorAll({json.dumps(selector)})].at({number}); if (!e) return null; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
+        """Click into an element of a selector, the first unless another number is given; -1 is the
+        last.
+        """
+        place = (
+            "(() => { const e ="
+            f" [...document.querySelectorAll({json.dumps(selector)})].at({number}); if (!e) return"
+            " null; e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect();"
+            " return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+        )
         self._press(*self.until(place, selector))
 
     def type(self, text: str, replace: bool = True) -> None:
@@ -88,7 +113,9 @@ class Browser:
     def picture(self, path: Path) -> None:
         """A screenshot as PNG."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
+        path.write_bytes(
+            base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"])
+        )
 
     def _press(self, x: float, y: float) -> None:
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
@@ -98,21 +125,43 @@ class Browser:
 @contextmanager
 def browser(*extra: str) -> Iterator[Browser]:
     """A fresh page, with options of Chromium; skips where there is no Chromium."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    program = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if program is None:
         pytest.skip("Chromium is absent (apt-get install chromium)")
     folder = Path(tempfile.mkdtemp(prefix="bulkhead-browser-"))
-    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-port=0"]
-    process = subprocess.Popen([program, *options, *extra, f"--user-data-dir={folder}", "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    options = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+        "--remote-debugging-port=0",
+    ]
+    process = subprocess.Popen(
+        [program, *options, *extra, f"--user-data-dir={folder}", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         active = folder / "DevToolsActivePort"
         deadline = time.monotonic() + WAIT_SECONDS
         while not (active.exists() and active.read_text().strip()) and time.monotonic() < deadline:
             time.sleep(0.1)
         port = active.read_text().splitlines()[0]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=WAIT_SECONDS) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/json/list", timeout=WAIT_SECONDS
+        ) as answer:
             page = next(target for target in json.loads(answer.read()) if target["type"] == "page")
-        with connect(page["webSocketDebuggerUrl"], max_size=None, open_timeout=WAIT_SECONDS, ping_interval=None) as socket:
+        with connect(
+            page["webSocketDebuggerUrl"],
+            max_size=None,
+            open_timeout=WAIT_SECONDS,
+            ping_interval=None,
+        ) as socket:
             yield Browser(socket)
     finally:
         process.terminate()

@@ -1,4 +1,6 @@
-"""A source that grows, and one retrain after another in this process: real Prefect server, torchrun and MLflow."""
+"""A source that grows, and one retrain after another in this process: real Prefect server, torchrun
+and MLflow.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ class Growing:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.home, self.file, self.parts = folder, folder / "home", folder / "growing.yaml", 0
+        self.folder, self.home, self.file, self.parts = (
+            folder,
+            folder / "home",
+            folder / "growing.yaml",
+            0,
+        )
         self.file.write_text(DECLARATION)
         (folder / "rows").mkdir()
 
@@ -49,7 +56,18 @@ class Growing:
         y = (x + 0.5 * draw.normal(size=count) > 0) ^ (draw.random(count) < flipped)
         names = [f"p{self.parts}-{i}" for i in range(count)]
         path = self.folder / "rows" / f"{self.parts:03d}.parquet"
-        pq.write_table(pa.table({"id": names, "who": [f"g{g}" for g in who], "x": x, "z": z, "y": y.astype(np.int64)}), path)
+        pq.write_table(
+            pa.table(
+                {
+                    "id": names,
+                    "who": [f"g{g}" for g in who],
+                    "x": x,
+                    "z": z,
+                    "y": y.astype(np.int64),
+                }
+            ),
+            path,
+        )
         self.parts += 1
         return path
 
@@ -71,11 +89,20 @@ class Growing:
 
     def aliases(self) -> dict[str, str]:
         """Alias to version."""
-        return {name: str(version) for name, version in self.client.get_registered_model("growing").aliases.items()}
+        return {
+            name: str(version)
+            for name, version in self.client.get_registered_model("growing").aliases.items()
+        }
 
     @staticmethod
     def sides(run_dir: str) -> dict[str, dict[str, set[str]]]:
         """Ids and groups of each side of a run."""
         split = Prepared.model_validate_json((Path(run_dir) / "prepared.json").read_bytes()).split
-        tables = {side: pq.read_table(split.side(side).file.path, columns=["__id", "__group"]) for side in ("train", "val", "test")}
-        return {side: {name: set(table.column(name).to_pylist()) for name in table.column_names} for side, table in tables.items()}
+        tables = {
+            side: pq.read_table(split.side(side).file.path, columns=["__id", "__group"])
+            for side in ("train", "val", "test")
+        }
+        return {
+            side: {name: set(table.column(name).to_pylist()) for name in table.column_names}
+            for side, table in tables.items()
+        }

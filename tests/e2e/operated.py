@@ -1,4 +1,6 @@
-"""A real `bulkhead up` with deployments, in a home of its own, and what a person does with it: trigger, wait, cancel, look."""
+"""A real `bulkhead up` with deployments, in a home of its own, and what a person does with it:
+trigger, wait, cancel, look.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SMALL = ["train.ranks=2", "model.kind=mlp", "evaluate.bootstrap=60", "checks.min_rows=20", "register.thresholds={}", "train.patience=1000"]
+SMALL = [
+    "train.ranks=2",
+    "model.kind=mlp",
+    "evaluate.bootstrap=60",
+    "checks.min_rows=20",
+    "register.thresholds={}",
+    "train.patience=1000",
+]
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 POLL_SECONDS = 0.05
 
@@ -46,7 +55,10 @@ class Operated:
     def __init__(self, folder: Path, *options: str, settings: dict[str, str] | None = None) -> None:
         self.folder, self.home, self.options = folder, folder / "home", options
         self.prefect, self.mlflow = free_port(), free_port()
-        self.api, self.tracking_uri = f"http://127.0.0.1:{self.prefect}/api", f"http://127.0.0.1:{self.mlflow}"
+        self.api, self.tracking_uri = (
+            f"http://127.0.0.1:{self.prefect}/api",
+            f"http://127.0.0.1:{self.mlflow}",
+        )
         self.output = folder / "up.log"
         ours = {
             "BULKHEAD_HOME": str(self.home),
@@ -66,7 +78,9 @@ class Operated:
             "PREFECT_TEST_MODE",
             "BULKHEAD_FAMILY",
         )
-        self.environment = {name: value for name, value in (os.environ | ours).items() if name not in foreign}
+        self.environment = {
+            name: value for name, value in (os.environ | ours).items() if name not in foreign
+        }
         self.process: subprocess.Popen[bytes] | None = None
 
     # ---- the servers
@@ -75,10 +89,26 @@ class Operated:
         """Seconds until everything was ready."""
         began = time.monotonic()
         with self.output.open("wb") as output:
-            command = [sys.executable, "-m", "flows.cli", "up", "--prefect-port", str(self.prefect), "--mlflow-port", str(self.mlflow), *self.options]
-            self.process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=output, stderr=subprocess.STDOUT)
+            command = [
+                sys.executable,
+                "-m",
+                "flows.cli",
+                "up",
+                "--prefect-port",
+                str(self.prefect),
+                "--mlflow-port",
+                str(self.mlflow),
+                *self.options,
+            ]
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=self.environment, stdout=output, stderr=subprocess.STDOUT
+            )
         process = self.process
-        until(lambda: "Ctrl-C" in self.output.read_text() or process.poll() is not None, 180, "bulkhead up is ready")
+        until(
+            lambda: "Ctrl-C" in self.output.read_text() or process.poll() is not None,
+            180,
+            "bulkhead up is ready",
+        )
         assert process.poll() is None, self.output.read_text()
         return time.monotonic() - began
 
@@ -97,28 +127,55 @@ class Operated:
         """Open the addresses that `up` printed, as a person does."""
         for address in re.findall(r"(http://\S+/login#\S+)", self.output.read_text()):
             page.open(address)
-            page.until("location.pathname !== '/login' && document.readyState === 'complete'", "the page behind the login")
+            page.until(
+                "location.pathname !== '/login' && document.readyState === 'complete'",
+                "the page behind the login",
+            )
 
     def bulkhead(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """A command against these servers."""
-        settings = {"PREFECT_API_URL": self.api, "PREFECT_HOME": str(self.home / "prefect"), "MLFLOW_TRACKING_URI": self.tracking_uri}
+        settings = {
+            "PREFECT_API_URL": self.api,
+            "PREFECT_HOME": str(self.home / "prefect"),
+            "MLFLOW_TRACKING_URI": self.tracking_uri,
+        }
         done = subprocess.run(
-            [sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True, env=self.environment | settings, cwd=ROOT, timeout=280, check=False
+            [sys.executable, "-m", "flows.cli", *arguments],
+            capture_output=True,
+            text=True,
+            env=self.environment | settings,
+            cwd=ROOT,
+            timeout=280,
+            check=False,
         )
-        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+        assert done.returncode == code, (
+            f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+        )
         return done
 
     def make_rows(self, patients: int) -> None:
-        generator = [sys.executable, str(ROOT / "examples" / "clinic_visits.py"), str(self.folder / "clinic.parquet"), "--patients", str(patients)]
+        generator = [
+            sys.executable,
+            str(ROOT / "examples" / "clinic_visits.py"),
+            str(self.folder / "clinic.parquet"),
+            "--patients",
+            str(patients),
+        ]
         subprocess.run(generator, check=True, capture_output=True)
 
     # ---- Prefect
 
     def call(self, path: str, body: Any = None) -> Any:
-        """One request to Prefect's API, again while it is busy (503: its SQLite file is locked), as Prefect's own client does."""
+        """One request to Prefect's API, again while it is busy (503: its SQLite file is locked), as
+        Prefect's own client does.
+        """
         data = None if body is None else json.dumps(body).encode()
         token = base64.b64encode(self.login.encode()).decode()
-        request = urllib.request.Request(f"{self.api}{path}", data, {"Content-Type": "application/json", "Authorization": f"Basic {token}"})
+        request = urllib.request.Request(
+            f"{self.api}{path}",
+            data,
+            {"Content-Type": "application/json", "Authorization": f"Basic {token}"},
+        )
         for _ in range(20):
             try:
                 with urllib.request.urlopen(request, timeout=60) as answer:
@@ -132,12 +189,22 @@ class Operated:
     def trigger(self, deployment: str, **parameters: Any) -> str:
         """Id of a flow run that was asked for now."""
         found = self.call(f"/deployments/name/{deployment}")
-        return str(self.call(f"/deployments/{found['id']}/create_flow_run", {"parameters": parameters, "state": {"type": "SCHEDULED"}})["id"])
+        return str(
+            self.call(
+                f"/deployments/{found['id']}/create_flow_run",
+                {"parameters": parameters, "state": {"type": "SCHEDULED"}},
+            )["id"]
+        )
 
     def pipeline(self, *overrides: str, epochs: int = 3, name: str = "small") -> str:
         """A small run of the default example."""
         values = [*SMALL, f"name={name}", *overrides]
-        return self.trigger("pipeline/manual", config_path="examples/clinic_visits.yaml", epochs=epochs, overrides=values)
+        return self.trigger(
+            "pipeline/manual",
+            config_path="examples/clinic_visits.yaml",
+            epochs=epochs,
+            overrides=values,
+        )
 
     def state(self, flow_run: str) -> tuple[str, str]:
         """Type and message of a flow run's state."""
@@ -146,12 +213,19 @@ class Operated:
 
     def wait(self, flow_run: str, seconds: float = 240) -> tuple[str, str]:
         """The state in which a flow run ended."""
-        until(lambda: self.state(flow_run)[0] in FINAL, seconds, f"end of flow run {flow_run}; worker: {self.worker_log()[-3000:]}")
+        until(
+            lambda: self.state(flow_run)[0] in FINAL,
+            seconds,
+            f"end of flow run {flow_run}; worker: {self.worker_log()[-3000:]}",
+        )
         return self.state(flow_run)
 
     def cancel(self, flow_run: str) -> None:
         """As the button of the UI does."""
-        self.call(f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": False})
+        self.call(
+            f"/flow_runs/{flow_run}/set_state",
+            {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": False},
+        )
 
     def worker_log(self) -> str:
         path = self.home / "logs" / "worker.log"
@@ -168,7 +242,11 @@ class Operated:
 
     def record(self, flow_run: str) -> dict[str, Any]:
         """`run.json` of it."""
-        folder = until(lambda: self.run_dir(flow_run), 120, f"run of {flow_run}; worker: {self.worker_log()[-3000:]}")
+        folder = until(
+            lambda: self.run_dir(flow_run),
+            120,
+            f"run of {flow_run}; worker: {self.worker_log()[-3000:]}",
+        )
         return dict(json.loads((folder / "run.json").read_text()), run_dir=folder)
 
     def mlflow_run(self, flow_run: str) -> Any:
@@ -178,7 +256,9 @@ class Operated:
     def client(self) -> Any:
         from mlflow import MlflowClient
 
-        os.environ["MLFLOW_TRACKING_USERNAME"], _, os.environ["MLFLOW_TRACKING_PASSWORD"] = self.login.partition(":")
+        os.environ["MLFLOW_TRACKING_USERNAME"], _, os.environ["MLFLOW_TRACKING_PASSWORD"] = (
+            self.login.partition(":")
+        )
         return MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
 
     def processes(self, *words: str) -> dict[int, str]:
@@ -187,7 +267,9 @@ class Operated:
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                if mine in (path / "environ").read_bytes().split(b"\0") and any(word in command for word in words):
+                if mine in (path / "environ").read_bytes().split(b"\0") and any(
+                    word in command for word in words
+                ):
                     found[int(path.name)] = command
             except OSError:
                 continue

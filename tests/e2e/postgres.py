@@ -1,4 +1,6 @@
-"""A PostgreSQL server of its own on loopback, where the programs are installed (apt-get install postgresql)."""
+"""A PostgreSQL server of its own on loopback, where the programs are installed (apt-get install
+postgresql).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ PASSWORD = "s3cret-w0rd"
 
 def program(name: str) -> str:
     """Path of one of PostgreSQL's programs."""
-    found = shutil.which(name) or next((str(path) for path in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)), None)
+    found = shutil.which(name) or next(
+        (
+            str(path)
+            for path in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
+        ),
+        None,
+    )
     if found is None:
         pytest.skip(f"PostgreSQL is absent: no program {name} (apt-get install postgresql)")
     return found
@@ -38,13 +46,40 @@ def postgres() -> Iterator[str]:
     (folder / "password").write_text(PASSWORD)
     (folder / "password").chmod(0o644)
     port, data = free_port(), folder / "data"
-    make = [*user, initdb, "-D", str(data), "-U", "ann", "--auth=scram-sha-256", f"--pwfile={folder / 'password'}", "--no-sync"]
+    make = [
+        *user,
+        initdb,
+        "-D",
+        str(data),
+        "-U",
+        "ann",
+        "--auth=scram-sha-256",
+        f"--pwfile={folder / 'password'}",
+        "--no-sync",
+    ]
     subprocess.run(make, check=True, capture_output=True, cwd="/")
     with open(folder.with_suffix(".log"), "wb") as log:
-        command = [*user, server, "-D", str(data), "-p", str(port), "-c", "listen_addresses=127.0.0.1", "-k", str(folder), "-c", "max_connections=200"]
+        command = [
+            *user,
+            server,
+            "-D",
+            str(data),
+            "-p",
+            str(port),
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-k",
+            str(folder),
+            "-c",
+            "max_connections=200",
+        ]
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
     try:
-        until(lambda: b"ready to accept connections" in folder.with_suffix(".log").read_bytes(), 60, "PostgreSQL is ready")
+        until(
+            lambda: b"ready to accept connections" in folder.with_suffix(".log").read_bytes(),
+            60,
+            "PostgreSQL is ready",
+        )
         yield f"postgresql://ann:{PASSWORD}@127.0.0.1:{port}/postgres"
     finally:
         process.terminate()

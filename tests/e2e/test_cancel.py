@@ -1,4 +1,6 @@
-"""Cancelled in any phase, through the API that the button of the UI calls, a run saves, ends everywhere, and is resumed to the same bytes."""
+"""Cancelled in any phase, through the API that the button of the UI calls, a run saves, ends
+everywhere, and is resumed to the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,22 @@ def undisturbed(operated: Operated) -> str:
 
 
 def model_sha256(operated: Operated, flow_run: str) -> str:
-    return str(json.loads((operated.record(flow_run)["run_dir"] / "result.json").read_text())["model_sha256"])
+    return str(
+        json.loads((operated.record(flow_run)["run_dir"] / "result.json").read_text())[
+            "model_sha256"
+        ]
+    )
 
 
 def started(operated: Operated, line: str, *overrides: str) -> str:
     """A run that has just printed a line."""
     before = len(operated.worker_log())
     flow_run = operated.pipeline(*overrides, epochs=8)
-    until(lambda: line in operated.worker_log()[before:], 300, f"{line!r} in the worker's log:\n{operated.worker_log()[before:]}")
+    until(
+        lambda: line in operated.worker_log()[before:],
+        300,
+        f"{line!r} in the worker's log:\n{operated.worker_log()[before:]}",
+    )
     return flow_run
 
 
@@ -64,18 +74,27 @@ PHASES = {
     "evaluate": ("✓ best", "✓ export"),
     "register": ("✓ gate", "✓ report"),
 }
-OWN = {"prepare": ["checks.min_rows=21"], "register": ["name=registered"]}  # what makes the phase work anew: nothing prepared, no champion with these bytes
+OWN = {
+    "prepare": ["checks.min_rows=21"],
+    "register": ["name=registered"],
+}  # what makes the phase work anew: nothing prepared, no champion with these bytes
 
 
 @pytest.mark.req("P4")
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_cancelled_run_is_gone_within_30_s_and_resumed_to_the_same_bytes(operated: Operated, undisturbed: str, phase: str) -> None:
+def test_a_cancelled_run_is_gone_within_30_s_and_resumed_to_the_same_bytes(
+    operated: Operated, undisturbed: str, phase: str
+) -> None:
     begun, ended = PHASES[phase]
     before = len(operated.worker_log())
     flow_run = started(operated, begun, "evaluate.bootstrap=1000", *OWN.get(phase, ()))
     asked = time.monotonic()
     operated.cancel(flow_run)
-    until(lambda: not operated.at_work(), GONE_SECONDS, f"no process of the run is left: {operated.at_work()}")
+    until(
+        lambda: not operated.at_work(),
+        GONE_SECONDS,
+        f"no process of the run is left: {operated.at_work()}",
+    )
     assert time.monotonic() - asked < GONE_SECONDS
     assert operated.wait(flow_run)[0] == "CANCELLED"
     assert ended not in operated.worker_log()[before:], f"the run had left {phase} already"
@@ -87,14 +106,23 @@ def test_a_cancelled_run_is_gone_within_30_s_and_resumed_to_the_same_bytes(opera
     again = resumed(operated, flow_run)
     assert model_sha256(operated, again) == undisturbed
     assert operated.record(again)["flow_run_ids"] == [flow_run, again]
-    assert operated.record(again)["status"] == operated.mlflow_run(again).info.status.lower() == "finished"
+    assert (
+        operated.record(again)["status"]
+        == operated.mlflow_run(again).info.status.lower()
+        == "finished"
+    )
     assert (record["run_dir"] / "report.html").is_file()
     if phase == "register":
-        assert operated.client().get_model_version_by_alias("registered", "champion").run_id == record["mlflow_run_id"]
+        assert (
+            operated.client().get_model_version_by_alias("registered", "champion").run_id
+            == record["mlflow_run_id"]
+        )
 
 
 @pytest.mark.req("C7")
-def test_a_killed_flow_process_is_crashed_everywhere_and_resumable(operated: Operated, undisturbed: str) -> None:
+def test_a_killed_flow_process_is_crashed_everywhere_and_resumable(
+    operated: Operated, undisturbed: str
+) -> None:
     flow_run = started(operated, "epoch 2/8")
     for pid in operated.processes("prefect.engine"):
         os.kill(pid, signal.SIGKILL)
@@ -106,7 +134,9 @@ def test_a_killed_flow_process_is_crashed_everywhere_and_resumable(operated: Ope
 
 
 @pytest.mark.req("C7")
-def test_a_killed_worker_takes_its_run_along_with_a_checkpoint_and_comes_back(operated: Operated, undisturbed: str) -> None:
+def test_a_killed_worker_takes_its_run_along_with_a_checkpoint_and_comes_back(
+    operated: Operated, undisturbed: str
+) -> None:
     flow_run = started(operated, "epoch 2/8")
     (worker,) = operated.processes("prefect worker start")
     os.kill(worker, signal.SIGKILL)
@@ -114,18 +144,29 @@ def test_a_killed_worker_takes_its_run_along_with_a_checkpoint_and_comes_back(op
     record = operated.record(flow_run)
     assert record["status"] == operated.mlflow_run(flow_run).info.status.lower() == "killed"
     assert list(Path(record["run_dir"], "checkpoints").glob("step-*"))
-    assert model_sha256(operated, resumed(operated, flow_run)) == undisturbed  # by the worker that `up` has started again
+    assert (
+        model_sha256(operated, resumed(operated, flow_run)) == undisturbed
+    )  # by the worker that `up` has started again
 
 
 @pytest.mark.req("C7")
-def test_what_was_at_work_when_everything_was_killed_is_ended_at_the_next_start(operated: Operated, undisturbed: str) -> None:
+def test_what_was_at_work_when_everything_was_killed_is_ended_at_the_next_start(
+    operated: Operated, undisturbed: str
+) -> None:
     flow_run = started(operated, "epoch 2/8")
     for pid in [operated.process.pid, *operated.processes("")]:  # type: ignore[union-attr]
         os.kill(pid, signal.SIGKILL)
     operated.process.wait()  # type: ignore[union-attr]
     run_dir = operated.run_dir(flow_run)
-    assert run_dir is not None and json.loads((run_dir / "run.json").read_text())["status"] == "running"
+    assert (
+        run_dir is not None
+        and json.loads((run_dir / "run.json").read_text())["status"] == "running"
+    )
     operated.start()
     assert operated.state(flow_run)[0] == "CRASHED" and "was killed" in operated.output.read_text()
-    assert operated.record(flow_run)["status"] == operated.mlflow_run(flow_run).info.status.lower() == "killed"
+    assert (
+        operated.record(flow_run)["status"]
+        == operated.mlflow_run(flow_run).info.status.lower()
+        == "killed"
+    )
     assert model_sha256(operated, resumed(operated, flow_run)) == undisturbed

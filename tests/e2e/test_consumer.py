@@ -15,7 +15,15 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from tests.training.cases import DERIVE, Case, arrow, evidence_of, expected, make_case, write_weights
+from tests.training.cases import (
+    DERIVE,
+    Case,
+    arrow,
+    evidence_of,
+    expected,
+    make_case,
+    write_weights,
+)
 from tests.training.label_cases import LabelCase, make_label_case
 from tests.training.mlflow_home import blank_database, champion
 from training.data.unseen import trained_keys
@@ -82,16 +90,25 @@ def consume_labels():
 out = {task: consume(task) for task in ("binary", "regression")} | {"multitask": consume_labels()}
 ours = [m for m in sys.modules if m.split(".")[0] in {"training", "schemas"}]
 json.dump(out | {"ours": ours}, open("out.json", "w"))
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
-def champions(tmp_path_factory: pytest.TempPathFactory, blank_database: Path) -> tuple[str, dict[str, Case]]:
-    """A registry with a champion for each task, and the cases that they came from; that of the binary one derives features."""
+def champions(
+    tmp_path_factory: pytest.TempPathFactory, blank_database: Path
+) -> tuple[str, dict[str, Case]]:
+    """A registry with a champion for each task, and the cases that they came from; that of the
+    binary one derives features.
+    """
     folder = tmp_path_factory.mktemp("registry")
     (folder / "mlflow.db").write_bytes(blank_database.read_bytes())
     uri = f"{SQLITE}{folder / 'mlflow.db'}"
-    cases = {task: make_case(folder / task, task, name=f"clinic-{task}", derive=DERIVE if task == "binary" else None) for task in ("binary", "regression")}
+    cases = {
+        task: make_case(
+            folder / task, task, name=f"clinic-{task}", derive=DERIVE if task == "binary" else None
+        )
+        for task in ("binary", "regression")
+    }
     for task, case in cases.items():
         make_champion(folder / f"{task}-model", uri, case, case.weights)
     return uri, cases
@@ -101,12 +118,26 @@ def make_champion(folder: Path, uri: str, case: Case | LabelCase, weights: Path)
     """Register the case's model, the first and so the champion of its name."""
     exported = export_model(case.run, weights, folder, case.split.val)
     keys = trained_keys([case.split.train, case.split.val])
-    champion(register(exported, case.run, evidence_of(case, exported), start_run(case.declaration, uri), trained_on=keys, split_manifest={}), uri)
+    champion(
+        register(
+            exported,
+            case.run,
+            evidence_of(case, exported),
+            start_run(case.declaration, uri),
+            trained_on=keys,
+            split_manifest={},
+        ),
+        uri,
+    )
 
 
 @pytest.fixture(scope="module")
-def several(champions: tuple[str, dict[str, Case]], tmp_path_factory: pytest.TempPathFactory) -> tuple[LabelCase, Path]:
-    """A champion of three labels of different kinds in the same registry: its case and its weights."""
+def several(
+    champions: tuple[str, dict[str, Case]], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[LabelCase, Path]:
+    """A champion of three labels of different kinds in the same registry: its case and its
+    weights.
+    """
     folder = tmp_path_factory.mktemp("several")
     case = make_label_case(folder / "case", "multitask")
     weights = write_weights(folder / "weights.pt", case.run, steps=0, seed=0)
@@ -124,8 +155,18 @@ def test_a_registered_model_gives_the_evaluated_numbers_where_nothing_of_ours_is
     for task, case in cases.items():
         pq.write_table(arrow(case.raw["test"]), tmp_path / f"{task}.parquet")
         case.raw["test"].drop(columns="scan").to_csv(tmp_path / f"{task}.csv", index=False)
-    environment = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "TMPDIR", "DO_NOT_TRACK")} | {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
-    done = subprocess.run([sys.executable, "-I", "-c", CONSUMER, uri], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    environment = {
+        k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "TMPDIR", "DO_NOT_TRACK")
+    } | {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", CONSUMER, uri],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     out = json.loads((tmp_path / "out.json").read_text())
     assert out["ours"] == []
@@ -147,27 +188,48 @@ def test_a_registered_model_gives_the_evaluated_numbers_where_nothing_of_ours_is
 
 @pytest.mark.long
 @pytest.mark.req("R1")
-def test_the_example_of_a_consumer_is_all_that_is_needed(tmp_path: Path, champions: tuple[str, dict[str, Case]]) -> None:
+def test_the_example_of_a_consumer_is_all_that_is_needed(
+    tmp_path: Path, champions: tuple[str, dict[str, Case]]
+) -> None:
     uri, cases = champions
     example = ROOT / "examples" / "consume.py"
     assert len(example.read_text().splitlines()) <= 22
     pq.write_table(arrow(cases["binary"].raw["test"]), tmp_path / "rows.parquet")
     absent = CONSUMER.partition("import mlflow, numpy")[0]
-    code = f"{absent}\nimport runpy\nsys.argv = ['consume.py', 'clinic-binary', 'rows.parquet', 'scores.parquet']\nrunpy.run_path({str(example)!r})"
+    code = (
+        f"{absent}\nimport runpy\nsys.argv = ['consume.py', 'clinic-binary', 'rows.parquet',"
+        f" 'scores.parquet']\nrunpy.run_path({str(example)!r})"
+    )
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "MLFLOW_TRACKING_URI": uri}
-    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "50 rows scored by version 1 of clinic-binary" in done.stdout
     scores = pd.read_parquet(tmp_path / "scores.parquet")
-    wanted = expected(cases["binary"], reference_network(cases["binary"].run, cases["binary"].weights))
+    wanted = expected(
+        cases["binary"], reference_network(cases["binary"].run, cases["binary"].weights)
+    )
     np.testing.assert_allclose(scores["probability_yes"], wanted[:, 1], rtol=0, atol=1e-6)
     assert set(scores["model_version"].astype(str)) == {"1"}
 
 
-def several_labels(folder: Path, case: LabelCase, weights: Path) -> Callable[[dict[str, Any]], None]:
-    """Write the test rows of several labels for the consumer; a function that compares what it found with the evaluated numbers."""
+def several_labels(
+    folder: Path, case: LabelCase, weights: Path
+) -> Callable[[dict[str, Any]], None]:
+    """Write the test rows of several labels for the consumer; a function that compares what it
+    found with the evaluated numbers.
+    """
     ids = pq.read_table(case.run.arrays.test.ids.path, columns=["__id"]).column(0).to_pylist()
-    case.raw.set_index("row").loc[ids].drop(columns=["toxic", "stage", "dose"]).to_csv(folder / "multitask.csv", index=False)
+    case.raw.set_index("row").loc[ids].drop(columns=["toxic", "stage", "dose"]).to_csv(
+        folder / "multitask.csv", index=False
+    )
     toxic, *stages, dose = expected(case, reference_network(case.run, weights)).T
     wanted = {
         "prediction_toxic": ["yes" if p > 0.5 else "no" for p in toxic],
@@ -188,7 +250,9 @@ def several_labels(folder: Path, case: LabelCase, weights: Path) -> Callable[[di
                 if isinstance(values, list):
                     assert found == values[: len(found)], (how, name)
                 else:
-                    np.testing.assert_allclose(found, values[: len(found)], rtol=0, atol=1e-6, err_msg=f"{how}, {name}")
+                    np.testing.assert_allclose(
+                        found, values[: len(found)], rtol=0, atol=1e-6, err_msg=f"{how}, {name}"
+                    )
 
     return agree
 
@@ -198,9 +262,22 @@ def agrees(task: str, case: Case, found: dict[str, dict[str, list[float]]]) -> N
     wanted = expected(case, reference_network(case.run, case.weights))
     for name, columns in found.items():
         frame = pd.DataFrame(columns)
-        values, target = (frame["prediction"], wanted) if task == "regression" else (frame["probability_yes"], wanted[:, 1])
-        # a number that was rounded to float32 before it came is another number: in the label's units, more than 1e-6
-        tolerance = 1e-6 * case.run.statistics.target_scale if name == "float32" and task == "regression" else 1e-6
-        np.testing.assert_allclose(values, target[: len(values)], rtol=0, atol=tolerance, err_msg=f"{task}, {name}")
+        values, target = (
+            (frame["prediction"], wanted)
+            if task == "regression"
+            else (frame["probability_yes"], wanted[:, 1])
+        )
+        # a number that was rounded to float32 before it came is another number: in the label's
+        # units, more than 1e-6
+        tolerance = (
+            1e-6 * case.run.statistics.target_scale
+            if name == "float32" and task == "regression"
+            else 1e-6
+        )
+        np.testing.assert_allclose(
+            values, target[: len(values)], rtol=0, atol=tolerance, err_msg=f"{task}, {name}"
+        )
         if task == "binary":
-            assert frame["prediction"].tolist() == ["yes" if p > 0.5 else "no" for p in target[: len(values)]]
+            assert frame["prediction"].tolist() == [
+                "yes" if p > 0.5 else "no" for p in target[: len(values)]
+            ]

@@ -1,4 +1,6 @@
-"""A promotion starts its consumers: event, deployment, worker, predictions; and the same numbers from pyfunc and from an endpoint."""
+"""A promotion starts its consumers: event, deployment, worker, predictions; and the same numbers
+from pyfunc and from an endpoint.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ from training.serving import mlflow  # imports MLflow with its own warnings quie
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BIN = Path(sys.executable).parent
-SMALL = ["train.epochs=3", "train.ranks=1", "evaluate.bootstrap=50", "evaluate.baselines=[constant]", "register.thresholds={}"]
+SMALL = [
+    "train.epochs=3",
+    "train.ranks=1",
+    "evaluate.bootstrap=50",
+    "evaluate.baselines=[constant]",
+    "register.thresholds={}",
+]
 
 
 def free_port() -> int:
@@ -35,11 +43,18 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(command: list[str], log: Path, environment: dict[str, str], folder: Path = ROOT) -> Iterator[None]:
+def running(
+    command: list[str], log: Path, environment: dict[str, str], folder: Path = ROOT
+) -> Iterator[None]:
     """A program with a session of its own, which ends with the block."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(BIN / command[0]), *command[1:]], stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True
+            [str(BIN / command[0]), *command[1:]],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
         )
     try:
         yield
@@ -70,12 +85,23 @@ def request(url: str, body: object = None) -> Any:
 
 
 class Place:
-    """A Prefect server with a worker, a home, and the consumer's deployment as it stands in deployments/prefect.yaml."""
+    """A Prefect server with a worker, a home, and the consumer's deployment as it stands in
+    deployments/prefect.yaml.
+    """
 
     def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.home, self.rows, self.scores = folder, folder / "home", folder / "clinic.parquet", folder / "scores"
+        self.folder, self.home, self.rows, self.scores = (
+            folder,
+            folder / "home",
+            folder / "clinic.parquet",
+            folder / "scores",
+        )
         self.api = f"http://127.0.0.1:{port}/api"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PREFECT_", "MLFLOW_"))
+        }
         settings = {
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "DO_NOT_TRACK": "true",
@@ -92,7 +118,15 @@ class Place:
         self.environment = kept | settings | places | {"PYTHONPATH": str(ROOT)}
 
     def call(self, *command: str) -> str:
-        done = subprocess.run([str(BIN / command[0]), *command[1:]], capture_output=True, text=True, env=self.environment, cwd=ROOT, timeout=280, check=False)
+        done = subprocess.run(
+            [str(BIN / command[0]), *command[1:]],
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            cwd=ROOT,
+            timeout=280,
+            check=False,
+        )
         assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
         return done.stdout
 
@@ -100,15 +134,29 @@ class Place:
         return json.loads(self.call("python", "-m", "flows.cli", *arguments, "--json"))
 
     def deploy(self) -> None:
-        """The entry `on-promotion` with this place's files; match, event and templates are left as they are."""
+        """The entry `on-promotion` with this place's files; match, event and templates are left as
+        they are.
+        """
         content = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())
         entry = next(d for d in content["deployments"] if d["name"] == "on-promotion")
         (trigger,) = entry["triggers"]
         for parameters in (entry["parameters"], trigger["parameters"]):
-            parameters |= {"source": str(self.rows), "target": str(self.scores / Path(parameters["target"]).name)}
+            parameters |= {
+                "source": str(self.rows),
+                "target": str(self.scores / Path(parameters["target"]).name),
+            }
         pull = [{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}]
         file = self.folder / "prefect.yaml"
-        file.write_text(yaml.safe_dump({"name": "bulkhead", "prefect-version": content["prefect-version"], "pull": pull, "deployments": [entry]}))
+        file.write_text(
+            yaml.safe_dump(
+                {
+                    "name": "bulkhead",
+                    "prefect-version": content["prefect-version"],
+                    "pull": pull,
+                    "deployments": [entry],
+                }
+            )
+        )
         self.call("prefect", "work-pool", "create", "bulkhead", "--type", "process")
         self.call("prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file))
 
@@ -120,19 +168,50 @@ def place(tmp_path: Path) -> Iterator[Place]:
     with running(["prefect", "server", "start", "--host", "127.0.0.1"], log, made.environment):
         wait_for(lambda: request(f"{made.api}/health"), 120, log)
         made.deploy()
-        with running(["prefect", "worker", "start", "--pool", "bulkhead"], tmp_path / "worker.log", made.environment):
+        with running(
+            ["prefect", "worker", "start", "--pool", "bulkhead"],
+            tmp_path / "worker.log",
+            made.environment,
+        ):
             yield made
 
 
 def served(place: Place, rows: pd.DataFrame) -> pd.DataFrame:
     """What `mlflow models serve` answers for the champion."""
     port, log = free_port(), place.folder / "serve.log"
-    command = ["mlflow", "models", "serve", "-m", "models:/clinic-visits@champion", "--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
-    environment = place.environment | {"MLFLOW_TRACKING_URI": f"sqlite:///{place.home / 'mlflow.db'}", "PYTHONPATH": ""}
+    command = [
+        "mlflow",
+        "models",
+        "serve",
+        "-m",
+        "models:/clinic-visits@champion",
+        "--env-manager",
+        "local",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    environment = place.environment | {
+        "MLFLOW_TRACKING_URI": f"sqlite:///{place.home / 'mlflow.db'}",
+        "PYTHONPATH": "",
+    }
     with running([*command, "--workers", "1"], log, environment, place.folder):
-        wait_for(lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=5).status == 200, 120, log)
-        body = json.loads(rows.to_json(orient="split", date_format="iso", index=False, double_precision=15))
-        return pd.DataFrame(request(f"http://127.0.0.1:{port}/invocations", {"dataframe_split": body})["predictions"])
+        wait_for(
+            lambda: (
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=5).status == 200
+            ),
+            120,
+            log,
+        )
+        body = json.loads(
+            rows.to_json(orient="split", date_format="iso", index=False, double_precision=15)
+        )
+        return pd.DataFrame(
+            request(f"http://127.0.0.1:{port}/invocations", {"dataframe_split": body})[
+                "predictions"
+            ]
+        )
 
 
 @pytest.mark.long
@@ -142,11 +221,27 @@ def served(place: Place, rows: pd.DataFrame) -> pd.DataFrame:
 def test_a_promotion_starts_the_consumer_with_the_new_champion(place: Place) -> None:
     made = place.bulkhead("run", "examples/clinic_visits.yaml", *SMALL)
     assert made["registered"]["uri"] == "models:/clinic-visits@champion"
-    first = wait_for(lambda: (place.scores / "clinic-visits-1.parquet").exists(), 120, place.folder / "worker.log") and place.scores / "clinic-visits-1.parquet"
-    waiting = place.bulkhead("run", "examples/clinic_visits.yaml", *SMALL, "train.seed=7", "register.promotion=approval", "register.tolerance=0.5")
+    first = (
+        wait_for(
+            lambda: (place.scores / "clinic-visits-1.parquet").exists(),
+            120,
+            place.folder / "worker.log",
+        )
+        and place.scores / "clinic-visits-1.parquet"
+    )
+    waiting = place.bulkhead(
+        "run",
+        "examples/clinic_visits.yaml",
+        *SMALL,
+        "train.seed=7",
+        "register.promotion=approval",
+        "register.tolerance=0.5",
+    )
     assert waiting["registered"]["uri"] == "models:/clinic-visits@challenger"
     time.sleep(10)
-    assert [p.name for p in place.scores.iterdir()] == ["clinic-visits-1.parquet"], "nothing is promoted before a person says so"
+    assert [p.name for p in place.scores.iterdir()] == ["clinic-visits-1.parquet"], (
+        "nothing is promoted before a person says so"
+    )
     promoted = place.bulkhead("promote", "models:/clinic-visits@challenger")
     assert (promoted["version"], promoted["previous_version"]) == ("2", "1")
     second = place.scores / "clinic-visits-2.parquet"
@@ -157,7 +252,11 @@ def test_a_promotion_starts_the_consumer_with_the_new_champion(place: Place) -> 
 def agree(place: Place, first: Path, second: Path) -> None:
     """The consumer's file, pyfunc and the endpoint give the new champion's numbers."""
     told = {key.decode(): value.decode() for key, value in pq.read_schema(second).metadata.items()}
-    assert (told["bulkhead.name"], told["bulkhead.version"], told["bulkhead.uri"]) == ("clinic-visits", "2", "models:/clinic-visits/2")
+    assert (told["bulkhead.name"], told["bulkhead.version"], told["bulkhead.uri"]) == (
+        "clinic-visits",
+        "2",
+        "models:/clinic-visits/2",
+    )
     rows, scored = pd.read_parquet(place.rows), pd.read_parquet(second)
     mlflow.set_tracking_uri(f"sqlite:///{place.home / 'mlflow.db'}")
     try:
@@ -167,7 +266,9 @@ def agree(place: Place, first: Path, second: Path) -> None:
     columns = [c for c in wanted.columns if c.startswith("probability_")]
     assert len(columns) == 2 and len(scored) == len(rows) > 5000
     np.testing.assert_allclose(scored[columns], wanted[columns], rtol=0, atol=1e-6)
-    assert np.abs(pd.read_parquet(first)[columns].to_numpy() - wanted[columns].to_numpy()).max() > 1e-3, "the version before gives other numbers"
+    assert (
+        np.abs(pd.read_parquet(first)[columns].to_numpy() - wanted[columns].to_numpy()).max() > 1e-3
+    ), "the version before gives other numbers"
     answered = served(place, rows.head(500))
     np.testing.assert_allclose(answered[columns], wanted[columns].head(500), rtol=0, atol=1e-6)
     assert answered["prediction"].tolist() == wanted["prediction"].head(500).tolist()

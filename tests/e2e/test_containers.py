@@ -1,4 +1,6 @@
-"""The services of compose.yaml as plain processes: their own command lines, variables and health checks, on PostgreSQL."""
+"""The services of compose.yaml as plain processes: their own command lines, variables and health
+checks, on PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ from tests.e2e.postgres import PASSWORD, postgres, program
 from tests.e2e.test_intruders import request
 
 COMPOSE = ROOT / "deployments" / "compose"
-PROGRAMS = {"bulkhead": ["-m", "flows.cli"], "prefect": ["-m", "prefect"], "mlflow": ["-m", "mlflow"], "python": []}
+PROGRAMS = {
+    "bulkhead": ["-m", "flows.cli"],
+    "prefect": ["-m", "prefect"],
+    "mlflow": ["-m", "mlflow"],
+    "python": [],
+}
 FILLED = {
     "POSTGRES_PASSWORD": PASSWORD,
     "PREFECT_AUTH": "ann:api-w0rd",
@@ -41,7 +48,9 @@ def image_variables() -> dict[str, str]:
 
 
 class Containers(Operated):
-    """The services of compose.yaml on this machine: names of hosts, ports and folders are exchanged, nothing else is."""
+    """The services of compose.yaml on this machine: names of hosts, ports and folders are
+    exchanged, nothing else is.
+    """
 
     def __init__(self, folder: Path, database: str) -> None:
         super().__init__(folder)
@@ -59,9 +68,13 @@ class Containers(Operated):
             "/var/lib/bulkhead": str(self.home),
             "/data": str(folder),
         }
-        self.services: dict[str, dict[str, Any]] = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+        self.services: dict[str, dict[str, Any]] = yaml.safe_load(
+            (COMPOSE / "compose.yaml").read_text()
+        )["services"]
         own = ("BULKHEAD_", "PREFECT_", "MLFLOW_")
-        self.bare = {name: value for name, value in os.environ.items() if not name.startswith(own)} | {"PYTHONPATH": str(ROOT)}
+        self.bare = {
+            name: value for name, value in os.environ.items() if not name.startswith(own)
+        } | {"PYTHONPATH": str(ROOT)}
 
     @property
     def login(self) -> str:
@@ -71,7 +84,9 @@ class Containers(Operated):
         return (self.folder / "worker.log").read_text(errors="replace")
 
     def here(self, text: str) -> str:
-        """A value of compose.yaml, its variables filled in as compose does, as it is on this machine."""
+        """A value of compose.yaml, its variables filled in as compose does, as it is on this
+        machine.
+        """
         text = re.sub(r"\$\{(\w+)[^}]*\}", lambda found: FILLED[found[1]], text)
         for there, ours in self.exchanged.items():
             text = text.replace(there, ours)
@@ -84,15 +99,25 @@ class Containers(Operated):
     def variables(self, name: str) -> dict[str, str]:
         """Environment of a service: of the image, its own, and the two ports that no file sets."""
         set_for_all = {key: self.here(value) for key, value in image_variables().items()}
-        set_for_it = {key: self.here(str(value)) for key, value in self.services[name]["environment"].items()}
-        ports = {"PREFECT_SERVER_API_PORT": str(self.prefect), "PREFECT_WORKER_WEBSERVER_PORT": str(self.worker_port)}
+        set_for_it = {
+            key: self.here(str(value)) for key, value in self.services[name]["environment"].items()
+        }
+        ports = {
+            "PREFECT_SERVER_API_PORT": str(self.prefect),
+            "PREFECT_WORKER_WEBSERVER_PORT": str(self.worker_port),
+        }
         return self.bare | set_for_all | set_for_it | ports
 
     def healthy(self, name: str) -> bool:
         """What the service's own health check says."""
         kind, *words = self.services[name]["healthcheck"]["test"]
         assert kind == "CMD"
-        return subprocess.run(self.command(words), env=self.variables(name), capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run(
+                self.command(words), env=self.variables(name), capture_output=True, check=False
+            ).returncode
+            == 0
+        )
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
@@ -101,10 +126,17 @@ class Containers(Operated):
         path = self.folder / f"{name}.log"
         with path.open("wb") as log:
             process = subprocess.Popen(
-                self.command(self.services[name]["command"]), cwd=ROOT, env=self.variables(name), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                self.command(self.services[name]["command"]),
+                cwd=ROOT,
+                env=self.variables(name),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         try:
-            until(lambda: self.healthy(name) or process.poll() is not None, 180, f"{name} is healthy")
+            until(
+                lambda: self.healthy(name) or process.poll() is not None, 180, f"{name} is healthy"
+            )
             assert process.poll() is None, path.read_text()
             yield
         finally:
@@ -119,11 +151,26 @@ class Containers(Operated):
 @pytest.mark.req("P4", "C7")
 def test_the_services_of_compose_start_stay_healthy_and_run_a_flow(tmp_path: Path) -> None:
     with postgres() as database:
-        subprocess.run([program("psql"), "-q", "-v", "ON_ERROR_STOP=1", "-f", str(COMPOSE / "schemas.sql"), database], check=True, capture_output=True)
+        subprocess.run(
+            [
+                program("psql"),
+                "-q",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-f",
+                str(COMPOSE / "schemas.sql"),
+                database,
+            ],
+            check=True,
+            capture_output=True,
+        )
         containers = Containers(tmp_path, database)
         containers.home.mkdir(mode=0o700)
         with containers.running("prefect"), containers.running("mlflow"):
-            assert request(f"{containers.api}/flows/count", {})[0] == 401 and request(f"{containers.tracking_uri}/")[0] == 401
+            assert (
+                request(f"{containers.api}/flows/count", {})[0] == 401
+                and request(f"{containers.tracking_uri}/")[0] == 401
+            )
             registered = subprocess.run(
                 containers.command(containers.services["deploy"]["command"]),
                 cwd=ROOT,
@@ -132,15 +179,25 @@ def test_the_services_of_compose_start_stay_healthy_and_run_a_flow(tmp_path: Pat
                 text=True,
                 check=False,
             )
-            assert registered.returncode == 0 and "pipeline/manual" in registered.stdout, registered.stdout + registered.stderr
+            assert registered.returncode == 0 and "pipeline/manual" in registered.stdout, (
+                registered.stdout + registered.stderr
+            )
             containers.make_rows(400)
             (tmp_path / "clinic.parquet").rename(tmp_path / "clinic_visits.parquet")
             with containers.running("worker"):
-                assert containers.wait(containers.pipeline("train.epochs=2"))[0] == "COMPLETED", containers.worker_log()[-3000:]
+                assert containers.wait(containers.pipeline("train.epochs=2"))[0] == "COMPLETED", (
+                    containers.worker_log()[-3000:]
+                )
             token = base64.b64encode(f"bulkhead:{FILLED['MLFLOW_PASSWORD']}".encode()).decode()
             mlflow, login = f"{containers.tracking_uri}/api/2.0/mlflow", f"Basic {token}"
-            code, answer = request(f"{mlflow}/experiments/search", {"max_results": 10}, Authorization=login)
+            code, answer = request(
+                f"{mlflow}/experiments/search", {"max_results": 10}, Authorization=login
+            )
             experiments = [found["experiment_id"] for found in json.loads(answer)["experiments"]]
-            code, answer = request(f"{mlflow}/runs/search", {"experiment_ids": experiments}, Authorization=login)
-            assert code == 200 and [found["info"]["status"] for found in json.loads(answer)["runs"]] == ["FINISHED"], answer
+            code, answer = request(
+                f"{mlflow}/runs/search", {"experiment_ids": experiments}, Authorization=login
+            )
+            assert code == 200 and [
+                found["info"]["status"] for found in json.loads(answer)["runs"]
+            ] == ["FINISHED"], answer
             assert list((containers.home / "mlartifacts").iterdir())

@@ -1,4 +1,6 @@
-"""Cross-validation through the command line: real torchrun, Prefect and MLflow; and what a cancelled one leaves."""
+"""Cross-validation through the command line: real torchrun, Prefect and MLflow; and what a
+cancelled one leaves.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def declare(folder: Path) -> Path:
 
 def variables(home: Path) -> dict[str, str]:
     environment = os.environ | {"BULKHEAD_HOME": str(home)}
-    return {name: value for name, value in environment.items() if name not in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +64,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outcome(home: Path) -> dict[str, Any]:
     file = declare(home.parent)
     command = [sys.executable, "-m", "flows.cli", "run", str(file), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=variables(home), cwd=ROOT, timeout=280)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=variables(home), cwd=ROOT, timeout=280
+    )
     assert done.returncode == 0, done.stderr[-6000:]
     return dict(json.loads(done.stdout), stderr=done.stderr)
 
@@ -68,12 +76,21 @@ def outcome(home: Path) -> dict[str, Any]:
 def test_the_folds_are_trained_tested_and_reported(outcome: dict[str, Any]) -> None:
     assert outcome["kind"] == "group" and len(outcome["folds"]) == 2
     values = [fold["metrics"]["auroc"]["value"] for fold in outcome["folds"]]
-    assert outcome["metrics"]["auroc"]["mean"] == pytest.approx(sum(values) / 2) and min(values) > 0.6
+    assert (
+        outcome["metrics"]["auroc"]["mean"] == pytest.approx(sum(values) / 2) and min(values) > 0.6
+    )
     first, second = outcome["folds"]
     assert first["rows"]["test"] + second["rows"]["test"] + first["excluded"]["holdout"] == 600
     assert sum(first["rows"].values()) + sum(first["excluded"].values()) == 600
     names = {check["name"] for check in first["checks"]["results"]}
-    assert {"row_coverage", "id_overlap", "group_overlap", "duplicates", "label_conflicts", "poison"} <= names
+    assert {
+        "row_coverage",
+        "id_overlap",
+        "group_overlap",
+        "duplicates",
+        "label_conflicts",
+        "poison",
+    } <= names
     assert outcome["coverage"]["results"][0]["verdict"] == "pass"
     page = Path(outcome["report"]).read_text()
     assert "cross-validation report" in page and outcome["verdict"][1:40] in page
@@ -87,20 +104,30 @@ def test_each_fold_is_fitted_on_its_own_train(outcome: dict[str, Any], home: Pat
         prepared = json.loads((Path(fold["run_dir"]) / "prepared.json").read_text())
         train = pq.read_table(prepared["split"]["train"]["file"]["path"])
         x = next(n for n in prepared["statistics"]["numeric"] if n["name"] == "x")
-        assert x["mean"] == pytest.approx(sum(train["x"].to_pylist()) / train.num_rows, rel=1e-6) and prepared["statistics"]["rows"] == train.num_rows
+        assert (
+            x["mean"] == pytest.approx(sum(train["x"].to_pylist()) / train.num_rows, rel=1e-6)
+            and prepared["statistics"]["rows"] == train.num_rows
+        )
         means.append(x["mean"])
     assert means[0] != means[1]
 
 
 @pytest.mark.long
 @pytest.mark.req("P6")
-def test_mlflow_holds_a_run_with_its_folds_and_no_model(outcome: dict[str, Any], home: Path) -> None:
+def test_mlflow_holds_a_run_with_its_folds_and_no_model(
+    outcome: dict[str, Any], home: Path
+) -> None:
     client = client_of(home)
     parent = client.get_run(outcome["mlflow_run_id"])
-    assert parent.info.status == "FINISHED" and parent.data.metrics["cv/auroc/mean"] == pytest.approx(outcome["metrics"]["auroc"]["mean"])
+    assert parent.info.status == "FINISHED" and parent.data.metrics[
+        "cv/auroc/mean"
+    ] == pytest.approx(outcome["metrics"]["auroc"]["mean"])
     for fold in outcome["folds"]:
         child = client.get_run(fold["mlflow_run_id"])
-        assert child.info.status == "FINISHED" and child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert (
+            child.info.status == "FINISHED"
+            and child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        )
         assert child.data.metrics["test/auroc"] == pytest.approx(fold["metrics"]["auroc"]["value"])
     assert not list(client.search_registered_models())
 
@@ -126,9 +153,21 @@ def at_work(word: str) -> list[int]:
 
 @pytest.mark.long
 @pytest.mark.req("P4")
-def test_a_cancelled_cross_validation_leaves_no_process(outcome: dict[str, Any], home: Path) -> None:
-    arguments = ["run", str(home.parent / "folds.yaml"), "train.epochs=100000", "train.patience=100000"]
-    process = subprocess.Popen([sys.executable, "-m", "flows.cli", *arguments], env=variables(home), cwd=ROOT, stderr=subprocess.DEVNULL)
+def test_a_cancelled_cross_validation_leaves_no_process(
+    outcome: dict[str, Any], home: Path
+) -> None:
+    arguments = [
+        "run",
+        str(home.parent / "folds.yaml"),
+        "train.epochs=100000",
+        "train.patience=100000",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", *arguments],
+        env=variables(home),
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
+    )
     known = set((home / "runs" / "folds").iterdir())
     deadline, run_dir = time.monotonic() + 120, None
     while time.monotonic() < deadline and process.poll() is None:
@@ -144,6 +183,8 @@ def test_a_cancelled_cross_validation_leaves_no_process(outcome: dict[str, Any],
     while at_work(str(run_dir)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not at_work(str(run_dir))
-    runs = client_of(home).search_runs([client_of(home).get_experiment_by_name("folds").experiment_id])
+    runs = client_of(home).search_runs(
+        [client_of(home).get_experiment_by_name("folds").experiment_id]
+    )
     assert sorted(r.info.status for r in runs if run_dir.name in r.info.run_name) == ["KILLED"] * 3
     assert json.loads((run_dir / "run.json").read_text())["status"] == "killed"

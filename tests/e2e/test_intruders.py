@@ -1,4 +1,6 @@
-"""What another page, another local user and a rebound host name can do to the servers of `bulkhead up`: nothing."""
+"""What another page, another local user and a rebound host name can do to the servers of `bulkhead
+up`: nothing.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ async function all(api, mlflow, marker) {
     await attempt(mlflow + "/ajax-api/2.0/mlflow/experiments/create", {method: "POST", credentials: "include", mode: "no-cors", body: job}),
   ]);
 }
-</script>"""
+</script>"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +76,15 @@ def request(address: str, body: Any = None, **headers: str) -> tuple[int, str]:
 
 
 def names(operated: Operated) -> set[str]:
-    return {flow["name"] for flow in operated.call("/flows/filter", {})} | {e.name for e in operated.client().search_experiments()}
+    return {flow["name"] for flow in operated.call("/flows/filter", {})} | {
+        e.name for e in operated.client().search_experiments()
+    }
 
 
 @pytest.mark.req("S1")
-def test_a_page_of_another_origin_reads_and_starts_nothing_even_in_a_logged_in_browser(operated: Operated, elsewhere: str) -> None:
+def test_a_page_of_another_origin_reads_and_starts_nothing_even_in_a_logged_in_browser(
+    operated: Operated, elsewhere: str
+) -> None:
     before = names(operated)
     with browser() as page:
         operated.log_in(page)
@@ -96,22 +102,41 @@ def test_a_rebound_name_is_refused_by_both_servers(operated: Operated) -> None:
     with browser(f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1") as page:
         for port in (operated.prefect, operated.mlflow):
             page.open(f"http://{REBOUND}:{port}/")
-            page.until("document.body && document.body.innerText.includes('its own address alone')", "the refusal")
-    for address in (f"{operated.api}/admin/version", f"{operated.tracking_uri}/api/2.0/mlflow/experiments/search?max_results=1"):
+            page.until(
+                "document.body && document.body.innerText.includes('its own address alone')",
+                "the refusal",
+            )
+    for address in (
+        f"{operated.api}/admin/version",
+        f"{operated.tracking_uri}/api/2.0/mlflow/experiments/search?max_results=1",
+    ):
         assert request(address, Host=f"{REBOUND}:{operated.prefect}")[0] == 403
 
 
 @pytest.mark.req("S1")
-def test_another_local_user_is_refused_and_finds_the_password_nowhere(operated: Operated, tmp_path: Path) -> None:
+def test_another_local_user_is_refused_and_finds_the_password_nowhere(
+    operated: Operated, tmp_path: Path
+) -> None:
     marker = tmp_path / "marker"
-    job = {"name": "evil", "flow_id": "0" * 8, "work_pool_name": "bulkhead", "entrypoint": "x:y", "job_variables": {"command": f"touch {marker}"}}
+    job = {
+        "name": "evil",
+        "flow_id": "0" * 8,
+        "work_pool_name": "bulkhead",
+        "entrypoint": "x:y",
+        "job_variables": {"command": f"touch {marker}"},
+    }
     assert request(f"{operated.api}/deployments/", job)[0] == 401
     assert request(f"{operated.api}/flows/", {"name": "evil"})[0] == 401
-    assert request(f"{operated.tracking_uri}/api/2.0/mlflow/experiments/search?max_results=1")[0] == 401
+    assert (
+        request(f"{operated.tracking_uri}/api/2.0/mlflow/experiments/search?max_results=1")[0]
+        == 401
+    )
     password = operated.login.partition(":")[2]
     readable = [p for p in Path("/proc").glob("[0-9]*/cmdline") if _holds(p, password)]
     assert readable == [], "arguments of processes are everybody's to read"
-    assert password not in "".join(p.read_text(errors="replace") for p in (operated.home / "logs").glob("*.log"))
+    assert password not in "".join(
+        p.read_text(errors="replace") for p in (operated.home / "logs").glob("*.log")
+    )
     for path in (operated.home, operated.home / "keys", operated.home / "keys" / "servers"):
         assert os.stat(path).st_mode & 0o077 == 0
     time.sleep(1)
@@ -128,18 +153,37 @@ def _holds(path: Path, word: str) -> bool:
 @pytest.mark.req("S1")
 def test_who_knows_the_password_may_not_name_a_command(operated: Operated) -> None:
     flow = operated.call("/flows/", {"name": "harmless"})["id"]
-    wanted = {"name": "evil", "flow_id": flow, "work_pool_name": "bulkhead", "entrypoint": "x:y", "path": ".", "job_variables": {"command": "touch /tmp/x"}}
+    wanted = {
+        "name": "evil",
+        "flow_id": flow,
+        "work_pool_name": "bulkhead",
+        "entrypoint": "x:y",
+        "path": ".",
+        "job_variables": {"command": "touch /tmp/x"},
+    }
     found = operated.call("/deployments/", wanted)
     template = operated.call("/work_pools/bulkhead")["base_job_template"]
-    assert "command" not in template["variables"]["properties"] and template["job_configuration"]["command"] is None
+    assert (
+        "command" not in template["variables"]["properties"]
+        and template["job_configuration"]["command"] is None
+    )
     assert found["name"] == "evil", "the variable is stored, and no job reads it"
 
 
 @pytest.mark.req("P4")
-def test_a_run_by_the_api_and_one_from_the_terminal_find_the_servers_by_themselves(operated: Operated) -> None:
+def test_a_run_by_the_api_and_one_from_the_terminal_find_the_servers_by_themselves(
+    operated: Operated,
+) -> None:
     operated.bulkhead("deploy")
     flow_run = operated.pipeline("train.epochs=2", name="by-api")
     assert operated.wait(flow_run)[0] == "COMPLETED", operated.worker_log()[-3000:]
     assert operated.mlflow_run(flow_run).info.status == "FINISHED"
-    done = operated.bulkhead("train", "examples/clinic_visits.yaml", "model.kind=mlp", "checks.min_rows=20", "train.epochs=2", "name=by-hand")
+    done = operated.bulkhead(
+        "train",
+        "examples/clinic_visits.yaml",
+        "model.kind=mlp",
+        "checks.min_rows=20",
+        "train.epochs=2",
+        "name=by-hand",
+    )
     assert re.search(r"train .*2 epochs", done.stdout + done.stderr)

@@ -1,4 +1,6 @@
-"""From a gate to a person to the alias: approval, proof, comparison on today's rows, the event, the way back."""
+"""From a gate to a person to the alias: approval, proof, comparison on today's rows, the event, the
+way back.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ pytestmark = pytest.mark.timeout(900)  # both runs are in the first test's time
 
 @pytest.fixture(scope="module")
 def growing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
-    """Version 1 learned from labels of chance and is champion, version 2 from better ones too and waits for a person."""
+    """Version 1 learned from labels of chance and is champion, version 2 from better ones too and
+    waits for a person.
+    """
     made = Growing(tmp_path_factory.mktemp("promote"))
     with pytest.MonkeyPatch.context() as patch, prefect_test_harness(server_startup_timeout=180):
         patch.setenv("BULKHEAD_HOME", str(made.home))
@@ -34,13 +38,19 @@ def growing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
         assert made.run("register.require_skill=false").registered.uri == "models:/growing@champion"
         made.grow(groups=160)
         waiting = made.run("register.promotion=approval").registered
-        assert (waiting.version, waiting.alias, waiting.uri) == ("2", "challenger", "models:/growing@challenger")
+        assert (waiting.version, waiting.alias, waiting.uri) == (
+            "2",
+            "challenger",
+            "models:/growing@challenger",
+        )
         assert made.aliases() == {"champion": "1", "challenger": "2"}
         yield made
 
 
 def events(count: int) -> list[dict[str, Any]]:
-    """Payloads of the promotions that the server heard of, newest first, as soon as there are so many."""
+    """Payloads of the promotions that the server heard of, newest first, as soon as there are so
+    many.
+    """
     deadline = time.monotonic() + 30
     found: list[dict[str, Any]] = []
     while len(found) < count and time.monotonic() < deadline:
@@ -62,11 +72,23 @@ def test_a_person_promotes_what_is_better_and_can_go_back(growing: Growing) -> N
     assert events(2)[0] == made.model_dump(mode="json") and made.uri == "models:/growing/2"
     with get_client(sync_client=True) as client:
         assert client.read_global_concurrency_limit_by_name(task.LIMIT).limit == 1
-    with pytest.raises(RegistryError, match=r"models:/growing/1 is not promoted: refused: auroc 0\.\d+ against .* of version 2 on \d+ rows unseen by both"):
+    with pytest.raises(
+        RegistryError,
+        match=(
+            r"models:/growing/1 is not promoted: refused: auroc 0\.\d+ against .* of version 2 on"
+            r" \d+ rows unseen by both"
+        ),
+    ):
         promote(model_uri="models:/growing/1")
     assert growing.aliases() == {"champion": "2", "previous": "1"}
-    assert rollback(name="growing").version == "1" and growing.aliases() == {"champion": "1", "previous": "2"}
-    assert promote(model_uri="models:/growing/2").version == "2" and growing.aliases() == {"champion": "2", "previous": "1"}
+    assert rollback(name="growing").version == "1" and growing.aliases() == {
+        "champion": "1",
+        "previous": "2",
+    }
+    assert promote(model_uri="models:/growing/2").version == "2" and growing.aliases() == {
+        "champion": "2",
+        "previous": "1",
+    }
     assert promote(model_uri="models:/growing/2").verdict == "version 2 is champion already"
     assert [e["version"] for e in events(4)] == ["2", "1", "2", "1"]
 
@@ -75,16 +97,27 @@ def test_a_person_promotes_what_is_better_and_can_go_back(growing: Growing) -> N
 @pytest.mark.req("R2")
 def test_what_cannot_be_proven_is_not_promoted(growing: Growing, tmp_path: Path) -> None:
     client = growing.client
-    program = next(Path(client.get_model_version_download_uri("growing", "1").removeprefix("file://")).rglob("program.pt2"))
+    program = next(
+        Path(client.get_model_version_download_uri("growing", "1").removeprefix("file://")).rglob(
+            "program.pt2"
+        )
+    )
     before = program.read_bytes()
     flip(program)
-    with pytest.raises(RegistryError, match=r"models:/growing/1 is not promoted: files: program.pt2 of version 1"):
+    with pytest.raises(
+        RegistryError, match=r"models:/growing/1 is not promoted: files: program.pt2 of version 1"
+    ):
         promote(model_uri="models:/growing/1", alias="staging")
     program.write_bytes(before)
     run_id = str(client.get_model_version("growing", "1").run_id)
-    text = Path(client.download_artifacts(run_id, "data/statistics.json", str(tmp_path))).read_text()
+    text = Path(
+        client.download_artifacts(run_id, "data/statistics.json", str(tmp_path))
+    ).read_text()
     client.log_text(run_id, text.replace('"rows": ', '"rows": 1'), "data/statistics.json")
-    with pytest.raises(IntegrityError, match=r"data/statistics.json of run \w+ was changed after models:/growing/1 was registered"):
+    with pytest.raises(
+        IntegrityError,
+        match=r"data/statistics.json of run \w+ was changed after models:/growing/1 was registered",
+    ):
         promote(model_uri="models:/growing/1", alias="staging")
     client.log_text(run_id, text, "data/statistics.json")
     assert promote(model_uri="models:/growing/1", alias="staging").alias == "staging"
@@ -96,7 +129,11 @@ def test_what_cannot_be_proven_is_not_promoted(growing: Growing, tmp_path: Path)
 def test_one_promotion_at_a_time(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "LIMIT_SECONDS", 1.0)
     task.ensure_limit()
-    with concurrency(task.LIMIT, strict=True), pytest.raises(TimeoutError), task.one_promotion("growing"):
+    with (
+        concurrency(task.LIMIT, strict=True),
+        pytest.raises(TimeoutError),
+        task.one_promotion("growing"),
+    ):
         pass
     inside: list[int] = []
 
@@ -117,32 +154,67 @@ def test_one_promotion_at_a_time(growing: Growing, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.req("R2")
-def test_an_event_that_cannot_be_sent_fails_no_promotion(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_event_that_cannot_be_sent_fails_no_promotion(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from schemas.registry_records import Promotion
 
     def away(*_: Any, **__: Any) -> None:
         raise ConnectionError("the server is away")
 
     monkeypatch.setattr(task, "emit_event", away)
-    task.announce(Promotion(name="m", version="1", previous_version=None, alias="champion", uri="models:/m/1", run_id="", git_sha="", verdict=""))
-    assert "bulkhead.model.promoted could not be sent: the server is away" in capsys.readouterr().err
+    task.announce(
+        Promotion(
+            name="m",
+            version="1",
+            previous_version=None,
+            alias="champion",
+            uri="models:/m/1",
+            run_id="",
+            git_sha="",
+            verdict="",
+        )
+    )
+    assert (
+        "bulkhead.model.promoted could not be sent: the server is away" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.long
 @pytest.mark.req("R2")
 def test_the_champion_is_held_against_rows_that_came_since(growing: Growing) -> None:
-    """Last in this file: rows are appended, honest ones and then such whose labels say the opposite."""
+    """Last in this file: rows are appended, honest ones and then such whose labels say the
+    opposite.
+    """
     if growing.aliases()["champion"] == "1":  # where this test runs alone
         promote(model_uri="models:/growing/2")
     growing.grow(groups=120)
     champion = growing.aliases()["champion"]
     found = reevaluate(config_path=str(growing.file), stop=False)
-    assert (found.uri, found.metric) == (f"models:/growing/{champion}", "auroc") and found.rows > 100 and found.learned > 300 and found.tested > 30
+    assert (
+        (found.uri, found.metric) == (f"models:/growing/{champion}", "auroc")
+        and found.rows > 100
+        and found.learned > 300
+        and found.tested > 30
+    )
     assert Path(found.report).read_text().lstrip().lower().startswith("<!doctype html>")
-    (run,) = growing.client.search_runs([growing.client.get_experiment_by_name("growing").experiment_id], "tags.`bulkhead.flow` = 'reevaluate'")
+    (run,) = growing.client.search_runs(
+        [growing.client.get_experiment_by_name("growing").experiment_id],
+        "tags.`bulkhead.flow` = 'reevaluate'",
+    )
     assert run.info.status == "FINISHED" and run.data.tags["bulkhead.model"] == found.uri
-    assert run.data.metrics["new/auroc"] == found.metrics["auroc"].value and {"psi/x", "psi/z", "new/rows"} <= set(run.data.metrics)
+    assert run.data.metrics["new/auroc"] == found.metrics["auroc"].value and {
+        "psi/x",
+        "psi/z",
+        "new/rows",
+    } <= set(run.data.metrics)
     growing.grow(groups=300, flipped=1.0)
-    with pytest.raises(RegistryError, match=r"models:/growing/\d does not do any more what it did: auroc is worse: 0\.\d+ .* on new rows"):
+    with pytest.raises(
+        RegistryError,
+        match=(
+            r"models:/growing/\d does not do any more what it did: auroc is worse: 0\.\d+ .* on new"
+            r" rows"
+        ),
+    ):
         reevaluate(config_path=str(growing.file))
     assert growing.aliases()["champion"] == champion

@@ -1,4 +1,6 @@
-"""Registered versions made again bit by bit from their commit; and the reason where a byte was changed."""
+"""Registered versions made again bit by bit from their commit; and the reason where a byte was
+changed.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,22 @@ from mlflow import MlflowClient
 from tests.e2e.growing import Growing
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SMALL = ["train.epochs=3", "evaluate.bootstrap=50", "register.thresholds={}", "register.require_skill=false"]
+SMALL = [
+    "train.epochs=3",
+    "evaluate.bootstrap=50",
+    "register.thresholds={}",
+    "register.require_skill=false",
+]
 EXAMPLES = {"clinic_visits": "clinic-visits", "titanic": "titanic", "wisdm_v11": "wisdm-v11"}
 
 
 def bulkhead(home: Path, *arguments: str, code: int = 0, **variables: str) -> tuple[Any, str]:
     """What a command answers on standard output, as JSON, and what it says."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PREFECT_", "MLFLOW_"))
+    }
     done = subprocess.run(
         [sys.executable, "-m", "flows.cli", *arguments, "--json"],
         capture_output=True,
@@ -30,14 +41,21 @@ def bulkhead(home: Path, *arguments: str, code: int = 0, **variables: str) -> tu
         cwd=ROOT,
         timeout=580,
     )
-    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    assert done.returncode == code, (
+        f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    )
     return json.loads(done.stdout or "null"), done.stderr
 
 
 def left_behind(home: Path) -> list[str]:
     """Folders of reproductions, and work trees that git still knows of."""
-    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    return [*map(str, home.glob("reproduce-*")), *(line for line in listed.splitlines() if "reproduce-" in line)]
+    listed = subprocess.run(
+        ["git", "worktree", "list"], capture_output=True, text=True, cwd=ROOT, check=True
+    ).stdout
+    return [
+        *map(str, home.glob("reproduce-*")),
+        *(line for line in listed.splitlines() if "reproduce-" in line),
+    ]
 
 
 @pytest.mark.long
@@ -46,15 +64,30 @@ def left_behind(home: Path) -> list[str]:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_is_made_again_bit_by_bit(example: str, tmp_path: Path, real_data: Path) -> None:
     data = tmp_path / "clinic.parquet"
-    subprocess.run([sys.executable, str(ROOT / "examples" / "clinic_visits.py"), str(data), "--patients", "1200"], check=True, capture_output=True)
+    subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "examples" / "clinic_visits.py"),
+            str(data),
+            "--patients",
+            "1200",
+        ],
+        check=True,
+        capture_output=True,
+    )
     where = {"BULKHEAD_CLINIC": str(data), "BULKHEAD_DATA": str(real_data)}
     made, _ = bulkhead(tmp_path / "home", "run", f"examples/{example}.yaml", *SMALL, **where)
     name = made["registered"]["name"]
     client = MlflowClient(*[f"sqlite:///{tmp_path / 'home' / 'mlflow.db'}"] * 2)
     runs = len(client.search_runs([client.get_experiment_by_name(name).experiment_id]))
     found, _ = bulkhead(tmp_path / "home", "reproduce", f"models:/{name}/1", "--apply-diff")
-    assert found["identical"] and [s["name"] for s in found["steps"]][-2:] == ["weights", "exported program"]
-    assert all("beside the checkout" in note for note in found["notes"]), "the same machine and libraries"
+    assert found["identical"] and [s["name"] for s in found["steps"]][-2:] == [
+        "weights",
+        "exported program",
+    ]
+    assert all("beside the checkout" in note for note in found["notes"]), (
+        "the same machine and libraries"
+    )
     assert all(step["found"] == step["recorded"] for step in found["steps"])
     assert len(client.search_runs([client.get_experiment_by_name(name).experiment_id])) == runs
     assert len(client.search_model_versions(f"name = '{name}'")) == 1
@@ -65,7 +98,9 @@ def test_an_example_is_made_again_bit_by_bit(example: str, tmp_path: Path, real_
 @pytest.mark.req("R3")
 @pytest.mark.timeout(3000)
 def test_a_stratified_split_is_made_again_from_the_ledger_as_it_was(tmp_path: Path) -> None:
-    """Rows were appended and split since, so the ledger went on; the source is then put back as it was."""
+    """Rows were appended and split since, so the ledger went on; the source is then put back as it
+    was.
+    """
     growing = Growing(tmp_path)
     growing.grow()
     how = ["split={kind: stratified_group}", *SMALL]
@@ -73,7 +108,10 @@ def test_a_stratified_split_is_made_again_from_the_ledger_as_it_was(tmp_path: Pa
     second = growing.grow()
     bulkhead(growing.home, "run", str(growing.file), *how)
     answer, said = bulkhead(growing.home, "reproduce", "models:/growing/1", "--apply-diff", code=1)
-    assert f"the source differs first; the data are not what they were: {second} (is new)" in said and not answer["identical"]
+    assert (
+        f"the source differs first; the data are not what they were: {second} (is new)" in said
+        and not answer["identical"]
+    )
     second.rename(tmp_path / "kept.parquet")
     assert bulkhead(growing.home, "reproduce", "models:/growing/1", "--apply-diff")[0]["identical"]
     second.write_bytes((tmp_path / "kept.parquet").read_bytes())
@@ -89,5 +127,8 @@ def test_a_stratified_split_is_made_again_from_the_ledger_as_it_was(tmp_path: Pa
     text = Path(client.download_artifacts(run_id, "config.yaml", str(tmp_path))).read_text()
     client.log_text(run_id, text.replace("epochs: 3", "epochs: 4"), "config.yaml")
     _, said = bulkhead(growing.home, "reproduce", "models:/growing/2", code=1)
-    assert "the declaration differs first; config.yaml of run" in said and "train.epochs is '4', was '3'" in said
+    assert (
+        "the declaration differs first; config.yaml of run" in said
+        and "train.epochs is '4', was '3'" in said
+    )
     assert left_behind(growing.home) == []

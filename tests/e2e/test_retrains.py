@@ -1,4 +1,6 @@
-"""Retrains in a row on data that grow: sides stay, champions are compared on rows that neither has learned from, nothing is orphaned."""
+"""Retrains in a row on data that grow: sides stay, champions are compared on rows that neither has
+learned from, nothing is orphaned.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +32,32 @@ def growing(tmp_path: Path, server: None, monkeypatch: pytest.MonkeyPatch) -> Gr
 
 
 def compared_as_promised(growing: Growing, summary: Any, champion: str) -> GateReport:
-    """The gate's report, after its rows were counted again from the sides and the champion's own keys."""
+    """The gate's report, after its rows were counted again from the sides and the champion's own
+    keys.
+    """
     import hashlib
 
-    evidence = load_model(f"models:/growing/{summary.registered.version}", growing.uri).evidence if summary.registered.registered else None
+    evidence = (
+        load_model(f"models:/growing/{summary.registered.version}", growing.uri).evidence
+        if summary.registered.registered
+        else None
+    )
     gate = GateReport.model_validate(evidence["gate"]) if evidence else None
     assert gate is not None and gate.champion_version == champion
     known = set(load_model(f"models:/growing/{champion}", growing.uri).trained_on.tolist())
-    split = Prepared.model_validate_json((Path(summary.run_dir) / "prepared.json").read_bytes()).split
+    split = Prepared.model_validate_json(
+        (Path(summary.run_dir) / "prepared.json").read_bytes()
+    ).split
     rows = pq.read_table(split.test.file.path, columns=["__id", "__group"]).to_pylist()
 
     def key(text: str) -> int:
         return int(hashlib.md5(text.encode()).hexdigest()[:16], 16)
 
-    unseen = [r for r in rows if key(f"id:{r['__id']}") not in known and key(f"group:{r['__group']}") not in known]
+    unseen = [
+        r
+        for r in rows
+        if key(f"id:{r['__id']}") not in known and key(f"group:{r['__group']}") not in known
+    ]
     assert gate.compared_rows == len(unseen) >= 30
     return gate
 
@@ -57,14 +71,18 @@ def retrain(growing: Growing, times: int) -> None:
         summary = growing.run("register.require_skill=false", "register.tolerance=1.0")
         for side, names in growing.sides(summary.run_dir).items():
             for name in (f"{kind}:{value}" for kind, values in names.items() for value in values):
-                assert sides.setdefault(name, side) == side, f"{name} moved from {sides[name]} to {side} in retrain {number}"
+                assert sides.setdefault(name, side) == side, (
+                    f"{name} moved from {sides[name]} to {side} in retrain {number}"
+                )
         assert summary.registered.registered and int(summary.registered.version) == versions + 1
         if champion:
             compared_as_promised(growing, summary, champion)
         expected = {"champion": str(versions + 1)} | ({"previous": champion} if champion else {})
         assert growing.aliases() == expected
         champion, versions = str(versions + 1), versions + 1
-        runs = growing.client.search_runs([growing.client.get_experiment_by_name("growing").experiment_id])
+        runs = growing.client.search_runs(
+            [growing.client.get_experiment_by_name("growing").experiment_id]
+        )
         assert [run.info.status for run in runs] == ["FINISHED"] * versions
     assert len(sides) > 500 * times
 

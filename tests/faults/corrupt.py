@@ -1,11 +1,13 @@
-"""Damage checkpoints at random: every damage is found, the previous checkpoint is used, no unverified byte is unpickled.
+"""Damage checkpoints at random: every damage is found, the previous checkpoint is used, no
+unverified byte is unpickled.
 
     python -m tests.faults.corrupt --flips 1000 --truncations 1000
 
-Each trial damages one file that loading the newest checkpoint reads (its own files, its manifest, its best weights):
-one bit is flipped, or the file is cut at a random length. Then the checkpoints are opened as a resuming run opens them,
-in whole and in sharded layout in turn. Watched are the bytes that reach the unpickler and, by an audit hook, every
-import, execution of code and start of a process. Exit code 1 if a single trial shows anything else.
+Each trial damages one file that loading the newest checkpoint reads (its own files, its manifest,
+its best weights): one bit is flipped, or the file is cut at a random length. Then the checkpoints
+are opened as a resuming run opens them, in whole and in sharded layout in turn. Watched are the
+bytes that reach the unpickler and, by an audit hook, every import, execution of code and start of a
+process. Exit code 1 if a single trial shows anything else.
 """
 
 from __future__ import annotations
@@ -57,7 +59,13 @@ def trial(root: Path, layout: str, kind: str, dice: random.Random) -> Damage:
     vouched = {sha256_file(path) for path in root.rglob("*.pt")}
     victim = dice.choice(files_of_newest(root))
     place = damage(victim, kind, dice)
-    return Damage(kind, layout, f"{victim.parent.name[:4]}/{victim.name}", place, _handled(root, victim, vouched))
+    return Damage(
+        kind,
+        layout,
+        f"{victim.parent.name[:4]}/{victim.name}",
+        place,
+        _handled(root, victim, vouched),
+    )
 
 
 def _handled(root: Path, victim: Path, vouched: set[str]) -> str:
@@ -74,7 +82,9 @@ def _handled(root: Path, victim: Path, vouched: set[str]) -> str:
     kept = aside / victim.name if victim.parent.name.startswith("step") else victim
     found = {
         "the previous checkpoint is used": newest == STEPS[-2] and ("step", STEPS[-2]) in loaded,
-        "it is told once, naming the file": len(told) == 1 and victim.name in told[0] and "is damaged and was renamed" in told[0],
+        "it is told once, naming the file": (
+            len(told) == 1 and victim.name in told[0] and "is damaged and was renamed" in told[0]
+        ),
         "the damaged one is set aside as it was": aside.is_dir() and kept.read_bytes() == before,
         "only vouched bytes are unpickled": bool(seen.unpickled) and set(seen.unpickled) <= vouched,
         f"nothing runs ({seen.events[:1]})": not seen.events,
@@ -99,7 +109,11 @@ def run(folder: Path, flips: int, truncations: int, seed: int) -> list[Damage]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.corrupt", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults.corrupt",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--flips", type=int, default=100)
     parser.add_argument("--truncations", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
@@ -110,10 +124,17 @@ def main(arguments: list[str] | None = None) -> int:
         done = run(Path(folder), options.flips, options.truncations, options.seed)
     wrong = [vars(one) for one in done if one.failure]
     if options.json:
-        print(json.dumps({"trials": len(done), "found": len(done) - len(wrong), "failures": wrong}, indent=1))
+        print(
+            json.dumps(
+                {"trials": len(done), "found": len(done) - len(wrong), "failures": wrong}, indent=1
+            )
+        )
     else:
         kinds, files = (Counter(getattr(one, field) for one in done) for field in ("kind", "file"))
-        print(f"{len(done) - len(wrong)} of {len(done)} damages found, previous checkpoint used, nothing unverified unpickled: {dict(kinds)}")
+        print(
+            f"{len(done) - len(wrong)} of {len(done)} damages found, previous checkpoint used,"
+            f" nothing unverified unpickled: {dict(kinds)}"
+        )
         print(f"by file: {dict(sorted(files.items()))}; {time.monotonic() - begun:.0f} s")
         for one in wrong[:10]:
             print(f"FAILED {one}")

@@ -1,4 +1,6 @@
-"""SHA-256 of what a run ended with, over tensors and plain values rather than over the bytes of files."""
+"""SHA-256 of what a run ended with, over tensors and plain values rather than over the bytes of
+files.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ import torch
 from training.checkpoint import Checkpoints
 from training.manifest import LIGHT, NAME, verify_checkpoint
 
-CLOCKS = ("seconds", "train_seconds", "instabilities")  # of the state: what depends on when a process started
+CLOCKS = (
+    "seconds",
+    "train_seconds",
+    "instabilities",
+)  # of the state: what depends on when a process started
 
 
 def digest(value: Any) -> str:
@@ -40,13 +46,18 @@ def _feed(found: Any, value: Any) -> None:
 
 
 def final_state(run_dir: Path) -> dict[str, str]:
-    """Digests of model, optimizer, schedule, scaler, position and best weights in a run's last checkpoint, and of its result."""
+    """Digests of model, optimizer, schedule, scaler, position and best weights in a run's last
+    checkpoint, and of its result.
+    """
     checkpoints = Checkpoints(run_dir / "checkpoints", {}, {}, 2, print)
     step = max(checkpoints.folders("step"))
     trainer = checkpoints.load_trainer(step)
     if checkpoints.num_shards(step):
         shards = checkpoints.load_all_shards(step)
-        model, optimizer = [shard["model"] for shard in shards], [shard["optimizer"] for shard in shards]
+        model, optimizer = (
+            [shard["model"] for shard in shards],
+            [shard["optimizer"] for shard in shards],
+        )
     else:
         whole = checkpoints.load(step)
         model, optimizer = whole["model.pt"], whole["optimizer.pt"]
@@ -59,13 +70,21 @@ def final_state(run_dir: Path) -> dict[str, str]:
         "scaler": trainer["scaler"],
         "state": state,
         "best": checkpoints.load_best(state["best_step"]),
-        "result": [report["status"], report["steps"], report["best_step"], report["best_metric"], report["model_sha256"]],
+        "result": [
+            report["status"],
+            report["steps"],
+            report["best_step"],
+            report["best_metric"],
+            report["model_sha256"],
+        ],
     }
     return {name: digest(part) for name, part in parts.items()}
 
 
 def unsound(run_dir: Path) -> list[str]:
-    """What stands in the folder of checkpoints under a committed name and does not verify; nothing after a kill at any moment."""
+    """What stands in the folder of checkpoints under a committed name and does not verify; nothing
+    after a kill at any moment.
+    """
     wrong = []
     for folder in sorted((run_dir / "checkpoints").glob("[!.]*")):
         kind = NAME.fullmatch(folder.name)

@@ -44,7 +44,10 @@ def fill_and_free(normal: Path, small: Path) -> dict[str, Any]:
         The error, what it left, and how the run ended compared with an undisturbed one.
     """
     in_child(lambda: go(normal, normal / "run"))
-    size = sum(path.stat().st_size for path in max((normal / "run" / "checkpoints").glob("step-*")).iterdir())
+    size = sum(
+        path.stat().st_size
+        for path in max((normal / "run" / "checkpoints").glob("step-*")).iterdir()
+    )
     ballast = fill(small, 3 * size)
     found: dict[str, Any] = {"refused": in_child(lambda: go(normal, small / "run"))[1]}
     found["left"] = sorted(os.listdir(small / "run" / "checkpoints"))

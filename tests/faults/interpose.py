@@ -1,4 +1,6 @@
-"""Counting what a process does to its files, and dying at the n-th time, with the operation half done where it has halves."""
+"""Counting what a process does to its files, and dying at the n-th time, with the operation half
+done where it has halves.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,27 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-CALLS = ("fsync", "rename", "replace", "unlink", "remove", "rmdir", "mkdir", "chmod", "ftruncate", "pwrite")
+CALLS = (
+    "fsync",
+    "rename",
+    "replace",
+    "unlink",
+    "remove",
+    "rmdir",
+    "mkdir",
+    "chmod",
+    "ftruncate",
+    "pwrite",
+)
 
 
 class Interposer:
-    """Counts writes to files, and calls of the system that change files or make them durable, once installed.
+    """Counts writes to files, and calls of the system that change files or make them durable, once
+    installed.
 
     Args:
-        fatal: the operation at which this process kills itself with SIGKILL; 0 = never. A write writes half of its
-            bytes first; anything else is not done.
+        fatal: the operation at which this process kills itself with SIGKILL; 0 = never. A write
+            writes half of its bytes first; anything else is not done.
     """
 
     def __init__(self, fatal: int = 0) -> None:
@@ -44,7 +58,15 @@ class Interposer:
 
         return call
 
-    def _open(self, file: Any, mode: str = "r", buffering: int = -1, encoding: str | None = None, *arguments: Any, **keywords: Any) -> Any:
+    def _open(
+        self,
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        *arguments: Any,
+        **keywords: Any,
+    ) -> Any:
         if not set(mode) & set("wax+"):
             return _real_open(file, mode, buffering, encoding, *arguments, **keywords)
         self.count("open")

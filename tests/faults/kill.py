@@ -1,13 +1,16 @@
-"""Kill runs anywhere and compare what they end with: SHA-256 of model, optimizer, schedule, scaler, position and best weights.
+"""Kill runs anywhere and compare what they end with: SHA-256 of model, optimizer, schedule, scaler,
+position and best weights.
 
     python -m tests.faults.kill --trials 200
     python -m tests.faults.kill --trials 100 --mode elastic
 
-Every trial is a small run under the real torchrun agent: two gloo ranks, dropout, running statistics, augmentation, accumulation, fp16
-with a loss scale that overflows again and again, checkpoints in mid-epoch, evaluations. It is killed with SIGKILL up to
-three times: agent, one worker or all, at a random moment or at a named crash point, and started again at once. Mode
-exact: two ranks, every fourth trial sharded (FSDP2). Mode elastic: each launch on 1, 2 or 4 ranks. Exit code 1 if any
-trial ended otherwise than the undisturbed run, a crash point that was aimed at was not hit, or nothing could be killed.
+Every trial is a small run under the real torchrun agent: two gloo ranks, dropout, running
+statistics, augmentation, accumulation, fp16 with a loss scale that overflows again and again,
+checkpoints in mid-epoch, evaluations. It is killed with SIGKILL up to three times: agent, one
+worker or all, at a random moment or at a named crash point, and started again at once. Mode exact:
+two ranks, every fourth trial sharded (FSDP2). Mode elastic: each launch on 1, 2 or 4 ranks. Exit
+code 1 if any trial ended otherwise than the undisturbed run, a crash point that was aimed at was
+not hit, or nothing could be killed.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ def setup_of(number: int, mode: str) -> str:
 
 
 def aims(trials: int, mode: str) -> list[str]:
-    """What the first kill of each trial is aimed at: every second one of a setup at its crash points in turn, the others at a moment."""
+    """What the first kill of each trial is aimed at: every second one of a setup at its crash
+    points in turn, the others at a moment.
+    """
     seen: Counter[str] = Counter()
     found = []
     for number in range(trials):
@@ -50,31 +55,48 @@ def aims(trials: int, mode: str) -> list[str]:
     return found
 
 
-def run_trials(folder: Path, trials: int, mode: str, seed: int, parallel: int, tell: Callable[[str], None]) -> list[Trial]:
+def run_trials(
+    folder: Path, trials: int, mode: str, seed: int, parallel: int, tell: Callable[[str], None]
+) -> list[Trial]:
     """Carry out the trials, `parallel` at once; folders of failed ones stay."""
     setups = sorted({setup_of(number, mode) for number in range(trials)})
-    references = {setup: make_reference(folder / "undisturbed", setup, WORLDS[setup]) for setup in setups}
+    references = {
+        setup: make_reference(folder / "undisturbed", setup, WORLDS[setup]) for setup in setups
+    }
     for setup, reference in references.items():
         tell(
-            f"undisturbed {setup}: {reference.start_seconds:.1f} s to start, {reference.training_seconds:.1f} s to train; model {reference.state['model'][:12]}"
+            f"undisturbed {setup}: {reference.start_seconds:.1f} s to start,"
+            f" {reference.training_seconds:.1f} s to train; model {reference.state['model'][:12]}"
         )
-    todo = [partial(_trial, folder, number, mode, seed, aim, references) for number, aim in enumerate(aims(trials, mode))]
+    todo = [
+        partial(_trial, folder, number, mode, seed, aim, references)
+        for number, aim in enumerate(aims(trials, mode))
+    ]
     done = []
     with ThreadPoolExecutor(parallel) as pool:
         for future in as_completed([pool.submit(one) for one in todo]):
             trial = future.result()
             done.append(trial)
             told = trial.failure or "same"
-            tell(f"[{len(done)}/{trials}] trial {trial.number} {trial.setup}: {'; '.join(trial.killed)} -> {told}")
+            tell(
+                f"[{len(done)}/{trials}] trial {trial.number} {trial.setup}:"
+                f" {'; '.join(trial.killed)} -> {told}"
+            )
     return sorted(done, key=lambda t: t.number)
 
 
-def _trial(folder: Path, number: int, mode: str, seed: int, aim: str, references: dict[str, Reference]) -> Trial:
-    """Draw the trial's kills and carry it out; a trial in which none landed says nothing and is drawn again."""
+def _trial(
+    folder: Path, number: int, mode: str, seed: int, aim: str, references: dict[str, Reference]
+) -> Trial:
+    """Draw the trial's kills and carry it out; a trial in which none landed says nothing and is
+    drawn again.
+    """
     setup = setup_of(number, mode)
     for draw in range(DRAWS):
         dice = random.Random(f"{seed}/{mode}/{number}" + (f"/{draw}" if draw else ""))
-        done = run(plan(number, setup, aim, dice, references[setup]), folder, references[setup], dice)
+        done = run(
+            plan(number, setup, aim, dice, references[setup]), folder, references[setup], dice
+        )
         if aim and aim not in done.hits and not done.failure:
             done.failure = f"{aim} was aimed at and not hit"
         if done.killed or done.failure:
@@ -92,7 +114,13 @@ def summary(done: list[Trial], seconds: float) -> dict[str, Any]:
         "same": sum(not trial.failure for trial in done),
         "kills": sum(len(trial.killed) for trial in done),
         "launches": sum(trial.launches for trial in done),
-        "kills_by_target": dict(Counter("point" if kill.startswith("at ") else kill.split()[0] for trial in done for kill in trial.killed)),
+        "kills_by_target": dict(
+            Counter(
+                "point" if kill.startswith("at ") else kill.split()[0]
+                for trial in done
+                for kill in trial.killed
+            )
+        ),
         "hits": {point: hits[point] for point in sorted(points)},
         "seconds": round(seconds, 1),
         "failures": [asdict(trial) for trial in done if trial.failure],
@@ -101,25 +129,52 @@ def summary(done: list[Trial], seconds: float) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.kill", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults.kill",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--mode", choices=("exact", "elastic"), default="exact")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of kills; the moments themselves depend on the machine")
-    parser.add_argument("--parallel-trials", type=int, default=len(os.sched_getaffinity(0)), help="trials at once (default: the cores)")
-    parser.add_argument("--json", action="store_true", help="the summary as JSON on standard output, progress on standard error")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the choice of kills; the moments themselves depend on the machine",
+    )
+    parser.add_argument(
+        "--parallel-trials",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="trials at once (default: the cores)",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="the summary as JSON on standard output, progress on standard error",
+    )
     options = parser.parse_args(arguments)
     folder, begun = Path(tempfile.mkdtemp(prefix="bulkhead-kill-")), time.monotonic()
     tell = partial(print, file=sys.stderr if options.json else sys.stdout, flush=True)
-    found = summary(run_trials(folder, options.trials, options.mode, options.seed, options.parallel_trials, tell), time.monotonic() - begun)
+    found = summary(
+        run_trials(
+            folder, options.trials, options.mode, options.seed, options.parallel_trials, tell
+        ),
+        time.monotonic() - begun,
+    )
     if options.json:
         print(json.dumps(found, indent=1))
     else:
         print(
-            f"{found['same']} of {found['trials']} trials ({options.mode}) ended as the undisturbed run: {found['kills']} kills {found['kills_by_target']}, ",
+            f"{found['same']} of {found['trials']} trials ({options.mode}) ended as the undisturbed"
+            f" run: {found['kills']} kills {found['kills_by_target']}, ",
             end="",
         )
         print(f"{found['launches']} launches, {found['seconds']:.0f} s")
-        print("crash points hit: " + ", ".join(f"{point} {count}" for point, count in found["hits"].items()))
+        print(
+            "crash points hit: "
+            + ", ".join(f"{point} {count}" for point, count in found["hits"].items())
+        )
     if found["failures"]:
         tell(f"failed trials {[t['number'] for t in found['failures']]}; their folders: {folder}")
     return 1 if found["failures"] else 0

@@ -1,4 +1,6 @@
-"""Launches of the training program under the real agent, killed at a moment or at a named crash point."""
+"""Launches of the training program under the real agent, killed at a moment or at a named crash
+point.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ LOOK_SECONDS = 0.01
 class Kill:
     """What ends a launch.
 
-    `target`: point, agent, worker or all. `point`: as BULKHEAD_CRASH takes it. Else `seconds` after the launch, or,
-    with a `step`, after metrics.jsonl told of that step.
+    `target`: point, agent, worker or all. `point`: as BULKHEAD_CRASH takes it. Else `seconds` after
+    the launch, or, with a `step`, after metrics.jsonl told of that step.
     """
 
     target: str
@@ -37,15 +39,17 @@ class Kill:
 
     def __str__(self) -> str:
         when = "the launch" if self.step is None else f"step {self.step}"
-        return f"at {self.point}" if self.point else f"{self.target} {self.seconds:.2f} s after {when}"
+        return (
+            f"at {self.point}" if self.point else f"{self.target} {self.seconds:.2f} s after {when}"
+        )
 
 
 @dataclass(frozen=True)
 class Launch:
     """How a launch ended.
 
-    `code`: of the agent, negative for a signal. `landed`: the kill met a process that was still running.
-    `start_seconds`, `training_seconds`: until the first step, and from there to the end.
+    `code`: of the agent, negative for a signal. `landed`: the kill met a process that was still
+    running. `start_seconds`, `training_seconds`: until the first step, and from there to the end.
     """
 
     code: int
@@ -55,7 +59,8 @@ class Launch:
 
 
 def launch(folder: Path, log: Path, ranks: int, kill: Kill | None = None) -> Launch:
-    """Start the program on `folder/resolved.json` in `folder/run`, end it as planned, and wait for the agent.
+    """Start the program on `folder/resolved.json` in `folder/run`, end it as planned, and wait for
+    the agent.
 
     After a kill of the agent alone its ranks may live on: the next launch has to cope with them.
     """
@@ -63,7 +68,9 @@ def launch(folder: Path, log: Path, ranks: int, kill: Kill | None = None) -> Lau
     process = start(folder, log, ranks, **({VARIABLE: kill.point} if kill and kill.point else {}))
     try:
         landed = bool(kill and not kill.point) and _kill(process, folder / "run", kill, log)
-        started = time.monotonic() if landed else _wait_for(process, lambda: TRAINING in log.read_bytes())
+        started = (
+            time.monotonic() if landed else _wait_for(process, lambda: TRAINING in log.read_bytes())
+        )
         code = process.wait(LIMIT_SECONDS)
     except BaseException:
         _kill_all(process.pid)
@@ -73,7 +80,9 @@ def launch(folder: Path, log: Path, ranks: int, kill: Kill | None = None) -> Lau
 
 
 def start(folder: Path, log: Path, ranks: int, **extra: str) -> subprocess.Popen[bytes]:
-    """Start the program on `folder/resolved.json` in `folder/run` as the launcher does, in a session of its own."""
+    """Start the program on `folder/resolved.json` in `folder/run` as the launcher does, in a
+    session of its own.
+    """
     with log.open("wb") as output:
         return subprocess.Popen(
             command(ranks, folder / "resolved.json", folder / "run"),
@@ -88,7 +97,11 @@ def start(folder: Path, log: Path, ranks: int, **extra: str) -> subprocess.Popen
 
 def reached(log: Path) -> list[str]:
     """The crash points at which processes of a launch killed themselves."""
-    return [line.split()[1].split(":")[0] for line in log.read_text(errors="replace").splitlines() if line.startswith("reached ")]
+    return [
+        line.split()[1].split(":")[0]
+        for line in log.read_text(errors="replace").splitlines()
+        if line.startswith("reached ")
+    ]
 
 
 def processes_of(folder: Path) -> list[int]:
@@ -99,7 +112,10 @@ def processes_of(folder: Path) -> list[int]:
             words = path.read_bytes().split(b"\0")
         except OSError:  # it ended meanwhile
             continue
-        if any(word.startswith(os.fsencode(folder)) for word in words) and int(path.parent.name) != os.getpid():
+        if (
+            any(word.startswith(os.fsencode(folder)) for word in words)
+            and int(path.parent.name) != os.getpid()
+        ):
             found.append(int(path.parent.name))
     return found
 
@@ -124,7 +140,14 @@ def _step(run_dir: Path) -> int:
     """The newest step that a run told of."""
     path = run_dir / "metrics.jsonl"
     lines = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
-    return max((json.loads(line)["step"] for line in lines if line.startswith(b"{") and line.endswith(b"}")), default=0)
+    return max(
+        (
+            json.loads(line)["step"]
+            for line in lines
+            if line.startswith(b"{") and line.endswith(b"}")
+        ),
+        default=0,
+    )
 
 
 def _kill(process: subprocess.Popen[bytes], run_dir: Path, kill: Kill, log: Path) -> bool:
@@ -136,7 +159,9 @@ def _kill(process: subprocess.Popen[bytes], run_dir: Path, kill: Kill, log: Path
     workers = children(process.pid)
     if process.poll() is not None or (kill.target == "worker" and not workers):
         return False
-    for victim in {"agent": [process.pid], "worker": workers[-1:], "all": [*workers, process.pid]}[kill.target]:
+    for victim in {"agent": [process.pid], "worker": workers[-1:], "all": [*workers, process.pid]}[
+        kill.target
+    ]:
         _sigkill(victim)
     return True
 

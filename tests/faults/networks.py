@@ -1,4 +1,6 @@
-"""A network with every kind of state that a kill could tear: dropout, running statistics, affine parameters."""
+"""A network with every kind of state that a kill could tear: dropout, running statistics, affine
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,26 @@ from training.models.shape import ModelShape
 
 
 class Delicate(nn.Module):
-    """Two blocks with dropout; the first one keeps running statistics, which a mere forward pass changes.
+    """Two blocks with dropout; the first one keeps running statistics, which a mere forward pass
+    changes.
 
-    BULKHEAD_TEST_HOLD=how:rank:mode:calls, outside of the declaration, holds a rank up in that forward pass of its process:
-    `sleep:1:train:7` for good, as if its data never came; `STOP:0:eval:2` until SIGCONT.
+    BULKHEAD_TEST_HOLD=how:rank:mode:calls, outside of the declaration, holds a rank up in that
+    forward pass of its process: `sleep:1:train:7` for good, as if its data never came;
+    `STOP:0:eval:2` until SIGCONT.
     """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(
             [
-                nn.Sequential(nn.Linear(shape.numeric, 16), nn.BatchNorm1d(16), nn.Sequential(nn.GELU(), nn.Dropout(0.3))),
-                nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Sequential(nn.GELU(), nn.Dropout(0.3))),
+                nn.Sequential(
+                    nn.Linear(shape.numeric, 16),
+                    nn.BatchNorm1d(16),
+                    nn.Sequential(nn.GELU(), nn.Dropout(0.3)),
+                ),
+                nn.Sequential(
+                    nn.Linear(16, 16), nn.LayerNorm(16), nn.Sequential(nn.GELU(), nn.Dropout(0.3))
+                ),
             ]
         )
         self.head = nn.Linear(16, shape.outputs)
@@ -40,7 +50,11 @@ class Delicate(nn.Module):
     def _hold(self) -> None:
         self.calls[self.training] += 1
         how, rank, mode, calls = os.environ.get("BULKHEAD_TEST_HOLD", ":::0").split(":")
-        if rank != os.environ.get("RANK", "0") or (mode == "train") != self.training or int(calls) != self.calls[self.training]:
+        if (
+            rank != os.environ.get("RANK", "0")
+            or (mode == "train") != self.training
+            or int(calls) != self.calls[self.training]
+        ):
             return
         os.write(2, f"holding {how}\n".encode())
         if how == "sleep":

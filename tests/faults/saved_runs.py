@@ -1,4 +1,6 @@
-"""Checkpoints on disk for tests that damage them: three steps, each with best weights of its own, whole or cut over ranks."""
+"""Checkpoints on disk for tests that damage them: three steps, each with best weights of its own,
+whole or cut over ranks.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,22 @@ IDENTITY = {"train": {"batch_size": 16, "seed": 0}, "model": {"kind": "mlp"}, "w
 
 def opened(root: Path, told: list[str] | None = None, keep: int = len(STEPS)) -> Checkpoints:
     """The checkpoints under a folder; what they tell is added to the list."""
-    return Checkpoints(root, IDENTITY, {"torch": "2"}, keep, [].append if told is None else told.append)
+    return Checkpoints(
+        root, IDENTITY, {"torch": "2"}, keep, [].append if told is None else told.append
+    )
 
 
 def parts(step: int) -> dict[str, Any]:
     """A small state that differs from step to step."""
-    optimizer = {"state": {0: {"step": torch.tensor(float(step)), "exp_avg": torch.arange(40.0)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
-    return {"model.pt": {"w": torch.full((40,), float(step))}, "optimizer.pt": optimizer, "trainer.pt": {"state": {"step": step, "best": None}}}
+    optimizer = {
+        "state": {0: {"step": torch.tensor(float(step)), "exp_avg": torch.arange(40.0)}},
+        "param_groups": [{"lr": 0.1, "params": [0]}],
+    }
+    return {
+        "model.pt": {"w": torch.full((40,), float(step))},
+        "optimizer.pt": optimizer,
+        "trainer.pt": {"state": {"step": step, "best": None}},
+    }
 
 
 def save(root: Path, layout: str, steps: tuple[int, ...] = STEPS, keep: int = len(STEPS)) -> None:
@@ -47,4 +58,6 @@ def save(root: Path, layout: str, steps: tuple[int, ...] = STEPS, keep: int = le
 
 def files_of_newest(root: Path) -> list[Path]:
     """All files that loading the newest step reads: its own and its best weights'."""
-    return sorted(path for kind in ("step", "best") for path in (root / f"{kind}-{STEPS[-1]:08d}").iterdir())
+    return sorted(
+        path for kind in ("step", "best") for path in (root / f"{kind}-{STEPS[-1]:08d}").iterdir()
+    )

@@ -17,11 +17,17 @@ SMALL = 2_000  # bytes that a file may have while the disk of one rank is "full"
 
 def shard(step: int, rank: int) -> dict[str, Any]:
     """What a rank holds: rows of its own, and plain values."""
-    return {"model": {"w": torch.full((700 + rank, 2), float(step + rank))}, "optimizer": {"step": step}, "rank": rank}
+    return {
+        "model": {"w": torch.full((700 + rank, 2), float(step + rank))},
+        "optimizer": {"step": step},
+        "rank": rank,
+    }
 
 
 def saves(parallel: Parallel, folder: str) -> dict[str, Any]:
-    """Save three steps, the second with one rank out of disk space; damage one rank's part; load."""
+    """Save three steps, the second with one rank out of disk space; damage one rank's part;
+    load.
+    """
     told: list[str] = []
     checkpoints = Checkpoints(Path(folder), {"seed": 1}, {}, 2, told.append)
     checkpoints.save_sharded(10, 0, {"step": 10}, shard(10, parallel.rank), parallel)
@@ -40,13 +46,22 @@ def saves(parallel: Parallel, folder: str) -> dict[str, Any]:
     parallel.barrier()  # all have looked before the next save begins
     checkpoints.save_sharded(20, 0, {"step": 20}, shard(20, parallel.rank), parallel)
     newest = parallel.on_main(checkpoints.newest)
-    return {"refused": refused, "left": left, "newest": newest, "told": told, **loaded(checkpoints, newest, parallel.rank)}
+    return {
+        "refused": refused,
+        "left": left,
+        "newest": newest,
+        "told": told,
+        **loaded(checkpoints, newest, parallel.rank),
+    }
 
 
 def loaded(checkpoints: Checkpoints, step: int, rank: int) -> dict[str, Any]:
     """Whether this rank's own part and those of all ranks came back as they were."""
     own, everyone = checkpoints.load_shard(step, rank), checkpoints.load_all_shards(step)
-    same = [torch.equal(part["model"]["w"], shard(step, r)["model"]["w"]) and part["rank"] == r for r, part in enumerate(everyone)]
+    same = [
+        torch.equal(part["model"]["w"], shard(step, r)["model"]["w"]) and part["rank"] == r
+        for r, part in enumerate(everyone)
+    ]
     return {
         "num_shards": checkpoints.num_shards(step),
         "own": torch.equal(own["model"]["w"], shard(step, rank)["model"]["w"]),

@@ -1,7 +1,8 @@
-"""Runs that are asked to stop in each phase, in forked children of one process: python -m tests.faults.stop_work FOLDER (prints JSON).
+"""Runs that are asked to stop in each phase, in forked children of one process: python -m
+tests.faults.stop_work FOLDER (prints JSON).
 
-A child halts itself in the phase (BULKHEAD_CRASH=…:STOP, or in a forward pass of its network). Only then it is sent the
-signal and let go on, so that the signal arrives in that very phase.
+A child halts itself in the phase (BULKHEAD_CRASH=…:STOP, or in a forward pass of its network). Only
+then it is sent the signal and let go on, so that the signal arrives in that very phase.
 """
 
 from __future__ import annotations
@@ -28,11 +29,31 @@ from training.parallel import Parallel
 
 SECTIONS: dict[str, Any] = {
     "model": {"kind": "custom", "path": "tests.faults.networks:Delicate"},
-    "train": {"epochs": 2, "batch_size": 16, "micro_batch_size": 6, "checkpoint_every": 2, "log_every": 1, "keep": 2, "threads": 1},
+    "train": {
+        "epochs": 2,
+        "batch_size": 16,
+        "micro_batch_size": 6,
+        "checkpoint_every": 2,
+        "log_every": 1,
+        "keep": 2,
+        "threads": 1,
+    },
 }
-NOT_HERE = ("checkpoint.shards_agreed", "checkpoint.old_moved")  # need sharded ranks, or an earlier kill
-SECOND = ("step", "checkpoint.begun", "checkpoint.file_written", "checkpoint.renamed")  # halted there when they come the second time
-PHASES = {point: (VARIABLE, f"{point}:{2 if point.startswith(SECOND) else 1}::STOP") for point in POINTS if point not in NOT_HERE} | {
+NOT_HERE = (
+    "checkpoint.shards_agreed",
+    "checkpoint.old_moved",
+)  # need sharded ranks, or an earlier kill
+SECOND = (
+    "step",
+    "checkpoint.begun",
+    "checkpoint.file_written",
+    "checkpoint.renamed",
+)  # halted there when they come the second time
+PHASES = {
+    point: (VARIABLE, f"{point}:{2 if point.startswith(SECOND) else 1}::STOP")
+    for point in POINTS
+    if point not in NOT_HERE
+} | {
     "accumulation": ("BULKHEAD_TEST_HOLD", "STOP:0:train:5"),  # the second of three micro-batches
     "scoring": ("BULKHEAD_TEST_HOLD", "STOP:0:eval:2"),
 }
@@ -64,18 +85,33 @@ def stop_in(folder: Path, phase: str, number: int, expected: dict[str, str]) -> 
     os.kill(process, signal.SIGCONT)
     code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     journal = folder / run / "metrics.jsonl"
-    lines = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+    lines = (
+        [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+    )
     found: dict[str, Any] = {
         "halted": halted,
         "seconds": time.monotonic() - begun,
-        "status": f"died of {signal.Signals(-code).name}" if code < 0 else (folder / f"status-{run}").read_text(),
+        "status": (
+            f"died of {signal.Signals(-code).name}"
+            if code < 0
+            else (folder / f"status-{run}").read_text()
+        ),
         "applied": max((line["step"] for line in lines if line["kind"] == "step"), default=0),
-        "evaluated": max((line["step"] for line in lines if line["kind"] == "evaluation"), default=0),
-        "saved": max((int(path.name[5:]) for path in (folder / run / "checkpoints").glob("step-*")), default=0),
+        "evaluated": max(
+            (line["step"] for line in lines if line["kind"] == "evaluation"), default=0
+        ),
+        "saved": max(
+            (int(path.name[5:]) for path in (folder / run / "checkpoints").glob("step-*")),
+            default=0,
+        ),
         "events": [line["message"] for line in lines if line["kind"] == "event"],
     }
     os.waitpid(go(folder, run), 0)
-    return {**found, "ended": (folder / f"status-{run}").read_text(), "same": final_state(folder / run) == expected}
+    return {
+        **found,
+        "ended": (folder / f"status-{run}").read_text(),
+        "same": final_state(folder / run) == expected,
+    }
 
 
 def main() -> None:
@@ -87,7 +123,14 @@ def main() -> None:
     os.waitpid(go(folder, "whole"), 0)
     expected = final_state(folder / "whole")
     numbers = (signal.SIGTERM, signal.SIGINT)
-    print(json.dumps({phase: stop_in(folder, phase, numbers[i % 2], expected) for i, phase in enumerate(PHASES)}))
+    print(
+        json.dumps(
+            {
+                phase: stop_in(folder, phase, numbers[i % 2], expected)
+                for i, phase in enumerate(PHASES)
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""All that the tests of storage need from a process that forks: python -m tests.faults.storage_work STRIDE FOLDER [SMALL_DISK]."""
+"""All that the tests of storage need from a process that forks: python -m tests.faults.storage_work
+STRIDE FOLDER [SMALL_DISK].
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from training.commit import Draft
 from training.manifest import MANIFEST, FileEntry, Manifest
 
 
-def commit_with_the_name_first(draft: Draft, files: dict[str, FileEntry], facts: dict[str, Any], allowed: object) -> None:
+def commit_with_the_name_first(
+    draft: Draft, files: dict[str, FileEntry], facts: dict[str, Any], allowed: object
+) -> None:
     """A fault: the name is there before all is."""
     place = draft.folder.with_name(draft.name)
     shutil.rmtree(place, ignore_errors=True)

@@ -1,4 +1,6 @@
-"""Damage of each file of a home, in short and in one process; `python -m tests.faults.damaged_home` is the long form."""
+"""Damage of each file of a home, in short and in one process; `python -m tests.faults.damaged_home`
+is the long form.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def prepare(declaration: Declaration) -> Prepared:
     leakage = made(leakage_checks, split, validated, declaration)
     statistics = made(fit_statistics, split.train, validated, declaration)
     arrays = made(materialise_arrays, split, validated, statistics, declaration)
-    return bind(source, validated, split, (leakage,), statistics, arrays, datetime.now(UTC)).model_copy(update={"cached": False})
+    return bind(
+        source, validated, split, (leakage,), statistics, arrays, datetime.now(UTC)
+    ).model_copy(update={"cached": False})
 
 
 def one_of_each_kind(home: Path) -> list[Path]:
@@ -61,16 +65,30 @@ def one_of_each_kind(home: Path) -> list[Path]:
 
 
 @pytest.mark.req("S2")
-def test_each_file_of_a_preparation(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_file_of_a_preparation(
+    tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BULKHEAD_CLINIC", str(tmp_path / "clinic.parquet"))
     monkeypatch.chdir(ROOT)
-    visits = [sys.executable, "examples/clinic_visits.py", str(tmp_path / "clinic.parquet"), "--patients", "400"]
+    visits = [
+        sys.executable,
+        "examples/clinic_visits.py",
+        str(tmp_path / "clinic.parquet"),
+        "--patients",
+        "400",
+    ]
     subprocess.run(visits, check=True, capture_output=True)
     declaration = load_declaration(ROOT / "examples" / "clinic_visits.yaml", SMALL)
     expected, dice, wrong = prepare(declaration), random.Random(0), list[str]()
     shutil.copytree(own_home, tmp_path / "pristine")
     files = one_of_each_kind(own_home)
-    assert len(files) >= 20 and {"record.json", "record.json.sha256", "ledger.jsonl", "small", "numeric.npy"} <= {path.name for path in files}
+    assert len(files) >= 20 and {
+        "record.json",
+        "record.json.sha256",
+        "ledger.jsonl",
+        "small",
+        "numeric.npy",
+    } <= {path.name for path in files}
     for path in files:
         for kind in KINDS:
             harm(path, kind, dice)
@@ -86,23 +104,37 @@ def test_each_file_of_a_preparation(tmp_path: Path, own_home: Path, monkeypatch:
 
 
 def finished(run_dir: Path) -> tuple[str, dict[str, bytes]]:
-    """The weights that a training ends with, and the test rows that they are scored on; goes on where something is left to do."""
+    """The weights that a training ends with, and the test rows that they are scored on; goes on
+    where something is left to do.
+    """
     train(read_spec(run_dir / "resolved.json"), run_dir, Parallel(), StopSignal())
     spec, report = read_run(run_dir)
     verify(report.best_checkpoint)
-    return report.model_sha256, {name: array.tobytes() for name, array in load_arrays(spec.arrays.test).items()}
+    return report.model_sha256, {
+        name: array.tobytes() for name, array in load_arrays(spec.arrays.test).items()
+    }
 
 
 @pytest.mark.req("S2")
 def test_each_file_of_a_training(tmp_path: Path) -> None:
     run_dir, pristine = tmp_path / "run", tmp_path / "pristine"
-    sections: dict[str, Any] = {"model": {"kind": "mlp", "hidden": [8]}, "train": {"epochs": 2, "batch_size": 16, "threads": 1}}
+    sections: dict[str, Any] = {
+        "model": {"kind": "mlp", "hidden": [8]},
+        "train": {"epochs": 2, "batch_size": 16, "threads": 1},
+    }
     spec = make_run(run_dir, rows=(80, 40), **sections)
     write_sealed(run_dir / "resolved.json", spec.model_dump_json())
     expected, dice, wrong = finished(run_dir), random.Random(0), list[str]()
     shutil.copytree(run_dir, pristine)
     files = {(path.parent.name.rstrip("0123456789"), path.name): path for path in files_of(run_dir)}
-    assert {"resolved.json", "result.json", "result.json.sha256", "model.pt", "manifest.json", "metrics.jsonl"} <= {name for _, name in files}
+    assert {
+        "resolved.json",
+        "result.json",
+        "result.json.sha256",
+        "model.pt",
+        "manifest.json",
+        "metrics.jsonl",
+    } <= {name for _, name in files}
     for path in files.values():
         for kind in KINDS:
             harm(path, kind, dice)
@@ -110,21 +142,32 @@ def test_each_file_of_a_training(tmp_path: Path) -> None:
                 same = finished(run_dir) == expected
                 wrong += [] if same else [f"{kind} of {path}: another model"]
             except BulkheadError as error:
-                wrong += [] if path.name.removesuffix(".sha256") in str(error) else [f"{kind} of {path}: {error}"]
+                wrong += (
+                    []
+                    if path.name.removesuffix(".sha256") in str(error)
+                    else [f"{kind} of {path}: {error}"]
+                )
             shutil.rmtree(run_dir)
             shutil.copytree(pristine, run_dir)
     assert wrong == []
 
 
 @pytest.mark.req("S2")
-def test_a_record_that_was_edited_and_sealed_again_is_missed_by_what_names_it(tmp_path: Path) -> None:
+def test_a_record_that_was_edited_and_sealed_again_is_missed_by_what_names_it(
+    tmp_path: Path,
+) -> None:
     spec = make_run(tmp_path, rows=(80, 40), train={"epochs": 1, "batch_size": 16, "threads": 1})
     prepared = write_sealed(tmp_path / "prepared.json", json.dumps({"key": "a"}))
-    write_sealed(tmp_path / "resolved.json", spec.model_copy(update={"prepared_sha256": prepared.sha256}).model_dump_json())
+    write_sealed(
+        tmp_path / "resolved.json",
+        spec.model_copy(update={"prepared_sha256": prepared.sha256}).model_dump_json(),
+    )
     train(read_spec(tmp_path / "resolved.json"), tmp_path, Parallel(), StopSignal())
     read_run(tmp_path)
     write_sealed(tmp_path / "prepared.json", json.dumps({"key": "b"}))
-    with pytest.raises(BulkheadError, match=r"prepared\.json: is not the record that resolved\.json was made from"):
+    with pytest.raises(
+        BulkheadError, match=r"prepared\.json: is not the record that resolved\.json was made from"
+    ):
         read_run(tmp_path)
 
 

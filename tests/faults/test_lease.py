@@ -27,15 +27,29 @@ def never() -> bool:
 
 def supersede(run_dir: Path) -> None:
     """What another machine would write on a file system without locks."""
-    record = {"generation": 99, "token": "other", "host": "node7", "pid": 1, "since": "2026-01-01 00:00:00"}
+    record = {
+        "generation": 99,
+        "token": "other",
+        "host": "node7",
+        "pid": 1,
+        "since": "2026-01-01 00:00:00",
+    }
     (run_dir / LEASE).write_text(json.dumps(record))
 
 
 @pytest.mark.req("C7")
-def test_a_second_writer_waits_and_is_refused_with_the_name_of_the_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_writer_waits_and_is_refused_with_the_name_of_the_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first, second = Lease(tmp_path), Lease(tmp_path)
     first.take(never)
-    with pytest.raises(LeaseError, match=rf"process {os.getpid()} on {socket.gethostname()} \(since 20.* UTC\) is still writing .* wait for it or end it"):
+    with pytest.raises(
+        LeaseError,
+        match=(
+            rf"process {os.getpid()} on {socket.gethostname()} \(since 20.* UTC\) is still writing"
+            r" .* wait for it or end it"
+        ),
+    ):
         second.take(never, wait_seconds=0.3)
     assert f"waiting up to 0 s for process {os.getpid()}" in caplog.text
     first.check()
@@ -104,15 +118,22 @@ def test_a_superseded_writer_changes_nothing(tmp_path: Path) -> None:
         lambda: journal.event("still here"),
         lambda: journal.rewind(0, 0),
     ):
-        with pytest.raises(LeaseError, match=r"taken over by process 1 on node7 \(since 2026-01-01 00:00:00 UTC\)"):
+        with pytest.raises(
+            LeaseError, match=r"taken over by process 1 on node7 \(since 2026-01-01 00:00:00 UTC\)"
+        ):
             attempt()
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     lease.release()
 
 
 @pytest.mark.req("C7")
-def test_a_run_that_was_superseded_in_the_middle_stops_before_its_next_commit(tmp_path: Path) -> None:
-    spec, run_dir = make_run(tmp_path, train={"epochs": 2, "batch_size": 16, "log_every": 100}), tmp_path / "run"
+def test_a_run_that_was_superseded_in_the_middle_stops_before_its_next_commit(
+    tmp_path: Path,
+) -> None:
+    spec, run_dir = (
+        make_run(tmp_path, train={"epochs": 2, "batch_size": 16, "log_every": 100}),
+        tmp_path / "run",
+    )
     with keep_torch_settings(), one_writer(run_dir, Parallel(), never) as lease:
         trainer = Trainer(spec, run_dir, Parallel(), StopSignal(), lease.check)
         for _ in range(3):

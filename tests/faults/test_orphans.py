@@ -1,4 +1,6 @@
-"""After the launcher or the agent was killed nothing of the run is left, and a run started at once is its only writer."""
+"""After the launcher or the agent was killed nothing of the run is left, and a run started at once
+is its only writer.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,22 @@ from training.guard import children
 from training.lease import LEASE
 
 pytestmark = pytest.mark.long
-HUNG = "sleep:1:train:40"  # rank 1 never comes back from a forward pass, and rank 0 waits for its gradient
-CASES = {"launcher, ranks hang": ("launcher", HUNG), "agent, ranks hang": ("agent", HUNG), "agent, ranks train": ("agent", "")}
+HUNG = (  # rank 1 never comes back from a forward pass, and rank 0 waits for its gradient
+    "sleep:1:train:40"
+)
+CASES = {
+    "launcher, ranks hang": ("launcher", HUNG),
+    "agent, ranks hang": ("agent", HUNG),
+    "agent, ranks train": ("agent", ""),
+}
 RELAUNCHED = "agent, ranks train"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`seconds` until the last old process was gone; `code` of the launch that was made at once, and its log."""
+    """`seconds` until the last old process was gone; `code` of the launch that was made at once,
+    and its log.
+    """
 
     seconds: float
     run_dir: Path
@@ -45,7 +55,9 @@ def seen(log: Path, words: bytes) -> None:
 
 
 def disturb(folder: Path, victim: str, hold: str) -> Outcome:
-    """Kill the launcher or the agent of a run in training and watch the old processes; where they do not hang, start another one at once."""
+    """Kill the launcher or the agent of a run in training and watch the old processes; where they
+    do not hang, start another one at once.
+    """
     make_run(folder, rows=ROWS, **SETUPS["exact"])
     log = folder / "first.log"
     first = subprocess.Popen(
@@ -66,20 +78,29 @@ def disturb(folder: Path, victim: str, hold: str) -> Outcome:
         while old & set(processes_of(folder)) and time.monotonic() < killed + LIMIT_SECONDS:
             time.sleep(LOOK_SECONDS)
         outcome = Outcome(time.monotonic() - killed, folder / "run")
-        return replace(outcome, code=again.result().code, log=(folder / "second.log").read_text()) if again else outcome
+        return (
+            replace(outcome, code=again.result().code, log=(folder / "second.log").read_text())
+            if again
+            else outcome
+        )
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     folder = tmp_path_factory.mktemp("orphans")
     with ThreadPoolExecutor(len(CASES)) as pool:
-        running = {name: pool.submit(disturb, folder / str(number), *case) for number, (name, case) in enumerate(CASES.items())}
+        running = {
+            name: pool.submit(disturb, folder / str(number), *case)
+            for number, (name, case) in enumerate(CASES.items())
+        }
         return {name: one.result() for name, one in running.items()}
 
 
 @pytest.mark.req("C7")
 @pytest.mark.parametrize("case", CASES)
-def test_no_process_of_the_run_is_left_after_ten_seconds(case: str, outcomes: dict[str, Outcome]) -> None:
+def test_no_process_of_the_run_is_left_after_ten_seconds(
+    case: str, outcomes: dict[str, Outcome]
+) -> None:
     outcome = outcomes[case]
     assert outcome.seconds < 10.0
     assert outcome.seconds > 5.0 or case == RELAUNCHED, "they had their time to save"
@@ -87,10 +108,20 @@ def test_no_process_of_the_run_is_left_after_ten_seconds(case: str, outcomes: di
 
 
 @pytest.mark.req("C7")
-def test_a_relaunch_at_once_is_the_only_writer_and_ends_the_run(outcomes: dict[str, Outcome], undisturbed: Reference) -> None:
+def test_a_relaunch_at_once_is_the_only_writer_and_ends_the_run(
+    outcomes: dict[str, Outcome], undisturbed: Reference
+) -> None:
     outcome = outcomes[RELAUNCHED]
     assert outcome.code == 0, outcome.log[-3000:]
     assert final_state(outcome.run_dir) == undisturbed.state
-    events = [json.loads(line) for line in (outcome.run_dir / "metrics.jsonl").read_text().splitlines()]
-    assert [event["step"] for event in events if event["kind"] == "evaluation"] == [7, 14, 21, 28, 30], "each once"
+    events = [
+        json.loads(line) for line in (outcome.run_dir / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [event["step"] for event in events if event["kind"] == "evaluation"] == [
+        7,
+        14,
+        21,
+        28,
+        30,
+    ], "each once"
     assert json.loads((outcome.run_dir / LEASE).read_text())["generation"] == 2

@@ -1,4 +1,6 @@
-"""SIGTERM and SIGINT in every phase: soon ended, no applied step lost, and the run goes on to the same bits."""
+"""SIGTERM and SIGINT in every phase: soon ended, no applied step lost, and the run goes on to the
+same bits.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,20 @@ GRACE_SECONDS = 15.0
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.faults.stop_work", str(tmp_path_factory.mktemp("stopped"))]
-    done = subprocess.run(command, env=environment(OMP_NUM_THREADS="1"), cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.faults.stop_work",
+        str(tmp_path_factory.mktemp("stopped")),
+    ]
+    done = subprocess.run(
+        command,
+        env=environment(OMP_NUM_THREADS="1"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -35,13 +49,23 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.req("C6")
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_stop_in_any_phase_loses_no_step_and_the_run_goes_on_to_the_same_bits(stopped: dict[str, Any], phase: str) -> None:
+def test_a_stop_in_any_phase_loses_no_step_and_the_run_goes_on_to_the_same_bits(
+    stopped: dict[str, Any], phase: str
+) -> None:
     found = stopped[phase]
     assert found["halted"], "the signal came in that phase"
     starting = phase.startswith("start")
-    assert found["status"] in (("died of SIGTERM", "died of SIGINT") if starting else ("finished",) if phase.startswith("finish") else ("interrupted",)), found
+    assert found["status"] in (
+        ("died of SIGTERM", "died of SIGINT")
+        if starting
+        else ("finished",)
+        if phase.startswith("finish")
+        else ("interrupted",)
+    ), found
     assert found["seconds"] < GRACE_SECONDS
-    assert found["saved"] == found["applied"] and (found["saved"] > 0 or starting), "zero applied steps lost"
+    assert found["saved"] == found["applied"] and (found["saved"] > 0 or starting), (
+        "zero applied steps lost"
+    )
     assert found["ended"] == "finished" and found["same"]
 
 
@@ -71,11 +95,17 @@ def test_work_that_may_be_abandoned_ends_at_the_signal() -> None:
 
 
 def stop_ranks(folder: Path, hold: str) -> tuple[float, str, int]:
-    """Halt a rank of two, stop the agent as the launcher does, and end the run: seconds of the stop, its report, code of the second launch."""
+    """Halt a rank of two, stop the agent as the launcher does, and end the run: seconds of the
+    stop, its report, code of the second launch.
+    """
     make_run(folder, rows=ROWS, **SETUPS["exact"])
     agent = start(folder, folder / "first.log", 2, BULKHEAD_TEST_HOLD=hold)
     deadline = time.monotonic() + LIMIT_SECONDS
-    while b"holding STOP" not in (folder / "first.log").read_bytes() and agent.poll() is None and time.monotonic() < deadline:
+    while (
+        b"holding STOP" not in (folder / "first.log").read_bytes()
+        and agent.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(LOOK_SECONDS)
     ranks = children(agent.pid)
     agent.terminate()
@@ -90,13 +120,19 @@ def stop_ranks(folder: Path, hold: str) -> tuple[float, str, int]:
 
 @pytest.mark.long
 @pytest.mark.req("C6")
-def test_ranks_under_the_agent_agree_on_where_to_stop(tmp_path: Path, undisturbed: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_under_the_agent_agree_on_where_to_stop(
+    tmp_path: Path, undisturbed: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     seconds, report, code = stop_ranks(tmp_path, "STOP:1:eval:2")
     assert seconds < GRACE_SECONDS
-    assert json.loads(report)["status"] == "interrupted" and json.loads(report)["steps"] == 7, "the first evaluation"
+    assert json.loads(report)["status"] == "interrupted" and json.loads(report)["steps"] == 7, (
+        "the first evaluation"
+    )
     assert code == 0 and final_state(tmp_path / "run") == undisturbed.state
-    left = [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]  # a cache that torch keeps for each user
+    left = [
+        path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")
+    ]  # a cache that torch keeps for each user
     assert not left, "neither the stopped launch nor the one that ended leaves anything"

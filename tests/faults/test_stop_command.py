@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM to the whole process group, at ten moments of `bulkhead run`: soon over, nothing left, and resumable."""
+"""Ctrl-C and SIGTERM to the whole process group, at ten moments of `bulkhead run`: soon over,
+nothing left, and resumable.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ LOOK_SECONDS = 0.02
 END_SECONDS = 10.0  # what is promised; a test on a machine that others keep busy allows for more
 BUSY_SECONDS = 20.0
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+]
 
 
 def loads(word: str) -> Any:
@@ -67,7 +72,11 @@ class Command:
 
     def __init__(self, folder: Path, clinic: Path, *arguments: str) -> None:
         self.home, self.log = folder / "home", folder / "log"
-        self.environment = os.environ | {"BULKHEAD_HOME": str(self.home), "BULKHEAD_CLINIC": str(clinic), "PYTHONUNBUFFERED": "1"}
+        self.environment = os.environ | {
+            "BULKHEAD_HOME": str(self.home),
+            "BULKHEAD_CLINIC": str(clinic),
+            "PYTHONUNBUFFERED": "1",
+        }
         for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
             self.environment.pop(name, None)
         with self.log.open("wb") as output:
@@ -91,7 +100,9 @@ class Command:
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
                 if wanted in path.read_bytes().split(b"\0"):
-                    found[int(path.parent.name)] = (path.parent / "cmdline").read_text().replace("\0", " ")
+                    found[int(path.parent.name)] = (
+                        (path.parent / "cmdline").read_text().replace("\0", " ")
+                    )
             except OSError:  # it ended meanwhile
                 continue
         return found
@@ -99,7 +110,9 @@ class Command:
     def wait_for(self, moment: Any) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
         while not moment(self):
-            assert self.process.poll() is None and time.monotonic() < deadline, f"the moment did not come:\n{self.output()[-3000:]}"
+            assert self.process.poll() is None and time.monotonic() < deadline, (
+                f"the moment did not come:\n{self.output()[-3000:]}"
+            )
             time.sleep(LOOK_SECONDS)
 
     def send(self, number: int) -> None:
@@ -120,7 +133,17 @@ class Command:
 @pytest.fixture(scope="module")
 def clinic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("clinic") / "clinic.parquet"
-    subprocess.run([sys.executable, str(ROOT / "examples" / "clinic_visits.py"), str(path), "--patients", "1200"], check=True, capture_output=True)
+    subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "examples" / "clinic_visits.py"),
+            str(path),
+            "--patients",
+            "1200",
+        ],
+        check=True,
+        capture_output=True,
+    )
     return path
 
 
@@ -136,12 +159,18 @@ def running(folder: Path, clinic: Path, *overrides: str) -> Iterator[Command]:
 
 
 def require_stopped(command: Command, number: signal.Signals, seconds: float) -> None:
-    """Check what every stop leaves: the exit code, a word for the person, a record of the end, a hint that is true."""
+    """Check what every stop leaves: the exit code, a word for the person, a record of the end, a
+    hint that is true.
+    """
     output = command.output()
     assert command.process.returncode == 128 + number, output[-3000:]
     assert seconds < BUSY_SECONDS and not command.family()
     assert "Traceback" not in output and "ConnectError" not in output, output[-3000:]
-    assert f"stopped by {number.name}" in output or "not stopped after" in output or "Aborted" in output, output[-3000:]
+    assert (
+        f"stopped by {number.name}" in output
+        or "not stopped after" in output
+        or "Aborted" in output
+    ), output[-3000:]
     run_dir = command.run_dir()
     if run_dir is None:
         return
@@ -149,19 +178,28 @@ def require_stopped(command: Command, number: signal.Signals, seconds: float) ->
     assert record["status"] in ("killed", "running"), record  # running, its lock free: also killed
     hint = re.search(r"Go on from the (beginning|last checkpoint).*: bulkhead resume (\S+)", output)
     assert hint and hint[2] == record["run_id"], output[-3000:]
-    assert (hint[1] == "last checkpoint") == bool(list(run_dir.glob("checkpoints/step-*"))), "the hint names a checkpoint where there is one"
+    assert (hint[1] == "last checkpoint") == bool(list(run_dir.glob("checkpoints/step-*"))), (
+        "the hint names a checkpoint where there is one"
+    )
 
 
 @pytest.mark.req("C6")
 @pytest.mark.parametrize(
     ("moment", "number"),
     [
-        pytest.param(moment, number, id=f"{moment}-{number.name}", marks=[] if (moment, number) == ("train", signal.SIGINT) else [pytest.mark.long])
+        pytest.param(
+            moment,
+            number,
+            id=f"{moment}-{number.name}",
+            marks=[] if (moment, number) == ("train", signal.SIGINT) else [pytest.mark.long],
+        )
         for moment in MOMENTS
         for number in (signal.SIGINT, signal.SIGTERM)
     ],
 )
-def test_a_signal_to_the_group_ends_the_command_and_leaves_no_process(tmp_path: Path, clinic: Path, moment: str, number: signal.Signals) -> None:
+def test_a_signal_to_the_group_ends_the_command_and_leaves_no_process(
+    tmp_path: Path, clinic: Path, moment: str, number: signal.Signals
+) -> None:
     when, overrides = MOMENTS[moment]
     with running(tmp_path, clinic, *overrides) as command:
         command.wait_for(when)
@@ -181,7 +219,12 @@ def test_what_a_stop_left_is_resumed_to_its_end(tmp_path: Path, clinic: Path, mo
         require_stopped(command, signal.SIGINT, command.end())
         run_id = json.loads((command.run_dir() / "run.json").read_text())["run_id"]  # type: ignore[union-attr, operator]
         again = subprocess.run(
-            [sys.executable, "-m", "flows.cli", "resume", run_id], capture_output=True, text=True, env=command.environment, cwd=ROOT, check=False
+            [sys.executable, "-m", "flows.cli", "resume", run_id],
+            capture_output=True,
+            text=True,
+            env=command.environment,
+            cwd=ROOT,
+            check=False,
         )
         assert again.returncode == 0, again.stderr[-3000:]
         assert json.loads((command.run_dir() / "run.json").read_text())["status"] == "finished"  # type: ignore[operator]
@@ -191,9 +234,15 @@ def test_what_a_stop_left_is_resumed_to_its_end(tmp_path: Path, clinic: Path, mo
 def test_a_second_ctrl_c_ends_everything_at_once(tmp_path: Path, clinic: Path) -> None:
     with running(tmp_path, clinic) as command:
         command.wait_for(MOMENTS["train"][0])
-        ranks = [pid for pid, text in command.family().items() if "training.main" in text and "training.agent" not in text]
+        ranks = [
+            pid
+            for pid, text in command.family().items()
+            if "training.main" in text and "training.agent" not in text
+        ]
         for pid in ranks:
-            os.kill(pid, signal.SIGSTOP)  # they save nothing: the first Ctrl-C alone would wait for them
+            os.kill(
+                pid, signal.SIGSTOP
+            )  # they save nothing: the first Ctrl-C alone would wait for them
         command.send(signal.SIGINT)
         time.sleep(1.0)
         assert command.process.poll() is None, "the first one waits for the ranks"

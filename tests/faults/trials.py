@@ -1,4 +1,6 @@
-"""One trial: a small run that is killed up to three times and must end as the undisturbed one did."""
+"""One trial: a small run that is killed up to three times and must end as the undisturbed
+one did.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ TRAIN: dict[str, Any] = {
     "ranks": 2,
     "threads": 1,
     "precision": "fp16",
-    "loss_scale": {"initial": 2.0**24, "growth_interval": 3},  # overflows at the start, and again whenever it has grown
+    "loss_scale": {
+        "initial": 2.0**24,
+        "growth_interval": 3,
+    },  # overflows at the start, and again whenever it has grown
     "augment": {"noise": 0.1},
     "checkpoint_every": 3,
     "eval_every": 7,
@@ -35,14 +40,33 @@ SECTIONS: dict[str, Any] = {
 }
 SETUPS: dict[str, dict[str, Any]] = {
     "exact": SECTIONS,
-    "sharded": {**SECTIONS, "model": {"kind": "resmlp", "width": 16, "depth": 2, "dropout": 0.3}, "train": {**TRAIN, "parallel": "fsdp"}},
-    "elastic": {**SECTIONS, "model": {"kind": "mlp", "hidden": [16, 16], "dropout": 0.3}, "train": {**TRAIN, "mode": "elastic", "logical_shards": 4}},
+    "sharded": {
+        **SECTIONS,
+        "model": {"kind": "resmlp", "width": 16, "depth": 2, "dropout": 0.3},
+        "train": {**TRAIN, "parallel": "fsdp"},
+    },
+    "elastic": {
+        **SECTIONS,
+        "model": {"kind": "mlp", "hidden": [16, 16], "dropout": 0.3},
+        "train": {**TRAIN, "mode": "elastic", "logical_shards": 4},
+    },
 }
 WORLDS = {"exact": (2,), "sharded": (2,), "elastic": (1, 2, 4)}
 ROWS = (150, 40)
 STEPS = TRAIN["epochs"] * -(-ROWS[0] // TRAIN["batch_size"])
-EVERY_RANK = ("start", "step", "evaluation", "finish")  # points that all ranks reach, by the first part of their names
-MOST_HITS = {"step": 20, "evaluation": 3, "checkpoint.file_written": 15, "checkpoint.pruned": 3, "checkpoint": 6}  # in a whole run, nearly
+EVERY_RANK = (
+    "start",
+    "step",
+    "evaluation",
+    "finish",
+)  # points that all ranks reach, by the first part of their names
+MOST_HITS = {
+    "step": 20,
+    "evaluation": 3,
+    "checkpoint.file_written": 15,
+    "checkpoint.pruned": 3,
+    "checkpoint": 6,
+}  # in a whole run, nearly
 ATTEMPTS = 3  # to end a trial after its last kill
 
 
@@ -60,8 +84,8 @@ class Reference:
 class Trial:
     """One trial and what became of it.
 
-    `worlds`: numbers of ranks to choose from. `killed`: what ended a launch, in words. `hits`: crash points that were
-    really reached. `failure`: empty if it ended as the undisturbed run.
+    `worlds`: numbers of ranks to choose from. `killed`: what ended a launch, in words. `hits`:
+    crash points that were really reached. `failure`: empty if it ended as the undisturbed run.
     """
 
     number: int
@@ -76,7 +100,10 @@ class Trial:
 
 def points_of(setup: str) -> list[str]:
     """The crash points that a run of the setup reaches."""
-    return sorted((p for p in POINTS if setup == "sharded" or p != "checkpoint.shards_agreed"), key=lambda p: p != "checkpoint.shards_agreed")
+    return sorted(
+        (p for p in POINTS if setup == "sharded" or p != "checkpoint.shards_agreed"),
+        key=lambda p: p != "checkpoint.shards_agreed",
+    )
 
 
 def make_reference(folder: Path, setup: str, worlds: tuple[int, ...]) -> Reference:
@@ -91,7 +118,10 @@ def make_reference(folder: Path, setup: str, worlds: tuple[int, ...]) -> Referen
         make_run(place, rows=ROWS, **SETUPS[setup])
         done = launch(place, place / "launch.log", world)
         if done.code != 0:
-            raise RuntimeError(f"the undisturbed run of {setup} on {world} ranks failed: {(place / 'launch.log').read_text()[-3000:]}")
+            raise RuntimeError(
+                f"the undisturbed run of {setup} on {world} ranks failed:"
+                f" {(place / 'launch.log').read_text()[-3000:]}"
+            )
         states.append(final_state(place / "run"))
     if any(state != states[0] for state in states):
         raise RuntimeError(f"the undisturbed runs of {setup} on {worlds} ranks differ: {states}")
@@ -109,19 +139,32 @@ def plan(number: int, setup: str, aim: str, dice: random.Random, reference: Refe
         reference: for how long there is something to kill.
     """
     trial = Trial(number, setup, WORLDS[setup])
-    if aim == "checkpoint.old_moved":  # a checkpoint is replaced only where the run died between the best weights and the whole state
+    # a checkpoint is replaced only where the run died between the best weights and the whole state
+    if aim == "checkpoint.old_moved":
         trial.kills = [Kill("point", "evaluation.best_saved:1"), Kill("point", f"{aim}:1")]
     else:
         trial.kills = [_at_point(setup, aim, 1.0, dice) if aim else _at_moment(dice, reference)]
     for _ in range(dice.choice((0, 0, 1, 1, 2)) if len(trial.kills) == 1 else dice.choice((0, 1))):
-        trial.kills.append(_at_point(setup, dice.choice(points_of(setup)), 0.3, dice) if dice.random() < 0.5 else _at_moment(dice, reference))
+        trial.kills.append(
+            _at_point(setup, dice.choice(points_of(setup)), 0.3, dice)
+            if dice.random() < 0.5
+            else _at_moment(dice, reference)
+        )
     return trial
 
 
 def _at_point(setup: str, point: str, share: float, dice: random.Random) -> Kill:
     family = point.split(".", maxsplit=1)[0]
-    most = MOST_HITS.get(point, MOST_HITS.get(family, 1)) if point not in ("checkpoint.old_moved", "finish.result_written") else 1
-    rank = dice.choice(("", ":0", ":1")) if family in EVERY_RANK and point != "evaluation.measuring" and 1 not in WORLDS[setup] else ""
+    most = (
+        MOST_HITS.get(point, MOST_HITS.get(family, 1))
+        if point not in ("checkpoint.old_moved", "finish.result_written")
+        else 1
+    )
+    rank = (
+        dice.choice(("", ":0", ":1"))
+        if family in EVERY_RANK and point != "evaluation.measuring" and 1 not in WORLDS[setup]
+        else ""
+    )
     return Kill("point", f"{point}:{dice.randint(1, max(1, int(most * share)))}{rank}")
 
 
@@ -129,7 +172,11 @@ def _at_moment(dice: random.Random, reference: Reference) -> Kill:
     target = dice.choice(("agent", "worker", "all"))
     if dice.random() < 0.25:
         return Kill(target, seconds=dice.uniform(0.0, reference.start_seconds))
-    return Kill(target, step=dice.randrange(0, STEPS - 2, TRAIN["log_every"]), seconds=dice.uniform(0.0, 0.3))
+    return Kill(
+        target,
+        step=dice.randrange(0, STEPS - 2, TRAIN["log_every"]),
+        seconds=dice.uniform(0.0, 0.3),
+    )
 
 
 def run(trial: Trial, folder: Path, reference: Reference, dice: random.Random) -> Trial:
@@ -139,7 +186,9 @@ def run(trial: Trial, folder: Path, reference: Reference, dice: random.Random) -
     try:
         _disturb(trial, place, dice)
         trial.failure = trial.failure or compare(place, reference)
-    except Exception as error:  # a trial that cannot be carried out is a failed one; the others go on
+    except (
+        Exception
+    ) as error:  # a trial that cannot be carried out is a failed one; the others go on
         trial.failure = f"{type(error).__name__}: {error}"
     if not trial.failure:
         shutil.rmtree(place)

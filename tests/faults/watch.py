@@ -13,12 +13,25 @@ from typing import Any
 import pytest
 import torch
 
-FORBIDDEN = ("pickle.find_class", "exec", "compile", "import", "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "ctypes.dlopen")
+FORBIDDEN = (
+    "pickle.find_class",
+    "exec",
+    "compile",
+    "import",
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "subprocess.Popen",
+    "ctypes.dlopen",
+)
 
 
 @dataclass
 class Seen:
-    """`unpickled`: SHA-256 of each byte string that was given to the unpickler. `events`: forbidden audit events."""
+    """`unpickled`: SHA-256 of each byte string that was given to the unpickler. `events`: forbidden
+    audit events.
+    """
 
     unpickled: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
@@ -38,14 +51,17 @@ sys.addaudithook(_hook)
 
 @contextmanager
 def watched() -> Iterator[Seen]:
-    """Record every byte string that reaches the unpickler, and everything that runs code, imports or starts a process.
+    """Record every byte string that reaches the unpickler, and everything that runs code, imports
+    or starts a process.
 
     The unpickler is only ever given bytes in memory: a path would let it read what was not hashed.
     """
     seen, real = Seen(), torch.load
 
     def load(file: Any, *arguments: Any, **keywords: Any) -> Any:
-        assert isinstance(file, io.BytesIO) and keywords.get("weights_only") is True, "only verified bytes in memory, and only as plain values"
+        assert isinstance(file, io.BytesIO) and keywords.get("weights_only") is True, (
+            "only verified bytes in memory, and only as plain values"
+        )
         seen.unpickled.append(hashlib.sha256(file.getvalue()).hexdigest())
         return real(file, *arguments, **keywords)
 

@@ -1,9 +1,9 @@
 """Check training on a GPU: python -m tests.gpu.check [--device cpu] [--only NAME …]   (8 minutes at most; exit code 1 where a check fails)
 
-Prints one table and, with `--markdown FILE`, writes it. Needs a device, Python 3.11 or newer, torch 2.11 or newer and no
-network. `--device cpu` runs the same checks on the CPU, small: that is how the default tests hold them.
-Exit code 2: no such device.
-"""
+Prints one table and, with `--markdown FILE`, writes it. Needs a device, Python 3.11 or newer, torch
+2.11 or newer and no network. `--device cpu` runs the same checks on the CPU, small: that is how the
+default tests hold them. Exit code 2: no such device.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ from training.replay import replay
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 300.0  # a process of a check may take
-# Largest distance of an update on the device from that on the CPU, as a share of the update's length.
-# fp32: other orders of addition; bf16 and fp16: products of 8 and 11 bits (2^-8, 2^-11), through a few layers.
+# Largest distance of an update on the device from that on the CPU, as a share of the update's
+# length.
+# fp32: other orders of addition; bf16 and fp16: products of 8 and 11 bits (2^-8, 2^-11), through a
+# few layers.
 TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 1e-2}
 PRECISIONS = tuple(TOLERANCE)
 NO_DROPOUT: dict[str, Any] = {"dropout": 0.0}
@@ -47,12 +49,32 @@ MODELS: dict[str, dict[str, Any]] = {
     "linear": {"kind": "linear"},
     "mlp": {"kind": "mlp", **NO_DROPOUT},
     "resmlp": {"kind": "resmlp", **NO_DROPOUT},
-    "ft_transformer": {"kind": "ft_transformer", "width": 32, "heads": 4, "depth": 2, "attention_dropout": 0.0, **NO_DROPOUT},
+    "ft_transformer": {
+        "kind": "ft_transformer",
+        "width": 32,
+        "heads": 4,
+        "depth": 2,
+        "attention_dropout": 0.0,
+        **NO_DROPOUT,
+    },
     "cnn": {"kind": "cnn", "channels": [8, 16], "hidden": 32, **NO_DROPOUT},
-    "causal_transformer": {"kind": "causal_transformer", "width": 32, "heads": 4, "depth": 2, **NO_DROPOUT},
+    "causal_transformer": {
+        "kind": "causal_transformer",
+        "width": 32,
+        "heads": 4,
+        "depth": 2,
+        **NO_DROPOUT,
+    },
 }
 SGD = {"kind": "sgd", "lr": 0.05, "momentum": 0.0, "weight_decay": 0.0}
-SMALL: dict[str, Any] = {"batch_size": 64, "epochs": 2, "threads": 1, "log_every": 1, "eval_every": 8, "checkpoint_every": 4}
+SMALL: dict[str, Any] = {
+    "batch_size": 64,
+    "epochs": 2,
+    "threads": 1,
+    "log_every": 1,
+    "eval_every": 8,
+    "checkpoint_every": 4,
+}
 
 
 class CheckError(Exception):
@@ -83,34 +105,68 @@ class Bench:
             self._made[kind] = make[kind]()
         return self._made[kind]
 
-    def run_of(self, model: dict[str, Any], device: str | None = None, **train: Any) -> tuple[Path, Path]:
+    def run_of(
+        self, model: dict[str, Any], device: str | None = None, **train: Any
+    ) -> tuple[Path, Path]:
         """A `resolved.json` and an empty run folder."""
         kind = {"cnn": "images", "causal_transformer": "texts"}.get(model["kind"], "table")
         self._runs += 1
         folder = self.folder / f"run-{self._runs}"
         folder.mkdir()
         sections = {name: train.pop(name) for name in ("optimizer", "loss") if name in train}
-        options = SMALL | ({"batch_size": 8} if kind == "texts" else {}) | {"device": device or self.device} | train
-        return variant(self.data(kind), folder / "resolved.json", model=model, train=options, **sections), folder
+        options = (
+            SMALL
+            | ({"batch_size": 8} if kind == "texts" else {})
+            | {"device": device or self.device}
+            | train
+        )
+        return (
+            variant(
+                self.data(kind), folder / "resolved.json", model=model, train=options, **sections
+            ),
+            folder,
+        )
 
     def trainer(self, model: dict[str, Any], device: str | None = None, **train: Any) -> Trainer:
         """A trainer in this process, before its first step."""
         config, folder = self.run_of(model, device, **train)
-        return Trainer(read_spec(config), folder, Parallel.open(device or self.device), StopSignal())
+        return Trainer(
+            read_spec(config), folder, Parallel.open(device or self.device), StopSignal()
+        )
 
     def launch(self, config: Path, folder: Path, ranks: int = 1) -> subprocess.Popen[bytes]:
         """The training program in a process of its own, under torchrun."""
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={ranks}",
+        ]
         with (folder / "train.log").open("ab") as log:
             return subprocess.Popen(
-                [*command, "-m", "training.main", "--config", str(config), "--run-dir", str(folder)],
-                cwd=ROOT, env=os.environ | {"BULKHEAD_ALLOW_IMPORTS": "tests"}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                [
+                    *command,
+                    "-m",
+                    "training.main",
+                    "--config",
+                    str(config),
+                    "--run-dir",
+                    str(folder),
+                ],
+                cwd=ROOT,
+                env=os.environ | {"BULKHEAD_ALLOW_IMPORTS": "tests"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def finished(self, config: Path, folder: Path, ranks: int = 1) -> dict[str, str]:
         """Digests of what a launched run ends with."""
         code = self.launch(config, folder, ranks).wait(SECONDS)
-        require(code == 0, f"training ended with {code}: {(folder / 'train.log').read_text()[-600:]}")
+        require(
+            code == 0, f"training ended with {code}: {(folder / 'train.log').read_text()[-600:]}"
+        )
         return final_state(folder)
 
 
@@ -147,13 +203,26 @@ def equals_cpu(bench: Bench) -> str:
     worst = dict.fromkeys(PRECISIONS, 0.0)
     for name, model in MODELS.items():
         for precision in PRECISIONS:
-            train = {"precision": precision, "optimizer": SGD} | ({"loss_scale": {"initial": 256.0}} if precision == "fp16" else {})
-            found, wanted = (update_of(bench.trainer(model, device, **train)) for device in (bench.device, "cpu"))
-            require(bool(torch.isfinite(found).all()) and float(wanted.norm()) > 0, f"{name} {precision}: the step changed nothing, or is not finite")
+            train = {"precision": precision, "optimizer": SGD} | (
+                {"loss_scale": {"initial": 256.0}} if precision == "fp16" else {}
+            )
+            found, wanted = (
+                update_of(bench.trainer(model, device, **train)) for device in (bench.device, "cpu")
+            )
+            require(
+                bool(torch.isfinite(found).all()) and float(wanted.norm()) > 0,
+                f"{name} {precision}: the step changed nothing, or is not finite",
+            )
             apart = distance(found, wanted)
             worst[precision] = max(worst[precision], apart)
-            require(apart <= TOLERANCE[precision], f"{name} {precision}: {apart:.2g} from the CPU, at most {TOLERANCE[precision]:g} expected")
-    return f"{len(MODELS)} models; furthest: " + ", ".join(f"{p} {d:.1g} (≤ {TOLERANCE[p]:g})" for p, d in worst.items())
+            require(
+                apart <= TOLERANCE[precision],
+                f"{name} {precision}: {apart:.2g} from the CPU, at most {TOLERANCE[precision]:g}"
+                " expected",
+            )
+    return f"{len(MODELS)} models; furthest: " + ", ".join(
+        f"{p} {d:.1g} (≤ {TOLERANCE[p]:g})" for p, d in worst.items()
+    )
 
 
 def exact_twice(bench: Bench) -> str:
@@ -167,19 +236,36 @@ def exact_twice(bench: Bench) -> str:
 
 
 def kill_and_resume(bench: Bench) -> str:
-    """A run that is killed with SIGKILL and started again ends with the state of the run that was not."""
-    model, train = {"kind": "custom", "path": "tests.faults.networks:Delicate"}, {"epochs": 30, "checkpoint_every": 3}
+    """A run that is killed with SIGKILL and started again ends with the state of the run that was
+    not.
+    """
+    model, train = (
+        {"kind": "custom", "path": "tests.faults.networks:Delicate"},
+        {
+            "epochs": 30,
+            "checkpoint_every": 3,
+        },
+    )
     wanted = bench.finished(*bench.run_of(model, **train))
     config, folder = bench.run_of(model, **train)
     kills = 0
     for least in (1, 4):
         process, deadline = bench.launch(config, folder), time.monotonic() + SECONDS
-        while len(list((folder / "checkpoints").glob("step-*"))) < min(least, 2) or _newest(folder) < 3 * least:
-            require(time.monotonic() < deadline and process.poll() is None, f"nothing to kill: {(folder / 'train.log').read_text()[-600:]}")
+        while (
+            len(list((folder / "checkpoints").glob("step-*"))) < min(least, 2)
+            or _newest(folder) < 3 * least
+        ):
+            require(
+                time.monotonic() < deadline and process.poll() is None,
+                f"nothing to kill: {(folder / 'train.log').read_text()[-600:]}",
+            )
             time.sleep(0.01)
         _kill(process)
         kills += 1
-        require(not (folder / "result.json").exists(), "the run had ended before it was killed; make it longer")
+        require(
+            not (folder / "result.json").exists(),
+            "the run had ended before it was killed; make it longer",
+        )
     found = bench.finished(config, folder)
     wrong = [part for part in wanted if found[part] != wanted[part]]
     require(not wrong, f"after {kills} kills other {', '.join(wrong)}")
@@ -187,7 +273,14 @@ def kill_and_resume(bench: Bench) -> str:
 
 
 def _newest(folder: Path) -> int:
-    return max((int(p.name.removeprefix("step-")) for p in (folder / "checkpoints").glob("step-*") if p.name[5:].isdigit()), default=0)
+    return max(
+        (
+            int(p.name.removeprefix("step-"))
+            for p in (folder / "checkpoints").glob("step-*")
+            if p.name[5:].isdigit()
+        ),
+        default=0,
+    )
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -204,21 +297,40 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def fp16_overflow(bench: Bench) -> str:
     """A loss scale that overflows skips the update, and the schedule with it, and nothing else."""
-    train = {"precision": "fp16", "loss_scale": {"initial": 2.0**24, "growth_interval": 4}, "epochs": 4}
+    train = {
+        "precision": "fp16",
+        "loss_scale": {"initial": 2.0**24, "growth_interval": 4},
+        "epochs": 4,
+    }
     trainer = bench.trainer(MODELS["mlp"], **train)
     report = trainer.run()
     skipped = report.steps - trainer.state.updates
-    require(report.skipped_steps == skipped > 0, f"{report.skipped_steps} skipped steps reported, {skipped} updates missing; overflows were forced")
+    require(
+        report.skipped_steps == skipped > 0,
+        f"{report.skipped_steps} skipped steps reported, {skipped} updates missing; overflows were"
+        " forced",
+    )
     counts = {int(s["step"]) for s in trainer.optimizer.state_dict()["state"].values()}
-    require(counts == {trainer.state.updates}, f"the optimizer counted {counts}, the run {trainer.state.updates} updates")
+    require(
+        counts == {trainer.state.updates},
+        f"the optimizer counted {counts}, the run {trainer.state.updates} updates",
+    )
     rate = trainer.optimizer.param_groups[0]["lr"]
-    require(rate == trainer.schedule.rate(trainer.state.updates), "the schedule moved with a skipped step")
-    return f"{skipped} of {report.steps} steps skipped; {trainer.state.updates} updates of weights and schedule"
+    require(
+        rate == trainer.schedule.rate(trainer.state.updates),
+        "the schedule moved with a skipped step",
+    )
+    return (
+        f"{skipped} of {report.steps} steps skipped; {trainer.state.updates} updates of weights and"
+        " schedule"
+    )
 
 
 def stops_before_nan(bench: Bench) -> str:
     """A gradient that is not finite stops the run before the update; replay finds the module."""
-    config, folder = bench.run_of({"kind": "custom", "path": "tests.training.networks:Cliff"}, checkpoint_every=1)
+    config, folder = bench.run_of(
+        {"kind": "custom", "path": "tests.training.networks:Cliff"}, checkpoint_every=1
+    )
     trainer = Trainer(read_spec(config), folder, Parallel.open(bench.device), StopSignal())
     before = weights(trainer)
     try:
@@ -229,21 +341,31 @@ def stops_before_nan(bench: Bench) -> str:
         raise CheckError("a gradient that is not finite did not stop the run")
     require(torch.equal(weights(trainer), before), "weights changed in the step that was stopped")
     found = replay(folder)
-    require(found.reproduced and found.device == torch.device(bench.device).type, f"replay on {found.device}: reproduced {found.reproduced}")
+    require(
+        found.reproduced and found.device == torch.device(bench.device).type,
+        f"replay on {found.device}: reproduced {found.reproduced}",
+    )
     return f"stopped ({message[:60]}…); replayed on {found.device}: {found.message[:60]}…"
 
 
 def compile_equals_eager(bench: Bench) -> str:
     """Compiled, three steps change the weights as eager ones do."""
     train = {"optimizer": SGD, "epochs": 4}
-    eager, compiled = (update_of(bench.trainer(MODELS["mlp"], compile=wanted, **train), 3) for wanted in (False, True))
+    eager, compiled = (
+        update_of(bench.trainer(MODELS["mlp"], compile=wanted, **train), 3)
+        for wanted in (False, True)
+    )
     apart = distance(compiled, eager)
-    require(apart <= TOLERANCE["fp32"], f"{apart:.2g} apart, at most {TOLERANCE['fp32']:g} expected")
+    require(
+        apart <= TOLERANCE["fp32"], f"{apart:.2g} apart, at most {TOLERANCE['fp32']:g} expected"
+    )
     return f"{apart:.1g} apart (≤ {TOLERANCE['fp32']:g})"
 
 
 def resident_equals_streamed(bench: Bench) -> str:
-    """A table that lies on the device and one that is sent window by window train to the same SHA-256."""
+    """A table that lies on the device and one that is sent window by window train to the same
+    SHA-256.
+    """
     from training import batches
 
     share, digests, places = batches.DEVICE_SHARE, [], []
@@ -264,21 +386,44 @@ def resident_equals_streamed(bench: Bench) -> str:
 def fsdp_equals_ddp(bench: Bench) -> str:
     """Sharded weights train to the SHA-256 of replicated ones."""
     ranks = max(1, torch.cuda.device_count()) if bench.device == "cuda" else 2
-    found = [bench.finished(*bench.run_of(MODELS["mlp"], parallel=kind, ranks=ranks, epochs=1), ranks)["result"] for kind in ("ddp", "fsdp")]
+    found = [
+        bench.finished(*bench.run_of(MODELS["mlp"], parallel=kind, ranks=ranks, epochs=1), ranks)[
+            "result"
+        ]
+        for kind in ("ddp", "fsdp")
+    ]
     require(found[0] == found[1], "ddp and fsdp end with other weights")
     return f"the same result on {ranks} rank{'s' * (ranks > 1)}"
 
 
 def device_tests(bench: Bench) -> str:
     """The test files that take a device pass on it."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "tests/gpu/test_device.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        "tests/gpu/test_device.py",
+    ]
     if bench.device == "cuda":
         command.append("tests/training/test_ahead.py")
     done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"BULKHEAD_TEST_DEVICE": bench.device}, capture_output=True, text=True, timeout=SECONDS, check=False
+        command,
+        cwd=ROOT,
+        env=os.environ | {"BULKHEAD_TEST_DEVICE": bench.device},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     require(done.returncode == 0, f"pytest ended with {done.returncode}: {done.stdout[-800:]}")
-    return f"{', '.join(c for c in command if c.endswith('.py'))}: {done.stdout.strip().splitlines()[-1]}"
+    return (
+        f"{', '.join(c for c in command if c.endswith('.py'))}:"
+        f" {done.stdout.strip().splitlines()[-1]}"
+    )
 
 
 def whole_run(bench: Bench) -> str:
@@ -287,13 +432,33 @@ def whole_run(bench: Bench) -> str:
     environment = os.environ | {"BULKHEAD_HOME": str(home), "PYTHONPATH": str(ROOT)}
     for command in (
         [sys.executable, "examples/clinic_visits.py", str(home / "data" / "clinic_visits.parquet")],
-        [sys.executable, "-m", "flows.cli", "run", "examples/clinic_visits.yaml", f"train.device={bench.device}"],
+        [
+            sys.executable,
+            "-m",
+            "flows.cli",
+            "run",
+            "examples/clinic_visits.yaml",
+            f"train.device={bench.device}",
+        ],
     ):
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
         output = done.stdout + done.stderr
-        require(done.returncode == 0, f"{' '.join(command[1:4])} ended with {done.returncode}: {output[-800:]}")
+        require(
+            done.returncode == 0,
+            f"{' '.join(command[1:4])} ended with {done.returncode}: {output[-800:]}",
+        )
     require("→ champion" in output, f"no champion: {output[-800:]}")
-    return next((line.strip() for line in output.splitlines() if "evaluate" in line), "a champion")[:110]
+    return next((line.strip() for line in output.splitlines() if "evaluate" in line), "a champion")[
+        :110
+    ]
 
 
 CHECKS: dict[str, Callable[[Bench], str]] = {
@@ -319,7 +484,9 @@ class Row(NamedTuple):
     words: str
 
 
-def run_checks(device: str, folder: Path, names: list[str], report: Callable[[Row], None]) -> list[Row]:
+def run_checks(
+    device: str, folder: Path, names: list[str], report: Callable[[Row], None]
+) -> list[Row]:
     """Run the named checks one after the other; a check that fails hides no other."""
     bench, rows = Bench(device, folder), []
     for name in names:
@@ -338,32 +505,66 @@ def run_checks(device: str, folder: Path, names: list[str], report: Callable[[Ro
 
 def describe(device: str) -> str:
     """The device and the software, for the head of the table."""
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    name = (
+        torch.cuda.get_device_name()
+        if device == "cuda"
+        else platform.processor() or platform.machine()
+    )
     cuda = f", CUDA {torch.version.cuda}" if device == "cuda" else ""
     return f"{name}; Python {platform.python_version()}, torch {torch.__version__}{cuda}"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu.check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpu.check",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--only", nargs="*", choices=tuple(CHECKS), default=None, metavar="NAME", help=f"some of: {', '.join(CHECKS)}")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        choices=tuple(CHECKS),
+        default=None,
+        metavar="NAME",
+        help=f"some of: {', '.join(CHECKS)}",
+    )
     parser.add_argument("--markdown", type=Path, help="write the table to this file as well")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("no CUDA device here; run this on a machine that has one, or with --device cpu", file=sys.stderr)
+        print(
+            "no CUDA device here; run this on a machine that has one, or with --device cpu",
+            file=sys.stderr,
+        )
         return 2
     os.environ["BULKHEAD_ALLOW_IMPORTS"] = "tests"
     print(describe(options.device), flush=True)
     with tempfile.TemporaryDirectory(prefix="bulkhead-gpu-check-") as folder:
         rows = run_checks(
-            options.device, Path(folder), options.only or list(CHECKS), lambda r: print(f"{r.verdict}  {r.name:26} {r.seconds:6.1f} s  {r.words}", flush=True)
+            options.device,
+            Path(folder),
+            options.only or list(CHECKS),
+            lambda r: print(f"{r.verdict}  {r.name:26} {r.seconds:6.1f} s  {r.words}", flush=True),
         )
     failed = [row.name for row in rows if row.verdict != "pass"]
     total = math.fsum(row.seconds for row in rows)
-    print(f"{len(rows) - len(failed)} of {len(rows)} checks pass in {total:.0f} s" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    print(
+        f"{len(rows) - len(failed)} of {len(rows)} checks pass in {total:.0f} s"
+        + (f"; failed: {', '.join(failed)}" if failed else "")
+    )
     if options.markdown:
-        table = markdown_table([{"check": r.name, "verdict": r.verdict, "s": f"{r.seconds:.1f}", "seen": r.words.replace("|", "/")} for r in rows])
+        table = markdown_table(
+            [
+                {
+                    "check": r.name,
+                    "verdict": r.verdict,
+                    "s": f"{r.seconds:.1f}",
+                    "seen": r.words.replace("|", "/"),
+                }
+                for r in rows
+            ]
+        )
         options.markdown.write_text(f"{describe(options.device)}\n\n{table}\n", encoding="utf-8")
     return 1 if failed else 0
 

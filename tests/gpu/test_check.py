@@ -1,4 +1,6 @@
-"""The GPU check on the CPU: every check passes on sound code, and each reports the fault that is planted for it."""
+"""The GPU check on the CPU: every check passes on sound code, and each reports the fault that is
+planted for it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from tests.training.runs import keep_torch_settings
 from training.loop import Trainer
 from training.step import Gate, Step
 
-QUICK = ["equals the CPU", "exact twice", "fp16 overflow", "stop before NaN", "resident equals streamed"]
+QUICK = [
+    "equals the CPU",
+    "exact twice",
+    "fp16 overflow",
+    "stop before NaN",
+    "resident equals streamed",
+]
 HEAVY = ["kill and resume", "fsdp equals ddp"]
 
 
@@ -35,7 +43,9 @@ def test_sound_code_passes(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*HEAVY, "compile equals eager", "device tests", "default example"])
+@pytest.mark.parametrize(
+    "name", [*HEAVY, "compile equals eager", "device tests", "default example"]
+)
 def test_sound_code_passes_the_long_checks(tmp_path: Path, name: str) -> None:
     (row,) = run(tmp_path, name)
     assert row.verdict == "pass", row.words
@@ -85,7 +95,9 @@ def _no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
         ("stop before NaN", _no_gate, "weights changed in the step that was stopped"),
     ],
 )
-def test_a_planted_fault_fails_its_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, plant: Any, words: str) -> None:
+def test_a_planted_fault_fails_its_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, plant: Any, words: str
+) -> None:
     with keep_torch_settings():
         plant(monkeypatch)
         (row,) = run(tmp_path, name)
@@ -93,7 +105,9 @@ def test_a_planted_fault_fails_its_check(tmp_path: Path, monkeypatch: pytest.Mon
     assert re.search(words, row.words), row.words
 
 
-def test_no_device_is_exit_code_2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_device_is_exit_code_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert check.main([]) == 2
     assert "no CUDA device here" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Training on the device that BULKHEAD_TEST_DEVICE names (default: cpu): the same promises wherever it computes."""
+"""Training on the device that BULKHEAD_TEST_DEVICE names (default: cpu): the same promises wherever
+it computes.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,19 @@ from training.loop import Trainer
 from training.parallel import Parallel
 
 DEVICE = os.environ.get("BULKHEAD_TEST_DEVICE", "cpu")
-DELICATE = {"kind": "custom", "path": "tests.faults.networks:Delicate"}  # dropout and running statistics
-TRAIN: dict[str, Any] = {"epochs": 2, "batch_size": 16, "micro_batch_size": 6, "checkpoint_every": 3, "log_every": 2, "threads": 1, "device": DEVICE}
+DELICATE = {
+    "kind": "custom",
+    "path": "tests.faults.networks:Delicate",
+}  # dropout and running statistics
+TRAIN: dict[str, Any] = {
+    "epochs": 2,
+    "batch_size": 16,
+    "micro_batch_size": 6,
+    "checkpoint_every": 3,
+    "log_every": 2,
+    "threads": 1,
+    "device": DEVICE,
+}
 PRECISIONS: dict[str, dict[str, Any]] = {
     "fp32": {},
     "bf16": {"precision": "bf16"},
@@ -35,8 +48,15 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def trainer(folder: Path, run: Path, **train: Any) -> Trainer:
-    model = {"kind": "mlp", "dropout": 0.2} if train.get("mode") == "elastic" else DELICATE  # elastic takes no running statistics
-    spec = make_run(folder, rows=(90, 24), model=model, train={k: v for k, v in (TRAIN | train).items() if v is not None})
+    model = (
+        {"kind": "mlp", "dropout": 0.2} if train.get("mode") == "elastic" else DELICATE
+    )  # elastic takes no running statistics
+    spec = make_run(
+        folder,
+        rows=(90, 24),
+        model=model,
+        train={k: v for k, v in (TRAIN | train).items() if v is not None},
+    )
     return Trainer(spec, run, Parallel.open(DEVICE), StopSignal())
 
 
@@ -47,26 +67,51 @@ def test_a_run_that_is_stopped_anywhere_ends_as_one_that_was_not(tmp_path: Path,
     for boundary in (1, 5, 6):
         parts = trainer(tmp_path, tmp_path / "parts", **PRECISIONS[kind])
         step = parts._train_one_step
-        parts._train_one_step = lambda step=step, parts=parts, boundary=boundary: step() or parts.state.step >= boundary  # type: ignore[method-assign]
+        parts._train_one_step = lambda step=step, parts=parts, boundary=boundary: (
+            step() or parts.state.step >= boundary
+        )  # type: ignore[method-assign]
         assert parts.run().status == "interrupted"
     found = trainer(tmp_path, tmp_path / "parts", **PRECISIONS[kind]).run()
-    assert (found.model_sha256, found.best_metric, found.steps) == (wanted.model_sha256, wanted.best_metric, wanted.steps)
+    assert (found.model_sha256, found.best_metric, found.steps) == (
+        wanted.model_sha256,
+        wanted.best_metric,
+        wanted.steps,
+    )
 
 
 @pytest.mark.req("T12")
 @pytest.mark.parametrize("kind", PRECISIONS)
 def test_a_run_ends_with_the_same_bits_twice(tmp_path: Path, kind: str) -> None:
-    assert len({trainer(tmp_path, tmp_path / name, **PRECISIONS[kind]).run().model_sha256 for name in ("a", "b")}) == 1
+    assert (
+        len(
+            {
+                trainer(tmp_path, tmp_path / name, **PRECISIONS[kind]).run().model_sha256
+                for name in ("a", "b")
+            }
+        )
+        == 1
+    )
 
 
 @pytest.mark.req("T9")
 def test_validation_scores_are_those_of_the_cpu(tmp_path: Path) -> None:
     found = trainer(tmp_path, tmp_path / "run")
     report = found.run()
-    twin = Trainer(make_run(tmp_path, rows=(90, 24), model=DELICATE, train=TRAIN | {"device": "cpu"}), tmp_path / "cpu", Parallel(), StopSignal())
+    twin = Trainer(
+        make_run(tmp_path, rows=(90, 24), model=DELICATE, train=TRAIN | {"device": "cpu"}),
+        tmp_path / "cpu",
+        Parallel(),
+        StopSignal(),
+    )
     twin.model.load_state_dict({k: v.cpu() for k, v in found.model.state_dict().items()})
     arrays = {"numeric": torch.from_numpy(np.load(tmp_path / "arrays" / "val" / "numeric.npy"))}
     with torch.inference_mode():
-        scores = [t.model.eval()({k: v.to(t.parallel.device) for k, v in arrays.items()}).cpu() for t in (found, twin)]
+        scores = [
+            t.model.eval()({k: v.to(t.parallel.device) for k, v in arrays.items()}).cpu()
+            for t in (found, twin)
+        ]
     torch.testing.assert_close(scores[0], scores[1], rtol=1e-5, atol=1e-6)
-    assert report.best_step > 0 and next(found.model.parameters()).device.type == torch.device(DEVICE).type
+    assert (
+        report.best_step > 0
+        and next(found.model.parameters()).device.type == torch.device(DEVICE).type
+    )

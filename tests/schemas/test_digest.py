@@ -17,12 +17,16 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths whose bytes were read, in order; files of 1 kB count as large."""
     found: list[str] = []
     monkeypatch.setattr(digest, "LARGE", 1000)
-    monkeypatch.setattr(digest, "sha256_file", lambda path: found.append(str(path)) or sha256_file(path))
+    monkeypatch.setattr(
+        digest, "sha256_file", lambda path: found.append(str(path)) or sha256_file(path)
+    )
     return found
 
 
 @pytest.mark.req("D5")
-def test_a_large_file_is_read_once_and_a_small_one_each_time(tmp_path: Path, reads: list[str]) -> None:
+def test_a_large_file_is_read_once_and_a_small_one_each_time(
+    tmp_path: Path, reads: list[str]
+) -> None:
     large, small = tmp_path / "large", tmp_path / "small"
     large.write_bytes(b"x" * 1000)
     small.write_bytes(b"x" * 999)
@@ -30,13 +34,17 @@ def test_a_large_file_is_read_once_and_a_small_one_each_time(tmp_path: Path, rea
     for ref in refs * 2:
         verify(ref)
     assert [reads.count(str(p)) for p in (large, small)] == [1, 3]
-    moved = large.rename(tmp_path / "moved")  # as a finished step is put in its place: a new time of change, and so read again
+    moved = large.rename(
+        tmp_path / "moved"
+    )  # as a finished step is put in its place: a new time of change, and so read again
     assert sha256_once(moved) == refs[0].sha256
 
 
 @pytest.mark.req("D5")
 @pytest.mark.parametrize("keep_times", [False, True])
-def test_a_touched_file_is_read_again_and_refused(tmp_path: Path, reads: list[str], keep_times: bool) -> None:
+def test_a_touched_file_is_read_again_and_refused(
+    tmp_path: Path, reads: list[str], keep_times: bool
+) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"x" * 1000)
     ref, before = file_ref(path), path.stat()
@@ -52,7 +60,9 @@ def test_a_touched_file_is_read_again_and_refused(tmp_path: Path, reads: list[st
 
 @pytest.mark.req("D5")
 @pytest.mark.parametrize("size", [999, 1000])
-def test_a_file_is_read_while_it_is_flushed_and_not_again_for_its_reference(tmp_path: Path, reads: list[str], size: int) -> None:
+def test_a_file_is_read_while_it_is_flushed_and_not_again_for_its_reference(
+    tmp_path: Path, reads: list[str], size: int
+) -> None:
     path, folder = tmp_path / "table", tmp_path / "folder"
     with replacing(path) as file:
         file.write(b"x" * size)
@@ -69,7 +79,9 @@ def test_a_file_is_read_while_it_is_flushed_and_not_again_for_its_reference(tmp_
 
 
 @pytest.mark.req("D5")
-def test_what_could_not_be_flushed_takes_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_flushed_takes_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 

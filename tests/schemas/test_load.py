@@ -17,7 +17,17 @@ from schemas.load import apply_overrides, declare, given_paths, load_declaration
 def tree(**changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
         "name": "visits",
-        "data": {"uri": "visits.parquet", "columns": {"visit": "id", "patient": "group", "seen": "time", "late": "label", "side": "split", "*": "feature"}},
+        "data": {
+            "uri": "visits.parquet",
+            "columns": {
+                "visit": "id",
+                "patient": "group",
+                "seen": "time",
+                "late": "label",
+                "side": "split",
+                "*": "feature",
+            },
+        },
         "task": {"kind": "binary"},
         "split": {"kind": "group"},
     }
@@ -49,9 +59,18 @@ def test_a_short_declaration_validates_and_round_trips() -> None:
         ("name=../up", r"name: .*pattern"),
         ("model={kind: custom, path: os.system}", r"model\.custom\.path"),
         ("data.columns={a: label, b: label}", r"exactly one column with role label"),
-        ("data.columns={late: label, x: feature}", r"split\.kind 'group' needs a column with role group"),
-        ("data.columns={late: label, patient: group, x: {min: 3, max: 1}}", r"min 3\.0 is above max 1\.0"),
-        ("data.columns={late: label, patient: group, x: {kind: tensor}}", r"needs kind: tensor together with shape"),
+        (
+            "data.columns={late: label, x: feature}",
+            r"split\.kind 'group' needs a column with role group",
+        ),
+        (
+            "data.columns={late: label, patient: group, x: {min: 3, max: 1}}",
+            r"min 3\.0 is above max 1\.0",
+        ),
+        (
+            "data.columns={late: label, patient: group, x: {kind: tensor}}",
+            r"needs kind: tensor together with shape",
+        ),
         ("split={kind: time, embargo: soon}", r"expected a duration such as 24h"),
         ("checks.allow=[{check: duplicates, reason: ok}]", r"checks\.allow\.0\.reason"),
         ("optimizer={kind: sgd, nesterov: true, momentum: 0}", r"nesterov needs momentum"),
@@ -59,7 +78,11 @@ def test_a_short_declaration_validates_and_round_trips() -> None:
     ],
 )
 def test_a_mistake_is_named_with_its_path(override: str, message: str) -> None:
-    changed = apply_overrides(tree(), [override]) if "\n" not in override else apply_overrides(tree(), ["train.batch_size=1", "train.ranks=2"])
+    changed = (
+        apply_overrides(tree(), [override])
+        if "\n" not in override
+        else apply_overrides(tree(), ["train.batch_size=1", "train.ranks=2"])
+    )
     with pytest.raises(ConfigError, match=message):
         declare(changed)
 
@@ -103,12 +126,16 @@ def test_a_malformed_override_is_refused(override: str) -> None:
         apply_overrides({"name": "x"}, [override])
 
 
-def test_paths_start_at_the_file_and_take_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_start_at_the_file_and_take_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import yaml
 
     file = tmp_path / "conf" / "run.yaml"
     file.parent.mkdir()
-    file.write_text(yaml.safe_dump(tree(**{"data.uri": "${BULKHEAD_SOME_FOLDER:-../data}/v.parquet"})))
+    file.write_text(
+        yaml.safe_dump(tree(**{"data.uri": "${BULKHEAD_SOME_FOLDER:-../data}/v.parquet"}))
+    )
     assert load_declaration(file).data.uri == str(tmp_path / "data" / "v.parquet")
     monkeypatch.setenv("BULKHEAD_SOME_FOLDER", "/elsewhere")
     assert load_declaration(file).data.uri == "/elsewhere/v.parquet"
@@ -118,11 +145,22 @@ def test_paths_start_at_the_file_and_take_the_environment(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("30min", 1800), ("1.5h", 5400), ("7d", 604800), ("2w", 1209600), ("500ms", 0.5), ("3 days", 259200)]
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("30min", 1800),
+        ("1.5h", 5400),
+        ("7d", 604800),
+        ("2w", 1209600),
+        ("500ms", 0.5),
+        ("3 days", 259200),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
-    assert TypeAdapter(Duration).validate_python(text) == text  # the unit stays until the time column's is known
+    assert (
+        TypeAdapter(Duration).validate_python(text) == text
+    )  # the unit stays until the time column's is known
 
 
 @pytest.mark.parametrize("bad", ["7 moons", "", "-1d", -1, True, None])
@@ -140,11 +178,18 @@ def test_given_paths_tell_what_the_file_said_from_defaults() -> None:
 def test_another_kind_keeps_only_the_keys_that_it_knows() -> None:
     base = {
         "model": {"kind": "resmlp", "width": 96, "dropout": 0.3},
-        "split": {"kind": "stratified", "bins": 5, "fractions": {"train": 0.8, "val": 0.1, "test": 0.1}},
+        "split": {
+            "kind": "stratified",
+            "bins": 5,
+            "fractions": {"train": 0.8, "val": 0.1, "test": 0.1},
+        },
     }
     changed = apply_overrides(base, ["model.kind=mlp", "model.hidden=[8]", "split.kind=group"])
     assert changed["model"] == {"kind": "mlp", "dropout": 0.3, "hidden": [8]}
-    assert changed["split"] == {"kind": "group", "fractions": {"train": 0.8, "val": 0.1, "test": 0.1}}
+    assert changed["split"] == {
+        "kind": "group",
+        "fractions": {"train": 0.8, "val": 0.1, "test": 0.1},
+    }
     assert apply_overrides(base, ["model.kind=resmlp"]) == base
     assert apply_overrides(base, ["model.kind=none"])["model"]["width"] == 96
 
@@ -157,10 +202,14 @@ def test_another_kind_keeps_only_the_keys_that_it_knows() -> None:
         ("model.dropout=0.1", "model", "mlp"),
     ],
 )
-def test_an_override_of_a_section_that_is_absent_starts_from_its_default(override: str, path: str, kind: str) -> None:
+def test_an_override_of_a_section_that_is_absent_starts_from_its_default(
+    override: str, path: str, kind: str
+) -> None:
     key, _, value = override.partition("=")
     section = getattr(declare(apply_overrides(tree(), [override])), path)
-    assert section.kind == kind and getattr(section, key.rpartition(".")[2]) == pytest.approx(float(value))
+    assert section.kind == kind and getattr(section, key.rpartition(".")[2]) == pytest.approx(
+        float(value)
+    )
 
 
 def test_the_default_kind_is_that_of_the_task() -> None:

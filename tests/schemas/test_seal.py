@@ -1,4 +1,6 @@
-"""A record that was changed is noticed before it is believed; a kill while one is replaced leaves either of them."""
+"""A record that was changed is noticed before it is believed; a kill while one is replaced leaves
+either of them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ def record(tmp_path: Path) -> Path:
 @pytest.mark.req("S2")
 def test_a_sealed_record_is_read_and_sha256sum_agrees(record: Path) -> None:
     assert read_record(record, Interval, "run again") == Interval(value=0.5)
-    subprocess.run(["sha256sum", "--check", "--strict", seal_path(record).name], cwd=record.parent, check=True, capture_output=True)
+    subprocess.run(
+        ["sha256sum", "--check", "--strict", seal_path(record).name],
+        cwd=record.parent,
+        check=True,
+        capture_output=True,
+    )
 
 
 @pytest.mark.req("S2")
@@ -54,7 +61,9 @@ def test_a_truncated_or_absent_file_is_named(record: Path, name: str) -> None:
 
 
 @pytest.mark.req("S2")
-def test_only_where_it_is_allowed_a_record_of_an_earlier_version_is_read_without_a_seal(record: Path) -> None:
+def test_only_where_it_is_allowed_a_record_of_an_earlier_version_is_read_without_a_seal(
+    record: Path,
+) -> None:
     seal_path(record).unlink()
     assert read_record(record, Interval, "run again", required=False) == Interval(value=0.5)
     seal_path(record).write_text("")
@@ -75,7 +84,9 @@ class Killed(BaseException):
 
 @pytest.mark.req("S2")
 @pytest.mark.parametrize("writes", [0, 1, 2, 3])
-def test_a_kill_while_a_record_is_replaced_leaves_one_that_is_believed(record: Path, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
+def test_a_kill_while_a_record_is_replaced_leaves_one_that_is_believed(
+    record: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
     write, left = seal.write_atomic, [writes]
 
     def write_until_killed(path: str | Path, content: bytes | str) -> object:
@@ -91,13 +102,17 @@ def test_a_kill_while_a_record_is_replaced_leaves_one_that_is_believed(record: P
     else:
         write_sealed(record, "new")
     monkeypatch.undo()
-    assert read_sealed(record, "run again") == (b"new" if writes > 1 else b'{"value":0.5,"low":null,"high":null}')
+    assert read_sealed(record, "run again") == (
+        b"new" if writes > 1 else b'{"value":0.5,"low":null,"high":null}'
+    )
     write_sealed(record, "newer")
     assert read_sealed(record, "run again") == b"newer"
 
 
 @pytest.mark.req("S2")
-def test_damage_is_not_blessed_by_the_next_write(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_not_blessed_by_the_next_write(
+    record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record.write_text("damaged")
     write, written = seal.write_atomic, list[str]()
 

@@ -1,4 +1,6 @@
-"""YAML that could hang, fill the memory or be no text is refused with its line, in a message that a person can read."""
+"""YAML that could hang, fill the memory or be no text is refused with its line, in a message that a
+person can read.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ import pytest
 from schemas.errors import ConfigError
 from schemas.yaml_text import MAX_DEPTH, parse_yaml
 
-BOMB = "a: &a [x, x]\n" + "".join(f"{n}: &{n} [*{p}, *{p}, *{p}]\n" for p, n in zip("abcdefghij", "bcdefghijk", strict=True))
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{n}: &{n} [*{p}, *{p}, *{p}]\n" for p, n in zip("abcdefghij", "bcdefghijk", strict=True)
+)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +47,12 @@ def test_the_text_of_a_file_that_is_no_yaml_is_not_quoted() -> None:
 
 
 def test_plain_values_and_the_operators_aliases_are_read() -> None:
-    assert parse_yaml("a: 1\nb: [x, 2.5, null, true]\nc: {d: é\u20ac}\ne: '\t'", "f") == {"a": 1, "b": ["x", 2.5, None, True], "c": {"d": "é\u20ac"}, "e": "\t"}
+    assert parse_yaml("a: 1\nb: [x, 2.5, null, true]\nc: {d: é\u20ac}\ne: '\t'", "f") == {
+        "a": 1,
+        "b": ["x", 2.5, None, True],
+        "c": {"d": "é\u20ac"},
+        "e": "\t",
+    }
     assert parse_yaml("a: &p {x: 1}\nb: *p", "prefect.yaml", aliases=True)["b"] == {"x": 1}
     deep = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert parse_yaml(deep, "f") is not None

@@ -1,4 +1,6 @@
-"""However a run ends: its record, MLflow and the person at the terminal hear the cause and how it goes on."""
+"""However a run ends: its record, MLflow and the person at the terminal hear the cause and how it
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -36,23 +38,56 @@ def end_with(error: BaseException, trained: bool = True) -> tuple[RunContext, Ba
 @pytest.mark.parametrize(
     ("error", "trained", "status", "hint"),
     [
-        (TrainingError("a rank was killed"), True, "failed", "Go on from the last checkpoint (step 12): bulkhead resume {run.run_id}"),
-        (KeyboardInterrupt(), True, "killed", "Go on from the last checkpoint (step 12): bulkhead resume {run.run_id}"),
-        (OSError("disk full"), True, "failed", "Go on from the last checkpoint (step 12): bulkhead resume {run.run_id}"),
+        (
+            TrainingError("a rank was killed"),
+            True,
+            "failed",
+            "Go on from the last checkpoint (step 12): bulkhead resume {run.run_id}",
+        ),
+        (
+            KeyboardInterrupt(),
+            True,
+            "killed",
+            "Go on from the last checkpoint (step 12): bulkhead resume {run.run_id}",
+        ),
+        (
+            OSError("disk full"),
+            True,
+            "failed",
+            "Go on from the last checkpoint (step 12): bulkhead resume {run.run_id}",
+        ),
         (NonFiniteError("scores of val-3 are nan"), True, "failed", ""),
-        (NonFiniteError("loss is nan, dumped"), True, "failed", "See where it began: bulkhead replay {run.run_dir}"),
-        (TrainingError("too early"), False, "failed", "Go on from the beginning (no checkpoint yet): bulkhead resume {run.run_id}"),
+        (
+            NonFiniteError("loss is nan, dumped"),
+            True,
+            "failed",
+            "See where it began: bulkhead replay {run.run_dir}",
+        ),
+        (
+            TrainingError("too early"),
+            False,
+            "failed",
+            "Go on from the beginning (no checkpoint yet): bulkhead resume {run.run_id}",
+        ),
     ],
 )
 def test_the_command_that_goes_on_is_named_everywhere(
-    uri: str, own_home: Path, capsys: pytest.CaptureFixture[str], error: BaseException, trained: bool, status: str, hint: str
+    uri: str,
+    own_home: Path,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    trained: bool,
+    status: str,
+    hint: str,
 ) -> None:
     run, raised = end_with(error, trained)
     expected = hint.format(run=run)
     record, tags = read(run.run_dir), run.tracker.client.get_run(run.tracker.run_id).data.tags
     assert record.status == status and str(error) in record.cause
     cause = "stopped by SIGINT" if isinstance(error, KeyboardInterrupt) else str(error)
-    assert tags["bulkhead.error"] == f"{type(error).__name__}: {cause}" and tags["mlflow.note.content"].endswith(expected)
+    assert tags["bulkhead.error"] == f"{type(error).__name__}: {cause}" and tags[
+        "mlflow.note.content"
+    ].endswith(expected)
     assert run.tracker.client.get_run(run.tracker.run_id).info.status == status.upper()
     shown = capsys.readouterr().err
     assert expected in shown and f"should it break off: bulkhead resume {run.run_id}" in shown
@@ -61,10 +96,16 @@ def test_the_command_that_goes_on_is_named_everywhere(
 
 
 @pytest.mark.req("C5")
-def test_a_run_is_reopened_as_itself_and_only_where_it_was_tracked(uri: str, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_reopened_as_itself_and_only_where_it_was_tracked(
+    uri: str, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, _ = end_with(TrainingError("a rank was killed"))
     with reopened(run.run_dir) as again:
-        assert (again.run_id, again.run_dir, again.tracker.run_id) == (run.run_id, run.run_dir, run.tracker.run_id)
+        assert (again.run_id, again.run_dir, again.tracker.run_id) == (
+            run.run_id,
+            run.run_dir,
+            run.tracker.run_id,
+        )
         assert again.declaration.name == "clinic" and read(run.run_dir).status == "running"
         assert not (run.run_dir / "error.txt").exists()
         with pytest.raises(ResumeError, match="still going"), reopened(run.run_dir):
@@ -74,15 +115,28 @@ def test_a_run_is_reopened_as_itself_and_only_where_it_was_tracked(uri: str, own
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{own_home}/other.db")
     with reopened(run.run_dir) as elsewhere:
         assert elsewhere.tracker.uri == uri  # where its MLflow run is
-    read(run.run_dir).model_copy(update={"tracking_uri": "https://***@tracking.example"}).write(run.run_dir)
-    with pytest.raises(ResumeError, match=r"was tracked at https://\*\*\*@tracking.example, now the address is sqlite:///.*other.db"), reopened(run.run_dir):
+    read(run.run_dir).model_copy(update={"tracking_uri": "https://***@tracking.example"}).write(
+        run.run_dir
+    )
+    with (
+        pytest.raises(
+            ResumeError,
+            match=(
+                r"was tracked at https://\*\*\*@tracking.example, now the address is"
+                r" sqlite:///.*other.db"
+            ),
+        ),
+        reopened(run.run_dir),
+    ):
         raise AssertionError("another server")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://ann:pw@tracking.example")
     assert tracking_address(run.run_dir, read(run.run_dir)) == "https://ann:pw@tracking.example"
 
 
 @pytest.mark.req("C5")
-def test_other_code_than_at_the_start_is_told(uri: str, own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_code_than_at_the_start_is_told(
+    uri: str, own_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run, _ = end_with(TrainingError("a rank was killed"))
     read(run.run_dir).model_copy(update={"commit": "0" * 40}).write(run.run_dir)
     with reopened(run.run_dir):
@@ -106,7 +160,10 @@ def test_a_run_waits_for_a_server_that_is_away_but_not_for_ever(
         assert 0.3 <= time.monotonic() - began < 5
         assert capsys.readouterr().err.count("the run goes on when the server is back") == 1
         monkeypatch.setattr(run.tracker, "uri", uri)
-        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}), pytest.raises(TrackingError, match=r"Prefect at .* did not come back"):
+        with (
+            temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}),
+            pytest.raises(TrackingError, match=r"Prefect at .* did not come back"),
+        ):
             await_servers(run)
         assert "Prefect at http://127.0.0.1:9/api does not answer" in capsys.readouterr().err
 
@@ -117,7 +174,10 @@ def test_a_server_that_is_gone_for_good_is_waited_for_once_and_the_run_can_be_re
 ) -> None:
     monkeypatch.setattr(context, "AWAY_SECONDS", 0.3)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(TrackingError, match=r"(?s)did not come back.*bulkhead resume"), tracked(declaration(), "train") as run:  # type: ignore[arg-type]
+    with (
+        pytest.raises(TrackingError, match=r"(?s)did not come back.*bulkhead resume"),
+        tracked(declaration(), "train") as run,
+    ):  # type: ignore[arg-type]
         monkeypatch.setattr(run.tracker, "uri", "http://127.0.0.1:9")
         await_servers(run)
     assert capsys.readouterr().err.count("the run goes on when the server is back") == 1

@@ -22,7 +22,7 @@ for child in children:
 print(*(child.pid for child in children), flush=True)
 if len(sys.argv) == 1:
     time.sleep(60)
-"""
+"""  # noqa: E501
 
 
 def alive(pid: int) -> bool:
@@ -38,7 +38,9 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize("ends_itself", [False, True])
 def test_nothing_is_left_ten_seconds_after_the_end(ends_itself: bool) -> None:
     command = [sys.executable, "-c", PROGRAM, *["x"] * ends_itself]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()}
+    )
     assert process.stdout is not None
     children = [int(pid) for pid in process.stdout.readline().split()]
     assert len(children) == 2

@@ -1,4 +1,6 @@
-"""Servers behind a guard: who has not the password, asks under another host's name, or comes from another page is refused."""
+"""Servers behind a guard: who has not the password, asks under another host's name, or comes from
+another page is refused.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,12 @@ async def behind(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"rows"})
 
 
-def ask(path: str = "/api/2.0/mlflow/experiments/search", method: str = "GET", asks: bool = True, **headers: str) -> Response:
+def ask(
+    path: str = "/api/2.0/mlflow/experiments/search",
+    method: str = "GET",
+    asks: bool = True,
+    **headers: str,
+) -> Response:
     async def request() -> Response:
         guard: Any = Guard(behind, PORT, LOGIN, asks)
         async with AsyncClient(transport=ASGITransport(guard), base_url=OWN) as client:
@@ -57,7 +64,9 @@ def ask(path: str = "/api/2.0/mlflow/experiments/search", method: str = "GET", a
     ],
 )
 @pytest.mark.parametrize("asks", [True, False])
-def test_another_host_name_and_another_origin_are_refused_even_with_the_password(path: str, headers: dict[str, str], asks: bool) -> None:
+def test_another_host_name_and_another_origin_are_refused_even_with_the_password(
+    path: str, headers: dict[str, str], asks: bool
+) -> None:
     for method in ("GET", "POST", "OPTIONS"):
         found = ask(path, method, asks, **(BASIC | headers))
         assert found.status_code == 403 and b"rows" not in found.content
@@ -67,7 +76,13 @@ def test_another_host_name_and_another_origin_are_refused_even_with_the_password
 @pytest.mark.req("S1")
 def test_without_the_password_nothing_is_read_and_with_it_everything() -> None:
     wrong = base64.b64encode(b"bulkhead:other").decode()
-    for headers in ({}, {"Authorization": f"Basic {wrong}"}, {"Authorization": "Basic %%%"}, {"Authorization": "Bearer x"}, {"Cookie": f"bulkhead-{PORT}=x"}):
+    for headers in (
+        {},
+        {"Authorization": f"Basic {wrong}"},
+        {"Authorization": "Basic %%%"},
+        {"Authorization": "Bearer x"},
+        {"Cookie": f"bulkhead-{PORT}=x"},
+    ):
         found = ask(**headers)
         assert found.status_code == 401 and "MLFLOW_TRACKING_PASSWORD" in found.text
     assert ask(**BASIC).content == b"rows" and ask(**BASIC, Origin=OWN).content == b"rows"
@@ -79,12 +94,18 @@ def test_without_the_password_nothing_is_read_and_with_it_everything() -> None:
 @pytest.mark.req("S1")
 def test_the_login_page_gives_a_cookie_that_scripts_and_other_sites_cannot_use() -> None:
     page = ask("/login")
-    assert "location.hash" in page.text and "no-store" in page.headers["cache-control"] and LOGIN not in page.text
+    assert (
+        "location.hash" in page.text
+        and "no-store" in page.headers["cache-control"]
+        and LOGIN not in page.text
+    )
     assert ask("/login", "POST").status_code == 403
     cookie = ask("/login", "POST", **BASIC, Origin=OWN).headers["set-cookie"]
     assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and "s3cret" not in cookie
     assert ask(Cookie=cookie.split(";")[0]).content == b"rows"
-    assert ask("/login", "POST", Cookie=cookie.split(";")[0]).status_code == 403, "a cookie alone makes no new one"
+    assert ask("/login", "POST", Cookie=cookie.split(";")[0]).status_code == 403, (
+        "a cookie alone makes no new one"
+    )
 
 
 @pytest.mark.req("S1")
@@ -94,7 +115,11 @@ def test_a_websocket_of_another_page_is_closed() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "websocket", "path": "/api/events/out", "headers": [(b"host", f"127.0.0.1:{PORT}".encode()), (b"origin", b"http://evil.example")]}
+    scope = {
+        "type": "websocket",
+        "path": "/api/events/out",
+        "headers": [(b"host", f"127.0.0.1:{PORT}".encode()), (b"origin", b"http://evil.example")],
+    }
     asyncio.run(Guard(behind, PORT, LOGIN, asks=False)(scope, None, send))  # type: ignore[arg-type]
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
@@ -102,53 +127,95 @@ def test_a_websocket_of_another_page_is_closed() -> None:
 @pytest.mark.req("S1")
 def test_a_job_may_choose_neither_its_command_nor_its_folder() -> None:
     template = job_template()
-    assert template["job_configuration"]["command"] is None and template["job_configuration"]["working_dir"] is None
+    assert (
+        template["job_configuration"]["command"] is None
+        and template["job_configuration"]["working_dir"] is None
+    )
     assert {"command", "working_dir"}.isdisjoint(template["variables"]["properties"])
     assert "{{ env }}" in template["job_configuration"].values(), "the rest is Prefect's"
 
 
 @pytest.mark.req("S1")
-def test_the_home_and_its_password_are_the_owners_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_and_its_password_are_the_owners_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BULKHEAD_HOME", str(tmp_path / "new"))
     login = server_login()
     path = tmp_path / "new" / "keys" / "servers"
     assert login == server_login() and login.startswith("bulkhead:") and len(login) > 30
-    assert [stat.S_IMODE(p.stat().st_mode) for p in (path, path.parent, home())] == [0o600, 0o700, 0o700]
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (path, path.parent, home())] == [
+        0o600,
+        0o700,
+        0o700,
+    ]
     earlier, other = tmp_path / "earlier", tmp_path / "no home"
     for folder in (earlier / "runs", other / "letters"):
         folder.mkdir(parents=True)
         folder.parent.chmod(0o755)
         monkeypatch.setenv("BULKHEAD_HOME", str(folder.parent))
         home()
-    assert stat.S_IMODE(earlier.stat().st_mode) == 0o700 and stat.S_IMODE(other.stat().st_mode) == 0o755
+    assert (
+        stat.S_IMODE(earlier.stat().st_mode) == 0o700
+        and stat.S_IMODE(other.stat().st_mode) == 0o755
+    )
 
 
 @pytest.mark.req("P3")
-def test_a_second_up_is_refused_with_the_address_of_the_first_until_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_up_is_refused_with_the_address_of_the_first_until_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BULKHEAD_HOME", str(tmp_path / "home"))
-    for name in ("PREFECT_API_AUTH_STRING", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "PREFECT_API_URL"):
+    for name in (
+        "PREFECT_API_AUTH_STRING",
+        "MLFLOW_TRACKING_USERNAME",
+        "MLFLOW_TRACKING_PASSWORD",
+        "PREFECT_API_URL",
+    ):
         monkeypatch.setenv(name, "x")  # so that what is set below goes with the test
         monkeypatch.delenv(name)
     first = Servers("http://127.0.0.1:4711", "http://127.0.0.1:4712", os.getpid())
     assert running_servers() is None
     with claimed(first):
         assert running_servers() == first
-        with pytest.raises(ConfigError, match=r"another `bulkhead up` serves .*: Prefect http://127.0.0.1:4711, MLflow http://127.0.0.1:4712"), claimed(first):
+        with (
+            pytest.raises(
+                ConfigError,
+                match=(
+                    r"another `bulkhead up` serves .*: Prefect http://127.0.0.1:4711, MLflow"
+                    r" http://127.0.0.1:4712"
+                ),
+            ),
+            claimed(first),
+        ):
             pass
-        assert used_servers("sqlite:///x.db") == "Prefect http://127.0.0.1:4711, MLflow http://127.0.0.1:4712"
-        assert used_servers("http://other:80") == "Prefect http://127.0.0.1:4711, MLflow http://other:80"
+        assert (
+            used_servers("sqlite:///x.db")
+            == "Prefect http://127.0.0.1:4711, MLflow http://127.0.0.1:4712"
+        )
+        assert (
+            used_servers("http://other:80")
+            == "Prefect http://127.0.0.1:4711, MLflow http://other:80"
+        )
         monkeypatch.setenv("PREFECT_API_URL", "http://localhost:4711/api")
         monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9999")
         log_in()
         assert os.environ["PREFECT_API_AUTH_STRING"] == server_login()
-        assert "MLFLOW_TRACKING_PASSWORD" not in os.environ, "the password goes to this home's servers alone"
+        assert "MLFLOW_TRACKING_PASSWORD" not in os.environ, (
+            "the password goes to this home's servers alone"
+        )
         monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:4712/")
         log_in()
         assert os.environ["MLFLOW_TRACKING_PASSWORD"] == server_login().partition(":")[2]
     assert running_servers() is None
-    hold = "from tasks.claim import *; import time\nwith claimed(Servers('a', 'b', 1)):\n    print('held', flush=True); time.sleep(60)"
+    hold = (
+        "from tasks.claim import *; import time\nwith claimed(Servers('a', 'b', 1)):\n   "
+        " print('held', flush=True); time.sleep(60)"
+    )
     with subprocess.Popen(
-        [sys.executable, "-c", hold], stdout=subprocess.PIPE, cwd=Path(__file__).resolve().parents[2], env=os.environ | {"PYTHONPATH": "."}
+        [sys.executable, "-c", hold],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).resolve().parents[2],
+        env=os.environ | {"PYTHONPATH": "."},
     ) as other:
         assert other.stdout is not None and other.stdout.readline() == b"held\n"
         assert running_servers() == Servers("a", "b", 1)

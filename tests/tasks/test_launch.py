@@ -1,4 +1,6 @@
-"""Watching the training program from outside: its progress while the file is rewritten, and whose result it is."""
+"""Watching the training program from outside: its progress while the file is rewritten, and whose
+result it is.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,18 @@ from training.journal import Journal
 
 
 def line(step: int, age: float = 0.0) -> str:
-    return json.dumps({"kind": "evaluation", "step": step, "epoch": 1, "time": time.time() - age, "values": {}}) + "\n"
+    return (
+        json.dumps(
+            {
+                "kind": "evaluation",
+                "step": step,
+                "epoch": 1,
+                "time": time.time() - age,
+                "values": {},
+            }
+        )
+        + "\n"
+    )
 
 
 def steps(tail: Tail) -> list[int]:
@@ -25,7 +38,9 @@ def steps(tail: Tail) -> list[int]:
 
 
 @pytest.mark.req("P7")
-def test_the_tail_follows_whole_lines_and_a_file_that_a_resumed_run_rewrites(tmp_path: Path) -> None:
+def test_the_tail_follows_whole_lines_and_a_file_that_a_resumed_run_rewrites(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(line(1, age=60) + line(2, age=60) + line(3, age=60) + '{"kind": "eval')
     tail = Tail(path)
@@ -80,7 +95,9 @@ def test_a_launch_that_fails_is_not_taken_for_the_interrupted_one_before_it(tmp_
     with pytest.raises(TrainingError, match="interrupted from outside after step 7"):
         outcome(tmp_path, 1, before)
     before = written(tmp_path)
-    (tmp_path / "error.json").write_text(json.dumps({"message": {"message": "LeaseError: process 3 on node7 is still writing"}}))
+    (tmp_path / "error.json").write_text(
+        json.dumps({"message": {"message": "LeaseError: process 3 on node7 is still writing"}})
+    )
     with pytest.raises(LeaseError, match="process 3 on node7"):
         outcome(tmp_path, 1, before)
     (tmp_path / "error.json").unlink()

@@ -1,4 +1,6 @@
-"""P5: the leakage report of the same sides is reused with its warnings; one that failed is never kept."""
+"""P5: the leakage report of the same sides is reused with its warnings; one that failed is never
+kept.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,25 @@ def sides(folder: Path, **sections: object) -> tuple[object, ...]:
     rng = np.random.default_rng(0)
     x, noise = rng.normal(size=(2, ROWS))
     label = (x + noise > 0).astype(int)
-    table = write_table(folder / "t.parquet", {"id": np.arange(ROWS), "x": x, "copy": label.astype(float), "y": label})
+    table = write_table(
+        folder / "t.parquet",
+        {"id": np.arange(ROWS), "x": x, "copy": label.astype(float), "y": label},
+    )
     declaration = declared(table, **sections)
     validated, split = split_of(declaration, folder)
     return split, validated, declaration
 
 
 @pytest.mark.req("P5")
-def test_a_report_that_passed_is_reused_and_its_warnings_are_said_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    allowed = {"allow": [{"check": check, "reason": "known at the time of prediction"} for check in ("label_proxy", "pure_value", "label_missingness")]}
+def test_a_report_that_passed_is_reused_and_its_warnings_are_said_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allowed = {
+        "allow": [
+            {"check": check, "reason": "known at the time of prediction"}
+            for check in ("label_proxy", "pure_value", "label_missingness")
+        ]
+    }
     given = sides(tmp_path, checks=allowed)
     made = leakage_checks.task.fn(*given)
     said = [line for line in capsys.readouterr().err.splitlines() if "allowed:" in line]

@@ -1,4 +1,6 @@
-"""What Prefect's UI shows of a run at work: the newest value, seldom, and never at the run's expense."""
+"""What Prefect's UI shows of a run at work: the newest value, seldom, and never at the run's
+expense.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,15 @@ def server() -> Iterator[None]:
 
 def artifacts(key: str) -> list[Any]:
     with get_client(sync_client=True) as client:
-        return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+        return client.read_artifacts(
+            artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key]))
+        )
 
 
 @pytest.mark.req("P7")
-def test_bars_and_table_end_with_their_last_value_in_few_updates(server: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_and_table_end_with_their_last_value_in_few_updates(
+    server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live, "UPDATE_SECONDS", 0.2)
 
     @flow
@@ -46,13 +52,21 @@ def test_bars_and_table_end_with_their_last_value_in_few_updates(server: None, m
     work()
     (train,), (metrics,), (run,) = artifacts("train"), artifacts("metrics"), artifacts("run")
     assert train.data == 100.0 and train.description == "epoch 1000"
-    assert len(json.loads(metrics.data)) == 1000 and json.loads(metrics.data)[-1]["val loss"] == "0.0010"
+    assert (
+        len(json.loads(metrics.data)) == 1000
+        and json.loads(metrics.data)[-1]["val loss"] == "0.0010"
+    )
     assert run.data == pytest.approx(66.7) and run.description == "train: done in figures"
-    assert train.flow_run_id == run.flow_run_id == metrics.flow_run_id and train.flow_run_id is not None
+    assert (
+        train.flow_run_id == run.flow_run_id == metrics.flow_run_id
+        and train.flow_run_id is not None
+    )
 
 
 @pytest.mark.req("S3")
-def test_an_artifact_that_is_not_taken_fails_nothing_and_holds_nothing_up(server: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_artifact_that_is_not_taken_fails_nothing_and_holds_nothing_up(
+    server: None, caplog: pytest.LogCaptureFixture
+) -> None:
     def away(**fields: Any) -> None:
         time.sleep(0.2)
         raise OSError("the server is away")

@@ -1,4 +1,6 @@
-"""How a run ended is the name of its state, a tag, an event and an exit code; a retrain on nothing new says so."""
+"""How a run ended is the name of its state, a tag, an event and an exit code; a retrain on nothing
+new says so.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,37 @@ from prefect.testing.utilities import prefect_test_harness
 import tasks.live
 import tasks.outcome
 from schemas.digest import file_ref
-from schemas.records import GateReport, NewRows, Outcome, Registered, SplitTables, TableRef, TestTable, TrainTable, ValTable
+from schemas.records import (
+    GateReport,
+    NewRows,
+    Outcome,
+    Registered,
+    SplitTables,
+    TableRef,
+    TestTable,
+    TrainTable,
+    ValTable,
+)
 from tasks.outcome import NAMES, ended, outcome_of
 from tests.training.mlflow_home import declaration
 from training.data.new_rows import find_new_rows
 
-PASSED, REFUSED = GateReport(passed=True, verdict="passed: fine", conditions=()), GateReport(passed=False, verdict="refused: worse", conditions=())
+PASSED, REFUSED = (
+    GateReport(passed=True, verdict="passed: fine", conditions=()),
+    GateReport(passed=False, verdict="refused: worse", conditions=()),
+)
 SAME = GateReport(passed=False, verdict="unchanged: the program is version 3", conditions=())
 
 
 def registered(version: str | None = None, alias: str | None = None) -> Registered:
-    return Registered(registered=version is not None, name="m", version=version, uri=version and f"models:/m/{version}", alias=alias, verdict="v")
+    return Registered(
+        registered=version is not None,
+        name="m",
+        version=version,
+        uri=version and f"models:/m/{version}",
+        alias=alias,
+        verdict="v",
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,15 +63,33 @@ def registered(version: str | None = None, alias: str | None = None) -> Register
     ],
 )
 def test_each_outcome_has_its_name_tag_and_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: GateReport, found: Registered, register: dict[str, Any], outcome: Outcome
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gate: GateReport,
+    found: Registered,
+    register: dict[str, Any],
+    outcome: Outcome,
 ) -> None:
     sent: list[str] = []
     tags: dict[str, str] = {}
-    monkeypatch.setattr(tasks.live, "emit_event", lambda event, resource, payload: sent.append(event))
-    run = SimpleNamespace(declaration=declaration(register=register), run_dir=tmp_path, run_id="r", tracker=SimpleNamespace(set_tags=tags.update))
-    assert outcome_of(run.declaration, gate, found) == outcome == tasks.outcome.report_outcome.fn(found, gate, run)  # type: ignore[arg-type]
+    monkeypatch.setattr(
+        tasks.live, "emit_event", lambda event, resource, payload: sent.append(event)
+    )
+    run = SimpleNamespace(
+        declaration=declaration(register=register),
+        run_dir=tmp_path,
+        run_id="r",
+        tracker=SimpleNamespace(set_tags=tags.update),
+    )
+    assert (
+        outcome_of(run.declaration, gate, found)
+        == outcome
+        == tasks.outcome.report_outcome.fn(found, gate, run)
+    )  # type: ignore[arg-type]
     assert tags == {"bulkhead.outcome": outcome, "bulkhead.outcome_reason": gate.verdict}
-    assert sent == ([] if outcome == "promoted" else [f"bulkhead.model.{outcome.replace(' ', '-')}"])
+    assert sent == (
+        [] if outcome == "promoted" else [f"bulkhead.model.{outcome.replace(' ', '-')}"]
+    )
     assert Registered.model_validate_json((tmp_path / "registered.json").read_bytes()) == found
 
 
@@ -61,7 +101,11 @@ def test_a_flow_ends_in_a_state_of_that_name_and_gives_its_result() -> None:
     with prefect_test_harness(server_startup_timeout=120):
         assert refused() == registered()
         state = refused(return_state=True)
-    assert (state.name, state.message, state.is_completed()) == (NAMES["refused"], "worse than version 3", True)
+    assert (state.name, state.message, state.is_completed()) == (
+        NAMES["refused"],
+        "worse than version 3",
+        True,
+    )
 
 
 def sides(folder: Path, cuts: dict[str, Any] | None = None, **ids: list[str]) -> SplitTables:
@@ -71,7 +115,11 @@ def sides(folder: Path, cuts: dict[str, Any] | None = None, **ids: list[str]) ->
         path = folder / f"{name}.parquet"
         pq.write_table(pa.table({"__id": ids[name]}), path)
         made[name] = kind(**TableRef(file=file_ref(path), rows=len(ids[name])).model_dump())
-    plan = {"cuts_text": cuts, "cuts_from": "shares of rows at first sight, frozen in the ledger"} if cuts else {}
+    plan = (
+        {"cuts_text": cuts, "cuts_from": "shares of rows at first sight, frozen in the ledger"}
+        if cuts
+        else {}
+    )
     return SplitTables(strategy="time" if cuts else "group", plan=plan, **made)
 
 
@@ -80,13 +128,28 @@ def test_new_rows_are_counted_by_side_and_a_frozen_cut_is_named(tmp_path: Path) 
     before = sides(tmp_path / "a", cuts, train=["a", "b"], val=["c"], test=["d"])
     now = sides(tmp_path / "b", cuts, train=["a", "b"], val=["c"], test=["d", "e", "f"])
     found = find_new_rows(now, before, "version 3")
-    assert found == NewRows(since="version 3", train=0, val=0, test=2, cut=cuts["val"], is_frozen=True) and found.learns_nothing_new
-    assert found.sentence.startswith(
-        "0 new train rows since version 3 (0 val, 2 test); the cut is frozen at 2024-05-01T00:00:00+00:00; rows after it never train"
+    assert (
+        found == NewRows(since="version 3", train=0, val=0, test=2, cut=cuts["val"], is_frozen=True)
+        and found.learns_nothing_new
     )
-    grown = find_new_rows(sides(tmp_path / "c", train=["a", "b", "z"], val=["c"], test=["d"]), before, "run x")
-    assert grown is not None and not grown.learns_nothing_new and grown.sentence == "1 new train row since run x (0 val, 0 test)"
+    assert found.sentence.startswith(
+        "0 new train rows since version 3 (0 val, 2 test); the cut is frozen at"
+        " 2024-05-01T00:00:00+00:00; rows after it never train"
+    )
+    grown = find_new_rows(
+        sides(tmp_path / "c", train=["a", "b", "z"], val=["c"], test=["d"]), before, "run x"
+    )
+    assert (
+        grown is not None
+        and not grown.learns_nothing_new
+        and grown.sentence == "1 new train row since run x (0 val, 0 test)"
+    )
     same = find_new_rows(before, before, "run x")
-    assert same is not None and (same.train, same.val, same.test, same.learns_nothing_new) == (0, 0, 0, False)
+    assert same is not None and (same.train, same.val, same.test, same.learns_nothing_new) == (
+        0,
+        0,
+        0,
+        False,
+    )
     Path(before.test.file.path).unlink()
     assert find_new_rows(now, before, "version 3") is None

@@ -26,7 +26,11 @@ def test_a_changed_source_is_refused_by_the_names_of_its_files(recorded: Prepare
     new = file.model_copy(update={"path": "/data/late.parquet"})
     changed = recorded.source.model_copy(update={"sha256": "1" * 64, "files": (other, new)})
     with pytest.raises(
-        IntegrityError, match=rf"the source has changed since the run was started: .*{Path(file.path).name} \(SHA-256 was .*, is ffffffffffff…\)"
+        IntegrityError,
+        match=(
+            rf"the source has changed since the run was started: .*{Path(file.path).name} \(SHA-256"
+            r" was .*, is ffffffffffff…\)"
+        ),
     ):
         require_same_source(changed, recorded)
     with pytest.raises(IntegrityError, match=r"late.parquet \(is new\)"):
@@ -40,7 +44,12 @@ def test_the_first_step_that_makes_something_else_is_named(recorded: Prepared) -
     assert require_same(recorded, recorded) is recorded
     arrays = recorded.arrays.model_copy(update={"sha256": "2" * 64})
     statistics = recorded.statistics.model_copy(update={"rows": recorded.statistics.rows + 1})
-    with pytest.raises(IntegrityError, match=r"the SHA-256 of the arrays was .*, is 222222222222…: the code or the ledger"):
+    with pytest.raises(
+        IntegrityError,
+        match=r"the SHA-256 of the arrays was .*, is 222222222222…: the code or the ledger",
+    ):
         require_same(recorded.model_copy(update={"arrays": arrays}), recorded)
     with pytest.raises(IntegrityError, match="the SHA-256 of the statistics was"):
-        require_same(recorded.model_copy(update={"arrays": arrays, "statistics": statistics}), recorded)
+        require_same(
+            recorded.model_copy(update={"arrays": arrays, "statistics": statistics}), recorded
+        )

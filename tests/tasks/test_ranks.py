@@ -1,4 +1,6 @@
-"""As many processes as the machine has GPUs, and a number that it cannot give is refused before anything runs; devices are simulated."""
+"""As many processes as the machine has GPUs, and a number that it cannot give is refused before
+anything runs; devices are simulated.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +35,40 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def declared(**train: Any) -> Declaration:
     columns = {"y": "label", "*": "feature"}
-    return declare({"name": "a", "data": {"uri": "a.parquet", "columns": columns}, "task": {"kind": "binary"}, "split": {"kind": "random"}, "train": train})
+    return declare(
+        {
+            "name": "a",
+            "data": {"uri": "a.parquet", "columns": columns},
+            "task": {"kind": "binary"},
+            "split": {"kind": "random"},
+            "train": train,
+        }
+    )
 
 
 @pytest.mark.parametrize("found", [0, 1, 8])
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_each_example_has_a_process_for_each_gpu(gpus: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: Path, found: int) -> None:
+def test_each_example_has_a_process_for_each_gpu(
+    gpus: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: Path, found: int
+) -> None:
     monkeypatch.setenv("BULKHEAD_DATA", str(tmp_path))
     gpus(found)
     declaration = load_declaration(path)
     resolved = with_ranks(declaration)
     assert resolved.train.ranks == max(1, found)
-    assert resolved == declaration.model_copy(update={"train": declaration.train.model_copy(update={"ranks": max(1, found)})}), "nothing else"
-    assert given_paths(resolved) == given_paths(declaration), "still a default, which the report explains"
-    recorded = declare(yaml.safe_load(yaml.safe_dump(resolved.model_dump(mode="json", by_alias=True))))
+    assert resolved == declaration.model_copy(
+        update={"train": declaration.train.model_copy(update={"ranks": max(1, found)})}
+    ), "nothing else"
+    assert given_paths(resolved) == given_paths(declaration), (
+        "still a default, which the report explains"
+    )
+    recorded = declare(
+        yaml.safe_load(yaml.safe_dump(resolved.model_dump(mode="json", by_alias=True)))
+    )
     gpus(64)
-    assert with_ranks(recorded).train.ranks == max(1, found), "what a run recorded is what resume and reproduce take"
+    assert with_ranks(recorded).train.ranks == max(1, found), (
+        "what a run recorded is what resume and reproduce take"
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,23 +90,47 @@ def test_each_example_has_a_process_for_each_gpu(gpus: Any, monkeypatch: pytest.
         ({"nodes": 3, "rendezvous": "a:29400", "batch_size": 10}, 8, 9),
     ],
 )
-def test_what_is_declared_is_taken_and_what_is_not_suits_the_machine(gpus: Any, train: dict[str, Any], found: int, ranks: int) -> None:
+def test_what_is_declared_is_taken_and_what_is_not_suits_the_machine(
+    gpus: Any, train: dict[str, Any], found: int, ranks: int
+) -> None:
     gpus(found)
     resolved = with_ranks(declared(**train))
     assert resolved.train.ranks == ranks and resolved.train.ranks % resolved.train.nodes == 0
-    assert declare(resolved.model_dump(mode="json", by_alias=True)).train.ranks == ranks, "valid as a declaration"
+    assert declare(resolved.model_dump(mode="json", by_alias=True)).train.ranks == ranks, (
+        "valid as a declaration"
+    )
 
 
 @pytest.mark.parametrize(
     ("train", "found", "message"),
     [
-        ({"ranks": 2}, 1, r"train\.ranks is 2: each process needs a GPU of its own, and torch finds 1 here; leave train\.ranks out .*, set train\.ranks=1, or .*device=cpu"),
+        (
+            {"ranks": 2},
+            1,
+            (
+                r"train\.ranks is 2: each process needs a GPU of its own, and torch finds 1 here;"
+                r" leave train\.ranks out .*, set train\.ranks=1, or .*device=cpu"
+            ),
+        ),
         ({"ranks": 9}, 8, r"train\.ranks is 9: .*torch finds 8 here.*train\.ranks=8"),
-        ({"nodes": 2, "rendezvous": "a:29400", "ranks": 6}, 2, r"train\.ranks is 6 on 2 machines, so 3 on this one: .*torch finds 2 here.*train\.ranks=4"),
-        ({"device": "cuda"}, 0, r"train\.device is cuda, but torch finds no GPU here; set train\.device: cpu or auto"),
+        (
+            {"nodes": 2, "rendezvous": "a:29400", "ranks": 6},
+            2,
+            (
+                r"train\.ranks is 6 on 2 machines, so 3 on this one: .*torch finds 2"
+                r" here.*train\.ranks=4"
+            ),
+        ),
+        (
+            {"device": "cuda"},
+            0,
+            r"train\.device is cuda, but torch finds no GPU here; set train\.device: cpu or auto",
+        ),
     ],
-)  # fmt: skip
-def test_what_the_machine_cannot_give_is_refused_with_the_remedy(gpus: Any, train: dict[str, Any], found: int, message: str) -> None:
+)
+def test_what_the_machine_cannot_give_is_refused_with_the_remedy(
+    gpus: Any, train: dict[str, Any], found: int, message: str
+) -> None:
     gpus(found)
     with pytest.raises(ConfigError, match=message):
         with_ranks(declared(**train))
@@ -101,7 +145,14 @@ def test_hidden_devices_are_named(gpus: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_run_goes_on_only_where_its_processes_have_a_gpu_each(gpus: Any, tmp_path: Path) -> None:
     (tmp_path / DECLARED).write_text(declared(ranks=8).model_dump_json(by_alias=True))
-    StartedRun(run_id="r", name="n", kind="pipeline", tracking_uri="sqlite:///x", mlflow_run_id="m", created="2026-01-01").write(tmp_path)
+    StartedRun(
+        run_id="r",
+        name="n",
+        kind="pipeline",
+        tracking_uri="sqlite:///x",
+        mlflow_run_id="m",
+        created="2026-01-01",
+    ).write(tmp_path)
     for found in (0, 8):
         gpus(found)
         require_same_ranks(tmp_path)
@@ -124,13 +175,27 @@ def test_the_command_line_refuses_before_anything_is_prepared(tmp_path: Path) ->
         "sys.meta_path.insert(0, Finder())\n"
     )
     home = tmp_path / "home"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "BULKHEAD_HOME": str(home), "BULKHEAD_CLINIC": "/nowhere.parquet"}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+        "BULKHEAD_HOME": str(home),
+        "BULKHEAD_CLINIC": "/nowhere.parquet",
+    }
     environment.pop("PREFECT_API_URL", None)
     for words in (["run"], ["train"], ["run", "cv.folds=3"]):
         arguments = [words[0], "examples/clinic_visits.yaml", "train.ranks=2", *words[1:]]
-        done = subprocess.run([sys.executable, "-m", "flows.cli", *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.cli", *arguments],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 2, done.stderr
-        assert re.search(r"ConfigError: train\.ranks is 2: .*torch finds 1 here", done.stderr) and "✓ source" not in done.stderr, done.stderr
+        assert (
+            re.search(r"ConfigError: train\.ranks is 2: .*torch finds 1 here", done.stderr)
+            and "✓ source" not in done.stderr
+        ), done.stderr
         assert not (home / "runs").exists()
 
 

@@ -55,17 +55,26 @@ def status(run: RunContext) -> tuple[str, str]:
 
 @pytest.mark.long
 @pytest.mark.req("C7")
-def test_a_killed_run_is_ended_in_its_record_in_mlflow_and_in_prefect(server: None, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_run_is_ended_in_its_record_in_mlflow_and_in_prefect(
+    server: None, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     flow_run = flow_run_at_work()
     lost, working = killed_run(flow_run), killed_run()
-    (lost.run_dir / "metrics.jsonl").write_text('{"kind": "evaluation", "step": 4, "epoch": 1, "time": 2.5, "values": {"val/loss": 0.5}}\n')
+    (lost.run_dir / "metrics.jsonl").write_text(
+        '{"kind": "evaluation", "step": 4, "epoch": 1, "time": 2.5, "values": {"val/loss": 0.5}}\n'
+    )
     with held(working.run_dir):
         assert end_orphans()
         assert status(working) == ("running", "RUNNING")
     assert status(lost) == ("killed", "KILLED")
     tags = lost.tracker.client.get_run(lost.tracker.run_id).data.tags
-    assert "was killed" in tags["bulkhead.error"] and f"bulkhead resume {lost.run_id}" in tags["mlflow.note.content"]
-    assert [m.value for m in lost.tracker.client.get_metric_history(lost.tracker.run_id, "val/loss")] == [0.5]
+    assert (
+        "was killed" in tags["bulkhead.error"]
+        and f"bulkhead resume {lost.run_id}" in tags["mlflow.note.content"]
+    )
+    assert [
+        m.value for m in lost.tracker.client.get_metric_history(lost.tracker.run_id, "val/loss")
+    ] == [0.5]
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(flow_run).state
     assert state is not None and state.is_crashed() and "killed" in str(state.message)
@@ -73,7 +82,9 @@ def test_a_killed_run_is_ended_in_its_record_in_mlflow_and_in_prefect(server: No
 
 
 @pytest.mark.req("C7")
-def test_a_run_without_a_record_is_ended_only_where_it_is_ours(server: None, uri: str, tmp_path: Path) -> None:
+def test_a_run_without_a_record_is_ended_only_where_it_is_ours(
+    server: None, uri: str, tmp_path: Path
+) -> None:
     ours, other, working = killed_run(), killed_run(), killed_run()
     (ours.run_dir / RECORD).unlink()
     (other.run_dir / RECORD).unlink()
@@ -83,7 +94,10 @@ def test_a_run_without_a_record_is_ended_only_where_it_is_ours(server: None, uri
     working.tracker.set_tags({"bulkhead.run_dir": str(fold)})
     with held(working.run_dir):
         reconcile(uri)
-        found = [run.tracker.client.get_run(run.tracker.run_id).info.status for run in (ours, other, working)]
+        found = [
+            run.tracker.client.get_run(run.tracker.run_id).info.status
+            for run in (ours, other, working)
+        ]
     assert found == ["KILLED", "RUNNING", "RUNNING"]
 
 
@@ -96,6 +110,9 @@ def test_where_the_tracking_server_is_away_the_run_is_found_again(
     record: StartedRun = read(run.run_dir)
     record.model_copy(update={"tracking_uri": "http://127.0.0.1:9"}).write(run.run_dir)
     assert not end_orphans()
-    assert read(run.run_dir).status == "running" and "MLflow at http://127.0.0.1:9 could not be used" in capsys.readouterr().err
+    assert (
+        read(run.run_dir).status == "running"
+        and "MLflow at http://127.0.0.1:9 could not be used" in capsys.readouterr().err
+    )
     record.write(run.run_dir)
     assert end_orphans() and status(run) == ("killed", "KILLED")

@@ -1,4 +1,6 @@
-"""A stop is heard in a query of the engine, where an exception is lost, and by code that will not end; each program here is a process of its own."""
+"""A stop is heard in a query of the engine, where an exception is lost, and by code that will not
+end; each program here is a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ QUERY = """
     connection = connect()
     print("ready", flush=True)
     connection.execute("select max(a.range * b.range) from range(10000000) a, range(10000000) b").fetchall()
-"""
+"""  # noqa: E501
 LOST = """
     import gc, time
     def callback(phase, info):
@@ -78,7 +80,14 @@ def start(program: str) -> subprocess.Popen[str]:
     """The program as a command, when it has said that it is ready."""
     text = WRAPPER.format(program=textwrap.indent(textwrap.dedent(program), "    "))
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, "-c", text], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", text],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     return process
 
@@ -100,7 +109,9 @@ def test_a_signal_ends_a_command_that_is_busy(program: str, number: signal.Signa
     process.send_signal(number)
     code, output, errors = end(process)
     assert code == 128 + number, errors
-    assert f"stopped by {number.name}" in errors and "not stopped after" not in errors, "it ended by itself"
+    assert f"stopped by {number.name}" in errors and "not stopped after" not in errors, (
+        "it ended by itself"
+    )
     if program is POLLED:
         assert "still here" in output, "only the poll raises"
     if program is LOST:
@@ -133,8 +144,12 @@ def test_a_command_that_is_done_ends_with_its_own_code_whatever_waits_at_its_end
 
 
 @pytest.mark.req("P4")
-def test_a_flow_run_of_a_worker_keeps_prefects_own_handler_of_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefect tells its worker that it may cancel only where the handler is its own; any other ends the flow run as crashed."""
+def test_a_flow_run_of_a_worker_keeps_prefects_own_handler_of_sigterm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prefect tells its worker that it may cancel only where the handler is its own; any other ends
+    the flow run as crashed.
+    """
     from prefect.utilities.engine import capture_sigterm, is_prefect_sigterm_handler_installed
 
     for variable, kept in (("PREFECT__FLOW_RUN_ID", True), ("OTHER", False)):

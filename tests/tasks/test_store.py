@@ -43,14 +43,28 @@ def test_the_same_inputs_are_reused_and_others_are_not() -> None:
         (lambda f: f.write_bytes(b"rowz"), "table.bin: SHA-256 is"),
         (lambda f: f.write_bytes(b"ro"), "table.bin: SHA-256 is"),
         (lambda f: f.unlink(), "table.bin: expected a file"),
-        (lambda f: (f.parent / "record.json").write_text("{"), "record.json does not match its digest"),
-        (lambda f: (f.parent / "record.json").unlink(), "record.json: expected a record, found no file"),
+        (
+            lambda f: (f.parent / "record.json").write_text("{"),
+            "record.json does not match its digest",
+        ),
+        (
+            lambda f: (f.parent / "record.json").unlink(),
+            "record.json: expected a record, found no file",
+        ),
         (lambda f: (f.parent / "record.json.sha256").unlink(), "record.json.sha256 is missing"),
-        (lambda f: (f.parent / "record.json.sha256").write_bytes(b"\xff"), "record.json.sha256 has no digest in it"),
-        (lambda f: shutil.copy(f, f.parent / "record.json"), "record.json does not match its digest"),
+        (
+            lambda f: (f.parent / "record.json.sha256").write_bytes(b"\xff"),
+            "record.json.sha256 has no digest in it",
+        ),
+        (
+            lambda f: shutil.copy(f, f.parent / "record.json"),
+            "record.json does not match its digest",
+        ),
     ],
 )
-def test_a_changed_or_missing_file_is_said_and_the_step_is_made_again(damage: Callable[[Path], object], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_or_missing_file_is_said_and_the_step_is_made_again(
+    damage: Callable[[Path], object], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = store.stored("step", {"a": 1}, TableRef, make)
     assert isinstance(first, TableRef)
     damage(first.file.file)
@@ -64,7 +78,9 @@ def test_a_changed_or_missing_file_is_said_and_the_step_is_made_again(damage: Ca
 @pytest.mark.req("S2")
 def test_a_number_or_a_verdict_that_was_edited_is_not_believed() -> None:
     def judge(_: Path) -> CheckReport:
-        return CheckReport(results=(CheckResult(name="near_duplicates", verdict="pass", summary="none"),))
+        return CheckReport(
+            results=(CheckResult(name="near_duplicates", verdict="pass", summary="none"),)
+        )
 
     first = store.stored("leakage", {"a": 1}, CheckReport, judge)
     record = store.folder("leakage", store.step_key("leakage", {"a": 1})) / "record.json"
@@ -82,7 +98,9 @@ def test_changed_code_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.req("P5")
-def test_the_fingerprint_follows_a_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fingerprint_follows_a_source_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("")

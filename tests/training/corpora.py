@@ -1,4 +1,6 @@
-"""Small corpora for tests: made-up documents, prepared by the real functions, and weights for them."""
+"""Small corpora for tests: made-up documents, prepared by the real functions, and weights
+for them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from training.data.shards import materialise
 from training.models.build import build_model
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "ran", "off", "again", "Über", "naïve")
-SMALL: dict[str, Any] = {"kind": "causal_transformer", "width": 16, "depth": 2, "heads": 2, "dropout": 0.0}
+SMALL: dict[str, Any] = {
+    "kind": "causal_transformer",
+    "width": 16,
+    "depth": 2,
+    "heads": 2,
+    "dropout": 0.0,
+}
 SPLIT = {"kind": "random", "fractions": {"train": 0.6, "val": 0.2, "test": 0.2}}
 
 
@@ -39,7 +47,10 @@ class Corpus(NamedTuple):
 def made_up(documents: int, seed: int = 0, longest: int = 30) -> list[str]:
     """Sentences of few words, from a handful of letters to a few hundred."""
     rng = np.random.default_rng(seed)
-    return [" ".join(rng.choice(WORDS, rng.integers(1, longest))) + f" {number}." for number in range(documents)]
+    return [
+        " ".join(rng.choice(WORDS, rng.integers(1, longest))) + f" {number}."
+        for number in range(documents)
+    ]
 
 
 def make_corpus(
@@ -61,15 +72,38 @@ def make_corpus(
         sections: of the declaration.
     """
     documents = made_up(60) if texts is None else list(texts)
-    table = {"doc": [f"d{number:04d}" for number in range(len(documents))], "text": documents, **(more or {})}
+    table = {
+        "doc": [f"d{number:04d}" for number in range(len(documents))],
+        "text": documents,
+        **(more or {}),
+    }
     roles = {"doc": "id", "text": "text", **(columns or {})}
-    given = {"model": SMALL, "train": {"epochs": 2, "batch_size": 8}, "evaluate": {"bootstrap": 20}, "split": SPLIT, **sections}
-    declaration = declared(write_table(folder / "rows.parquet", table), roles, "causal_lm", tokens={"context": 32, "samples": 0, **(tokens or {})}, **given)
+    given = {
+        "model": SMALL,
+        "train": {"epochs": 2, "batch_size": 8},
+        "evaluate": {"bootstrap": 20},
+        "split": SPLIT,
+        **sections,
+    }
+    declaration = declared(
+        write_table(folder / "rows.parquet", table),
+        roles,
+        "causal_lm",
+        tokens={"context": 32, "samples": 0, **(tokens or {})},
+        **given,
+    )
     validated, split = split_of(declaration, folder / "sides")
     statistics = fit(split.train, validated.spec, declaration)
     arrays = materialise(split, validated, statistics, declaration, folder / "arrays")
     tree = declaration.model_dump(mode="json", by_alias=True)
-    run = RunSpec(run_id="corpus", name=declaration.name, declaration=tree, spec=validated.spec, statistics=statistics, arrays=arrays)
+    run = RunSpec(
+        run_id="corpus",
+        name=declaration.name,
+        declaration=tree,
+        spec=validated.spec,
+        statistics=statistics,
+        arrays=arrays,
+    )
     return Corpus(declaration, run, split, validated)
 
 

@@ -1,4 +1,6 @@
-"""What somebody can do who may write to the registry and its files, but does not have the home's key."""
+"""What somebody can do who may write to the registry and its files, but does not have the home's
+key.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def folder_of(uri: str, version: str = "1", name: str = "clinic") -> Path:
 
 
 def copy_version(uri: str, source: str = "1", name: str = "clinic") -> Path:
-    """Register another version with a copy of the files and the tags of one; the folder of the copy."""
+    """Register another version with a copy of the files and the tags of one; the folder of the
+    copy.
+    """
     client = MlflowClient(uri, uri)
     known, files = client.get_model_version("clinic", source), folder_of(uri, source)
     copy = files.with_name(f"copied-{name}-{len(list(files.parent.iterdir()))}")
@@ -49,7 +53,9 @@ def copy_version(uri: str, source: str = "1", name: str = "clinic") -> Path:
 
 def newest(uri: str, name: str = "clinic") -> str:
     """Number of the newest version."""
-    return str(max(int(v.version) for v in MlflowClient(uri, uri).search_model_versions(f"name='{name}'")))
+    return str(
+        max(int(v.version) for v in MlflowClient(uri, uri).search_model_versions(f"name='{name}'"))
+    )
 
 
 def agree(uri: str, folder: Path, version: str, name: str = "clinic") -> None:
@@ -58,7 +64,11 @@ def agree(uri: str, folder: Path, version: str, name: str = "clinic") -> None:
     for key in client.get_model_version(name, version).tags:
         if key.startswith(trust.DIGEST_TAG):
             file = key.removeprefix(trust.DIGEST_TAG)
-            path = folder / file if file in (trust.CODE, trust.MLMODEL) else folder / "artifacts" / file
+            path = (
+                folder / file
+                if file in (trust.CODE, trust.MLMODEL)
+                else folder / "artifacts" / file
+            )
             client.set_model_version_tag(name, version, key, sha256_file(path))
 
 
@@ -71,7 +81,10 @@ def edit_spec(folder: Path, **changes: object) -> None:
 def plant_code(folder: Path, mark: Path, name: str = "serving.py") -> None:
     """Put a command at the head of a version's code."""
     path = folder / name
-    path.write_text(f"import os; os.mkdir({str(mark)!r})\n" + path.read_text().replace("from __future__ import annotations\n", ""))
+    path.write_text(
+        f"import os; os.mkdir({str(mark)!r})\n"
+        + path.read_text().replace("from __future__ import annotations\n", "")
+    )
 
 
 def plant_pickle(folder: Path, mark: Path) -> None:
@@ -94,10 +107,14 @@ def rewrite_manifest(folder: Path) -> None:
 
 
 def seal_again(folder: Path) -> None:
-    """Write manifest and signature of the files as they are now, with the key of the home that is set."""
+    """Write manifest and signature of the files as they are now, with the key of the home that is
+    set.
+    """
     for name in (MANIFEST, SIGNATURE):
         (folder / name).unlink()
-    trust.seal(folder, Evidence.model_validate_json((folder / "artifacts" / "evidence.json").read_bytes()))
+    trust.seal(
+        folder, Evidence.model_validate_json((folder / "artifacts" / "evidence.json").read_bytes())
+    )
 
 
 def seal_elsewhere(folder: Path, home: Path) -> str:
@@ -112,7 +129,9 @@ def seal_elsewhere(folder: Path, home: Path) -> str:
 
 
 def strip(uri: str, folder: Path, version: str) -> None:
-    """Make a version look like one of an earlier Bulkhead: nothing is signed, and the tags say so."""
+    """Make a version look like one of an earlier Bulkhead: nothing is signed, and the tags
+    say so.
+    """
     for name in (MANIFEST, SIGNATURE, READER, "__pycache__"):
         (folder / name).unlink()
     agree(uri, folder, version)
@@ -136,7 +155,9 @@ def _copied(change: Callable[[Path, Path], object]) -> Forge:
 def _plant_bytecode(folder: Path, mark: Path) -> None:
     (folder / "__pycache__").unlink()
     (folder / "__pycache__").mkdir()
-    (folder / "__pycache__" / "serving.cpython-311.pyc").write_bytes(b"what Python would run in place of serving.py")
+    (folder / "__pycache__" / "serving.cpython-311.pyc").write_bytes(
+        b"what Python would run in place of serving.py"
+    )
 
 
 def _swap_program(uri: str, mark: Path, elsewhere: Path) -> None:
@@ -168,33 +189,95 @@ def _signed_elsewhere(uri: str, mark: Path, elsewhere: Path) -> None:
 
 def _other_tags(uri: str, mark: Path, elsewhere: Path) -> None:
     copy_version(uri)
-    MlflowClient(uri, uri).set_model_version_tag("clinic", newest(uri), f"{trust.DIGEST_TAG}program.pt2", "0" * 64)
+    MlflowClient(uri, uri).set_model_version_tag(
+        "clinic", newest(uri), f"{trust.DIGEST_TAG}program.pt2", "0" * 64
+    )
 
 
 FORGERIES: dict[str, tuple[Forge, str]] = {
-    "a command in the code": (_copied(plant_code), r"serving.py of version \d+ of 'clinic': SHA-256 is"),
-    "a command in the reader": (_copied(lambda f, m: plant_code(f, m, READER)), r"program_reader.py of version \d+ of 'clinic': SHA-256 is"),
-    "a pickle in the program": (_copied(plant_pickle), r"(program.pt2|spec.json) of version \d+ of 'clinic': SHA-256 is"),
-    "another spec": (_copied(lambda f, m: edit_spec(f, classes=["yes", "no"])), r"spec.json of version \d+ of 'clinic': SHA-256 is"),
-    "other requirements": (_copied(lambda f, m: (f / "requirements.txt").write_text("evil")), r"requirements.txt of version \d+ of 'clinic': SHA-256 is"),
-    "another loader": (_copied(lambda f, m: (f / "MLmodel").write_text("loader_module: evil")), r"MLmodel of version \d+ of 'clinic': SHA-256 is"),
-    "no requirements": (_copied(lambda f, m: (f / "requirements.txt").unlink()), r"requirements.txt of version \d+ of 'clinic': SHA-256 is no file"),
-    "one more file": (_copied(lambda f, m: (f / "artifacts" / "sitecustomize.py").touch()), r"sitecustomize.py of version \d+ .* is none of the registered"),
-    "one more link": (_copied(lambda f, m: (f / "code").symlink_to(f / "artifacts")), r"code/\S+ of version \d+ of 'clinic': is none of the registered files"),
-    "bytecode": (_copied(_plant_bytecode), r"__pycache__/serving.cpython-311.pyc of version \d+ of 'clinic': is none of the registered files"),
+    "a command in the code": (
+        _copied(plant_code),
+        r"serving.py of version \d+ of 'clinic': SHA-256 is",
+    ),
+    "a command in the reader": (
+        _copied(lambda f, m: plant_code(f, m, READER)),
+        r"program_reader.py of version \d+ of 'clinic': SHA-256 is",
+    ),
+    "a pickle in the program": (
+        _copied(plant_pickle),
+        r"(program.pt2|spec.json) of version \d+ of 'clinic': SHA-256 is",
+    ),
+    "another spec": (
+        _copied(lambda f, m: edit_spec(f, classes=["yes", "no"])),
+        r"spec.json of version \d+ of 'clinic': SHA-256 is",
+    ),
+    "other requirements": (
+        _copied(lambda f, m: (f / "requirements.txt").write_text("evil")),
+        r"requirements.txt of version \d+ of 'clinic': SHA-256 is",
+    ),
+    "another loader": (
+        _copied(lambda f, m: (f / "MLmodel").write_text("loader_module: evil")),
+        r"MLmodel of version \d+ of 'clinic': SHA-256 is",
+    ),
+    "no requirements": (
+        _copied(lambda f, m: (f / "requirements.txt").unlink()),
+        r"requirements.txt of version \d+ of 'clinic': SHA-256 is no file",
+    ),
+    "one more file": (
+        _copied(lambda f, m: (f / "artifacts" / "sitecustomize.py").touch()),
+        r"sitecustomize.py of version \d+ .* is none of the registered",
+    ),
+    "one more link": (
+        _copied(lambda f, m: (f / "code").symlink_to(f / "artifacts")),
+        r"code/\S+ of version \d+ of 'clinic': is none of the registered files",
+    ),
+    "bytecode": (
+        _copied(_plant_bytecode),
+        (
+            r"__pycache__/serving.cpython-311.pyc of version \d+ of 'clinic': is none of the"
+            r" registered files"
+        ),
+    ),
     "another manifest": (
         _copied(lambda f, m: (plant_code(f, m), rewrite_manifest(f))),
         r"version \d+ .*: manifest.json is not what this home's key has signed",
     ),
-    "no manifest": (_copied(lambda f, m: (f / MANIFEST).unlink()), r"version \d+ of 'clinic': manifest.json is missing although it was signed"),
-    "no signature": (_copied(lambda f, m: (f / SIGNATURE).unlink()), r"version \d+ of 'clinic': manifest.sig is missing although it was signed"),
-    "a damaged signature": (_copied(lambda f, m: (f / SIGNATURE).write_text("[")), r"version \d+ of 'clinic': manifest.sig cannot be read"),
+    "no manifest": (
+        _copied(lambda f, m: (f / MANIFEST).unlink()),
+        r"version \d+ of 'clinic': manifest.json is missing although it was signed",
+    ),
+    "no signature": (
+        _copied(lambda f, m: (f / SIGNATURE).unlink()),
+        r"version \d+ of 'clinic': manifest.sig is missing although it was signed",
+    ),
+    "a damaged signature": (
+        _copied(lambda f, m: (f / SIGNATURE).write_text("[")),
+        r"version \d+ of 'clinic': manifest.sig cannot be read",
+    ),
     "a signature by another key": (
         _signed_elsewhere,
-        r"version \d+ .* signed by the key SHA256:\w+, which is neither this home's nor one of BULKHEAD_TRUSTED_KEYS",
+        (
+            r"version \d+ .* signed by the key SHA256:\w+, which is neither this home's nor one of"
+            r" BULKHEAD_TRUSTED_KEYS"
+        ),
     ),
-    "nothing signed": (_stripped, r"version \d+ of 'clinic' is not signed, and is none of the versions that were there when this home began to sign"),
-    "nothing signed, a digest less": (_without_digests, r"version \d+ of 'clinic' was not registered by bulkhead: it has no digests"),
-    "a program of another version": (_swap_program, r"version \d+ of 'clinic': SHA-256 is .* the file was changed in the artifact store"),
-    "other tags": (_other_tags, r"tag bulkhead.sha256.program.pt2 of version \d+ of 'clinic': is 000000000000, signed was"),
+    "nothing signed": (
+        _stripped,
+        (
+            r"version \d+ of 'clinic' is not signed, and is none of the versions that were there"
+            r" when this home began to sign"
+        ),
+    ),
+    "nothing signed, a digest less": (
+        _without_digests,
+        r"version \d+ of 'clinic' was not registered by bulkhead: it has no digests",
+    ),
+    "a program of another version": (
+        _swap_program,
+        r"version \d+ of 'clinic': SHA-256 is .* the file was changed in the artifact store",
+    ),
+    "other tags": (
+        _other_tags,
+        r"tag bulkhead.sha256.program.pt2 of version \d+ of 'clinic': is 000000000000, signed was",
+    ),
 }

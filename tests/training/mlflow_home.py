@@ -1,4 +1,6 @@
-"""A tracking database of its own for each test, copied from one that was set up once, and a case that was exported once."""
+"""A tracking database of its own for each test, copied from one that was set up once, and a case
+that was exported once.
+"""
 
 from __future__ import annotations
 

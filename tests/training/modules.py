@@ -62,7 +62,9 @@ class Mixing(Sound):
 
 
 class Company(Sound):
-    """Divides by the number of rows: no row sees another's inputs, yet alone it scores differently."""
+    """Divides by the number of rows: no row sees another's inputs, yet alone it scores
+    differently.
+    """
 
     def features(self, batch: dict[str, Tensor]) -> Tensor:
         return super().features(batch) * (1 + 1 / len(batch["numeric"]))
@@ -77,7 +79,9 @@ class Explosive(Sound):
     """Finite for usual inputs, not for large ones."""
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        return super().forward(batch) + torch.expm1(F.relu(batch["numeric"].abs().amax(1, keepdim=True) - 6) * 30)
+        return super().forward(batch) + torch.expm1(
+            F.relu(batch["numeric"].abs().amax(1, keepdim=True) - 6) * 30
+        )
 
 
 class RootAtZero(Sound):

@@ -1,4 +1,6 @@
-"""Networks for tests, given to a declaration as `{kind: custom, path: tests.training.networks:NAME}`."""
+"""Networks for tests, given to a declaration as `{kind: custom, path:
+tests.training.networks:NAME}`.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,19 @@ from training.models.shape import ModelShape
 
 
 class Scripted(nn.Module):
-    """A small network with dropout that sends its own process a signal at a given training forward pass.
+    """A small network with dropout that sends its own process a signal at a given training forward
+    pass.
 
-    The script is outside of the declaration, so that the disturbed run and the undisturbed one have the same:
-    BULKHEAD_TEST_SIGNAL="KILL:1:17" sends SIGKILL on rank 1 in the 17th training forward pass of the process.
+    The script is outside of the declaration, so that the disturbed run and the undisturbed one have
+    the same: BULKHEAD_TEST_SIGNAL="KILL:1:17" sends SIGKILL on rank 1 in the 17th training forward
+    pass of the process.
     """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(shape.numeric, 16), nn.GELU(), nn.Dropout(0.2), nn.Linear(16, shape.outputs))
+        self.layers = nn.Sequential(
+            nn.Linear(shape.numeric, 16), nn.GELU(), nn.Dropout(0.2), nn.Linear(16, shape.outputs)
+        )
         self.norm = nn.BatchNorm1d(shape.numeric)
         self.calls = 0
 
@@ -77,14 +83,21 @@ class Plain(nn.Module):
 
     def __init__(self, width: int, outputs: int, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(width, 8, dtype=dtype), nn.Tanh(), nn.LayerNorm(8, dtype=dtype), nn.Linear(8, outputs, dtype=dtype))
+        self.layers = nn.Sequential(
+            nn.Linear(width, 8, dtype=dtype),
+            nn.Tanh(),
+            nn.LayerNorm(8, dtype=dtype),
+            nn.Linear(8, outputs, dtype=dtype),
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return self.layers(batch["numeric"])
 
 
 class Hungry(Plain):
-    """Asks for more memory than there is in a given training forward pass: BULKHEAD_TEST_HUNGRY="1:17" on rank 1 in the 17th."""
+    """Asks for more memory than there is in a given training forward pass:
+    BULKHEAD_TEST_HUNGRY="1:17" on rank 1 in the 17th.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape.numeric, shape.outputs)

@@ -1,4 +1,6 @@
-"""Realistic inputs of a report, one for each kind of task: real files, metrics computed from the predictions in them."""
+"""Realistic inputs of a report, one for each kind of task: real files, metrics computed from the
+predictions in them.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +53,21 @@ START, DAY = 1_420_070_400.0, 86_400.0  # 2015-01-01
 
 def declare(kind: str, *, time: bool, groups: bool) -> Declaration:
     label = {"binary": "deteriorates", "multiclass": "activity", "regression": "rentals"}[kind]
-    columns: dict[str, Any] = {"visit": "id", label: "label", "age": {"role": "feature", "kind": "numeric", "min": 0, "max": 120}, "*": "feature"}
+    columns: dict[str, Any] = {
+        "visit": "id",
+        label: "label",
+        "age": {"role": "feature", "kind": "numeric", "min": 0, "max": 120},
+        "*": "feature",
+    }
     columns |= {"patient": "group"} if groups else {}
     columns |= {"date": "time"} if time else {}
-    split = {"kind": "group_time", "embargo": "14d"} if time and groups else {"kind": "time"} if time else {"kind": "group" if groups else "random"}
+    split = (
+        {"kind": "group_time", "embargo": "14d"}
+        if time and groups
+        else {"kind": "time"}
+        if time
+        else {"kind": "group" if groups else "random"}
+    )
     return Declaration.model_validate(
         {
             "name": f"{kind}-visits",
@@ -67,7 +80,9 @@ def declare(kind: str, *, time: bool, groups: bool) -> Declaration:
     )
 
 
-def write_side(folder: Path, name: str, kind: str, rows: int, *, time: bool, groups: bool) -> tuple[SplitArrays, np.ndarray, dict[str, Any]]:
+def write_side(
+    folder: Path, name: str, kind: str, rows: int, *, time: bool, groups: bool
+) -> tuple[SplitArrays, np.ndarray, dict[str, Any]]:
     """The arrays and ids of one side; also the latent score that makes its labels."""
     place = ("train", "val", "test").index(name)
     rng = np.random.default_rng(place)
@@ -77,42 +92,101 @@ def write_side(folder: Path, name: str, kind: str, rows: int, *, time: bool, gro
     elif kind == "binary":
         label = (rng.random(rows) < 1 / (1 + np.exp(2.4 - 1.3 * score))).astype(np.int64)
     else:
-        label = rng.choice(len(CLASSES[kind]), size=rows, p=(0.09, 0.3, 0.06, 0.05, 0.1, 0.4)).astype(np.int64)
+        label = rng.choice(
+            len(CLASSES[kind]), size=rows, p=(0.09, 0.3, 0.06, 0.05, 0.1, 0.4)
+        ).astype(np.int64)
     np.save(folder / f"{name}-label.npy", label)
     season = START + DAY * (place * 400 + 385 * rng.random(rows) ** 0.7)
     ids = {
         "__id": pa.array([f"{name}-{i:06d}" for i in range(rows)]),
         "__group": pa.array(
-            [f"P{rng.integers(0, rows // 6 + 1):05d}" for _ in range(rows)]
-            if groups and rows < 50_000
-            else [f"P{i % 997}" if groups else None for i in range(rows)],
+            (
+                [f"P{rng.integers(0, rows // 6 + 1):05d}" for _ in range(rows)]
+                if groups and rows < 50_000
+                else [f"P{i % 997}" if groups else None for i in range(rows)]
+            ),
             pa.string(),
         ),
         "__time": pa.array(season if time else [None] * rows, pa.float64()),
     }
     pq.write_table(pa.table(ids), folder / f"{name}-ids.parquet")
-    arrays = SplitArrays(rows=rows, arrays={"label": file_ref(folder / f"{name}-label.npy")}, ids=file_ref(folder / f"{name}-ids.parquet"))
+    arrays = SplitArrays(
+        rows=rows,
+        arrays={"label": file_ref(folder / f"{name}-label.npy")},
+        ids=file_ref(folder / f"{name}-ids.parquet"),
+    )
     return arrays, score, ids
 
 
 def statistics(kind: str, rows: int) -> Statistics:
     numeric = [
-        NumericStats(name="age", method="standard", center=61.2, scale=14.8, mean=61.2, std=14.8, min=18, max=97, fill=63.0),
         NumericStats(
-            name="creatinine", method="standard", center=98.1, scale=41.7, mean=98.1, std=41.7, min=31, max=812.5, fill=88.0, indicator=True, nulls=rows // 12
+            name="age",
+            method="standard",
+            center=61.2,
+            scale=14.8,
+            mean=61.2,
+            std=14.8,
+            min=18,
+            max=97,
+            fill=63.0,
         ),
-        NumericStats(name="delay_days", method="quantile", knots=(0.0, 3.0, 9.0, 400.0), mean=31.0, std=52.0, min=0, max=400),
+        NumericStats(
+            name="creatinine",
+            method="standard",
+            center=98.1,
+            scale=41.7,
+            mean=98.1,
+            std=41.7,
+            min=31,
+            max=812.5,
+            fill=88.0,
+            indicator=True,
+            nulls=rows // 12,
+        ),
+        NumericStats(
+            name="delay_days",
+            method="quantile",
+            knots=(0.0, 3.0, 9.0, 400.0),
+            mean=31.0,
+            std=52.0,
+            min=0,
+            max=400,
+        ),
         *[
-            NumericStats(name=f"lab_{i:02d}", method="robust", center=i / 7, scale=1 + i / 5, mean=i / 7, std=1.1, min=-4, max=4 + i, fill=i / 7)
+            NumericStats(
+                name=f"lab_{i:02d}",
+                method="robust",
+                center=i / 7,
+                scale=1 + i / 5,
+                mean=i / 7,
+                std=1.1,
+                min=-4,
+                max=4 + i,
+                fill=i / 7,
+            )
             for i in range(45)
         ],
     ]
     categorical = [
-        CategoryStats(name="clinic", values=("north", "south", "harbour", HOSTILE, "hill"), counts=(900, 750, 420, 61, 12), nulls=3),
-        CategoryStats(name="diagnosis", values=tuple(f"I{i}" for i in range(240)), counts=tuple(range(480, 0, -2)), rare_rows=88),
+        CategoryStats(
+            name="clinic",
+            values=("north", "south", "harbour", HOSTILE, "hill"),
+            counts=(900, 750, 420, 61, 12),
+            nulls=3,
+        ),
+        CategoryStats(
+            name="diagnosis",
+            values=tuple(f"I{i}" for i in range(240)),
+            counts=tuple(range(480, 0, -2)),
+            rare_rows=88,
+        ),
     ]
     classes = CLASSES[kind]
-    counts = tuple(int(rows * p) for p in ((0.86, 0.14) if kind == "binary" else (0.09, 0.3, 0.06, 0.05, 0.1, 0.4)))[: len(classes)]
+    counts = tuple(
+        int(rows * p)
+        for p in ((0.86, 0.14) if kind == "binary" else (0.09, 0.3, 0.06, 0.05, 0.1, 0.4))
+    )[: len(classes)]
     return Statistics(
         train_sha256=SHA,
         rows=rows,
@@ -123,7 +197,11 @@ def statistics(kind: str, rows: int) -> Statistics:
         clip=10.0,
         classes=classes,
         class_counts=counts,
-        class_weights=tuple(round(rows / (len(classes) * max(c, 1)), 4) for c in counts) if kind == "multiclass" else (),
+        class_weights=(
+            tuple(round(rows / (len(classes) * max(c, 1)), 4) for c in counts)
+            if kind == "multiclass"
+            else ()
+        ),
         label_mean=189.5 if kind == "regression" else 0.0,
         label_std=181.4 if kind == "regression" else 1.0,
         target_center=189.5 if kind == "regression" else 0.0,
@@ -134,15 +212,32 @@ def statistics(kind: str, rows: int) -> Statistics:
 def check_report() -> CheckReport:
     return CheckReport(
         results=(
-            CheckResult(name="ids on one side", verdict="pass", summary="No id is on two sides.", figures={"ids": 16_384, "crossing": 0}),
-            CheckResult(name="groups on one side", verdict="pass", summary="No group is on two sides.", figures={"groups": 2_210, "crossing": 0}),
+            CheckResult(
+                name="ids on one side",
+                verdict="pass",
+                summary="No id is on two sides.",
+                figures={"ids": 16_384, "crossing": 0},
+            ),
+            CheckResult(
+                name="groups on one side",
+                verdict="pass",
+                summary="No group is on two sides.",
+                figures={"groups": 2_210, "crossing": 0},
+            ),
             CheckResult(
                 name="duplicate rows",
                 verdict="warn",
                 summary="3 test rows equal a train row in every feature.",
                 figures={"test_rows": 3, "share": 0.00125, "threshold": 0.01},
                 evidence=tuple(
-                    {"test id": f"test-{i:06d}", "train id": f"train-{i * 7:06d}", "clinic": HOSTILE, "age": 61.25 + i, "note": None} for i in range(3)
+                    {
+                        "test id": f"test-{i:06d}",
+                        "train id": f"train-{i * 7:06d}",
+                        "clinic": HOSTILE,
+                        "age": 61.25 + i,
+                        "note": None,
+                    }
+                    for i in range(3)
                 ),
                 columns=("age", "clinic"),
                 remedy="Declare the key that links them as a group, or drop the repeats.",
@@ -162,7 +257,9 @@ def check_report() -> CheckReport:
 def write_predictions(
     folder: Path, kind: str, arrays: SplitArrays, score: np.ndarray, ids: dict[str, Any]
 ) -> tuple[Path, dict[str, float], dict[str, dict[str, float | None]]]:
-    """The test predictions, the metrics computed from them, and baselines that are plausible beside those."""
+    """The test predictions, the metrics computed from them, and baselines that are plausible beside
+    those.
+    """
     rng = np.random.default_rng(9)
     label = np.load(arrays.arrays["label"].path)
     columns: dict[str, Any] = {"__id": ids["__id"], "__group": ids["__group"]}
@@ -179,7 +276,14 @@ def write_predictions(
         return (
             _save(folder, columns),
             found,
-            {b: {"rmse": found["rmse"] * f, "mae": found["mae"] * f, "r2": 1 - (1 - found["r2"]) * f * f} for b, f in scale.items()},
+            {
+                b: {
+                    "rmse": found["rmse"] * f,
+                    "mae": found["mae"] * f,
+                    "r2": 1 - (1 - found["r2"]) * f * f,
+                }
+                for b, f in scale.items()
+            },
         )
     classes = CLASSES[kind]
     logits = np.zeros((len(score), len(classes)))
@@ -190,7 +294,10 @@ def write_predictions(
         logits[np.arange(len(label)), label] += 2.6
     probability = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     names = np.array(classes, dtype=object)
-    columns |= {"label": pa.array(names[label].tolist()), "prediction": pa.array(names[probability.argmax(axis=1)].tolist())}
+    columns |= {
+        "label": pa.array(names[label].tolist()),
+        "prediction": pa.array(names[probability.argmax(axis=1)].tolist()),
+    }
     columns |= {f"probability_{c}": pa.array(probability[:, i]) for i, c in enumerate(classes)}
     guess = probability.argmax(axis=1)
     found = {
@@ -199,14 +306,29 @@ def write_predictions(
         "log_loss": float(sk.log_loss(label, probability)),
     }
     if kind == "binary":
-        found |= {"auroc": float(sk.roc_auc_score(label, probability[:, 1])), "pr_auc": float(sk.average_precision_score(label, probability[:, 1]))}
-        found |= {"brier": float(np.mean((probability[:, 1] - label) ** 2)), "f1": float(sk.f1_score(label, guess))}
+        found |= {
+            "auroc": float(sk.roc_auc_score(label, probability[:, 1])),
+            "pr_auc": float(sk.average_precision_score(label, probability[:, 1])),
+        }
+        found |= {
+            "brier": float(np.mean((probability[:, 1] - label) ** 2)),
+            "f1": float(sk.f1_score(label, guess)),
+        }
         steps: dict[str, float] = {"constant": 0.0, "linear": 0.8, "boosting": 1.01}
     else:
         found |= {"macro_f1": float(sk.f1_score(label, guess, average="macro"))}
         steps = {"constant": 0.1, "linear": 0.85, "boosting": 0.995}
     baselines: dict[str, dict[str, float | None]] = {
-        b: {m: v * f if m not in ("auroc", "log_loss", "brier") else 0.5 + (v - 0.5) * f if m == "auroc" else v * (2 - f) for m, v in found.items()}
+        b: {
+            m: (
+                v * f
+                if m not in ("auroc", "log_loss", "brier")
+                else 0.5 + (v - 0.5) * f
+                if m == "auroc"
+                else v * (2 - f)
+            )
+            for m, v in found.items()
+        }
         for b, f in steps.items()
     }
     return _save(folder, columns), found, baselines
@@ -219,11 +341,15 @@ def _save(folder: Path, columns: dict[str, Any]) -> Path:
 
 
 def write_metrics(path: Path, kind: str, epochs: int = 26, steps_per_epoch: int = 60) -> int:
-    """A log of a run that stopped early, ending in the broken line of a killed writer; returns the best step."""
+    """A log of a run that stopped early, ending in the broken line of a killed writer; returns the
+    best step.
+    """
     metric = {"binary": "auroc", "multiclass": "macro_f1", "regression": "rmse"}[kind]
     rng, lines, best = np.random.default_rng(4), [], 18 * steps_per_epoch
     for step in range(20, epochs * steps_per_epoch + 1, 20):
-        rate = 1e-3 * min(step / 80, 0.5 + 0.5 * np.cos(np.pi * step / (epochs * steps_per_epoch * 1.4)))
+        rate = 1e-3 * min(
+            step / 80, 0.5 + 0.5 * np.cos(np.pi * step / (epochs * steps_per_epoch * 1.4))
+        )
         values = {
             "train/loss": 0.5 * np.exp(-step / 500) + 0.3,
             "lr": rate,
@@ -231,7 +357,15 @@ def write_metrics(path: Path, kind: str, epochs: int = 26, steps_per_epoch: int 
             "rows_per_second": 21_000.0,
             "memory_mb": 412.0,
         }
-        lines.append({"kind": "step", "step": step, "epoch": step // steps_per_epoch, "time": 1.7e9 + step, "values": values})
+        lines.append(
+            {
+                "kind": "step",
+                "step": step,
+                "epoch": step // steps_per_epoch,
+                "time": 1.7e9 + step,
+                "values": values,
+            }
+        )
     for epoch in range(1, epochs + 1):
         train = 0.305 + 0.38 * np.exp(-epoch / 5) - 0.0006 * epoch
         val = 0.322 + 0.36 * np.exp(-epoch / 4.6) + 0.003 * rng.random()
@@ -245,26 +379,65 @@ def write_metrics(path: Path, kind: str, epochs: int = 26, steps_per_epoch: int 
             f"train_eval/{metric}": base - up * size * (train - 0.3),
             "best": float(epoch == 18),
         }
-        lines.append({"kind": "evaluation", "step": epoch * steps_per_epoch, "epoch": epoch, "time": 1.7e9, "values": values})
-    lines.append({"kind": "event", "step": epochs * steps_per_epoch, "message": "no improvement of val for 8 evaluations: stopped early"})
+        lines.append(
+            {
+                "kind": "evaluation",
+                "step": epoch * steps_per_epoch,
+                "epoch": epoch,
+                "time": 1.7e9,
+                "values": values,
+            }
+        )
+    lines.append(
+        {
+            "kind": "event",
+            "step": epochs * steps_per_epoch,
+            "message": "no improvement of val for 8 evaluations: stopped early",
+        }
+    )
     path.write_text("\n".join(json.dumps(line) for line in lines) + '\n{"kind": "step", "st')
     return best
 
 
-def build(folder: Path, kind: str, *, rows: int = 9_000, time: bool = True, groups: bool = True, optional: bool = True) -> ReportInputs:
+def build(
+    folder: Path,
+    kind: str,
+    *,
+    rows: int = 9_000,
+    time: bool = True,
+    groups: bool = True,
+    optional: bool = True,
+) -> ReportInputs:
     """Inputs with every file they name; `optional=False` leaves out all that a run may lack."""
     folder.mkdir(parents=True, exist_ok=True)
     declaration = declare(kind, time=time, groups=groups)
-    sizes = {"train": rows * 7 // 10, "val": rows * 15 // 100, "test": rows * 15 // 100} if rows < 50_000 else {"train": rows, "val": rows // 4, "test": rows}
-    sides = {name: write_side(folder, name, kind, n, time=time, groups=groups) for name, n in sizes.items()}
+    sizes = (
+        {"train": rows * 7 // 10, "val": rows * 15 // 100, "test": rows * 15 // 100}
+        if rows < 50_000
+        else {"train": rows, "val": rows // 4, "test": rows}
+    )
+    sides = {
+        name: write_side(folder, name, kind, n, time=time, groups=groups)
+        for name, n in sizes.items()
+    }
     path, found, baselines = write_predictions(folder, kind, *sides["test"])
     best = write_metrics(folder / "metrics.jsonl", kind)
     metric = declaration.metric
     numeric = tuple(s.name for s in statistics(kind, 10).numeric)
     spec = TableSpec(
-        id=("visit",), group=("patient",) if groups else (), time="date" if time else None, time_is_timestamp=time, label=declaration.data.named("label")[0],
-        label_type="text", weight=None, split=None, numeric=numeric, categorical=("clinic", "diagnosis"), tensor={}, ignored=("comment",),
-    )  # fmt: skip
+        id=("visit",),
+        group=("patient",) if groups else (),
+        time="date" if time else None,
+        time_is_timestamp=time,
+        label=declaration.data.named("label")[0],
+        label_type="text",
+        weight=None,
+        split=None,
+        numeric=numeric,
+        categorical=("clinic", "diagnosis"),
+        tensor={},
+        ignored=("comment",),
+    )
     table, ref = file_ref(path), file_ref(folder / "metrics.jsonl")
     plan = (
         {
@@ -279,42 +452,102 @@ def build(folder: Path, kind: str, *, rows: int = 9_000, time: bool = True, grou
     prepared = Prepared(
         key=SHA,
         directory=str(folder),
-        source=SourceRef(uri=("/data/visits.parquet",), format="parquet", files=(table,), sha256=SHA),
-        validated=ValidatedTable(table=TableRef(file=table, rows=rows + 400), spec=spec, filtered_rows=12),
+        source=SourceRef(
+            uri=("/data/visits.parquet",), format="parquet", files=(table,), sha256=SHA
+        ),
+        validated=ValidatedTable(
+            table=TableRef(file=table, rows=rows + 400), spec=spec, filtered_rows=12
+        ),
         split=SplitTables(
-            train=TrainTable(file=table, rows=sizes["train"]), val=ValTable(file=table, rows=sizes["val"]), test=TestTable(file=table, rows=sizes["test"]),
-            strategy=declaration.split.kind, excluded={"embargo": 310, "group_time": 78} if time else {}, plan=plan,
+            train=TrainTable(file=table, rows=sizes["train"]),
+            val=ValTable(file=table, rows=sizes["val"]),
+            test=TestTable(file=table, rows=sizes["test"]),
+            strategy=declaration.split.kind,
+            excluded={"embargo": 310, "group_time": 78} if time else {},
+            plan=plan,
         ),
         checks=check_report(),
         statistics=statistics(kind, sizes["train"]),
-        arrays=ArraysRef(directory=str(folder), train=sides["train"][0], val=sides["val"][0], test=sides["test"][0], statistics=ref, sha256=SHA),
-    )  # fmt: skip
+        arrays=ArraysRef(
+            directory=str(folder),
+            train=sides["train"][0],
+            val=sides["val"][0],
+            test=sides["test"][0],
+            statistics=ref,
+            sha256=SHA,
+        ),
+    )
     spread = {m: max(abs(v) * 0.03, 0.004) for m, v in found.items()}
     test = EvaluationReport(
         side="test",
         rows=sizes["test"],
-        metrics={m: Interval(value=v, low=v - spread[m], high=v + spread[m]) for m, v in found.items()},
+        metrics={
+            m: Interval(value=v, low=v - spread[m], high=v + spread[m]) for m, v in found.items()
+        },
         baselines=baselines if optional else {},
         base_rate={"positive": 0.14} if kind == "binary" else {},
         resampled_by="group" if groups else "row",
-        verdict=f"Test {metric} is better than constant and linear and as good as boosting, within its interval.",
+        verdict=(
+            f"Test {metric} is better than constant and linear and as good as boosting, within its"
+            " interval."
+        ),
         predictions=file_ref(path),
-        by_group=tuple(
-            {"group": HOSTILE if i == 2 else f"clinic {i}", "rows": 300 - i, metric: found[metric] * (1 - i / 400), "positives": i} for i in range(40)
-        )
-        if groups and optional
-        else (),
+        by_group=(
+            tuple(
+                {
+                    "group": HOSTILE if i == 2 else f"clinic {i}",
+                    "rows": 300 - i,
+                    metric: found[metric] * (1 - i / 400),
+                    "positives": i,
+                }
+                for i in range(40)
+            )
+            if groups and optional
+            else ()
+        ),
     )
-    finished = {"run_id": "20260301-101500-3f2a", "promise": "exact: the same machine type, software and number of ranks give bit-identical weights"}
+    finished = {
+        "run_id": "20260301-101500-3f2a",
+        "promise": (
+            "exact: the same machine type, software and number of ranks give bit-identical weights"
+        ),
+    }
     train = TrainReport(
-        status="stopped_early", epochs=26, steps=1560, best_step=best, best_metric=found[metric], metric=metric, seconds=133.4, world_size=2, num_parameters=184_321,
-        best_checkpoint=ref, model_sha256=SHA, rows_per_second=21_034.6, instabilities=("step 240: gradient norm 41.2 is 12 times its median",) if optional else (), **finished,
-    )  # fmt: skip
+        status="stopped_early",
+        epochs=26,
+        steps=1560,
+        best_step=best,
+        best_metric=found[metric],
+        metric=metric,
+        seconds=133.4,
+        world_size=2,
+        num_parameters=184_321,
+        best_checkpoint=ref,
+        model_sha256=SHA,
+        rows_per_second=21_034.6,
+        instabilities=("step 240: gradient norm 41.2 is 12 times its median",) if optional else (),
+        **finished,
+    )
     losses = tuple(float(v) for v in 0.7 * np.exp(-np.arange(60) / 9) + 1e-3)
     preflight = PreflightReport(
-        checks=CheckReport(results=(CheckResult(name="gradient reaches every parameter", verdict="pass", summary="All 24 parameters got a gradient.", figures={"parameters": 24}),)),
-        num_parameters=184_321, num_trainable=184_321, initial_loss=0.7024, expected_loss=0.6931 if optional else None, overfit_losses=losses if optional else (), overfit_steps=60 if optional else 0, seconds=3.2,
-    )  # fmt: skip
+        checks=CheckReport(
+            results=(
+                CheckResult(
+                    name="gradient reaches every parameter",
+                    verdict="pass",
+                    summary="All 24 parameters got a gradient.",
+                    figures={"parameters": 24},
+                ),
+            )
+        ),
+        num_parameters=184_321,
+        num_trainable=184_321,
+        initial_loss=0.7024,
+        expected_loss=0.6931 if optional else None,
+        overfit_losses=losses if optional else (),
+        overfit_steps=60 if optional else 0,
+        seconds=3.2,
+    )
     given = (
         "name",
         "description",
@@ -328,13 +561,41 @@ def build(folder: Path, kind: str, *, rows: int = 9_000, time: bool = True, grou
     )
     if not optional:
         return ReportInputs(
-            run_id=train.run_id, declaration=declaration, given=given, prepared=prepared, preflight=preflight, train=train, metrics_path=None, test=test
+            run_id=train.run_id,
+            declaration=declaration,
+            given=given,
+            prepared=prepared,
+            preflight=preflight,
+            train=train,
+            metrics_path=None,
+            test=test,
         )
     gate = GateReport(
-        passed=True, verdict="All 3 conditions hold.", champion_version="1", difference=Interval(value=0.011, low=0.002, high=0.019), compared_rows=sizes["test"],
-        conditions=(CheckResult(name="skill", verdict="pass", summary="Better than the constant baseline.", figures={"constant": 0.5}), CheckResult(name="no regression", verdict="pass", summary="Not worse than champion version 1.")),
-    )  # fmt: skip
-    registered = Registered(registered=True, name=declaration.name, version="2", uri=f"models:/{declaration.name}/2", alias="champion", verdict="registered")
+        passed=True,
+        verdict="All 3 conditions hold.",
+        champion_version="1",
+        difference=Interval(value=0.011, low=0.002, high=0.019),
+        compared_rows=sizes["test"],
+        conditions=(
+            CheckResult(
+                name="skill",
+                verdict="pass",
+                summary="Better than the constant baseline.",
+                figures={"constant": 0.5},
+            ),
+            CheckResult(
+                name="no regression", verdict="pass", summary="Not worse than champion version 1."
+            ),
+        ),
+    )
+    registered = Registered(
+        registered=True,
+        name=declaration.name,
+        version="2",
+        uri=f"models:/{declaration.name}/2",
+        alias="champion",
+        verdict="registered",
+    )
     provenance = {
         "git": {"sha": "4f1c9d07a2b85c6e1d3f", "branch": "main", "dirty": True, "diff_lines": 31},
         "python": "3.11.9",
@@ -348,6 +609,17 @@ def build(folder: Path, kind: str, *, rows: int = 9_000, time: bool = True, grou
         "run directory": "/home/ann/.bulkhead/runs/20260301-101500-3f2a",
     }
     return ReportInputs(
-        run_id=train.run_id, declaration=declaration, given=given, prepared=prepared, preflight=preflight, train=train, metrics_path=folder / "metrics.jsonl",
-        test=test, val=test.model_copy(update={"side": "val"}), gate=gate, registered=registered, provenance=provenance, links=links,
-    )  # fmt: skip
+        run_id=train.run_id,
+        declaration=declaration,
+        given=given,
+        prepared=prepared,
+        preflight=preflight,
+        train=train,
+        metrics_path=folder / "metrics.jsonl",
+        test=test,
+        val=test.model_copy(update={"side": "val"}),
+        gate=gate,
+        registered=registered,
+        provenance=provenance,
+        links=links,
+    )

@@ -14,7 +14,15 @@ import torch
 
 from schemas.digest import file_ref, write_atomic
 from schemas.load import declare
-from schemas.records import ArraysRef, NumericStats, RunSpec, SplitArrays, Statistics, TableSpec, digest_of
+from schemas.records import (
+    ArraysRef,
+    NumericStats,
+    RunSpec,
+    SplitArrays,
+    Statistics,
+    TableSpec,
+    digest_of,
+)
 
 WIDTH = 6
 SIDES = ("train", "val", "test")
@@ -24,13 +32,23 @@ def synthetic(rows: int, seed: int, task: str = "binary") -> dict[str, np.ndarra
     """Numeric features, a noisy label that depends on them, and sample weights."""
     rng = np.random.default_rng(seed)
     numeric = rng.normal(size=(rows, WIDTH)).astype(np.float32)
-    signal = numeric @ np.linspace(-1, 1, WIDTH) + np.sin(2 * numeric[:, 0]) + 0.3 * rng.normal(size=rows)
+    signal = (
+        numeric @ np.linspace(-1, 1, WIDTH)
+        + np.sin(2 * numeric[:, 0])
+        + 0.3 * rng.normal(size=rows)
+    )
     labels = {
         "binary": (signal > 0).astype(np.int64),
         "multiclass": np.digitize(signal, [-0.7, 0.7]).astype(np.int64),
-        "regression": (signal / signal.std()).astype(np.float32) if rows > 1 else signal.astype(np.float32),
+        "regression": (
+            (signal / signal.std()).astype(np.float32) if rows > 1 else signal.astype(np.float32)
+        ),
     }
-    return {"numeric": numeric, "label": labels[task], "weight": rng.uniform(0.2, 2.0, rows).astype(np.float32)}
+    return {
+        "numeric": numeric,
+        "label": labels[task],
+        "weight": rng.uniform(0.2, 2.0, rows).astype(np.float32),
+    }
 
 
 def write_side(folder: Path, arrays: dict[str, np.ndarray], name: str = "row") -> SplitArrays:
@@ -39,9 +57,19 @@ def write_side(folder: Path, arrays: dict[str, np.ndarray], name: str = "row") -
     rows = len(arrays["label"])
     for key, array in arrays.items():
         np.save(folder / f"{key}.npy", array)
-    ids = pa.table({"__id": [f"{name}-{i}" for i in range(rows)], "__group": pa.nulls(rows, pa.string()), "__time": pa.nulls(rows, pa.float64())})
+    ids = pa.table(
+        {
+            "__id": [f"{name}-{i}" for i in range(rows)],
+            "__group": pa.nulls(rows, pa.string()),
+            "__time": pa.nulls(rows, pa.float64()),
+        }
+    )
     pq.write_table(ids, folder / "ids.parquet")
-    return SplitArrays(rows=rows, arrays={key: file_ref(folder / f"{key}.npy") for key in arrays}, ids=file_ref(folder / "ids.parquet"))
+    return SplitArrays(
+        rows=rows,
+        arrays={key: file_ref(folder / f"{key}.npy") for key in arrays},
+        ids=file_ref(folder / "ids.parquet"),
+    )
 
 
 def statistics(task: str = "binary") -> Statistics:
@@ -64,7 +92,10 @@ def declaration_tree(task: str = "binary", **sections: Any) -> dict[str, Any]:
     """A declaration as a tree, with sections replaced."""
     tree: dict[str, Any] = {
         "name": "tiny",
-        "data": {"uri": "nowhere.parquet", "columns": {"id": "id", "y": "label", "w": "weight", "x*": "numeric"}},
+        "data": {
+            "uri": "nowhere.parquet",
+            "columns": {"id": "id", "y": "label", "w": "weight", "x*": "numeric"},
+        },
         "task": {"kind": task},
         "split": {"kind": "random"},
         "model": {"kind": "mlp", "hidden": [16], "dropout": 0.1},
@@ -74,7 +105,11 @@ def declaration_tree(task: str = "binary", **sections: Any) -> dict[str, Any]:
 
 
 def make_run(
-    folder: Path, rows: tuple[int, int] = (100, 40), task: str = "binary", arrays: dict[str, dict[str, np.ndarray]] | None = None, **sections: Any
+    folder: Path,
+    rows: tuple[int, int] = (100, 40),
+    task: str = "binary",
+    arrays: dict[str, dict[str, np.ndarray]] | None = None,
+    **sections: Any,
 ) -> RunSpec:
     """A RunSpec over arrays written below the folder, also as `resolved.json` in it.
 
@@ -85,8 +120,13 @@ def make_run(
         arrays: in place of synthetic ones, by side.
         sections: of the declaration.
     """
-    found = arrays or {side: synthetic(n, seed, task) for seed, (side, n) in enumerate(zip(SIDES, (*rows, rows[1]), strict=True))}
-    sides = {side: write_side(folder / "arrays" / side, values, side) for side, values in found.items()}
+    found = arrays or {
+        side: synthetic(n, seed, task)
+        for seed, (side, n) in enumerate(zip(SIDES, (*rows, rows[1]), strict=True))
+    }
+    sides = {
+        side: write_side(folder / "arrays" / side, values, side) for side, values in found.items()
+    }
     sides.setdefault("test", sides["val"])
     stats = statistics(task)
     write_atomic(folder / "arrays" / "statistics.json", stats.model_dump_json())
@@ -122,7 +162,11 @@ def make_run(
 @contextmanager
 def keep_torch_settings() -> Iterator[None]:
     """Put back what a training run sets for its whole process."""
-    deterministic, threads, precision = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads(), torch.get_float32_matmul_precision()
+    deterministic, threads, precision = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+    )
     filling = torch.utils.deterministic.fill_uninitialized_memory
     cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     try:

@@ -1,4 +1,6 @@
-"""Checks in a copy of this process: what it found passed is taken, all else is found here, and nothing of it stays behind."""
+"""Checks in a copy of this process: what it found passed is taken, all else is found here, and
+nothing of it stays behind.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from training import aside
 from training.aside import checked_aside
 from training.preflight_verdict import passed
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="needs fork and a second core")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2,
+    reason="needs fork and a second core",
+)
 HERE = os.getpid()
 
 
@@ -26,19 +31,31 @@ def finds(name: str, seconds: float = 0.0, verdict: Verdict = "pass") -> Callabl
 
     def check() -> CheckResult:
         time.sleep(seconds)
-        return CheckResult(name=name, verdict=verdict, summary=str(os.getpid()), figures={"third": 1 / 3, "rows": 3})
+        return CheckResult(
+            name=name,
+            verdict=verdict,
+            summary=str(os.getpid()),
+            figures={"third": 1 / 3, "rows": 3},
+        )
 
     return check
 
 
 def children() -> set[str]:
     """Processes that this one began and has not waited for."""
-    return {pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+    return {
+        pid
+        for file in Path("/proc/self/task").glob("*/children")
+        for pid in file.read_text().split()
+    }
 
 
 def wait_for_the_copy(before: set[str]) -> None:
     """Until it has come to its end."""
-    while any(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" for pid in children() - before):
+    while any(
+        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        for pid in children() - before
+    ):
         time.sleep(0.01)
 
 
@@ -56,7 +73,9 @@ def test_results_of_the_copy_are_taken_in_order_and_to_the_bit() -> None:
         assert torch.get_num_threads() == max(1, threads - 1)
         wait_for_the_copy(before)
         found = tried()
-    assert [r.name for r in found] == ["a", "b", "c"] and len({r.summary for r in found} | {str(HERE)}) == 2
+    assert [r.name for r in found] == ["a", "b", "c"] and len(
+        {r.summary for r in found} | {str(HERE)}
+    ) == 2
     assert all(r.figures == {"third": 1 / 3, "rows": 3} for r in found)
 
 
@@ -93,12 +112,17 @@ def test_a_copy_that_ends_or_hangs_costs_no_result(monkeypatch: pytest.MonkeyPat
     for check in (ends, hangs):
         with checked_aside({"a": check, "last": finds("last")}) as tried:
             assert [r.summary for r in tried()] == ["here", str(HERE)]
-    with pytest.raises(ValueError, match="of the check"), checked_aside({"a": raises, "b": finds("b")}) as tried:
+    with (
+        pytest.raises(ValueError, match="of the check"),
+        checked_aside({"a": raises, "b": finds("b")}) as tried,
+    ):
         tried()
 
 
 @pytest.mark.req("M4")
-def test_a_copy_is_silent_and_gone_when_nobody_asks_for_it(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_copy_is_silent_and_gone_when_nobody_asks_for_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     def loud() -> CheckResult:
         if os.getpid() != HERE:
             os.write(1, b"of the copy")
@@ -123,7 +147,9 @@ def test_on_one_core_all_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.req("M4")
-def test_where_no_copy_can_be_made_or_waited_for_all_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_copy_can_be_made_or_waited_for_all_is_done_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = children()
     with checked_aside({"a": finds("a")}) as tried:
         monkeypatch.setattr(os, "waitpid", lambda *_: (_ for _ in ()).throw(ChildProcessError()))

@@ -24,12 +24,17 @@ OPTIONS = {"model": MODEL, "ignored": ("scan",), "evaluate": {"bootstrap": 50}}
 
 
 class Two:
-    """A champion with random weights on rows of its own, and a challenger that was trained a little on others."""
+    """A champion with random weights on rows of its own, and a challenger that was trained a little
+    on others.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.old = make_case(folder / "old", seed=100, **OPTIONS)
         self.new = make_case(folder / "new", seed=0, steps=150, **OPTIONS)
-        self.old_model, self.new_model = (self._export(case, folder / name) for case, name in ((self.old, "m-old"), (self.new, "m-new")))
+        self.old_model, self.new_model = (
+            self._export(case, folder / name)
+            for case, name in ((self.old, "m-old"), (self.new, "m-new"))
+        )
         self.keys = trained_keys([self.old.split.train, self.old.split.val])
         self.network = reference_network(self.new.run, self.new.weights)
         self.evaluation = evaluation_of(self.new, folder, self.network)
@@ -40,8 +45,20 @@ class Two:
         return export_model(case.run, case.weights, folder, case.split.val)
 
     def challenge(self, **changes):
-        given = {"declaration": self.new.declaration, "run": self.new.run, "test": self.new.split.test, "evaluation": self.evaluation}
-        return challenge(**{**given, "program_sha256": self.new_model.program.sha256, "champion": self.champion, **changes})
+        given = {
+            "declaration": self.new.declaration,
+            "run": self.new.run,
+            "test": self.new.split.test,
+            "evaluation": self.evaluation,
+        }
+        return challenge(
+            **{
+                **given,
+                "program_sha256": self.new_model.program.sha256,
+                "champion": self.champion,
+                **changes,
+            }
+        )
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +71,9 @@ def test_both_are_scored_on_the_same_raw_rows(two: Two) -> None:
     found = two.challenge()
     target = (two.new.raw["test"]["y"] == "yes").to_numpy().astype(int)
     ours = compute_predictions("binary", expected(two.new, two.network), target)["auroc"]
-    champion = two.champion.predict(two.new.raw["test"])[["probability_no", "probability_yes"]].to_numpy()
+    champion = two.champion.predict(two.new.raw["test"])[
+        ["probability_no", "probability_yes"]
+    ].to_numpy()
     theirs = compute_predictions("binary", champion, target)["auroc"]
     assert (found.rows, found.excluded_rows, found.version) == (50, 0, "1")
     assert found.challenger == pytest.approx(ours, abs=1e-12)
@@ -66,19 +85,30 @@ def test_both_are_scored_on_the_same_raw_rows(two: Two) -> None:
 
 @pytest.mark.req("D10")
 def test_rows_and_groups_that_the_champion_learned_from_are_left_out(two: Two) -> None:
-    """It learned from three of the test patients (two rows each), by their group or by one row's id."""
+    """It learned from three of the test patients (two rows each), by their group or by one row's
+    id.
+    """
     test = pq.read_table(two.new.split.test.file.path).to_pandas()
     groups, ids = test["__group"].unique()[:3], test["__id"][:1]
     known = _hashes([f"group:{g}" for g in groups] + [f"id:{i}" for i in ids])
     found = two.challenge(champion=champion_of(two.old, two.old_model, np.sort(known)))
     assert (found.rows, found.excluded_rows) == (44, 6)
-    time_split = two.new.declaration.model_copy(update={"split": two.new.declaration.split.model_copy(update={"kind": "time"})})
-    assert two.challenge(declaration=time_split, champion=champion_of(two.old, two.old_model, np.sort(known))).excluded_rows == 1
+    time_split = two.new.declaration.model_copy(
+        update={"split": two.new.declaration.split.model_copy(update={"kind": "time"})}
+    )
+    assert (
+        two.challenge(
+            declaration=time_split, champion=champion_of(two.old, two.old_model, np.sort(known))
+        ).excluded_rows
+        == 1
+    )
 
 
 @pytest.mark.req("D10")
 def test_a_champion_that_learned_from_the_test_rows_cannot_be_compared(two: Two) -> None:
-    found = two.challenge(champion=champion_of(two.old, two.old_model, trained_keys([two.new.split.test])))
+    found = two.challenge(
+        champion=champion_of(two.old, two.old_model, trained_keys([two.new.split.test]))
+    )
     assert found.problem.startswith("only 0 of 50 test rows are unseen by the champion")
     assert not judge(two.new.declaration, two.evaluation, (), found).passed
 
@@ -96,10 +126,15 @@ def test_the_same_program_is_recognised(two: Two) -> None:
     [
         ({"task": "regression"}, "it predicts regression, not binary"),
         ({"label": "z"}, "it predicts 'z', not 'y'"),
-        ({"classes": ["no", "maybe"]}, r"its classes are ['no', 'maybe'], those of this run ['no', 'yes']"),
+        (
+            {"classes": ["no", "maybe"]},
+            r"its classes are ['no', 'maybe'], those of this run ['no', 'yes']",
+        ),
     ],
 )
-def test_a_champion_of_another_question_is_named(two: Two, change: dict[str, object], problem: str) -> None:
+def test_a_champion_of_another_question_is_named(
+    two: Two, change: dict[str, object], problem: str
+) -> None:
     other = champion_of(two.old, two.old_model, two.keys)
     other.spec.update(change)
     assert two.challenge(champion=other).problem == problem
@@ -107,21 +142,36 @@ def test_a_champion_of_another_question_is_named(two: Two, change: dict[str, obj
 
 @pytest.mark.req("R2")
 def test_a_champion_without_its_keys_or_with_other_columns_is_named(two: Two) -> None:
-    assert two.challenge(champion=champion_of(two.old, two.old_model, None)).problem == "it does not say which rows it learned from"
+    assert (
+        two.challenge(champion=champion_of(two.old, two.old_model, None)).problem
+        == "it does not say which rows it learned from"
+    )
     other = champion_of(two.old, two.old_model, two.keys)
     other.spec["numeric"][0]["name"] = "weight_kg"
-    assert two.challenge(champion=other).problem == "it cannot score these rows: missing columns: 'weight_kg'"
+    assert (
+        two.challenge(champion=other).problem
+        == "it cannot score these rows: missing columns: 'weight_kg'"
+    )
 
 
 @pytest.mark.req("R2")
 def test_predictions_of_other_rows_are_refused(two: Two, tmp_path: Path) -> None:
     table = pq.read_table(two.evaluation.predictions.path).slice(1)
     pq.write_table(table, tmp_path / "predictions.parquet")
-    with pytest.raises(IntegrityError, match=r"expected predictions of the 50 test rows, got 49 of others; evaluate again"):
-        two.challenge(evaluation=two.evaluation.model_copy(update={"predictions": file_ref(tmp_path / "predictions.parquet")}))
+    with pytest.raises(
+        IntegrityError,
+        match=r"expected predictions of the 50 test rows, got 49 of others; evaluate again",
+    ):
+        two.challenge(
+            evaluation=two.evaluation.model_copy(
+                update={"predictions": file_ref(tmp_path / "predictions.parquet")}
+            )
+        )
 
 
 def _hashes(texts: list[str]) -> np.ndarray:
     import hashlib
 
-    return np.array([int(hashlib.md5(t.encode()).hexdigest()[:16], 16) for t in texts], dtype=np.uint64)
+    return np.array(
+        [int(hashlib.md5(t.encode()).hexdigest()[:16], 16) for t in texts], dtype=np.uint64
+    )

@@ -37,14 +37,20 @@ def repo(tmp_path: Path) -> Path:
 
 @pytest.mark.req("R3")
 def test_a_commit_stands_beside_the_checkout_for_a_while(repo: Path, tmp_path: Path) -> None:
-    first, second, place = git(repo, "rev-parse", "HEAD~1"), git(repo, "rev-parse", "HEAD"), tmp_path / "place"
+    first, second, place = (
+        git(repo, "rev-parse", "HEAD~1"),
+        git(repo, "rev-parse", "HEAD"),
+        tmp_path / "place",
+    )
     with checked_out(repo, first, "", place):
         assert (place / "code.py").read_text() == "one\n" and git_state(place)["sha"] == first
     with checked_out(repo, second, dirty_diff(repo), place):
         assert (place / "code.py").read_text() == "two and a half\n"
         assert dirty_diff(place) == dirty_diff(repo)
     assert not place.exists() and not (tmp_path / "hooked").exists()
-    assert (repo / "code.py").read_text() == "two and a half\n" and git(repo, "symbolic-ref", "--short", "HEAD") == "trunk"
+    assert (repo / "code.py").read_text() == "two and a half\n" and git(
+        repo, "symbolic-ref", "--short", "HEAD"
+    ) == "trunk"
     assert len(git(repo, "worktree", "list").splitlines()) == 1
 
 
@@ -52,9 +58,17 @@ def test_a_commit_stands_beside_the_checkout_for_a_while(repo: Path, tmp_path: P
 def test_code_of_no_commit_of_ours_is_not_run(repo: Path, tmp_path: Path) -> None:
     blob = git(repo, "rev-parse", "HEAD:code.py")
     for commit in ("0" * 40, blob, "HEAD", "trunk", "--help", "", "../elsewhere"):
-        with pytest.raises(RegistryError, match=r"is not in the repository at .* only its own code is run"), checked_out(repo, commit, "", tmp_path / "place"):
+        with (
+            pytest.raises(
+                RegistryError, match=r"is not in the repository at .* only its own code is run"
+            ),
+            checked_out(repo, commit, "", tmp_path / "place"),
+        ):
             raise AssertionError("never here")
-    with pytest.raises(RegistryError, match="is not in the repository"), checked_out(tmp_path, "0" * 40, "", tmp_path / "place"):
+    with (
+        pytest.raises(RegistryError, match="is not in the repository"),
+        checked_out(tmp_path, "0" * 40, "", tmp_path / "place"),
+    ):
         raise AssertionError("never here")
     assert not (tmp_path / "place").exists()
 
@@ -62,8 +76,16 @@ def test_code_of_no_commit_of_ours_is_not_run(repo: Path, tmp_path: Path) -> Non
 @pytest.mark.req("S1")
 def test_changes_that_do_not_fit_or_reach_outside_are_refused(repo: Path, tmp_path: Path) -> None:
     commit = git(repo, "rev-parse", "HEAD")
-    outside = "diff --git a/../x b/../x\nnew file mode 100644\n--- /dev/null\n+++ b/../x\n@@ -0,0 +1 @@\n+x\n"
+    outside = (
+        "diff --git a/../x b/../x\nnew file mode 100644\n--- /dev/null\n+++ b/../x\n@@ -0,0 +1"
+        " @@\n+x\n"
+    )
     for diff in ("nonsense\n", outside, dirty_diff(repo).replace("-two", "-three")):
-        with pytest.raises(RegistryError, match=r"the changes beside commit .* could not be applied"), checked_out(repo, commit, diff, tmp_path / "place"):
+        with (
+            pytest.raises(
+                RegistryError, match=r"the changes beside commit .* could not be applied"
+            ),
+            checked_out(repo, commit, diff, tmp_path / "place"),
+        ):
             raise AssertionError("never here")
     assert not (tmp_path / "place").exists() and not (tmp_path / "x").exists()

@@ -1,4 +1,6 @@
-"""Checkpoints are whole or absent, verified before a byte is unpickled, and never the last good one deleted."""
+"""Checkpoints are whole or absent, verified before a byte is unpickled, and never the last good one
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,17 @@ IDENTITY = {"train": {"batch_size": 16, "seed": 0}, "model": {"kind": "mlp"}, "w
 class Run:
     """Checkpoints of a small run, with what was told."""
 
-    def __init__(self, root: Path, keep: int = 3, identity: dict[str, Any] | None = None, environment: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        keep: int = 3,
+        identity: dict[str, Any] | None = None,
+        environment: dict[str, Any] | None = None,
+    ) -> None:
         self.told: list[str] = []
-        self.checkpoints = Checkpoints(root, identity or IDENTITY, environment or {"torch": "2"}, keep, self.told.append)
+        self.checkpoints = Checkpoints(
+            root, identity or IDENTITY, environment or {"torch": "2"}, keep, self.told.append
+        )
 
     def save(self, step: int, best_step: int = 0) -> None:
         if best_step == step:
@@ -77,7 +87,9 @@ def damage(path: Path, kind: str, dice: random.Random) -> None:
 @pytest.mark.req("C3")
 @pytest.mark.parametrize("name", [*FULL, MANIFEST])
 @pytest.mark.parametrize("kind", ["flip", "cut", "gone"])
-def test_any_damage_is_found_and_the_previous_checkpoint_is_used(tmp_path: Path, name: str, kind: str) -> None:
+def test_any_damage_is_found_and_the_previous_checkpoint_is_used(
+    tmp_path: Path, name: str, kind: str
+) -> None:
     dice = random.Random(f"{name}{kind}")
     run = Run(tmp_path / "0")
     run.save(10)
@@ -89,7 +101,11 @@ def test_any_damage_is_found_and_the_previous_checkpoint_is_used(tmp_path: Path,
         again = Run(root)
         assert again.checkpoints.newest() == 10
         assert again.names() == ["step-00000010", "step-00000020.damaged"]
-        assert len(again.told) == 1 and "step-00000020 is damaged" in again.told[0] and name in again.told[0]
+        assert (
+            len(again.told) == 1
+            and "step-00000020 is damaged" in again.told[0]
+            and name in again.told[0]
+        )
 
 
 @pytest.mark.req("C3")
@@ -108,7 +124,12 @@ def test_no_checkpoint_that_verifies_is_an_error_not_a_silent_start(tmp_path: Pa
     for step in (10, 20):
         run.save(step)
         damage(tmp_path / folder_name("step", step) / "model.pt", "flip", random.Random(step))
-    with pytest.raises(CheckpointError, match=r"none of 2 checkpoints verifies.*\.damaged.*start again to train from the first step"):
+    with pytest.raises(
+        CheckpointError,
+        match=(
+            r"none of 2 checkpoints verifies.*\.damaged.*start again to train from the first step"
+        ),
+    ):
         run.checkpoints.newest()
     assert run.names() == ["step-00000010.damaged", "step-00000020.damaged"]
     assert Run(tmp_path / "empty").checkpoints.newest() is None
@@ -120,8 +141,13 @@ def test_a_manifest_cannot_point_elsewhere(tmp_path: Path) -> None:
     run.save(10)
     folder = tmp_path / "step-00000010"
     manifest = read_manifest(folder, FULL)
-    for files in ({**manifest.files, "../../secret": manifest.files["model.pt"]}, {"model.pt": manifest.files["model.pt"]}):
-        (folder / MANIFEST).write_bytes(manifest.model_copy(update={"files": files}).sealed().text())
+    for files in (
+        {**manifest.files, "../../secret": manifest.files["model.pt"]},
+        {"model.pt": manifest.files["model.pt"]},
+    ):
+        (folder / MANIFEST).write_bytes(
+            manifest.model_copy(update={"files": files}).sealed().text()
+        )
         with pytest.raises(CheckpointError, match="with files"):
             read_manifest(folder, FULL)
     (folder / MANIFEST).write_bytes(json.dumps(json.loads(manifest.text()), indent=1).encode())
@@ -137,7 +163,11 @@ def test_a_checkpoint_of_another_run_is_refused_with_the_difference(tmp_path: Pa
     Run(tmp_path).save(10)
     other = {**IDENTITY, "train": {"batch_size": 32, "seed": 0}, "world_size": 4}
     with pytest.raises(
-        CheckpointError, match=r"train.batch_size is 32, the checkpoint has 16; world_size is 4, the checkpoint has 2. Train in a new run directory"
+        CheckpointError,
+        match=(
+            r"train.batch_size is 32, the checkpoint has 16; world_size is 4, the checkpoint has 2."
+            r" Train in a new run directory"
+        ),
     ):
         Run(tmp_path, identity=other).checkpoints.newest()
     assert Run(tmp_path).checkpoints.newest() == 10, "refused, not set aside"
@@ -148,7 +178,10 @@ def test_another_environment_is_told_not_refused(tmp_path: Path) -> None:
     Run(tmp_path).save(10)
     moved = Run(tmp_path, environment={"torch": "3"})
     assert moved.checkpoints.newest() == 10
-    assert moved.told == ["the environment is not that of step-00000010: torch is '3', the checkpoint has '2'; bit-identity is not promised from here on"]
+    assert moved.told == [
+        "the environment is not that of step-00000010: torch is '3', the checkpoint has '2';"
+        " bit-identity is not promised from here on"
+    ]
 
 
 @pytest.mark.req("C4")
@@ -158,7 +191,12 @@ def test_the_newest_k_and_every_best_one_still_needed_are_kept(tmp_path: Path) -
         run.save(step, best_step=min(step, 20))
     assert run.names() == ["best-00000020", "step-00000030", "step-00000040"]
     run.save(50, best_step=50)
-    assert run.names() == ["best-00000020", "best-00000050", "step-00000040", "step-00000050"], "step 40 still refers to best 20"
+    assert run.names() == [
+        "best-00000020",
+        "best-00000050",
+        "step-00000040",
+        "step-00000050",
+    ], "step 40 still refers to best 20"
 
 
 @pytest.mark.req("C4")
@@ -192,7 +230,9 @@ class Failing:
 
 
 @pytest.mark.req("C3")
-def test_what_a_kill_in_mid_commit_leaves_is_never_taken_for_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_kill_in_mid_commit_leaves_is_never_taken_for_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Run(tmp_path)
     run.save(10)
     for call in range(1, 40):  # fail at each rename and each flush of the save of step 20, in turn
@@ -200,7 +240,9 @@ def test_what_a_kill_in_mid_commit_leaves_is_never_taken_for_a_checkpoint(tmp_pa
         with monkeypatch.context() as patch:
             for name in ("fsync", "rename"):
                 patch.setattr(os, name, plan.around(getattr(os, name)))
-            patch.setattr(shutil, "rmtree", lambda *a, **k: None)  # a killed process does not tidy up
+            patch.setattr(
+                shutil, "rmtree", lambda *a, **k: None
+            )  # a killed process does not tidy up
             with contextlib.suppress(KeyboardInterrupt):
                 run.save(20)
         assert Run(tmp_path).checkpoints.newest() in (10, 20)
@@ -213,8 +255,18 @@ def test_what_a_kill_in_mid_commit_leaves_is_never_taken_for_a_checkpoint(tmp_pa
 
 @pytest.mark.req("C3")
 def test_a_replacement_that_did_not_come_is_put_back(tmp_path: Path) -> None:
-    commit(tmp_path, "best-00000010", {"model.pt": {"w": torch.zeros(1)}}, {"identity": {}, "environment": {}, "step": 10})
-    commit(tmp_path, "best-00000010", {"model.pt": {"w": torch.ones(1)}}, {"identity": {}, "environment": {}, "step": 10})
+    commit(
+        tmp_path,
+        "best-00000010",
+        {"model.pt": {"w": torch.zeros(1)}},
+        {"identity": {}, "environment": {}, "step": 10},
+    )
+    commit(
+        tmp_path,
+        "best-00000010",
+        {"model.pt": {"w": torch.ones(1)}},
+        {"identity": {}, "environment": {}, "step": 10},
+    )
     run = Run(tmp_path)
     assert run.names() == ["best-00000010"]
     assert float(run.checkpoints.load_best(10)["w"]) == 1.0
@@ -226,7 +278,13 @@ def test_a_replacement_that_did_not_come_is_put_back(tmp_path: Path) -> None:
 @pytest.mark.req("C3")
 def test_the_manifest_seals_itself() -> None:
     manifest = Manifest(
-        name="best-00000001", step=1, identity={"a": 1}, environment={}, files={name: FileEntry(sha256="0", num_bytes=1) for name in LIGHT}
+        name="best-00000001",
+        step=1,
+        identity={"a": 1},
+        environment={},
+        files={name: FileEntry(sha256="0", num_bytes=1) for name in LIGHT},
     ).sealed()
-    assert manifest.sha256 == digest_of({k: v for k, v in manifest.model_dump(mode="json").items() if k != "sha256"})
+    assert manifest.sha256 == digest_of(
+        {k: v for k, v in manifest.model_dump(mode="json").items() if k != "sha256"}
+    )
     assert Manifest.model_validate_json(manifest.text()) == manifest

@@ -1,4 +1,6 @@
-"""Layer-wise decay follows the model's structure: never a rate above the base, never a deeper layer slower than a shallower one."""
+"""Layer-wise decay follows the model's structure: never a rate above the base, never a deeper layer
+slower than a shallower one.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ DECAY = 0.75
 def factors(model: nn.Module) -> dict[str, float]:
     """Peak rate of each parameter as a share of the base rate of 1e-4."""
     config = AdamWConfig(lr=1e-4, layer_decay=DECAY)
-    by_parameter = {p: group["peak"] / config.lr for group in parameter_groups(config, model) for p in group["params"]}
+    by_parameter = {
+        p: group["peak"] / config.lr
+        for group in parameter_groups(config, model)
+        for p in group["params"]
+    }
     return {name: by_parameter[p] for name, p in model.named_parameters()}
 
 
@@ -34,7 +40,12 @@ class Attention(nn.Module):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(4))
         self.mix = nn.MultiheadAttention(4, 2)
-        self.feed = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), nn.Linear(8, 4))
+        self.feed = nn.Sequential(
+            nn.Linear(4, 8),
+            nn.GELU(),
+            nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)),
+            nn.Linear(8, 4),
+        )
         self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
 
 
@@ -58,7 +69,11 @@ class Nested(nn.Module):
 
 class Explicit(Nested):
     def ordered_layers(self) -> list[Any]:
-        return [(self.words, self.places), *self.encoder.blocks, (self.encoder.norm, self.last, self.head)]
+        return [
+            (self.words, self.places),
+            *self.encoder.blocks,
+            (self.encoder.norm, self.last, self.head),
+        ]
 
 
 @pytest.mark.req("T6")
@@ -67,7 +82,13 @@ def test_nested_blocks_are_counted_as_blocks_and_no_rate_exceeds_the_base() -> N
     assert max(found.values()) == 1.0
     for name, factor in found.items():
         parts = name.split(".")
-        layers_above = 12 - int(parts[2]) if parts[1] == "blocks" else 13 if parts[0] in ("words", "places") else 0
+        layers_above = (
+            12 - int(parts[2])
+            if parts[1] == "blocks"
+            else 13
+            if parts[0] in ("words", "places")
+            else 0
+        )
         assert factor == pytest.approx(DECAY**layers_above, rel=1e-12), name
     assert min(found.values()) == pytest.approx(DECAY**13)
 
@@ -75,7 +96,11 @@ def test_nested_blocks_are_counted_as_blocks_and_no_rate_exceeds_the_base() -> N
 @pytest.mark.req("T6")
 def test_without_a_declared_order_the_structure_gives_the_same_or_nothing() -> None:
     with pytest.raises(
-        ConfigError, match=r"Nested does not say how deep 2 of \d+ parameters lie \(encoder.norm.weight, encoder.norm.bias\).*ordered_layers\(\)"
+        ConfigError,
+        match=(
+            r"Nested does not say how deep 2 of \d+ parameters lie \(encoder.norm.weight,"
+            r" encoder.norm.bias\).*ordered_layers\(\)"
+        ),
     ):
         factors(Nested())
     plain, told = Nested(), Explicit()
@@ -96,12 +121,28 @@ def test_a_weight_tied_to_the_input_has_the_inputs_rate() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (lambda: nn.ModuleDict({"hidden": nn.Linear(2, 2), "head": nn.Linear(2, 1)}), r"4 of 4 parameters lie \(hidden.weight"),
         (
-            lambda: nn.ModuleDict({"embed": nn.Linear(2, 2), "blocks": nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))}),
+            lambda: nn.ModuleDict({"hidden": nn.Linear(2, 2), "head": nn.Linear(2, 1)}),
+            r"4 of 4 parameters lie \(hidden.weight",
+        ),
+        (
+            lambda: nn.ModuleDict(
+                {
+                    "embed": nn.Linear(2, 2),
+                    "blocks": nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)),
+                }
+            ),
             r"2 of 6 .*\(embed.weight, embed.bias\)",
         ),
-        (lambda: nn.ModuleDict({side: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for side in ("left", "right")}), r"8 of 8 .*left.0.weight"),
+        (
+            lambda: nn.ModuleDict(
+                {
+                    side: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+                    for side in ("left", "right")
+                }
+            ),
+            r"8 of 8 .*left.0.weight",
+        ),
         (lambda: nn.Sequential(nn.Linear(2, 2)), r"2 of 2"),
         (lambda: nn.Sequential(nn.LayerNorm(2), nn.Linear(2, 2)), "has a single layer"),
     ],
@@ -115,8 +156,18 @@ def test_what_cannot_be_known_is_refused_with_names(body: Any, message: str) -> 
 @pytest.mark.req("T6")
 def test_norms_belong_to_their_neighbour_and_blocks_in_blocks_are_counted() -> None:
     stage = lambda: nn.Sequential(nn.Conv2d(1, 1, 3), nn.GroupNorm(1, 1), nn.GELU())  # noqa: E731
-    model = nn.Sequential(nn.LayerNorm(3), stage(), nn.Sequential(stage(), stage()), nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 2)))
-    depths = {name: depth for p, depth in parameter_depths(model).items() for name, q in model.named_parameters() if p is q}
+    model = nn.Sequential(
+        nn.LayerNorm(3),
+        stage(),
+        nn.Sequential(stage(), stage()),
+        nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 2)),
+    )
+    depths = {
+        name: depth
+        for p, depth in parameter_depths(model).items()
+        for name, q in model.named_parameters()
+        if p is q
+    }
     assert {name.rpartition(".")[0]: depth for name, depth in depths.items()} == {
         "0": 0,
         "1.0": 0,
@@ -144,9 +195,18 @@ def test_built_in_models_say_their_order(kind: str) -> None:
     assert all(found[name] == min(found.values()) < 1 for name in found if "categories" in name)
 
 
-# ---------------------------------------------------------------------------------- random structures
+# ---------------------------------------------------------------------------------- random
+# structures
 
-LEAVES = st.sampled_from([lambda: nn.Linear(2, 2), lambda: nn.LayerNorm(2), lambda: nn.Embedding(3, 2), lambda: nn.GELU(), lambda: nn.Conv1d(1, 1, 1)])
+LEAVES = st.sampled_from(
+    [
+        lambda: nn.Linear(2, 2),
+        lambda: nn.LayerNorm(2),
+        lambda: nn.Embedding(3, 2),
+        lambda: nn.GELU(),
+        lambda: nn.Conv1d(1, 1, 1),
+    ]
+)
 
 
 class Wrapped(nn.Module):
@@ -174,7 +234,9 @@ def trees(compound: list[Any]) -> st.SearchStrategy[Any]:
     """Builders of random modules: leaves, and compounds of builders."""
 
     def nest(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        return st.tuples(st.sampled_from(compound), st.lists(children, min_size=1, max_size=4)).map(lambda t: lambda: t[0]([make() for make in t[1]]))
+        return st.tuples(st.sampled_from(compound), st.lists(children, min_size=1, max_size=4)).map(
+            lambda t: lambda: t[0]([make() for make in t[1]])
+        )
 
     return st.recursive(LEAVES, nest, max_leaves=14)
 
@@ -186,7 +248,9 @@ def sequential(children: list[nn.Module]) -> nn.Module:
 @pytest.mark.req("T6")
 @given(trees([sequential, nn.ModuleList, Wrapped]))
 @settings(max_examples=150, deadline=None)
-def test_any_structure_is_refused_or_every_parameter_has_one_group_and_a_factor_of_at_most_one(make: Any) -> None:
+def test_any_structure_is_refused_or_every_parameter_has_one_group_and_a_factor_of_at_most_one(
+    make: Any,
+) -> None:
     model = nn.Sequential(make(), nn.Linear(1, 1))
     everything = list(model.parameters())
     grouped = [p for group in parameter_groups(AdamWConfig(), model) for p in group["params"]]
@@ -206,7 +270,9 @@ def test_any_structure_is_refused_or_every_parameter_has_one_group_and_a_factor_
 @settings(max_examples=100, deadline=None)
 def test_in_a_nest_of_sequences_rates_never_fall_from_input_to_output(make: Any) -> None:
     model = nn.Sequential(nn.Linear(1, 1), make(), nn.Linear(1, 1))
-    found = list(factors(model).values())  # parameters of a sequence are registered in the order of computation
+    found = list(
+        factors(model).values()
+    )  # parameters of a sequence are registered in the order of computation
     assert found == sorted(found)
     assert found[-1] == 1.0
 
@@ -220,7 +286,9 @@ def test_in_a_declared_order_each_layer_has_one_factor_and_they_rise(makers: lis
     if sum(bool(parameters) for parameters in of_layer) < 2:
         return
     config = AdamWConfig(lr=1e-4, layer_decay=DECAY)
-    peak = {p: group["peak"] for group in parameter_groups(config, ordered) for p in group["params"]}
+    peak = {
+        p: group["peak"] for group in parameter_groups(config, ordered) for p in group["params"]
+    }
     rates = [{peak[p] for p in parameters} for parameters in of_layer if parameters]
     assert all(len(found) == 1 for found in rates)
     flat = [rate for found in rates for rate in found]

@@ -1,4 +1,6 @@
-"""An evaluation scores every row once, and its figures follow from the predictions that it leaves."""
+"""An evaluation scores every row once, and its figures follow from the predictions that it
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def trained_run(folder: Path, task: str, **options: Any) -> tuple[RunSpec, Path]
     """A run and weights after some steps."""
     declaration = declare(task, {"kind": "mlp", "hidden": [32]}, evaluate={"bootstrap": 60})
     run = write_run(folder, declaration, **options)
-    network, loss = build_model(declaration, run.statistics).train(), make_loss(declaration, run.statistics)
+    network, loss = (
+        build_model(declaration, run.statistics).train(),
+        make_loss(declaration, run.statistics),
+    )
     arrays = {name: torch.from_numpy(a) for name, a in make_arrays(task, 400).items()}
     label = arrays.pop("label")
     optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3)
@@ -43,22 +48,37 @@ def trained_run(folder: Path, task: str, **options: Any) -> tuple[RunSpec, Path]
 def test_the_report_follows_from_the_predictions_on_disk(tmp_path: Path, task: str) -> None:
     run, weights = trained_run(tmp_path, task)
     report = evaluate(run, file_ref(weights), "test", tmp_path / "evaluation")
-    assert EvaluationReport.model_validate_json((tmp_path / "evaluation" / "evaluation.json").read_text()) == report
+    assert (
+        EvaluationReport.model_validate_json(
+            (tmp_path / "evaluation" / "evaluation.json").read_text()
+        )
+        == report
+    )
     table = pq.read_table(report.predictions.path)
     assert table["__id"].to_pylist() == [f"test-{i}" for i in range(200)]
     assert (report.rows, report.side, report.resampled_by) == (200, "test", "row")
     assert list(report.metrics) == list(METRICS[task])
     frame = table.to_pandas()
     if task == "regression":
-        assert report.metrics["rmse"].value == pytest.approx(root_mean_squared_error(frame["label"], frame["prediction"]), rel=1e-12)
+        assert report.metrics["rmse"].value == pytest.approx(
+            root_mean_squared_error(frame["label"], frame["prediction"]), rel=1e-12
+        )
     else:
         probabilities = frame[[f"probability_{c}" for c in CLASSES[task]]].to_numpy()
         np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-12)
         assert frame["prediction"].tolist() == [CLASSES[task][i] for i in probabilities.argmax(1)]
-        assert report.metrics["accuracy"].value == pytest.approx((frame["prediction"] == frame["label"]).mean(), rel=1e-12)
+        assert report.metrics["accuracy"].value == pytest.approx(
+            (frame["prediction"] == frame["label"]).mean(), rel=1e-12
+        )
     if task == "binary":
-        assert report.metrics["auroc"].value == pytest.approx(roc_auc_score(frame["label"], frame["probability_True"]), rel=1e-12)
-    assert all(m.low is not None and m.high is not None and m.low <= m.value <= m.high for m in report.metrics.values() if m.value is not None)  # type: ignore[operator]
+        assert report.metrics["auroc"].value == pytest.approx(
+            roc_auc_score(frame["label"], frame["probability_True"]), rel=1e-12
+        )
+    assert all(
+        m.low is not None and m.high is not None and m.low <= m.value <= m.high
+        for m in report.metrics.values()
+        if m.value is not None
+    )  # type: ignore[operator]
     assert report.has_skill and list(report.baselines) == ["constant", "linear", "boosting"]
     assert report.verdict.startswith("The network's ")
 
@@ -70,7 +90,11 @@ def test_predictions_are_those_of_the_network_in_float64(tmp_path: Path) -> None
     declaration = declare("regression", {"kind": "mlp", "hidden": [32]})
     network = build_model(declaration, run.statistics)
     network.load_state_dict(torch.load(weights, weights_only=True))
-    arrays = {name: torch.from_numpy(a) for name, a in make_arrays("regression", 200, 1).items() if name != "label"}
+    arrays = {
+        name: torch.from_numpy(a)
+        for name, a in make_arrays("regression", 200, 1).items()
+        if name != "label"
+    }
     with torch.inference_mode():
         scores = network.eval().double()({**arrays, "numeric": arrays["numeric"].double()}).numpy()
     found = pq.read_table(report.predictions.path)["prediction"].to_numpy()
@@ -85,7 +109,9 @@ def test_groups_are_resampled_and_shown_largest_first(tmp_path: Path) -> None:
     assert [g["rows"] for g in report.by_group] == [29, 29, 29, 29, 28, 28, 28]
     assert report.by_group[0]["group"] == "g0"
     mine = pq.read_table(report.predictions.path).to_pandas().query("__group == 'g0'")
-    assert report.by_group[0]["accuracy"] == pytest.approx((mine["prediction"] == mine["label"]).mean())
+    assert report.by_group[0]["accuracy"] == pytest.approx(
+        (mine["prediction"] == mine["label"]).mean()
+    )
 
 
 @pytest.mark.req("P8")
@@ -126,20 +152,30 @@ def test_an_untrained_network_has_no_skill(tmp_path: Path) -> None:
 
 @pytest.mark.req("P8")
 def test_sample_weights_count(tmp_path: Path) -> None:
-    test = {**make_arrays("binary", 200, 2), "weight": np.r_[np.ones(100), np.zeros(100)].astype(np.float32)}
-    sides = {side: make_arrays("binary", 400, i, weight=True) for i, side in enumerate(("train", "val"))}
+    test = {
+        **make_arrays("binary", 200, 2),
+        "weight": np.r_[np.ones(100), np.zeros(100)].astype(np.float32),
+    }
+    sides = {
+        side: make_arrays("binary", 400, i, weight=True) for i, side in enumerate(("train", "val"))
+    }
     run, weights = trained_run(tmp_path, "binary", sides={**sides, "test": test})
     report = evaluate(run, weights, "test", tmp_path / "evaluation")
     frame = pq.read_table(report.predictions.path).to_pandas()
     counted = frame.iloc[:100]
-    assert report.metrics["accuracy"].value == pytest.approx((counted["prediction"] == counted["label"]).mean())
+    assert report.metrics["accuracy"].value == pytest.approx(
+        (counted["prediction"] == counted["label"]).mean()
+    )
     assert report.base_rate["True"] == pytest.approx(counted["label"].mean())
 
 
 @pytest.mark.req("P8")
 def test_base_rate_is_weighted_share_or_moments(tmp_path: Path) -> None:
     statistics = write_run(tmp_path, declare("regression")).statistics
-    assert base_rate(statistics, np.array([1.0, 3.0]), np.array([3.0, 1.0])) == {"mean": 1.5, "standard deviation": pytest.approx(0.75**0.5)}
+    assert base_rate(statistics, np.array([1.0, 3.0]), np.array([3.0, 1.0])) == {
+        "mean": 1.5,
+        "standard deviation": pytest.approx(0.75**0.5),
+    }
 
 
 @pytest.mark.req("C3")
@@ -151,6 +187,9 @@ def test_changed_weights_and_scores_that_are_not_finite_are_refused(tmp_path: Pa
     torch.save(state, weights)
     with pytest.raises(IntegrityError, match="the file was changed after it was written"):
         evaluate(run, recorded, "test", tmp_path / "evaluation")
-    with pytest.raises(NonFiniteError, match=r"scores of 200 of 200 rows are not finite \(first ids: test-0, test-1"):
+    with pytest.raises(
+        NonFiniteError,
+        match=r"scores of 200 of 200 rows are not finite \(first ids: test-0, test-1",
+    ):
         evaluate(run, weights, "test", tmp_path / "evaluation")
     assert not (tmp_path / "evaluation").exists()

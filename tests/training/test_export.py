@@ -34,13 +34,25 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.req("R1")
-@pytest.mark.parametrize(("task", "model"), [("binary", "linear"), ("multiclass", "resmlp"), ("binary", "ft_transformer"), ("regression", "cnn")])
-def test_raw_rows_through_the_saved_program_equal_the_network_on_the_arrays(tmp_path: Path, task: str, model: str) -> None:
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [
+        ("binary", "linear"),
+        ("multiclass", "resmlp"),
+        ("binary", "ft_transformer"),
+        ("regression", "cnn"),
+    ],
+)
+def test_raw_rows_through_the_saved_program_equal_the_network_on_the_arrays(
+    tmp_path: Path, task: str, model: str
+) -> None:
     case = make_case(tmp_path, task, model=MODELS[model])
     exported = export_model(case.run, case.weights, tmp_path / "model", case.split.val)
     assert 0 <= exported.parity < 1e-9
     spec = serving.read_spec(exported.spec.path)
-    found = serving.predict(spec, serving.load_program(exported.program.path, spec), case.raw["test"])
+    found = serving.predict(
+        spec, serving.load_program(exported.program.path, spec), case.raw["test"]
+    )
     wanted = expected(case, reference_network(case.run, case.weights))
     if task == "regression":
         assert 100 < np.abs(wanted).mean() < 2000  # in the label's own units
@@ -54,19 +66,35 @@ def test_raw_rows_through_the_saved_program_equal_the_network_on_the_arrays(tmp_
 @pytest.mark.req("R1")
 @pytest.mark.parametrize(
     ("kept", "model"),
-    [(("scan",), "cnn"), (("ward", "site", "insured", "dose"), "mlp"), (("age", "visits", "income", "smoker"), "linear")],
+    [
+        (("scan",), "cnn"),
+        (("ward", "site", "insured", "dose"), "mlp"),
+        (("age", "visits", "income", "smoker"), "linear"),
+    ],
 )
-def test_a_block_that_the_model_lacks_is_no_input(tmp_path: Path, kept: tuple[str, ...], model: str) -> None:
+def test_a_block_that_the_model_lacks_is_no_input(
+    tmp_path: Path, kept: tuple[str, ...], model: str
+) -> None:
     features = ("age", "visits", "income", "smoker", "ward", "site", "insured", "dose", "scan")
-    case = make_case(tmp_path, model=MODELS[model], ignored=tuple(f for f in features if f not in kept))
+    case = make_case(
+        tmp_path, model=MODELS[model], ignored=tuple(f for f in features if f not in kept)
+    )
     exported = export_model(case.run, case.weights, tmp_path / "model", case.split.test)
     spec = serving.read_spec(exported.spec.path)
-    found = serving.predict(spec, serving.load_program(exported.program.path, spec), case.raw["test"][list(kept)])
-    np.testing.assert_allclose(found["probability_yes"], expected(case, reference_network(case.run, case.weights))[:, 1], atol=1e-12)
+    found = serving.predict(
+        spec, serving.load_program(exported.program.path, spec), case.raw["test"][list(kept)]
+    )
+    np.testing.assert_allclose(
+        found["probability_yes"],
+        expected(case, reference_network(case.run, case.weights))[:, 1],
+        atol=1e-12,
+    )
 
 
 @pytest.mark.req("R1")
-def test_the_same_run_exports_the_same_bytes_without_paths_data_or_pickles(clinic: tuple[Case, ExportedModel], tmp_path: Path) -> None:
+def test_the_same_run_exports_the_same_bytes_without_paths_data_or_pickles(
+    clinic: tuple[Case, ExportedModel], tmp_path: Path
+) -> None:
     case, first = clinic
     second = export_model(case.run, case.weights, tmp_path, case.split.val)
     assert first.program.sha256 == second.program.sha256
@@ -76,7 +104,11 @@ def test_the_same_run_exports_the_same_bytes_without_paths_data_or_pickles(clini
     here = str(Path(__file__).resolve().parents[2]).encode()
     assert not [name for name, content in parts.items() if here in content]
     assert [len(content) for name, content in parts.items() if "sample_inputs" in name] == [0]
-    assert not [name for name, content in parts.items() if name.endswith("config.json") and b'"use_pickle": true' in content]
+    assert not [
+        name
+        for name, content in parts.items()
+        if name.endswith("config.json") and b'"use_pickle": true' in content
+    ]
 
     _says_what_serving_needs(json.loads(Path(first.spec.path).read_text()))
 
@@ -91,31 +123,62 @@ def _says_what_serving_needs(spec: dict[str, Any]) -> None:
         "dose": ["0.5", "1", "2"],
     }
     assert spec["tensor"] == [{"name": "scan", "shape": [4, 4], "dtype": "uint8"}]
-    assert (spec["classes"], spec["class_dtype"], spec["probability_columns"]) == (["no", "yes"], "str", ["probability_no", "probability_yes"])
+    assert (spec["classes"], spec["class_dtype"], spec["probability_columns"]) == (
+        ["no", "yes"],
+        "str",
+        ["probability_no", "probability_yes"],
+    )
     assert spec["versions"]["torch"] == torch.__version__
 
 
 @pytest.mark.req("M4")
-def test_a_network_that_looks_at_other_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_looks_at_other_rows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
-    case = make_case(tmp_path, model={"kind": "custom", "path": "tests.training.cases:Mixing"}, ignored=("ward", "site", "insured", "dose", "scan"))
-    with pytest.raises(IntegrityError, match=r"the exported program differs from the network by .* \(val, batch of 1\).*treat rows alike"):
+    case = make_case(
+        tmp_path,
+        model={"kind": "custom", "path": "tests.training.cases:Mixing"},
+        ignored=("ward", "site", "insured", "dose", "scan"),
+    )
+    with pytest.raises(
+        IntegrityError,
+        match=(
+            r"the exported program differs from the network by .* \(val, batch of 1\).*treat rows"
+            r" alike"
+        ),
+    ):
         export_model(case.run, case.weights, tmp_path / "model", case.split.val)
 
 
 @pytest.mark.req("R1")
-def test_a_custom_network_that_insists_on_single_precision_is_exported_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_network_that_insists_on_single_precision_is_exported_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
-    case = make_case(tmp_path, model={"kind": "custom", "path": "tests.training.cases:SingleOnly"}, ignored=("ward", "site", "insured", "dose", "scan"))
+    case = make_case(
+        tmp_path,
+        model={"kind": "custom", "path": "tests.training.cases:SingleOnly"},
+        ignored=("ward", "site", "insured", "dose", "scan"),
+    )
     assert next(reference_network(case.run, case.weights).parameters()).dtype == torch.float32
     assert export_model(case.run, case.weights, tmp_path / "model", case.split.val).parity < 1e-6
 
 
 @pytest.mark.req("R1")
-def test_a_custom_network_may_ask_for_its_rows_by_len(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_network_may_ask_for_its_rows_by_len(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
-    case = make_case(tmp_path, model={"kind": "custom", "path": "tests.training.cases:Counting"}, ignored=("ward", "site", "insured", "dose", "scan"))
-    first, second = (export_model(case.run, case.weights, tmp_path / name, case.split.val) for name in ("first", "second"))
+    case = make_case(
+        tmp_path,
+        model={"kind": "custom", "path": "tests.training.cases:Counting"},
+        ignored=("ward", "site", "insured", "dose", "scan"),
+    )
+    first, second = (
+        export_model(case.run, case.weights, tmp_path / name, case.split.val)
+        for name in ("first", "second")
+    )
     assert first.parity < 1e-6 and first.program.sha256 == second.program.sha256
     here = str(Path(__file__).resolve().parents[2]).encode()
     with zipfile.ZipFile(first.program.path) as archive:
@@ -123,16 +186,22 @@ def test_a_custom_network_may_ask_for_its_rows_by_len(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.req("S1")
-def test_weights_of_another_network_or_with_code_are_refused(clinic: tuple[Case, ExportedModel], tmp_path: Path) -> None:
+def test_weights_of_another_network_or_with_code_are_refused(
+    clinic: tuple[Case, ExportedModel], tmp_path: Path
+) -> None:
     case = clinic[0]
     marker, hostile = tmp_path / "executed", tmp_path / "hostile.pt"
     with open(hostile, "wb") as file:
         pickle.dump(_Bomb(marker), file)
-    with pytest.raises(CheckpointError, match=r"hostile.pt: expected the weights of the declared network"):
+    with pytest.raises(
+        CheckpointError, match=r"hostile.pt: expected the weights of the declared network"
+    ):
         reference_network(case.run, hostile)
     assert not marker.exists()
     torch.save({"layer.weight": torch.zeros(2)}, tmp_path / "other.pt")
-    with pytest.raises(CheckpointError, match=r"other.pt: expected the weights of the declared network"):
+    with pytest.raises(
+        CheckpointError, match=r"other.pt: expected the weights of the declared network"
+    ):
         reference_network(case.run, tmp_path / "other.pt")
 
 
@@ -163,19 +232,40 @@ columns = st.one_of(
         fill=st.floats(-9, 9),
         indicator=st.booleans(),
     ),
-    st.builds(NumericStats, name=st.just("q"), method=st.just("quantile"), knots=knots, fill=st.floats(-9, 9), indicator=st.booleans()),
+    st.builds(
+        NumericStats,
+        name=st.just("q"),
+        method=st.just("quantile"),
+        knots=knots,
+        fill=st.floats(-9, 9),
+        indicator=st.booleans(),
+    ),
     st.builds(NumericStats, name=st.just("n"), method=st.just("none"), fill=st.none()),
 )
 
 
 @pytest.mark.req("R1")
-@given(stats=st.lists(columns, min_size=1, max_size=5), clip=st.sampled_from([None, 2.0, 10.0]), data=st.data())
+@given(
+    stats=st.lists(columns, min_size=1, max_size=5),
+    clip=st.sampled_from([None, 2.0, 10.0]),
+    data=st.data(),
+)
 @settings(max_examples=60, deadline=None)
-def test_columns_repeat_the_appliers_arithmetic_bit_for_bit(stats: list[NumericStats], clip: float | None, data: st.DataObject) -> None:
-    statistics = Statistics(train_sha256="0", rows=2, numeric=tuple(stats), categorical=(), tensor=(), clip=clip)
+def test_columns_repeat_the_appliers_arithmetic_bit_for_bit(
+    stats: list[NumericStats], clip: float | None, data: st.DataObject
+) -> None:
+    statistics = Statistics(
+        train_sha256="0", rows=2, numeric=tuple(stats), categorical=(), tensor=(), clip=clip
+    )
     near = [k for s in stats for k in s.knots] or [0.0]
     value = st.one_of(st.floats(-1e6, 1e6), st.just(float("nan")), st.sampled_from(near))
-    rows = np.array(data.draw(st.lists(st.lists(value, min_size=len(stats), max_size=len(stats)), min_size=1, max_size=6)))
+    rows = np.array(
+        data.draw(
+            st.lists(
+                st.lists(value, min_size=len(stats), max_size=len(stats)), min_size=1, max_size=6
+            )
+        )
+    )
     found = Columns(statistics)(torch.from_numpy(rows)).numpy()
     np.testing.assert_array_equal(found, transform_numeric(rows, statistics))
 

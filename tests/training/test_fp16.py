@@ -1,4 +1,6 @@
-"""fp16 with a scaled loss: step by step what torch's own loop with GradScaler does, through overflows that were forced."""
+"""fp16 with a scaled loss: step by step what torch's own loop with GradScaler does, through
+overflows that were forced.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,14 @@ from training.sampling import Sampler
 from training.step import Step
 
 STEPS = 60
-TRAIN = TrainConfig.model_validate({"batch_size": 32, "precision": "fp16", "loss_scale": {"initial": 2.0**24, "growth_interval": 4}, "clip_at": 0.05})
+TRAIN = TrainConfig.model_validate(
+    {
+        "batch_size": 32,
+        "precision": "fp16",
+        "loss_scale": {"initial": 2.0**24, "growth_interval": 4},
+        "clip_at": 0.05,
+    }
+)
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +46,15 @@ def settings() -> Iterator[None]:
 @pytest.mark.req("T4")
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 def test_every_step_is_that_of_a_plain_loop_with_grad_scaler(kind: str) -> None:
-    """torch's own SGD is not fused here: handed the overflow of its first step, its fused kernel would go on with uninitialised momentum."""
+    """torch's own SGD is not fused here: handed the overflow of its first step, its fused kernel
+    would go on with uninitialised momentum.
+    """
     torch.manual_seed(0)
     model = Plain(WIDTH, 1)
     twin, parallel, loss = copy.deepcopy(model), Parallel(), BinaryCrossEntropy()
-    mine = make_optimizer(AdamWConfig(lr=0.01, weight_decay=0.0) if kind == "adamw" else SgdConfig(lr=0.01), model)
+    mine = make_optimizer(
+        AdamWConfig(lr=0.01, weight_decay=0.0) if kind == "adamw" else SgdConfig(lr=0.01), model
+    )
     torchs = (
         torch.optim.AdamW(twin.parameters(), lr=0.01, weight_decay=0.0, fused=True)
         if kind == "adamw"
@@ -61,7 +74,9 @@ def test_every_step_is_that_of_a_plain_loop_with_grad_scaler(kind: str) -> None:
         torchs.zero_grad()
         with torch.autocast("cpu", torch.float16):
             scores = twin(window.batch)
-        scaler.scale((loss.per_row(scores.float(), window.label) * window.coefficient).sum()).backward()
+        scaler.scale(
+            (loss.per_row(scores.float(), window.label) * window.coefficient).sum()
+        ).backward()
         scaler.unscale_(torchs)
         nn.utils.clip_grad_norm_(twin.parameters(), 0.05)
         scaler.step(torchs)
@@ -76,7 +91,9 @@ def test_every_step_is_that_of_a_plain_loop_with_grad_scaler(kind: str) -> None:
 @pytest.mark.req("T2")
 def test_the_schedule_moves_only_with_updates_that_were_made(tmp_path: Path) -> None:
     options = TRAIN.model_dump() | {"epochs": 6, "log_every": 1, "threads": 1}
-    spec = make_run(tmp_path, rows=(160, 30), train=options, schedule={"kind": "warmup_cosine", "warmup": 0.5})
+    spec = make_run(
+        tmp_path, rows=(160, 30), train=options, schedule={"kind": "warmup_cosine", "warmup": 0.5}
+    )
     trainer = Trainer(spec, tmp_path / "run", Parallel(), StopSignal())
     rates, updates = [], []
     one_step = trainer._train_one_step
@@ -96,12 +113,21 @@ def test_the_schedule_moves_only_with_updates_that_were_made(tmp_path: Path) -> 
 
 
 @pytest.mark.req("T11")
-def test_a_gradient_that_no_scale_cures_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gradient_that_no_scale_cures_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
     options = TRAIN.model_dump() | {"epochs": 9, "threads": 1, "loss_scale": {"initial": 4.0}}
-    spec = make_run(tmp_path, rows=(64, 20), model={"kind": "custom", "path": "tests.training.networks:Cliff"}, train=options)
+    spec = make_run(
+        tmp_path,
+        rows=(64, 20),
+        model={"kind": "custom", "path": "tests.training.networks:Cliff"},
+        train=options,
+    )
     trainer = Trainer(spec, tmp_path / "run", Parallel(), StopSignal())
     with pytest.raises(NonFiniteError, match=r"gradient is not finite in .* at step 3, "):
         trainer.run()
     assert trainer.state.updates == 0 and trainer.step.scaler.get_scale() == 1.0
-    assert (tmp_path / "run" / "checkpoints" / "step-00000002").is_dir(), "the state before the step, for a replay"
+    assert (tmp_path / "run" / "checkpoints" / "step-00000002").is_dir(), (
+        "the state before the step, for a replay"
+    )

@@ -11,7 +11,11 @@ from schemas.records import CheckResult, EvaluationReport, FileRef, GateReport, 
 from tests.training.mlflow_home import declaration
 from training.gate import Comparison, compare, judge
 
-SIMPLER: dict[str, dict[str, float | None]] = {"constant": {"auroc": 0.5}, "linear": {"auroc": 0.9}, "boosting": {"auroc": 0.95}}
+SIMPLER: dict[str, dict[str, float | None]] = {
+    "constant": {"auroc": 0.5},
+    "linear": {"auroc": 0.9},
+    "boosting": {"auroc": 0.95},
+}
 NO_FILE = FileRef(path="/none", sha256="0", num_bytes=0)
 
 
@@ -26,7 +30,12 @@ def evaluation(skill: bool = True, **metrics: float | None) -> EvaluationReport:
     )
 
 
-def judged(comparison: Comparison | None = None, found: EvaluationReport | None = None, checks: tuple[CheckResult, ...] = (), **register: Any) -> GateReport:
+def judged(
+    comparison: Comparison | None = None,
+    found: EvaluationReport | None = None,
+    checks: tuple[CheckResult, ...] = (),
+    **register: Any,
+) -> GateReport:
     return judge(declaration(register=register), found or evaluation(), checks, comparison)  # type: ignore[arg-type]
 
 
@@ -34,9 +43,19 @@ def check(verdict: Any, name: str = "duplicates") -> CheckResult:
     return CheckResult(name=name, verdict=verdict, summary="found")
 
 
-def against(value: float | None, low: float | None = None, high: float | None = None, **fields: Any) -> Comparison:
-    facts = {"version": "3", "metric": "auroc", "rows": 80, "champion": 0.8, "challenger": 0.8 + (value or 0)}
-    return Comparison(**{**facts, "difference": Interval(value=value, low=low, high=high), **fields})
+def against(
+    value: float | None, low: float | None = None, high: float | None = None, **fields: Any
+) -> Comparison:
+    facts = {
+        "version": "3",
+        "metric": "auroc",
+        "rows": 80,
+        "champion": 0.8,
+        "challenger": 0.8 + (value or 0),
+    }
+    return Comparison(
+        **{**facts, "difference": Interval(value=value, low=low, high=high), **fields}
+    )
 
 
 # ------------------------------------------------------------------------------------- conditions
@@ -44,10 +63,18 @@ def against(value: float | None, low: float | None = None, high: float | None = 
 
 @pytest.mark.req("R2")
 def test_a_first_model_that_keeps_everything_passes() -> None:
-    report = judged(thresholds={"auroc": {"min": 0.7, "max": 0.99}}, checks=(check("pass"), check("warn"), check("allowed")))
+    report = judged(
+        thresholds={"auroc": {"min": 0.7, "max": 0.99}},
+        checks=(check("pass"), check("warn"), check("allowed")),
+    )
     assert report.passed
     assert report.verdict == "passed: there is no champion yet"
-    assert [(c.name, c.verdict) for c in report.conditions] == [("threshold: auroc", "pass"), ("checks", "pass"), ("skill", "pass"), ("champion", "pass")]
+    assert [(c.name, c.verdict) for c in report.conditions] == [
+        ("threshold: auroc", "pass"),
+        ("checks", "pass"),
+        ("skill", "pass"),
+        ("champion", "pass"),
+    ]
     assert report.conditions[1].summary == "checks: 1 pass, 1 warn, 1 allowed"
 
 
@@ -61,11 +88,15 @@ def test_a_first_model_that_keeps_everything_passes() -> None:
         ({"min": 0.5}, None, "test auroc is not defined"),
     ],
 )
-def test_a_broken_threshold_refuses_with_both_figures(bounds: dict[str, float], value: float | None, message: str) -> None:
+def test_a_broken_threshold_refuses_with_both_figures(
+    bounds: dict[str, float], value: float | None, message: str
+) -> None:
     report = judged(found=evaluation(auroc=value), thresholds={"auroc": bounds})
     assert not report.passed
     assert message in report.verdict
-    assert judged(found=evaluation(auroc=0.8), thresholds={"auroc": {"min": 0.8, "max": 0.8}}).passed
+    assert judged(
+        found=evaluation(auroc=0.8), thresholds={"auroc": {"min": 0.8, "max": 0.8}}
+    ).passed
 
 
 @pytest.mark.req("R2")
@@ -90,22 +121,39 @@ def test_too_few_rows_are_refused_by_that_name_also_for_the_first_champion() -> 
     few = evaluation(skill=False).model_copy(update={"too_few": "3 rows can be ordered in 3 ways"})
     report = judged(found=few)
     assert not report.passed and report.champion_version is None
-    assert report.verdict == "refused: too few test rows to say whether it has skill: 3 rows can be ordered in 3 ways"
+    assert (
+        report.verdict
+        == "refused: too few test rows to say whether it has skill: 3 rows can be ordered in 3 ways"
+    )
     assert judged(found=few, require_skill=False).passed
 
 
 @pytest.mark.req("R2")
 def test_a_model_behind_a_simpler_one_is_no_first_champion_unless_the_file_says_so() -> None:
-    behind = evaluation().model_copy(update={"standing": {"constant": "ahead", "linear": "behind", "boosting": "behind"}, "baselines": SIMPLER})
+    behind = evaluation().model_copy(
+        update={
+            "standing": {"constant": "ahead", "linear": "behind", "boosting": "behind"},
+            "baselines": SIMPLER,
+        }
+    )
     report = judged(found=behind)
-    assert report.verdict == "refused: AUROC 0.8000 is behind the linear model (0.9000) on the same test rows"
+    assert (
+        report.verdict
+        == "refused: AUROC 0.8000 is behind the linear model (0.9000) on the same test rows"
+    )
     assert "name it in register.allow_behind" in report.conditions[-2].remedy
     allowed = judged(found=behind, allow_behind=["linear", "boosting"])
     assert allowed.passed and allowed.conditions[-2].verdict == "allowed"
-    trees = behind.model_copy(update={"standing": {"constant": "ahead", "linear": "level", "boosting": "behind"}})
+    trees = behind.model_copy(
+        update={"standing": {"constant": "ahead", "linear": "level", "boosting": "behind"}}
+    )
     assert judged(found=trees).passed  # trees are no simpler than a network
     assert not judged(found=trees, allow_behind=[]).passed
-    assert [c.name for c in judged(found=evaluation()).conditions] == ["checks", "skill", "champion"]
+    assert [c.name for c in judged(found=evaluation()).conditions] == [
+        "checks",
+        "skill",
+        "champion",
+    ]
 
 
 @pytest.mark.req("R2")
@@ -121,18 +169,31 @@ def test_a_model_behind_a_simpler_one_is_no_first_champion_unless_the_file_says_
         ((0.01, None, None), 0.0, True),  # no interval
     ],
 )
-def test_the_champion_is_replaced_only_by_one_that_is_not_worse(difference: tuple[float, float | None, float | None], tolerance: float, passes: bool) -> None:
+def test_the_champion_is_replaced_only_by_one_that_is_not_worse(
+    difference: tuple[float, float | None, float | None], tolerance: float, passes: bool
+) -> None:
     report = judged(against(*difference), tolerance=tolerance)
     assert report.passed == passes
-    assert (report.champion_version, report.compared_rows, report.difference) == ("3", 80, Interval(value=difference[0], low=difference[1], high=difference[2]))
+    assert (report.champion_version, report.compared_rows, report.difference) == (
+        "3",
+        80,
+        Interval(value=difference[0], low=difference[1], high=difference[2]),
+    )
     assert f"{difference[0]:+.4g}" in report.conditions[-1].summary
 
 
 @pytest.mark.req("R2")
 def test_a_champion_that_cannot_be_compared_refuses_with_the_reason() -> None:
-    report = judged(Comparison(version="3", rows=4, excluded_rows=96, problem="only 4 of 100 test rows are unseen"))
+    report = judged(
+        Comparison(
+            version="3", rows=4, excluded_rows=96, problem="only 4 of 100 test rows are unseen"
+        )
+    )
     assert not report.passed
-    assert report.verdict == "refused: cannot be compared with version 3: only 4 of 100 test rows are unseen"
+    assert (
+        report.verdict
+        == "refused: cannot be compared with version 3: only 4 of 100 test rows are unseen"
+    )
     assert not judged(against(None)).passed
 
 
@@ -156,9 +217,13 @@ def binary(rows: int, noise: float, seed: int = 0) -> tuple[np.ndarray, np.ndarr
 
 
 @pytest.mark.req("R2")
-@pytest.mark.parametrize(("task", "metric"), [("binary", "auroc"), ("binary", "log_loss"), ("regression", "rmse")])
+@pytest.mark.parametrize(
+    ("task", "metric"), [("binary", "auroc"), ("binary", "log_loss"), ("regression", "rmse")]
+)
 def test_more_is_better_whatever_the_metric(task: str, metric: str) -> None:
-    declared = declaration(task={"kind": task}, register={"metric": metric}, evaluate={"bootstrap": 60})
+    declared = declaration(
+        task={"kind": task}, register={"metric": metric}, evaluate={"bootstrap": 60}
+    )
     target, good = binary(400, 0.5)
     bad = binary(400, 4.0)[1]
     if task == "regression":
@@ -177,7 +242,9 @@ def test_more_is_better_whatever_the_metric(task: str, metric: str) -> None:
 
 @pytest.mark.req("D10")
 def test_rows_that_the_champion_learned_from_do_not_count() -> None:
-    """On its own train rows the champion is perfect; on the others it is no better than a coin, and the challenger is."""
+    """On its own train rows the champion is perfect; on the others it is no better than a coin, and
+    the challenger is.
+    """
     target, challenger = binary(300, 1.0)
     champion = binary(300, 50.0, seed=1)[1]
     known = np.arange(300) < 150
@@ -194,15 +261,28 @@ def test_rows_that_the_champion_learned_from_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("rows", "unseen", "problem"),
     [
-        (100, 29, "only 29 of 100 test rows are unseen by the champion, 30 are needed; 71 were left out"),
+        (
+            100,
+            29,
+            "only 29 of 100 test rows are unseen by the champion, 30 are needed; 71 were left out",
+        ),
         (100, 0, "only 0 of 100"),
         (20, 20, ""),
         (20, 19, "only 19 of 20"),
     ],
 )
-def test_too_few_unseen_rows_are_a_reason_not_a_figure(rows: int, unseen: int, problem: str) -> None:
+def test_too_few_unseen_rows_are_a_reason_not_a_figure(
+    rows: int, unseen: int, problem: str
+) -> None:
     target, predictions = binary(rows, 1.0)
-    found = compare(declaration(evaluate={"bootstrap": 20}), "1", predictions, predictions, target, np.arange(rows) < unseen)  # type: ignore[arg-type]
+    found = compare(
+        declaration(evaluate={"bootstrap": 20}),
+        "1",
+        predictions,
+        predictions,
+        target,
+        np.arange(rows) < unseen,
+    )  # type: ignore[arg-type]
     assert problem in found.problem
     assert bool(found.problem) == bool(problem)
 
@@ -210,5 +290,10 @@ def test_too_few_unseen_rows_are_a_reason_not_a_figure(rows: int, unseen: int, p
 @pytest.mark.req("R2")
 def test_a_metric_that_is_not_defined_on_the_rows_is_a_reason() -> None:
     target, predictions = binary(60, 1.0)
-    found = compare(declaration(), "1", predictions, predictions, np.zeros_like(target), np.ones(60, dtype=bool))  # type: ignore[arg-type]
-    assert found.problem == "auroc is not defined on the 60 rows that the champion has not learned from"
+    found = compare(
+        declaration(), "1", predictions, predictions, np.zeros_like(target), np.ones(60, dtype=bool)
+    )  # type: ignore[arg-type]
+    assert (
+        found.problem
+        == "auroc is not defined on the 60 rows that the champion has not learned from"
+    )

@@ -11,7 +11,11 @@ from training.health import GradientHealth, layer_norms
 
 @pytest.mark.req("T5")
 def test_a_layer_is_the_module_that_owns_parameters() -> None:
-    assert layer_norms({"a.b.weight": 3.0, "a.b.bias": 4.0, "a.weight": 1.0, "free": 2.0}) == {"a.b": 5.0, "a": 1.0, "free": 2.0}
+    assert layer_norms({"a.b.weight": 3.0, "a.b.bias": 4.0, "a.weight": 1.0, "free": 2.0}) == {
+        "a.b": 5.0,
+        "a": 1.0,
+        "free": 2.0,
+    }
 
 
 @pytest.mark.req("T5")
@@ -27,7 +31,12 @@ def test_a_vanishing_layer_is_noted_once_after_three_logged_steps() -> None:
 def test_a_zero_gradient_that_comes_back_is_not_noted() -> None:
     health = GradientHealth()
     for step in range(8):
-        assert health.observe(step, {"first": 0.0 if step % 3 else 0.5, "last": 1.0, "other": 0.9}, 1.0) == []
+        assert (
+            health.observe(
+                step, {"first": 0.0 if step % 3 else 0.5, "last": 1.0, "other": 0.9}, 1.0
+            )
+            == []
+        )
 
 
 @pytest.mark.req("T5")

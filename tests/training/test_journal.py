@@ -11,7 +11,10 @@ from training.journal import Journal
 
 
 def lines(path: Path) -> list[tuple[str, int]]:
-    return [(record["kind"], record["step"]) for record in map(json.loads, path.read_text().splitlines())]
+    return [
+        (record["kind"], record["step"])
+        for record in map(json.loads, path.read_text().splitlines())
+    ]
 
 
 @pytest.mark.req("C1")
@@ -25,7 +28,12 @@ def test_rewind_drops_what_comes_again_and_a_line_that_was_cut_off(tmp_path: Pat
     with open(journal.path, "a") as file:  # type: ignore[arg-type]
         file.write('{"kind": "step", "st')
     journal.rewind(20, 10)
-    assert lines(tmp_path / "metrics.jsonl") == [("step", 10), ("evaluation", 10), ("step", 20), ("event", 30)]
+    assert lines(tmp_path / "metrics.jsonl") == [
+        ("step", 10),
+        ("evaluation", 10),
+        ("step", 20),
+        ("event", 30),
+    ]
 
 
 @pytest.mark.req("C1")
@@ -45,4 +53,9 @@ def test_a_line_has_position_time_and_values(tmp_path: Path) -> None:
     journal.values("step", {"train/loss": 0.5, "lr": 1e-3})
     record = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert record.pop("time") > 1.6e9
-    assert record == {"kind": "step", "step": 40, "epoch": 2, "values": {"train/loss": 0.5, "lr": 1e-3}}
+    assert record == {
+        "kind": "step",
+        "step": 40,
+        "epoch": 2,
+        "values": {"train/loss": 0.5, "lr": 1e-3},
+    }

@@ -1,4 +1,6 @@
-"""What a layout does to a network besides spreading it: blocks, recomputation, compilation, refusals."""
+"""What a layout does to a network besides spreading it: blocks, recomputation, compilation,
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,12 @@ def trained(folder: Path, model: dict[str, Any], **options: Any) -> TrainReport:
 
 def test_blocks_are_the_repeated_composite_parts() -> None:
     block = nn.Sequential(nn.Linear(2, 2), nn.GELU())
-    network = nn.ModuleDict({"tables": nn.ModuleList([nn.Embedding(3, 2)]), "stack": nn.Sequential(block, nn.Sequential(nn.ModuleList([block])))})
+    network = nn.ModuleDict(
+        {
+            "tables": nn.ModuleList([nn.Embedding(3, 2)]),
+            "stack": nn.Sequential(block, nn.Sequential(nn.ModuleList([block]))),
+        }
+    )
     assert blocks(network) == list(network["stack"].children())
     assert blocks(nn.Sequential(nn.Linear(2, 2), nn.GELU())) == []
 
@@ -46,7 +53,10 @@ def test_blocks_are_the_repeated_composite_parts() -> None:
 @pytest.mark.req("T14")
 def test_recomputed_activations_change_no_bit(tmp_path: Path) -> None:
     """Dropout included: the second forward pass draws what the first drew."""
-    plain, recomputed = trained(tmp_path / "a", BLOCKS), trained(tmp_path / "b", BLOCKS, recompute_activations=True)
+    plain, recomputed = (
+        trained(tmp_path / "a", BLOCKS),
+        trained(tmp_path / "b", BLOCKS, recompute_activations=True),
+    )
     assert plain.model_sha256 == recomputed.model_sha256
     calls = []
     network = nn.Sequential(nn.ModuleList([nn.Sequential(nn.Linear(2, 2), nn.Tanh())]))
@@ -63,13 +73,17 @@ def test_a_compiled_step_trains_the_same_network_and_again_bit_identically(tmp_p
     eager = trained(tmp_path / "eager", model)
     first, second = (trained(tmp_path / name, model, compile=True) for name in ("first", "second"))
     assert first.model_sha256 == second.model_sha256
-    weights = [torch.load(report.best_checkpoint.path, weights_only=True) for report in (eager, first)]
+    weights = [
+        torch.load(report.best_checkpoint.path, weights_only=True) for report in (eager, first)
+    ]
     assert weights[0].keys() == weights[1].keys()
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
 
 
-def test_what_cannot_be_laid_out_is_refused_before_the_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_laid_out_is_refused_before_the_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = make_run(tmp_path, train={"recompute_activations": True})
     with pytest.raises(ConfigError, match="needs a model with repeated blocks"):
         preflight(spec)
@@ -78,7 +92,9 @@ def test_what_cannot_be_laid_out_is_refused_before_the_launch(tmp_path: Path, mo
         preflight(spec)
     with pytest.raises(ConfigError, match=r"running statistics \(0.running_mean"):
         require_layout(nn.Sequential(nn.BatchNorm1d(2)), TrainConfig(mode="elastic"))
-    require_layout(nn.Sequential(nn.BatchNorm1d(2)), TrainConfig(mode="exact", compile=True, device="cpu"))
+    require_layout(
+        nn.Sequential(nn.BatchNorm1d(2)), TrainConfig(mode="exact", compile=True, device="cpu")
+    )
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler"):
         require_layout(Plain(WIDTH, 1), TrainConfig(compile=True, device="cpu"))
@@ -92,6 +108,8 @@ def test_what_cannot_be_laid_out_is_refused_before_the_launch(tmp_path: Path, mo
         ({"parallel": "fsdp"}, "needs parallel: ddp"),
     ],
 )
-def test_elastic_declarations_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+def test_elastic_declarations_that_cannot_be_are_refused(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         TrainConfig(mode="elastic", **options)

@@ -25,10 +25,17 @@ def loss_of(task: str, **section: Any) -> Loss:
 def rows(task: str, number: int = 40, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Scores, labels and sample weights."""
     generator = torch.Generator().manual_seed(seed)
-    scores = torch.randn(number, 3 if task == "multiclass" else 1, generator=generator, dtype=torch.float64) * 3
+    scores = (
+        torch.randn(
+            number, 3 if task == "multiclass" else 1, generator=generator, dtype=torch.float64
+        )
+        * 3
+    )
     label = torch.randn(number, generator=generator, dtype=torch.float64)
     if task != "regression":
-        label = torch.randint(0, scores.shape[1] if task == "multiclass" else 2, (number,), generator=generator)
+        label = torch.randint(
+            0, scores.shape[1] if task == "multiclass" else 2, (number,), generator=generator
+        )
     return scores, label, torch.rand(number, generator=generator, dtype=torch.float64) + 0.1
 
 
@@ -40,7 +47,12 @@ def test_cross_entropy_is_that_of_torch(weights: str, smoothing: float) -> None:
     scores, label, _ = rows("multiclass")
     expected = F.cross_entropy(scores, label, loss.class_weights, label_smoothing=smoothing)
     torch.testing.assert_close(loss(scores, label), expected, **EXACT)
-    single = F.cross_entropy(scores.float(), label, None if loss.class_weights is None else loss.class_weights.float(), label_smoothing=smoothing)
+    single = F.cross_entropy(
+        scores.float(),
+        label,
+        None if loss.class_weights is None else loss.class_weights.float(),
+        label_smoothing=smoothing,
+    )
     assert float(loss.float()(scores.float(), label)) == pytest.approx(float(single), rel=3e-7)
 
 
@@ -49,8 +61,14 @@ def test_cross_entropy_is_that_of_torch(weights: str, smoothing: float) -> None:
 def test_binary_cross_entropy_is_that_of_torch(weights: str) -> None:
     loss = loss_of("binary", class_weights=weights)
     scores, label, _ = rows("binary")
-    rows_weight = torch.ones(40, dtype=torch.float64) if loss.class_weights is None else loss.class_weights[label]
-    parts = F.binary_cross_entropy_with_logits(scores[:, 0], label.double(), weight=rows_weight, reduction="sum")
+    rows_weight = (
+        torch.ones(40, dtype=torch.float64)
+        if loss.class_weights is None
+        else loss.class_weights[label]
+    )
+    parts = F.binary_cross_entropy_with_logits(
+        scores[:, 0], label.double(), weight=rows_weight, reduction="sum"
+    )
     torch.testing.assert_close(loss(scores, label), parts / rows_weight.sum(), **EXACT)
 
 
@@ -60,10 +78,15 @@ def test_balanced_binary_weights_are_a_pos_weight_up_to_scale() -> None:
     scores, label, _ = rows("binary")
     negative, positive = loss.class_weights.tolist()
     expected = F.binary_cross_entropy_with_logits(
-        scores[:, 0], label.double(), pos_weight=torch.tensor(positive / negative, dtype=torch.float64), reduction="sum"
+        scores[:, 0],
+        label.double(),
+        pos_weight=torch.tensor(positive / negative, dtype=torch.float64),
+        reduction="sum",
     )
     weights = loss.row_weights(label)
-    torch.testing.assert_close((weights * loss.per_row(scores, label)).sum() / negative, expected, **EXACT)
+    torch.testing.assert_close(
+        (weights * loss.per_row(scores, label)).sum() / negative, expected, **EXACT
+    )
 
 
 @pytest.mark.req("M3")
@@ -78,7 +101,9 @@ def test_balanced_binary_weights_are_a_pos_weight_up_to_scale() -> None:
 )
 def test_regression_losses_are_those_of_torch(section: dict[str, Any], reference: Any) -> None:
     scores, label, _ = rows("regression")
-    torch.testing.assert_close(loss_of("regression", **section)(scores, label), reference(scores[:, 0], label), **EXACT)
+    torch.testing.assert_close(
+        loss_of("regression", **section)(scores, label), reference(scores[:, 0], label), **EXACT
+    )
 
 
 @pytest.mark.req("T3")
@@ -90,14 +115,18 @@ def test_regression_losses_are_those_of_torch(section: dict[str, Any], reference
     weighted=st.booleans(),
     balanced=st.booleans(),
 )
-def test_parts_add_up_to_the_whole(task: str, number: int, cut: int, weighted: bool, balanced: bool) -> None:
+def test_parts_add_up_to_the_whole(
+    task: str, number: int, cut: int, weighted: bool, balanced: bool
+) -> None:
     section = {"class_weights": "balanced" if balanced else "none"} if task != "regression" else {}
     loss, (scores, label, weight) = loss_of(task, **section), rows(task, number)
     given_weight = weight if weighted else None
     whole = loss(scores, label, given_weight)
     numerator = divisor = torch.zeros((), dtype=torch.float64)
     for part in (slice(0, cut), slice(cut, None)):
-        weights = loss.row_weights(label[part], None if given_weight is None else given_weight[part])
+        weights = loss.row_weights(
+            label[part], None if given_weight is None else given_weight[part]
+        )
         numerator = numerator + (weights * loss.per_row(scores[part], label[part])).sum()
         divisor = divisor + weights.sum()
     torch.testing.assert_close(numerator / divisor, whole, **EXACT)
@@ -107,5 +136,7 @@ def test_parts_add_up_to_the_whole(task: str, number: int, cut: int, weighted: b
 def test_row_weights_multiply_class_and_sample_weight() -> None:
     loss = loss_of("multiclass", class_weights="balanced")
     _, label, weight = rows("multiclass")
-    torch.testing.assert_close(loss.row_weights(label, weight), loss.class_weights[label] * weight, **EXACT)
+    torch.testing.assert_close(
+        loss.row_weights(label, weight), loss.class_weights[label] * weight, **EXACT
+    )
     assert torch.equal(loss_of("regression").row_weights(torch.zeros(4)), torch.ones(4))

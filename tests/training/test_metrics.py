@@ -1,4 +1,6 @@
-"""Metrics equal scikit-learn's for any number of rows, and predictions are probabilities or the user's units."""
+"""Metrics equal scikit-learn's for any number of rows, and predictions are probabilities or the
+user's units.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,23 @@ from training.metrics import compute, compute_predictions, predict, predicted_cl
 TOYS = {task: make_toy(task, rows=90) for task in CLASSES}
 
 
-def rows(task: str, number: int, seed: int, weighted: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def rows(
+    task: str, number: int, seed: int, weighted: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Scores, labels as stored, weights; scores on a grid, so that there are ties."""
     rng = np.random.default_rng(seed)
     scores = (rng.normal(size=(number, 3 if task == "multiclass" else 1)) * 4).round() / 2
-    label = rng.normal(size=number).astype(np.float32) if task == "regression" else rng.integers(0, len(CLASSES[task]), number)
+    label = (
+        rng.normal(size=number).astype(np.float32)
+        if task == "regression"
+        else rng.integers(0, len(CLASSES[task]), number)
+    )
     return scores.astype(np.float32), label, rng.integers(0, 4, number) / 2 if weighted else None
 
 
-def reference(toy: Toy, scores: np.ndarray, label: np.ndarray, w: np.ndarray | None) -> dict[str, float | None]:
+def reference(
+    toy: Toy, scores: np.ndarray, label: np.ndarray, w: np.ndarray | None
+) -> dict[str, float | None]:
     """The same by scikit-learn alone, from predictions written out by hand."""
     scores = scores.astype(np.float64)
     task = toy.declaration.task.kind
@@ -43,11 +53,18 @@ def reference(toy: Toy, scores: np.ndarray, label: np.ndarray, w: np.ndarray | N
         hard = (p > 0.5).astype(int)
         return {
             "auroc": sk.roc_auc_score(label, p, sample_weight=w) if both else None,
-            "pr_auc": sk.average_precision_score(label, p, sample_weight=w) if label.any() else None,
+            "pr_auc": (
+                sk.average_precision_score(label, p, sample_weight=w) if label.any() else None
+            ),
             "log_loss": sk.log_loss(label, p, labels=[0, 1], sample_weight=w),
             "brier": sk.brier_score_loss(label, p, labels=[0, 1], sample_weight=w),
             "accuracy": sk.accuracy_score(label, hard, sample_weight=w),
-            "balanced_accuracy": np.mean([np.average(hard[label == c] == c, weights=None if w is None else w[label == c]) for c in set(label)]),
+            "balanced_accuracy": np.mean(
+                [
+                    np.average(hard[label == c] == c, weights=None if w is None else w[label == c])
+                    for c in set(label)
+                ]
+            ),
             "f1": sk.f1_score(label, hard, sample_weight=w, zero_division=0.0),
         }
     p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
@@ -55,14 +72,24 @@ def reference(toy: Toy, scores: np.ndarray, label: np.ndarray, w: np.ndarray | N
     return {
         "macro_f1": sk.f1_score(label, hard, average="macro", sample_weight=w, zero_division=0.0),
         "accuracy": sk.accuracy_score(label, hard, sample_weight=w),
-        "balanced_accuracy": np.mean([np.average(hard[label == c] == c, weights=None if w is None else w[label == c]) for c in set(label)]),
+        "balanced_accuracy": np.mean(
+            [
+                np.average(hard[label == c] == c, weights=None if w is None else w[label == c])
+                for c in set(label)
+            ]
+        ),
         "log_loss": sk.log_loss(label, p, labels=[0, 1, 2], sample_weight=w),
     }
 
 
 @pytest.mark.req("T9")
 @settings(max_examples=120, deadline=None)
-@given(task=st.sampled_from(sorted(CLASSES)), number=st.integers(1, 64), seed=st.integers(0, 10_000), weighted=st.booleans())
+@given(
+    task=st.sampled_from(sorted(CLASSES)),
+    number=st.integers(1, 64),
+    seed=st.integers(0, 10_000),
+    weighted=st.booleans(),
+)
 def test_metrics_equal_scikit_learn(task: str, number: int, seed: int, weighted: bool) -> None:
     toy, (scores, label, weight) = TOYS[task], rows(task, number, seed, weighted)
     found = compute(toy.declaration, toy.statistics, scores, label, weight)
@@ -84,15 +111,23 @@ def test_what_is_not_defined_is_none() -> None:
     assert one_class["auroc"] is None
     assert one_class["pr_auc"] is None
     assert one_class["accuracy"] == 0.5
-    assert compute_predictions("regression", np.array([1.0]), np.array([3.0])) == {"rmse": 2.0, "mae": 2.0, "r2": None}
-    assert compute_predictions("regression", np.array([1.0, 2.0]), np.array([3.0, 3.0]))["r2"] is None
+    assert compute_predictions("regression", np.array([1.0]), np.array([3.0])) == {
+        "rmse": 2.0,
+        "mae": 2.0,
+        "r2": None,
+    }
+    assert (
+        compute_predictions("regression", np.array([1.0, 2.0]), np.array([3.0, 3.0]))["r2"] is None
+    )
 
 
 @pytest.mark.req("T9")
 def test_rows_of_weight_zero_are_no_rows() -> None:
     toy, (scores, label, _) = TOYS["multiclass"], rows("multiclass", 20, 0)
     weight = np.r_[np.ones(12), np.zeros(8)]
-    assert compute(toy.declaration, toy.statistics, scores, label, weight) == compute(toy.declaration, toy.statistics, scores[:12], label[:12], np.ones(12))
+    assert compute(toy.declaration, toy.statistics, scores, label, weight) == compute(
+        toy.declaration, toy.statistics, scores[:12], label[:12], np.ones(12)
+    )
 
 
 @pytest.mark.req("S2")
@@ -106,14 +141,23 @@ def test_no_rows_or_unequal_lengths_are_refused() -> None:
 @pytest.mark.req("R1")
 def test_predictions_are_probabilities_or_values_in_the_labels_units() -> None:
     toy = TOYS["binary"]
-    both = predict(toy.declaration, toy.statistics, np.array([[0.0], [1000.0], [-1000.0], [-30.0]], np.float32))
+    both = predict(
+        toy.declaration, toy.statistics, np.array([[0.0], [1000.0], [-1000.0], [-30.0]], np.float32)
+    )
     assert both.dtype == np.float64
     np.testing.assert_allclose(both.sum(1), 1, rtol=1e-15)
-    np.testing.assert_allclose(both[:, 1], [0.5, 1.0, 0.0, math.exp(-30) / (1 + math.exp(-30))], rtol=1e-12)
+    np.testing.assert_allclose(
+        both[:, 1], [0.5, 1.0, 0.0, math.exp(-30) / (1 + math.exp(-30))], rtol=1e-12
+    )
     toy = TOYS["multiclass"]
     several = predict(toy.declaration, toy.statistics, np.array([[1000.0, 1000.0, -1000.0]]))
     np.testing.assert_allclose(several, [[0.5, 0.5, 0.0]])
     assert predicted_class(several).tolist() == [0]
     toy = TOYS["regression"]
-    np.testing.assert_allclose(predict(toy.declaration, toy.statistics, np.array([[0.5]])), [CENTER + 0.5 * SCALE])
-    np.testing.assert_allclose(targets(toy.declaration, toy.statistics, np.array([0.5], np.float32)), [CENTER + 0.5 * SCALE])
+    np.testing.assert_allclose(
+        predict(toy.declaration, toy.statistics, np.array([[0.5]])), [CENTER + 0.5 * SCALE]
+    )
+    np.testing.assert_allclose(
+        targets(toy.declaration, toy.statistics, np.array([0.5], np.float32)),
+        [CENTER + 0.5 * SCALE],
+    )

@@ -28,10 +28,18 @@ def _allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
 
 
-def report_on(task: str, model: dict[str, Any], rows: int = 300, **sections: Any) -> PreflightReport:
+def report_on(
+    task: str, model: dict[str, Any], rows: int = 300, **sections: Any
+) -> PreflightReport:
     toy = make_toy(task, model, rows=rows, **sections)
     network = build_model(toy.declaration, toy.statistics)
-    return inspect(toy.declaration, toy.statistics, network, first_rows(toy.arrays, 256), spread_rows(toy.arrays, 32))
+    return inspect(
+        toy.declaration,
+        toy.statistics,
+        network,
+        first_rows(toy.arrays, 256),
+        spread_rows(toy.arrays, 32),
+    )
 
 
 def report_on_module(module: str, task: str = "binary", **sections: Any) -> PreflightReport:
@@ -40,7 +48,9 @@ def report_on_module(module: str, task: str = "binary", **sections: Any) -> Pref
     toy = make_toy(task, {"kind": "custom", "path": f"tests.training.modules:{module}"}, **sections)
     statistics = toy.statistics.model_copy(update={"categorical": ()})
     network = build_model(toy.declaration, statistics)
-    return inspect(toy.declaration, statistics, network, first_rows(arrays, 256), spread_rows(arrays, 32))
+    return inspect(
+        toy.declaration, statistics, network, first_rows(arrays, 256), spread_rows(arrays, 32)
+    )
 
 
 def verdicts(report: PreflightReport) -> dict[str, str]:
@@ -57,15 +67,26 @@ def found(report: PreflightReport, name: str) -> CheckResult:
 def test_built_in_models_pass(task: str, kind: str) -> None:
     report = report_on(task, {"kind": kind})
     require_passed(report)
-    assert set(verdicts(report).values()) == {"pass"}, [r.summary for r in report.checks.results if r.verdict != "pass"]
+    assert set(verdicts(report).values()) == {"pass"}, [
+        r.summary for r in report.checks.results if r.verdict != "pass"
+    ]
     goal = 0.02 * float(found(report, "overfit").figures["constant_loss"])  # type: ignore[arg-type]
     assert report.overfit_losses[-1] <= goal < report.overfit_losses[0]
     assert report.overfit_steps == len(report.overfit_losses)
-    assert report.expected_loss is not None and report.initial_loss == pytest.approx(report.expected_loss, rel=0.15)
+    assert report.expected_loss is not None and report.initial_loss == pytest.approx(
+        report.expected_loss, rel=0.15
+    )
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("section", [{"class_weights": "balanced"}, {"label_smoothing": 0.2}, {"class_weights": "balanced", "label_smoothing": 0.1}])
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"class_weights": "balanced"},
+        {"label_smoothing": 0.2},
+        {"class_weights": "balanced", "label_smoothing": 0.1},
+    ],
+)
 def test_declared_weights_and_smoothing_do_not_stand_in_the_way(section: dict[str, Any]) -> None:
     require_passed(report_on("multiclass", {"kind": "mlp", "dropout": 0.5}, loss=section))
 
@@ -87,8 +108,21 @@ def test_sound_modules_of_a_user_pass(task: str, module: str) -> None:
 def test_global_randomness_and_the_network_are_left_as_they_were() -> None:
     toy = make_toy("binary", {"kind": "mlp"}, rows=100)
     network = build_model(toy.declaration, toy.statistics)
-    weights, state, modes = {n: p.clone() for n, p in network.state_dict().items()}, torch.get_rng_state(), [m.training for m in network.modules()]
-    first, second = (inspect(toy.declaration, toy.statistics, network, first_rows(toy.arrays, 64), spread_rows(toy.arrays, 32)) for _ in range(2))
+    weights, state, modes = (
+        {n: p.clone() for n, p in network.state_dict().items()},
+        torch.get_rng_state(),
+        [m.training for m in network.modules()],
+    )
+    first, second = (
+        inspect(
+            toy.declaration,
+            toy.statistics,
+            network,
+            first_rows(toy.arrays, 64),
+            spread_rows(toy.arrays, 32),
+        )
+        for _ in range(2)
+    )
     assert first.model_copy(update={"seconds": 0.0}) == second.model_copy(update={"seconds": 0.0})
     assert torch.equal(torch.get_rng_state(), state)
     assert [m.training for m in network.modules()] == modes
@@ -98,8 +132,12 @@ def test_global_randomness_and_the_network_are_left_as_they_were() -> None:
 
 @pytest.mark.req("M4")
 @pytest.mark.parametrize("rate", [1e-3, 30.0])
-def test_with_a_second_core_the_report_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: float) -> None:
-    run = write_run(tmp_path, declare("multiclass", {"kind": "mlp"}, optimizer={"kind": "adamw", "lr": rate}))
+def test_with_a_second_core_the_report_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: float
+) -> None:
+    run = write_run(
+        tmp_path, declare("multiclass", {"kind": "mlp"}, optimizer={"kind": "adamw", "lr": rate})
+    )
     threads, reports = torch.get_num_threads(), []
     torch.set_num_threads(1)
     for cores in ({0, 1}, {0}):
@@ -107,21 +145,36 @@ def test_with_a_second_core_the_report_is_the_same(tmp_path: Path, monkeypatch: 
         reports.append([r for r in preflight(run).checks.results if r.name != "cost"])
     torch.set_num_threads(threads)
     assert reports[0] == reports[1]
-    assert [r.verdict for r in reports[0] if r.name in ("export", "rates", "gradcheck", "resume")] == ["pass", "pass" if rate < 1 else "fail", "pass", "pass"]
+    assert [
+        r.verdict for r in reports[0] if r.name in ("export", "rates", "gradcheck", "resume")
+    ] == ["pass", "pass" if rate < 1 else "fail", "pass", "pass"]
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize(("hidden", "rows", "rate"), [([64], 32, 1e-3), ([600, 600], 16, 1e-3), ([600, 600], 16, 30.0)])
+@pytest.mark.parametrize(
+    ("hidden", "rows", "rate"), [([64], 32, 1e-3), ([600, 600], 16, 1e-3), ([600, 600], 16, 30.0)]
+)
 def test_a_large_network_is_tried_on_fewer_rows_and_a_rate_that_is_too_high_is_seen_all_the_same(
     tmp_path: Path, hidden: list[int], rows: int, rate: float
 ) -> None:
-    run = write_run(tmp_path, declare("binary", {"kind": "mlp", "hidden": hidden}, optimizer={"kind": "adamw", "lr": rate, "weight_decay": 0.0}))
+    run = write_run(
+        tmp_path,
+        declare(
+            "binary",
+            {"kind": "mlp", "hidden": hidden},
+            optimizer={"kind": "adamw", "lr": rate, "weight_decay": 0.0},
+        ),
+    )
     report = preflight(run)
-    assert found(report, "overfit").figures["rows"] == rows and found(report, "overfit").verdict == "pass"
+    assert (
+        found(report, "overfit").figures["rows"] == rows
+        and found(report, "overfit").verdict == "pass"
+    )
     assert (found(report, "rates").verdict == "fail") == (rate > 1), found(report, "rates").summary
 
 
-# ------------------------------------------------------------------------------------- planted faults
+# ------------------------------------------------------------------------------------- planted
+# faults
 
 
 @pytest.mark.req("M4")
@@ -132,30 +185,67 @@ def test_a_large_network_is_tried_on_fewer_rows_and_a_rate_that_is_too_high_is_s
             "Detached",
             "binary",
             "gradients",
-            r"2 of 4 trainable parameters are not reached.*body\.hidden\.weight \(unused in forward, or cut off.*remove \.detach\(\)",
+            (
+                r"2 of 4 trainable parameters are not reached.*body\.hidden\.weight \(unused in"
+                r" forward, or cut off.*remove \.detach\(\)"
+            ),
         ),
         ("Unused", "binary", "gradients", r"2 of 6 .*body\.forgotten\.weight"),
         ("Dead", "binary", "gradients", r"body\.hidden\.weight \(gets a gradient of exactly 0\)"),
         ("NoGradient", "binary", "gradients", r"the loss has no gradient at all.*torch\.no_grad"),
         ("Frozen", "binary", "gradients", r"no parameter is trainable.*requires_grad"),
-        ("RootAtZero", "regression", "gradients", r"the gradient of body\.hidden\.\w+ is not finite.*sqrt or log at 0"),
-        ("Explosive", "binary", "extremes", r"not finite for inputs of \+10 standard deviations.*normalize\.clip"),
-        ("Mixing", "binary", "independence", r"moved the scores of others.*rows of a batch mix.*over dim 0"),
+        (
+            "RootAtZero",
+            "regression",
+            "gradients",
+            r"the gradient of body\.hidden\.\w+ is not finite.*sqrt or log at 0",
+        ),
+        (
+            "Explosive",
+            "binary",
+            "extremes",
+            r"not finite for inputs of \+10 standard deviations.*normalize\.clip",
+        ),
+        (
+            "Mixing",
+            "binary",
+            "independence",
+            r"moved the scores of others.*rows of a batch mix.*over dim 0",
+        ),
         ("Company", "binary", "independence", r"a row scored alone differs by"),
         ("Noisy", "binary", "repeatable", r"two passes in eval mode differ.*self\.training"),
         ("Loud", "binary", "initial_loss", r"scores start too large.*small weights"),
         ("Loud", "regression", "initial_loss", r"scores start too large"),
-        ("Sigmoid", "binary", "overfit", r"All scores lie between 0 and 1: a sigmoid in the model.*return log odds"),
+        (
+            "Sigmoid",
+            "binary",
+            "overfit",
+            r"All scores lie between 0 and 1: a sigmoid in the model.*return log odds",
+        ),
         ("Softmax", "multiclass", "overfit", r"add up to 1: a softmax in the model.*return logits"),
-        ("Positive", "regression", "overfit", r"No score is below 0 though labels are.*plain linear layer"),
+        (
+            "Positive",
+            "regression",
+            "overfit",
+            r"No score is below 0 though labels are.*plain linear layer",
+        ),
         ("Bounded", "regression", "overfit", r"could not be learned by heart: 32 rows.*bounded"),
-        ("Deaf", "binary", "overfit", r"All rows get the same scores: the inputs do not reach the output"),
+        (
+            "Deaf",
+            "binary",
+            "overfit",
+            r"All rows get the same scores: the inputs do not reach the output",
+        ),
     ],
 )
-def test_a_planted_mistake_is_named_with_its_remedy(module: str, task: str, check: str, message: str) -> None:
+def test_a_planted_mistake_is_named_with_its_remedy(
+    module: str, task: str, check: str, message: str
+) -> None:
     report = report_on_module(module, task)
     assert verdicts(report)[check] == "fail"
-    with pytest.raises(PreflightError, match=rf"(?s)preflight failed, nothing was trained:.*{check}: .*{message}"):
+    with pytest.raises(
+        PreflightError, match=rf"(?s)preflight failed, nothing was trained:.*{check}: .*{message}"
+    ):
         require_passed(report)
 
 
@@ -163,7 +253,10 @@ def test_a_planted_mistake_is_named_with_its_remedy(module: str, task: str, chec
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("TooWide", r"forward: batch of 32: the model must return raw scores \[B, 1\].*got \[32, 2\]"),
+        (
+            "TooWide",
+            r"forward: batch of 32: the model must return raw scores \[B, 1\].*got \[32, 2\]",
+        ),
         ("Squeezed", r"forward: batch of 32: .*got \[32\]"),
         ("Raising", r"forward raised RuntimeError: shapes cannot be multiplied"),
         ("NotFinite", r"forward: scores of \d+ of 32 rows are not finite.*look for log"),
@@ -180,8 +273,17 @@ def test_the_first_module_that_is_not_finite_is_named() -> None:
     network = build_model(toy.declaration, toy.statistics)
     with torch.no_grad():
         network.body.hidden[3].weight[0, 0] = float("nan")
-    with pytest.raises(PreflightError, match=r"not finite with the initial weights \(first in body\.hidden\.3, Linear\)"):
-        inspect(toy.declaration, toy.statistics, network, first_rows(toy.arrays, 64), spread_rows(toy.arrays, 32))
+    with pytest.raises(
+        PreflightError,
+        match=r"not finite with the initial weights \(first in body\.hidden\.3, Linear\)",
+    ):
+        inspect(
+            toy.declaration,
+            toy.statistics,
+            network,
+            first_rows(toy.arrays, 64),
+            spread_rows(toy.arrays, 32),
+        )
 
 
 @pytest.mark.req("M4")
@@ -208,7 +310,13 @@ def test_a_network_that_knows_the_labels_is_suspect() -> None:
         body.hidden.weight[0, 0], body.hidden.weight[1, 0] = 5.0, -5.0
         body.head.weight.zero_()
         body.head.weight[0, :2] = torch.tensor([1.0, -1.0])
-    report = inspect(toy.declaration, statistics, Network(shape, statistics, body), first_rows(arrays, 256), spread_rows(arrays, 32))
+    report = inspect(
+        toy.declaration,
+        statistics,
+        Network(shape, statistics, body),
+        first_rows(arrays, 256),
+        spread_rows(arrays, 32),
+    )
     result = found(report, "initial_loss")
     assert result.verdict == "fail"
     assert "knows the labels before training" in result.summary
@@ -220,8 +328,16 @@ def test_a_small_network_passes_with_a_warning_at_most() -> None:
     arrays = {"numeric": rng.normal(size=(200, 1)).astype(np.float32)}
     arrays["label"] = (arrays["numeric"][:, 0] + rng.normal(size=200)).astype(np.float32)
     toy = make_toy("regression", {"kind": "mlp", "hidden": [3], "numeric_embedding": "none"})
-    statistics = toy.statistics.model_copy(update={"categorical": (), "numeric": toy.statistics.numeric[:1]})
-    report = inspect(toy.declaration, statistics, build_model(toy.declaration, statistics), first_rows(arrays, 64), spread_rows(arrays, 32))
+    statistics = toy.statistics.model_copy(
+        update={"categorical": (), "numeric": toy.statistics.numeric[:1]}
+    )
+    report = inspect(
+        toy.declaration,
+        statistics,
+        build_model(toy.declaration, statistics),
+        first_rows(arrays, 64),
+        spread_rows(arrays, 32),
+    )
     require_passed(report)
     result = found(report, "overfit")
     assert result.verdict == "warn"
@@ -267,8 +383,16 @@ def off_by_one(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("side", ["train", "val"])
 def test_labels_that_count_from_one_are_named(tmp_path: Path, side: str) -> None:
     arrays = make_arrays("multiclass", 100)
-    run = write_run(tmp_path, declare("multiclass", {"kind": "mlp"}), sides={side: off_by_one(arrays)})
-    with pytest.raises(PreflightError, match=rf"labels: {side}: expected class indices 0 to 2 \(a, b, c\), found 3 in \d+ rows .*off by one"):
+    run = write_run(
+        tmp_path, declare("multiclass", {"kind": "mlp"}), sides={side: off_by_one(arrays)}
+    )
+    with pytest.raises(
+        PreflightError,
+        match=(
+            rf"labels: {side}: expected class indices 0 to 2 \(a, b, c\), found 3 in \d+ rows .*off"
+            r" by one"
+        ),
+    ):
         preflight(run)
 
 
@@ -276,14 +400,32 @@ def test_labels_that_count_from_one_are_named(tmp_path: Path, side: str) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"label": np.full(100, np.nan, np.float32)}, r"train: 100 labels are not finite \(first rows: 0, 1, 2, 3, 4, …\)"),
-        ({"label": np.ones(100, np.float32)}, r"train: all 100 labels are 1\.0; there is nothing to learn"),
-        ({"weight": np.full(100, -1, np.float32)}, r"train: weights must be finite, at least 0, and not all 0"),
-        ({"numeric": np.ones((100, 6), np.float32), "categorical": np.ones((100, 2), np.int64)}, r"all of the 100 train rows looked at have the same inputs"),
+        (
+            {"label": np.full(100, np.nan, np.float32)},
+            r"train: 100 labels are not finite \(first rows: 0, 1, 2, 3, 4, …\)",
+        ),
+        (
+            {"label": np.ones(100, np.float32)},
+            r"train: all 100 labels are 1\.0; there is nothing to learn",
+        ),
+        (
+            {"weight": np.full(100, -1, np.float32)},
+            r"train: weights must be finite, at least 0, and not all 0",
+        ),
+        (
+            {"numeric": np.ones((100, 6), np.float32), "categorical": np.ones((100, 2), np.int64)},
+            r"all of the 100 train rows looked at have the same inputs",
+        ),
     ],
 )
-def test_labels_weights_and_inputs_that_teach_nothing_are_refused(tmp_path: Path, change: dict[str, np.ndarray], message: str) -> None:
-    run = write_run(tmp_path, declare("regression", {"kind": "mlp"}), sides={"train": {**make_arrays("regression", 100), **change}})
+def test_labels_weights_and_inputs_that_teach_nothing_are_refused(
+    tmp_path: Path, change: dict[str, np.ndarray], message: str
+) -> None:
+    run = write_run(
+        tmp_path,
+        declare("regression", {"kind": "mlp"}),
+        sides={"train": {**make_arrays("regression", 100), **change}},
+    )
     with pytest.raises(PreflightError, match=message):
         preflight(run)
 
@@ -292,5 +434,12 @@ def test_labels_weights_and_inputs_that_teach_nothing_are_refused(tmp_path: Path
 @pytest.mark.parametrize(("deviation", "verdict"), [(1.4, "pass"), (2.0, "warn"), (3.0, "fail")])
 def test_scores_may_begin_as_large_as_the_labels(deviation: float, verdict: str) -> None:
     noise = 3.25, 7.25  # of squared errors from labels of deviation 1
-    found = judged_loss(1 + deviation**2, "1", {"base_rate": 1.0}, ("too large", "smaller"), ("known", "look"), noise)
+    found = judged_loss(
+        1 + deviation**2,
+        "1",
+        {"base_rate": 1.0},
+        ("too large", "smaller"),
+        ("known", "look"),
+        noise,
+    )
     assert found.verdict == verdict

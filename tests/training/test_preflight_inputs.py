@@ -1,4 +1,6 @@
-"""Preflight names columns that the network does not read, cannot tell apart or makes coarse, and says nothing of those that it takes as they are."""
+"""Preflight names columns that the network does not read, cannot tell apart or makes coarse, and
+says nothing of those that it takes as they are.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ class Tables(nn.Module):
         super().__init__()
         self.shape = shape
         self.tables = nn.ModuleList([nn.Embedding(n, 8, padding_idx=0) for n in shape.categories])
-        self.layers = nn.Sequential(nn.Linear(shape.numeric + 8 * len(shape.categories), 64), nn.ReLU(), nn.Linear(64, shape.outputs))
+        self.layers = nn.Sequential(
+            nn.Linear(shape.numeric + 8 * len(shape.categories), 64),
+            nn.ReLU(),
+            nn.Linear(64, shape.outputs),
+        )
 
     def codes(self, batch: dict[str, Tensor]) -> list[Tensor]:
         return [table(batch["categorical"][:, i]) for i, table in enumerate(self.tables)]
@@ -57,7 +63,9 @@ class OneTable(nn.Module):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        starts = [sum(shape.categories[:i]) if self.offsets else 0 for i in range(len(shape.categories))]
+        starts = [
+            sum(shape.categories[:i]) if self.offsets else 0 for i in range(len(shape.categories))
+        ]
         self.register_buffer("starts", torch.tensor(starts))
         self.starts: Tensor
         self.table = nn.EmbeddingBag(sum(shape.categories), 16, mode="sum")
@@ -65,7 +73,9 @@ class OneTable(nn.Module):
         self.head = nn.Sequential(nn.ReLU(), nn.Linear(16, shape.outputs))
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        return self.head(self.numeric(batch["numeric"]) + self.table(batch["categorical"] + self.starts))
+        return self.head(
+            self.numeric(batch["numeric"]) + self.table(batch["categorical"] + self.starts)
+        )
 
 
 class OneTableWithOffsets(OneTable):
@@ -84,18 +94,26 @@ class NoPicture(nn.Module):
 
 
 class Levels(nn.Module):
-    """Numeric columns as one of so many levels of equal width, or of equal share; the rest is left alone."""
+    """Numeric columns as one of so many levels of equal width, or of equal share; the rest is left
+    alone.
+    """
 
     def __init__(self, shape: ModelShape, edges: Tensor) -> None:
         super().__init__()
         self.scaled, self.edges = shape.numeric - shape.indicators, edges
         self.rest = Tables(shape)
-        self.tables = nn.ModuleList([nn.Embedding(len(edges) + 1, shape.outputs) for _ in range(self.scaled)])
+        self.tables = nn.ModuleList(
+            [nn.Embedding(len(edges) + 1, shape.outputs) for _ in range(self.scaled)]
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         levels = torch.bucketize(batch["numeric"][:, : self.scaled].contiguous(), self.edges)
-        flags = torch.cat([torch.zeros_like(levels, dtype=torch.float32), batch["numeric"][:, self.scaled :]], 1)
-        return self.rest({**batch, "numeric": flags}) + sum(table(levels[:, i]) for i, table in enumerate(self.tables))
+        flags = torch.cat(
+            [torch.zeros_like(levels, dtype=torch.float32), batch["numeric"][:, self.scaled :]], 1
+        )
+        return self.rest({**batch, "numeric": flags}) + sum(
+            table(levels[:, i]) for i, table in enumerate(self.tables)
+        )
 
 
 def plain(arrays: Arrays) -> None:
@@ -103,7 +121,9 @@ def plain(arrays: Arrays) -> None:
 
 
 def rarely_anything(arrays: Arrays) -> None:
-    """Columns that are constant in nearly all rows: a flag that is never set, a category with a single value, a number that is mostly 0."""
+    """Columns that are constant in nearly all rows: a flag that is never set, a category with a
+    single value, a number that is mostly 0.
+    """
     arrays["numeric"][:, 5], arrays["categorical"][:, 0], arrays["numeric"][20:, 2] = 0, 2, 0
 
 
@@ -115,17 +135,39 @@ def flags_alone(arrays: Arrays) -> None:
     arrays["numeric"][:, :5] = arrays["numeric"][:, :5] > 0
 
 
-def checked(task: str, body: Callable[[ModelShape], nn.Module] | str, change: Callable[[Arrays], None] = plain, tensor: bool = False) -> CheckResult:
+def checked(
+    task: str,
+    body: Callable[[ModelShape], nn.Module] | str,
+    change: Callable[[Arrays], None] = plain,
+    tensor: bool = False,
+) -> CheckResult:
     arrays = make_arrays(task, 300, tensor=tensor)
     change(arrays)
     toy = make_toy(task, {"kind": body if isinstance(body, str) else "mlp"})
     statistics = make_statistics(task, arrays)
     shape = model_shape(toy.declaration, statistics)
     torch.manual_seed(0)
-    network = build_model(toy.declaration, statistics) if isinstance(body, str) else Network(shape, statistics, body(shape))
-    weights, modes = {n: t.clone() for n, t in network.state_dict().items()}, [m.training for m in network.modules()]
-    found = check_inputs(network, statistics, shape, make_loss(toy.declaration, statistics), spread_rows(arrays, 32), first_rows(arrays, 256))
-    assert all(torch.equal(t, weights[n]) for n, t in network.state_dict().items()) and [m.training for m in network.modules()] == modes
+    network = (
+        build_model(toy.declaration, statistics)
+        if isinstance(body, str)
+        else Network(shape, statistics, body(shape))
+    )
+    weights, modes = (
+        {n: t.clone() for n, t in network.state_dict().items()},
+        [m.training for m in network.modules()],
+    )
+    found = check_inputs(
+        network,
+        statistics,
+        shape,
+        make_loss(toy.declaration, statistics),
+        spread_rows(arrays, 32),
+        first_rows(arrays, 256),
+    )
+    assert (
+        all(torch.equal(t, weights[n]) for n, t in network.state_dict().items())
+        and [m.training for m in network.modules()] == modes
+    )
     return found
 
 
@@ -133,20 +175,37 @@ def checked(task: str, body: Callable[[ModelShape], nn.Module] | str, change: Ca
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (FirstTwice, "No score of any row depends on 1 of 8 inputs (shape), however they are changed."),
-        (OnlyNumeric, "Forward never reads batch['categorical'] (color, shape): nothing in it moves a score."),
-        (OneTable, "All 2 categorical columns (color, shape) can be swapped without moving any score"),
-        (lambda shape: Levels(shape, torch.tensor([-1.0, 0.0, 1.0])), "Of 16 values of a numeric column (x0, x1, x2, x3, x4) the scores tell about 3"),
+        (
+            FirstTwice,
+            "No score of any row depends on 1 of 8 inputs (shape), however they are changed.",
+        ),
+        (
+            OnlyNumeric,
+            "Forward never reads batch['categorical'] (color, shape): nothing in it moves a score.",
+        ),
+        (
+            OneTable,
+            "All 2 categorical columns (color, shape) can be swapped without moving any score",
+        ),
+        (
+            lambda shape: Levels(shape, torch.tensor([-1.0, 0.0, 1.0])),
+            "Of 16 values of a numeric column (x0, x1, x2, x3, x4) the scores tell about 3",
+        ),
     ],
 )
-def test_columns_that_are_lost_are_named(body: Callable[[ModelShape], nn.Module], words: str) -> None:
+def test_columns_that_are_lost_are_named(
+    body: Callable[[ModelShape], nn.Module], words: str
+) -> None:
     found = checked("binary", body)
     assert found.verdict == "warn" and words in found.summary and found.remedy
 
 
 def test_a_tensor_that_is_not_read_is_named() -> None:
     found = checked("binary", NoPicture, tensor=True)
-    assert (found.verdict, found.columns) == ("warn", ("picture",)) and "batch['tensor_picture'] (picture)" in found.summary
+    assert (found.verdict, found.columns) == (
+        "warn",
+        ("picture",),
+    ) and "batch['tensor_picture'] (picture)" in found.summary
 
 
 def test_a_network_that_no_input_reaches_is_told_as_that() -> None:
@@ -154,21 +213,33 @@ def test_a_network_that_no_input_reaches_is_told_as_that() -> None:
         def forward(self, batch: dict[str, Tensor]) -> Tensor:
             return super().forward(batch) * 0
 
-    assert checked("regression", Constant).summary == "No score of any row depends on any of the 8 inputs."
+    assert (
+        checked("regression", Constant).summary
+        == "No score of any row depends on any of the 8 inputs."
+    )
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("change", [plain, rarely_anything, heavy_tails, flags_alone], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "change", [plain, rarely_anything, heavy_tails, flags_alone], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "cnn"])
 def test_built_in_models_read_every_column(kind: str, change: Callable[[Arrays], None]) -> None:
     task = sorted(CLASSES)[KINDS.index(kind) % 3]
-    assert checked(task, kind, change).summary == "Each of the 8 inputs moves the scores, and no two can be swapped."
+    assert (
+        checked(task, kind, change).summary
+        == "Each of the 8 inputs moves the scores, and no two can be swapped."
+    )
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("change", [plain, rarely_anything, heavy_tails, flags_alone], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "change", [plain, rarely_anything, heavy_tails, flags_alone], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("body", [Tables, OneTableWithOffsets], ids=lambda f: f.__name__)
-def test_sound_modules_are_let_through(body: Callable[[ModelShape], nn.Module], change: Callable[[Arrays], None]) -> None:
+def test_sound_modules_are_let_through(
+    body: Callable[[ModelShape], nn.Module], change: Callable[[Arrays], None]
+) -> None:
     assert checked("multiclass", body, change).verdict == "pass"
 
 
@@ -182,7 +253,8 @@ def test_a_picture_is_read() -> None:
     assert checked("binary", "cnn", tensor=True).verdict == "pass"
 
 
-# ------------------------------------------------------------------------------- dropout of one's own
+# ------------------------------------------------------------------------------- dropout of one's
+# own
 
 
 class Dropping(nn.Module):
@@ -217,7 +289,9 @@ def mask(values: Tensor, keep: float) -> Tensor:
         (lambda v: F.gumbel_softmax(v, hard=True), None),
     ],
 )
-def test_dropout_that_does_not_keep_the_mean_is_found(how: Callable[[Tensor], Tensor], kept: float | None) -> None:
+def test_dropout_that_does_not_keep_the_mean_is_found(
+    how: Callable[[Tensor], Tensor], kept: float | None
+) -> None:
     torch.manual_seed(0)
     rows = Probe({"numeric": torch.randn(16, 6)}, torch.zeros(16))
     found = dropped_unscaled(Dropping(how), rows.inputs)

@@ -19,7 +19,13 @@ from training.models.build import build_model
 from training.models.shape import model_shape
 from training.overfit_tokens import floor_losses
 from training.preflight import Subject, check_gradients, preflight, require_passed
-from training.preflight_tokens import check_causality, check_independence, check_initial_loss, check_segments, check_tokens
+from training.preflight_tokens import (
+    check_causality,
+    check_independence,
+    check_initial_loss,
+    check_segments,
+    check_tokens,
+)
 from training.probe import first_rows
 
 
@@ -35,16 +41,32 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def report_on(corpus: Corpus, module: str) -> PreflightReport:
-    tree = corpus.run.declaration | {"model": {"kind": "custom", "path": f"tests.training.token_modules:{module}"}}
+    tree = corpus.run.declaration | {
+        "model": {"kind": "custom", "path": f"tests.training.token_modules:{module}"}
+    }
     return preflight(corpus.run.model_copy(update={"declaration": tree}))
 
 
 def subject_of(corpus: Corpus, module: str) -> Subject:
     """What a check looks at: a user's network on the first train sequences."""
-    declaration = declare(corpus.run.declaration | {"model": {"kind": "custom", "path": f"tests.training.token_modules:{module}"}})
-    network, loss = build_model(declaration, corpus.run.statistics), make_loss(declaration, corpus.run.statistics)
+    declaration = declare(
+        corpus.run.declaration
+        | {"model": {"kind": "custom", "path": f"tests.training.token_modules:{module}"}}
+    )
+    network, loss = (
+        build_model(declaration, corpus.run.statistics),
+        make_loss(declaration, corpus.run.statistics),
+    )
     probe = first_rows(load_arrays(corpus.run.arrays.train), 8)
-    return Subject(declaration, corpus.run.statistics, model_shape(declaration, corpus.run.statistics), network, loss, probe, probe)
+    return Subject(
+        declaration,
+        corpus.run.statistics,
+        model_shape(declaration, corpus.run.statistics),
+        network,
+        loss,
+        probe,
+        probe,
+    )
 
 
 def found(report: PreflightReport, name: str) -> CheckResult:
@@ -54,13 +76,25 @@ def found(report: PreflightReport, name: str) -> CheckResult:
 @pytest.mark.req("M4")
 @pytest.mark.parametrize("packing", ["documents", "windows"])
 def test_the_built_in_model_passes(tmp_path: Path, packing: str) -> None:
-    corpus = make_corpus(tmp_path, made_up(60), {"context": 48, "packing": packing}, model={**SMALL, "width": 32, "dropout": 0.1})
+    corpus = make_corpus(
+        tmp_path,
+        made_up(60),
+        {"context": 48, "packing": packing},
+        model={**SMALL, "width": 32, "dropout": 0.1},
+    )
     report = preflight(corpus.run)
     require_passed(report)
     verdicts = {r.name: r.verdict for r in report.checks.results}
-    assert set(verdicts.values()) == {"pass"}, [r.summary for r in report.checks.results if r.verdict != "pass"]
-    assert {"tokens", "causality", "independence", "overfit"} <= set(verdicts) and ("segments" in verdicts) == (packing == "documents")
-    assert report.expected_loss == pytest.approx(np.log(corpus.run.statistics.tokens.size)) and abs(report.initial_loss - report.expected_loss) < 0.2
+    assert set(verdicts.values()) == {"pass"}, [
+        r.summary for r in report.checks.results if r.verdict != "pass"
+    ]
+    assert {"tokens", "causality", "independence", "overfit"} <= set(verdicts) and (
+        "segments" in verdicts
+    ) == (packing == "documents")
+    assert (
+        report.expected_loss == pytest.approx(np.log(corpus.run.statistics.tokens.size))
+        and abs(report.initial_loss - report.expected_loss) < 0.2
+    )
 
 
 @pytest.mark.req("M4")
@@ -74,7 +108,9 @@ def test_the_built_in_model_passes(tmp_path: Path, packing: str) -> None:
         ("Frozen", check_gradients, "not reached by the gradient"),
     ],
 )
-def test_a_planted_mistake_is_named(corpus: Corpus, module: str, check: Callable[[Subject], CheckResult], words: str) -> None:
+def test_a_planted_mistake_is_named(
+    corpus: Corpus, module: str, check: Callable[[Subject], CheckResult], words: str
+) -> None:
     result = check(subject_of(corpus, module))
     assert result.verdict == "fail" and words in result.summary and result.remedy
     assert check(subject_of(corpus, "Sound")).verdict == "pass"
@@ -89,8 +125,17 @@ def test_a_failed_check_stops_the_run_with_its_remedy(corpus: Corpus) -> None:
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize(("module", "words"), [("LastOnly", "raw logits"), ("Unmasked", "not finite with the initial weights"), ("Counter", "forward")])
-def test_a_network_that_cannot_be_run_ends_the_preflight(corpus: Corpus, module: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("LastOnly", "raw logits"),
+        ("Unmasked", "not finite with the initial weights"),
+        ("Counter", "forward"),
+    ],
+)
+def test_a_network_that_cannot_be_run_ends_the_preflight(
+    corpus: Corpus, module: str, words: str
+) -> None:
     with pytest.raises(PreflightError, match=words):
         report_on(corpus, module)
 
@@ -100,16 +145,31 @@ def test_tokens_that_train_does_not_know_are_said(tmp_path: Path) -> None:
     sides = {"split": ["train"] * 40 + ["val"] * 10 + ["test"] * 10}
     texts = made_up(60)
     strange = [*texts[:40], *[f"日本語 {text}" for text in texts[40:]]]
-    corpus = make_corpus(tmp_path / "a", strange, {}, {"split": "split"}, sides, split={"kind": "predefined"})
+    corpus = make_corpus(
+        tmp_path / "a", strange, {}, {"split": "split"}, sides, split={"kind": "predefined"}
+    )
     result = check_tokens(corpus.run.statistics.tokens, corpus.run.arrays)
-    assert result.verdict == "warn" and "unknown to train" in result.summary and "bytes" in result.remedy
-    alike = make_corpus(tmp_path / "b", ["a" * 9] * 60, {}, {"doc": "ignore", "split": "split"}, sides, split={"kind": "predefined"})
+    assert (
+        result.verdict == "warn"
+        and "unknown to train" in result.summary
+        and "bytes" in result.remedy
+    )
+    alike = make_corpus(
+        tmp_path / "b",
+        ["a" * 9] * 60,
+        {},
+        {"doc": "ignore", "split": "split"},
+        sides,
+        split={"kind": "predefined"},
+    )
     stats = alike.run.statistics.tokens.model_copy(update={"counts": (360,)})
     assert check_tokens(stats, alike.run.arrays).verdict == "fail"
 
 
 def test_the_floor_is_what_the_beginnings_leave_open() -> None:
-    """Three windows begin alike; after the second token one differs, and one that stands twice is no surprise at all."""
+    """Three windows begin alike; after the second token one differs, and one that stands twice is
+    no surprise at all.
+    """
     tokens = np.array([[1, 5, 6, 1, 5, 7], [1, 5, 7, 0, 0, 0]])
     segments = np.array([[1, 1, 1, 2, 2, 2], [1, 1, 1, 0, 0, 0]])
     label = np.array([[5, 6, 2, 5, 7, 2], [5, 7, 2, NO_TARGET, NO_TARGET, NO_TARGET]])

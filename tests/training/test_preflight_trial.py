@@ -1,4 +1,6 @@
-"""What preflight estimates and how it judges rates; the networks that its trial catches stand in tests/zoo."""
+"""What preflight estimates and how it judges rates; the networks that its trial catches stand in
+tests/zoo.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,22 @@ from tests.training.toys import KINDS, make_toy
 from training import preflight_trial
 from training.data import in_memory
 from training.preflight_slopes import check_slopes
-from training.preflight_trial import _saved_bytes, check_cost, first_steps, judge_cost, judge_rates, make_trial
+from training.preflight_trial import (
+    _saved_bytes,
+    check_cost,
+    first_steps,
+    judge_cost,
+    judge_rates,
+    make_trial,
+)
 
 
 def tried(kind: str, **sections: Any) -> dict[str, CheckResult]:
     toy = make_toy("binary", {"kind": kind}, rows=300, **sections)
     trial = make_trial(toy.declaration, toy.statistics, toy.arrays)
-    return {name: check() for name, check in first_steps(trial).items()} | {"cost": check_cost(trial)}
+    return {name: check() for name, check in first_steps(trial).items()} | {
+        "cost": check_cost(trial)
+    }
 
 
 @pytest.mark.req("M4")
@@ -44,15 +55,23 @@ def test_built_in_models_can_be_trained_resumed_and_exported(kind: str) -> None:
         ([1.0, 0.9999], 1e-5, "warn", "could move by 1e-05 of their size"),
     ],
 )
-def test_a_rate_is_judged_by_where_it_drives_the_loss_and_the_weights(losses: list[float], share: float, verdict: str, words: str) -> None:
+def test_a_rate_is_judged_by_where_it_drives_the_loss_and_the_weights(
+    losses: list[float], share: float, verdict: str, words: str
+) -> None:
     result = judge_rates(losses, 0.1, {"decay": share, "": share})
     assert result.verdict == verdict and words in result.summary
 
 
 def test_a_group_that_stays_where_it_is_is_named_beside_others_that_move() -> None:
     result = judge_rates([1.0, 0.5], 0.1, {"body/decay": 0.5, "head/decay": 1e-9, "": 0.4})
-    assert result.verdict == "warn" and "the rates of 1 groups (head/decay) are so low" in result.summary
-    assert judge_rates([1.0, 0.5], 0.1, {"body/decay": 0.5, "head/decay": 1e-3, "": 0.4}).verdict == "pass"
+    assert (
+        result.verdict == "warn"
+        and "the rates of 1 groups (head/decay) are so low" in result.summary
+    )
+    assert (
+        judge_rates([1.0, 0.5], 0.1, {"body/decay": 0.5, "head/decay": 1e-3, "": 0.4}).verdict
+        == "pass"
+    )
 
 
 def test_bytes_kept_for_the_backward_pass_are_counted_once_and_without_weights() -> None:
@@ -65,16 +84,23 @@ def test_bytes_kept_for_the_backward_pass_are_counted_once_and_without_weights()
 
 
 @pytest.mark.req("M4")
-def test_memory_that_is_not_there_is_told_before_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_not_there_is_told_before_the_launch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     declaration = make_toy("binary", {"kind": "mlp"}, train={"ranks": 2}).declaration
     monkeypatch.setattr(preflight_trial, "_free_bytes", lambda on_cpu: 3e9)
     assert judge_cost(declaration, 100.0, 1e9).verdict == "pass"
     result = judge_cost(declaration, 100.0, 1.5e9)
-    assert (result.verdict, result.summary.split(".", 1)[1]) == ("warn", " 2 ranks here need 3.0 GB, 3.0 GB are free.")
+    assert (result.verdict, result.summary.split(".", 1)[1]) == (
+        "warn",
+        " 2 ranks here need 3.0 GB, 3.0 GB are free.",
+    )
     assert "micro_batch_size" in result.remedy
 
 
-def test_memory_of_the_page_cache_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_the_page_cache_counts_as_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9000 kB\nMemFree: 100 kB\nMemAvailable: 8000 kB\n")
     monkeypatch.setattr(in_memory, "MEMINFO", meminfo)
@@ -86,7 +112,9 @@ def test_memory_of_the_page_cache_counts_as_free(tmp_path: Path, monkeypatch: py
 @pytest.mark.req("M4")
 def test_less_memory_is_expected_of_smaller_micro_batches_and_of_sharding() -> None:
     def needed(**train: Any) -> float:
-        return float(tried("resmlp", train={"batch_size": 256, **train})["cost"].figures["bytes_a_rank"] or 0)
+        return float(
+            tried("resmlp", train={"batch_size": 256, **train})["cost"].figures["bytes_a_rank"] or 0
+        )
 
     whole = needed()
     assert needed(micro_batch_size=16) < whole
@@ -94,11 +122,17 @@ def test_less_memory_is_expected_of_smaller_micro_batches_and_of_sharding() -> N
 
 
 class Bent(nn.Module):
-    """A sum of rows that bends where its weight is smaller by `near`; the gradient sees a share of the way to the loss."""
+    """A sum of rows that bends where its weight is smaller by `near`; the gradient sees a share of
+    the way to the loss.
+    """
 
     def __init__(self, near: float, share: float) -> None:
         super().__init__()
-        self.weight, self.near, self.share = nn.Parameter(torch.ones(1, dtype=torch.float64)), near, share
+        self.weight, self.near, self.share = (
+            nn.Parameter(torch.ones(1, dtype=torch.float64)),
+            near,
+            share,
+        )
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         weight = self.weight.detach() * (1 - self.share) + self.weight * self.share
@@ -108,9 +142,14 @@ class Bent(nn.Module):
 @pytest.mark.req("M4")
 @pytest.mark.parametrize(
     ("near", "share", "verdict", "words"),
-    [(1e-6, 1.0, "pass", "is the slope of the loss, by finite differences"), (1.0, 0.5, "warn", "is cut out of the graph")],
+    [
+        (1e-6, 1.0, "pass", "is the slope of the loss, by finite differences"),
+        (1.0, 0.5, "warn", "is cut out of the graph"),
+    ],
 )
-def test_a_bend_close_by_is_no_wrong_gradient(near: float, share: float, verdict: str, words: str) -> None:
+def test_a_bend_close_by_is_no_wrong_gradient(
+    near: float, share: float, verdict: str, words: str
+) -> None:
     rows = torch.arange(1.0, 7.0, dtype=torch.float64)
     found = check_slopes(Bent(near, share), lambda network: network(rows))
     assert (found.verdict, words in found.summary) == (verdict, True), found

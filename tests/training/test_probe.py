@@ -15,8 +15,16 @@ from training.probe import first_rows, spread_rows
 
 @pytest.mark.req("M4")
 @settings(max_examples=40, deadline=None)
-@given(rows=st.integers(4, 200), values=st.integers(2, 6), wanted=st.integers(2, 40), classes=st.integers(2, 5), seed=st.integers(0, 999))
-def test_no_two_rows_share_their_inputs(rows: int, values: int, wanted: int, classes: int, seed: int) -> None:
+@given(
+    rows=st.integers(4, 200),
+    values=st.integers(2, 6),
+    wanted=st.integers(2, 40),
+    classes=st.integers(2, 5),
+    seed=st.integers(0, 999),
+)
+def test_no_two_rows_share_their_inputs(
+    rows: int, values: int, wanted: int, classes: int, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     arrays = {
         "numeric": rng.integers(0, values, (rows, 2)).astype(np.float32),
@@ -26,13 +34,19 @@ def test_no_two_rows_share_their_inputs(rows: int, values: int, wanted: int, cla
     }
     distinct = len(np.unique(np.c_[arrays["numeric"], arrays["categorical"]], axis=0))
     if distinct < 2:
-        with pytest.raises(PreflightError, match=f"all of the {rows} train rows looked at have the same inputs"):
+        with pytest.raises(
+            PreflightError, match=f"all of the {rows} train rows looked at have the same inputs"
+        ):
             spread_rows(arrays, wanted)
         return
     probe = spread_rows(arrays, wanted)
     assert set(probe.inputs) == {"numeric", "categorical"}
     assert len(probe) == min(wanted, distinct)
-    assert len(torch.unique(torch.cat([probe.inputs["numeric"], probe.inputs["categorical"]], dim=1), dim=0)) == len(probe)
+    assert len(
+        torch.unique(
+            torch.cat([probe.inputs["numeric"], probe.inputs["categorical"]], dim=1), dim=0
+        )
+    ) == len(probe)
 
 
 @pytest.mark.req("M4")
@@ -49,8 +63,13 @@ def test_rare_classes_take_their_turn() -> None:
 def test_values_are_taken_at_equal_steps_ends_first() -> None:
     arrays = make_arrays("regression", 1000)
     probe = spread_rows(arrays, 5)
-    assert set(probe.label[:2].tolist()) == {float(arrays["label"].min()), float(arrays["label"].max())}
-    np.testing.assert_allclose(np.sort(probe.label), np.sort(arrays["label"])[[0, 250, 500, 749, 999]])
+    assert set(probe.label[:2].tolist()) == {
+        float(arrays["label"].min()),
+        float(arrays["label"].max()),
+    }
+    np.testing.assert_allclose(
+        np.sort(probe.label), np.sort(arrays["label"])[[0, 250, 500, 749, 999]]
+    )
 
 
 @pytest.mark.req("M4")

@@ -14,8 +14,20 @@ from training.provenance import dirty_diff, git_state, masked, provenance
 
 
 def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=n", "-c", "user.email=n@example.org", "-c", "init.defaultBranch=main"]
-    return subprocess.run(["git", *identity, "-C", str(folder), *arguments], check=True, capture_output=True, text=True).stdout
+    identity = [
+        "-c",
+        "user.name=n",
+        "-c",
+        "user.email=n@example.org",
+        "-c",
+        "init.defaultBranch=main",
+    ]
+    return subprocess.run(
+        ["git", *identity, "-C", str(folder), *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
 
 
 @pytest.fixture
@@ -30,7 +42,11 @@ def checkout(tmp_path: Path) -> Path:
 @pytest.mark.req("P6")
 def test_a_clean_checkout_gives_commit_and_branch(checkout: Path) -> None:
     state = git_state(checkout)
-    assert (state["sha"], state["branch"], state["dirty"]) == (git(checkout, "rev-parse", "HEAD").strip(), "main", False)
+    assert (state["sha"], state["branch"], state["dirty"]) == (
+        git(checkout, "rev-parse", "HEAD").strip(),
+        "main",
+        False,
+    )
     assert dirty_diff(checkout) == ""
     git(checkout, "checkout", "-q", "--detach")
     assert git_state(checkout)["branch"] is None
@@ -59,7 +75,9 @@ def test_the_repositorys_own_settings_start_no_program(checkout: Path) -> None:
 
 
 @pytest.mark.req("P6")
-def test_without_a_repository_or_git_the_rest_is_still_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_repository_or_git_the_rest_is_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for repo in (None, tmp_path, tmp_path / "absent"):
         found = provenance(repo)
         assert found["git"]["sha"] is None
@@ -81,8 +99,16 @@ word = st.text("abcXYZ019", min_size=4, max_size=9)
 
 
 @pytest.mark.req("S1")
-@given(user=word, secret=word.map(lambda w: f"S3-{w}"), key=st.sampled_from(["password", "sslpassword", "X-Amz-Signature", "sig", "access_token", "api_key"]))
-def test_credentials_of_an_address_are_masked_and_the_rest_stays(user: str, secret: str, key: str) -> None:
+@given(
+    user=word,
+    secret=word.map(lambda w: f"S3-{w}"),
+    key=st.sampled_from(
+        ["password", "sslpassword", "X-Amz-Signature", "sig", "access_token", "api_key"]
+    ),
+)
+def test_credentials_of_an_address_are_masked_and_the_rest_stays(
+    user: str, secret: str, key: str
+) -> None:
     text = f"see http://{user}:{secret}@host:5000/a?x=1&{key}={secret}&y=2 and s3://bucket/part"
     assert masked(text) == f"see http://***@host:5000/a?x=1&{key}=***&y=2 and s3://bucket/part"
     assert masked(masked(text)) == masked(text)

@@ -1,4 +1,6 @@
-"""Models with derived features: raw rows in, the evaluated numbers out; the code goes with the model and is verified."""
+"""Models with derived features: raw rows in, the evaluated numbers out; the code goes with the
+model and is verified.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Served:
     def __init__(self, folder: Path) -> None:
         self.case: Case = make_case(folder, derive=DERIVE)
         self.folder = folder / "model"
-        self.exported: ExportedModel = export_model(self.case.run, self.case.weights, self.folder, self.case.split.val)
+        self.exported: ExportedModel = export_model(
+            self.case.run, self.case.weights, self.folder, self.case.split.val
+        )
         self.spec = serving.read_spec(self.exported.spec.path)
         self.program = serving.load_program(self.exported.program.path, self.spec)
         self.derive = serving.load_expressions(self.folder / raw_columns.EXPRESSIONS, self.spec)
@@ -36,7 +40,9 @@ class Served:
         self.wanted = expected(self.case, reference_network(self.case.run, self.case.weights))[:, 1]
 
     def __call__(self, frame: pd.DataFrame) -> np.ndarray:
-        return serving.predict(self.spec, self.program, frame, self.derive)["probability_yes"].to_numpy()
+        return serving.predict(self.spec, self.program, frame, self.derive)[
+            "probability_yes"
+        ].to_numpy()
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +57,23 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
 def test_raw_rows_give_the_evaluated_numbers_in_any_form(served: Served, tmp_path: Path) -> None:
     assert not set(DERIVE) & set(served.rows.columns)
     np.testing.assert_allclose(served(served.rows), served.wanted, rtol=0, atol=1e-12)
-    floats = served.rows.astype({"hour": "float32", "rank": "float64"})[[*reversed(served.rows.columns)]].assign(extra=1)
+    floats = served.rows.astype({"hour": "float32", "rank": "float64"})[
+        [*reversed(served.rows.columns)]
+    ].assign(extra=1)
     np.testing.assert_allclose(served(floats), served.wanted, rtol=0, atol=1e-12)
     served.rows.drop(columns="scan").to_csv(tmp_path / "rows.csv", index=False)
-    np.testing.assert_allclose(served(pd.read_csv(tmp_path / "rows.csv").assign(scan=served.rows["scan"])), served.wanted, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(np.concatenate([served(served.rows.iloc[[i]]) for i in range(5)]), served.wanted[:5], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        served(pd.read_csv(tmp_path / "rows.csv").assign(scan=served.rows["scan"])),
+        served.wanted,
+        rtol=0,
+        atol=1e-12,
+    )
+    np.testing.assert_allclose(
+        np.concatenate([served(served.rows.iloc[[i]]) for i in range(5)]),
+        served.wanted[:5],
+        rtol=0,
+        atol=1e-12,
+    )
     assert len(served(served.rows.iloc[:0])) == 0
 
 
@@ -63,21 +81,48 @@ def test_raw_rows_give_the_evaluated_numbers_in_any_form(served: Served, tmp_pat
 def test_a_derived_column_that_is_there_is_taken_as_given(served: Served) -> None:
     assert served.derive is not None
     given = served.derive(served.rows, served.spec["derived"])
-    np.testing.assert_allclose(served(given.drop(columns=["seen", "hour", "born", "rank"])), served.wanted, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        served(given.drop(columns=["seen", "hour", "born", "rank"])),
+        served.wanted,
+        rtol=0,
+        atol=1e-12,
+    )
     assert not np.allclose(served(given.assign(season=-given["season"])), served.wanted, atol=1e-3)
 
 
 @pytest.mark.req("S2")
 def test_missing_raw_columns_and_rows_without_a_value_are_refused_by_name(served: Served) -> None:
-    with pytest.raises(ValueError, match=r"missing columns: 'born' \(for 'known_days'\), 'hour' \(for 'shift', 'seen_at'\)|missing columns: .*'hour' \(for"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"missing columns: 'born' \(for 'known_days'\), 'hour' \(for 'shift',"
+            r" 'seen_at'\)|missing columns: .*'hour' \(for"
+        ),
+    ):
         served(served.rows.drop(columns=["hour", "born"]))
     with pytest.raises(ValueError, match=r"missing columns: 'income'$"):
         served(served.rows.drop(columns=["hour", "income"]))
-    with pytest.raises(ValueError, match=r"derived column 'seen_at' .*: expected text of the form '%m/%d/%y', got '2020-01-01' in 1 rows \(index 3\)"):
-        served(served.rows.assign(seen=served.rows["seen"].where(served.rows.index != 3, "2020-01-01")))
-    with pytest.raises(ValueError, match=r"column 'hour' \(for '.*'\): expected numbers \(BIGINT\), got .*0.5.* in 50 rows"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"derived column 'seen_at' .*: expected text of the form '%m/%d/%y', got '2020-01-01'"
+            r" in 1 rows \(index 3\)"
+        ),
+    ):
+        served(
+            served.rows.assign(seen=served.rows["seen"].where(served.rows.index != 3, "2020-01-01"))
+        )
+    with pytest.raises(
+        ValueError,
+        match=r"column 'hour' \(for '.*'\): expected numbers \(BIGINT\), got .*0.5.* in 50 rows",
+    ):
         served(served.rows.assign(hour=0.5))
-    with pytest.raises(ValueError, match=r"column 'season': nulls \(NaN\), which training never saw there, in 1 rows \(index 2\)"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"column 'season': nulls \(NaN\), which training never saw there, in 1 rows \(index 2\)"
+        ),
+    ):
         served(served.rows.assign(seen=served.rows["seen"].where(served.rows.index != 2)))
 
 
@@ -87,9 +132,29 @@ def test_missing_raw_columns_and_rows_without_a_value_are_refused_by_name(served
 @pytest.mark.req("R1")
 def test_signature_and_example_name_raw_columns(served: Served) -> None:
     names = input_columns(served.spec)
-    assert set(names) == {"age", "visits", "income", "smoker", "ward", "site", "insured", "dose", "scan", "seen", "hour", "born", "rank"}
+    assert set(names) == {
+        "age",
+        "visits",
+        "income",
+        "smoker",
+        "ward",
+        "site",
+        "insured",
+        "dose",
+        "scan",
+        "seen",
+        "hour",
+        "born",
+        "rank",
+    }
     assert signature(served.spec).inputs is None and list(input_types(served.spec)) == names
-    assert {input_types(served.spec)[n] for n in ("income", "site", "seen", "born", "scan")} == {"double", "string", "varchar", "date", "uint8[4, 4]"}
+    assert {input_types(served.spec)[n] for n in ("income", "site", "seen", "born", "scan")} == {
+        "double",
+        "string",
+        "varchar",
+        "date",
+        "uint8[4, 4]",
+    }
     example = input_example(served.spec)
     assert list(example.columns) == names
     assert np.isfinite(served(example)).all()
@@ -126,7 +191,9 @@ def test_made_up_values_pass_through_the_expressions() -> None:
     }
     trees = portable(derive, types)
     statistics = _statistics(list(derive))
-    found = raw_columns._example(trees, {"age": "VARCHAR", "grade": "VARCHAR", "year": "BIGINT"}, list(derive), statistics)
+    found = raw_columns._example(
+        trees, {"age": "VARCHAR", "grade": "VARCHAR", "year": "BIGINT"}, list(derive), statistics
+    )
     assert found == {"age": "1" * 10, "grade": "x", "year": 1}
     hopeless = portable({"y": "1 // cast(age = concat(age, '!') as integer)"}, types)
     assert raw_columns._example(hopeless, {"age": "VARCHAR"}, ["y"], _statistics(["y"])) == {}
@@ -143,7 +210,9 @@ def _statistics(names: list[str]) -> raw_columns.Statistics:
 
 
 @pytest.mark.req("R1")
-def test_the_same_sources_make_the_same_code_file_and_a_plain_model_has_none(served: Served, tmp_path: Path) -> None:
+def test_the_same_sources_make_the_same_code_file_and_a_plain_model_has_none(
+    served: Served, tmp_path: Path
+) -> None:
     assert served.exported.expressions is not None
     assert raw_columns.code()[1] == Path(served.exported.expressions.path).read_bytes()
     plain = make_case(tmp_path)
@@ -153,20 +222,36 @@ def test_the_same_sources_make_the_same_code_file_and_a_plain_model_has_none(ser
     spec = serving.read_spec(exported.spec.path)
     assert exported.expressions is None
     assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["program.pt2", "spec.json"]
-    assert (spec["derived"], spec["raw"], spec["expressions"], serving.load_expressions("", spec)) == ({}, [], None, None)
+    assert (
+        spec["derived"],
+        spec["raw"],
+        spec["expressions"],
+        serving.load_expressions("", spec),
+    ) == ({}, [], None, None)
 
 
 @pytest.mark.req("R1")
 def test_export_is_tried_on_rows_from_before_the_derivation(served: Served, tmp_path: Path) -> None:
-    """A tree that computes something else is found, on the row and before anything is registered."""
-    frame, places = raw_columns.as_raw(served.case.run, pd.read_parquet(served.case.split.val.file.path))
+    """A tree that computes something else is found, on the row and before anything is
+    registered.
+    """
+    frame, places = raw_columns.as_raw(
+        served.case.run, pd.read_parquet(served.case.split.val.file.path)
+    )
     assert set(frame.columns) >= RAW
     assert not set(DERIVE) & set(frame.columns)
     assert len(places) == 40
     spec = served.case.run.spec
-    wrong = spec.derived | {"known_days": spec.derived["known_days"] | {"root": {"op": "constant", "type": "BIGINT", "value": 4}}}
+    wrong = spec.derived | {
+        "known_days": (
+            spec.derived["known_days"] | {"root": {"op": "constant", "type": "BIGINT", "value": 4}}
+        )
+    }
     run = served.case.run.model_copy(update={"spec": spec.model_copy(update={"derived": wrong})})
-    with pytest.raises(IntegrityError, match=r"the exported program differs from the network by .* in row 'val0-0000'"):
+    with pytest.raises(
+        IntegrityError,
+        match=r"the exported program differs from the network by .* in row 'val0-0000'",
+    ):
         export_model(run, served.case.weights, tmp_path / "model", served.case.split.val)
     assert not (tmp_path / "model" / "spec.json").exists()
 
@@ -185,9 +270,17 @@ def test_changed_code_is_refused_before_any_of_it_runs(served: Served, tmp_path:
     hostile, marker = tmp_path / "expressions.zip", tmp_path / "executed"
     module = "bulkhead_expressions_0123456789ab"
     with zipfile.ZipFile(hostile, "w") as archive:
-        archive.writestr(f"{module}/__init__.py", f"open({str(marker)!r}, 'w').close()\ndef derive(*args): ...")
+        archive.writestr(
+            f"{module}/__init__.py", f"open({str(marker)!r}, 'w').close()\ndef derive(*args): ..."
+        )
     spec = served.spec | {"expressions": served.spec["expressions"] | {"module": module}}
-    with pytest.raises(ValueError, match=r"expressions.zip: SHA-256 is .* the code that was shipped with the model was changed after its export"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"expressions.zip: SHA-256 is .* the code that was shipped with the model was changed"
+            r" after its export"
+        ),
+    ):
         serving.load_expressions(hostile, spec)
     assert not marker.exists()
     from schemas.digest import sha256_file
@@ -205,7 +298,10 @@ def test_models_of_two_versions_keep_their_own_code(served: Served, tmp_path: Pa
     module = "bulkhead_expressions_other"
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr(f"{module}/__init__.py", "def derive(frame, *args): return 'other'")
-    other = serving.load_expressions(tmp_path / "other.zip", {"expressions": {"sha256": sha256_file(tmp_path / "other.zip"), "module": module}})
+    other = serving.load_expressions(
+        tmp_path / "other.zip",
+        {"expressions": {"sha256": sha256_file(tmp_path / "other.zip"), "module": module}},
+    )
     assert other is not None
     assert other(served.rows) == "other"
     np.testing.assert_allclose(served(served.rows), served.wanted, rtol=0, atol=1e-12)

@@ -1,4 +1,6 @@
-"""A step that was not finite is made again on one process, and the place where it began is named."""
+"""A step that was not finite is made again on one process, and the place where it began is
+named.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +49,43 @@ def broken_run(folder: Path, value: float = 3e38, **sections: Any) -> Path:
 @pytest.mark.req("T11")
 @pytest.mark.parametrize(
     "options",
-    [{}, {"mode": "elastic", "logical_shards": 4}, {"precision": "bf16"}, {"precision": "fp16"}, {"augment": {"noise": 0.1}}],
+    [
+        {},
+        {"mode": "elastic", "logical_shards": 4},
+        {"precision": "bf16"},
+        {"precision": "fp16"},
+        {"augment": {"noise": 0.1}},
+    ],
     ids=["exact", "elastic", "bf16", "fp16", "augmented"],
 )
-def test_the_row_the_module_and_what_may_help_are_named(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_the_row_the_module_and_what_may_help_are_named(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     report = replay(broken_run(tmp_path, train=TRAIN | options))
-    assert report.step == 3 and report.reproduced and [rank.same_losses for rank in report.ranks] == [True]
+    assert (
+        report.step == 3
+        and report.reproduced
+        and [rank.same_losses for rank in report.ranks] == [True]
+    )
     finding = report.ranks[0].finding
-    assert finding is not None and finding.direction == "forward" and finding.row_ids == (f"train-{ROW}",)
-    assert finding.module == "body.inputs.periodic" or finding.module.startswith("body.hidden"), "the innermost module at fault"
+    assert (
+        finding is not None
+        and finding.direction == "forward"
+        and finding.row_ids == (f"train-{ROW}",)
+    )
+    assert finding.module == "body.inputs.periodic" or finding.module.startswith("body.hidden"), (
+        "the innermost module at fault"
+    )
     assert finding.column == "x2" and float(finding.largest_input) == pytest.approx(3e38)
-    assert "bound the column x2" in report.advice[0] and any("train.precision: fp32" in way for way in report.advice) == (options.get("precision") is not None)
+    assert "bound the column x2" in report.advice[0] and any(
+        "train.precision: fp32" in way for way in report.advice
+    ) == (options.get("precision") is not None)
     shown = "\n".join(lines(report))
-    assert f"step {report.step} is not finite again" in shown and f"train-{ROW}" in shown and "the recorded losses to the bit" in shown
+    assert (
+        f"step {report.step} is not finite again" in shown
+        and f"train-{ROW}" in shown
+        and "the recorded losses to the bit" in shown
+    )
 
 
 @pytest.mark.req("T11")
@@ -67,7 +93,11 @@ def test_a_gradient_without_a_finite_slope_is_found_in_the_backward_pass(tmp_pat
     report = replay(broken_run(tmp_path, value=0.5, model=CLIFF))
     finding = report.ranks[0].finding
     assert report.reproduced and report.checkpoint == "the initial weights"
-    assert finding is not None and (finding.direction, finding.module, finding.micro_batch) == ("backward", "body.layers.3", 0)
+    assert finding is not None and (finding.direction, finding.module, finding.micro_batch) == (
+        "backward",
+        "body.layers.3",
+        0,
+    )
     assert "needs an epsilon" in report.advice[0]
 
 
@@ -79,7 +109,11 @@ def test_a_step_that_comes_out_finite_is_said_to(tmp_path: Path) -> None:
     dump["window"]["batch"]["numeric"].clamp_(-3, 3)
     torch.save(dump, path)
     report = replay(run_dir)
-    assert not report.reproduced and not report.ranks[0].same_losses and "came out finite" in "\n".join(lines(report))
+    assert (
+        not report.reproduced
+        and not report.ranks[0].same_losses
+        and "came out finite" in "\n".join(lines(report))
+    )
 
 
 @pytest.mark.req("S2")
@@ -87,7 +121,9 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     run_dir = broken_run(tmp_path)
     (dump,) = (run_dir / "dumps").iterdir()
     step = int(dump.name.split("-")[1])
-    with pytest.raises(ConfigError, match=rf"expected the dump of step 999; steps with dumps: \[{step}\]"):
+    with pytest.raises(
+        ConfigError, match=rf"expected the dump of step 999; steps with dumps: \[{step}\]"
+    ):
         replay(run_dir, 999)
     checkpoint = run_dir / "checkpoints" / f"step-{step - 1:08d}"
     data = bytearray((checkpoint / "model.pt").read_bytes())
@@ -96,11 +132,16 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"model.pt: SHA-256 is"):
         replay(run_dir)
     shutil.rmtree(checkpoint)
-    with pytest.raises(CheckpointError, match="expected the checkpoint before the step that failed"):
+    with pytest.raises(
+        CheckpointError, match="expected the checkpoint before the step that failed"
+    ):
         replay(run_dir)
     content = torch.load(dump / "dump.pt", weights_only=True)
     torch.save(content | {"world_size": 2}, dump / "dump.pt")
-    with pytest.raises(IntegrityError, match=rf"a dump of step {step} from each of 2 ranks, but none is there from \[1\]"):
+    with pytest.raises(
+        IntegrityError,
+        match=rf"a dump of step {step} from each of 2 ranks, but none is there from \[1\]",
+    ):
         replay(run_dir)
     (dump / "dump.pt").write_bytes(b"cut off")
     with pytest.raises(IntegrityError, match="cannot be read as a dump"):
@@ -117,5 +158,10 @@ def test_watching_leaves_a_network_as_it_was_and_finds_a_parameter(tmp_path: Pat
     network[0].weight.data.fill_(1e-25)
     with Watch(network) as watch:
         (network(torch.full((3, 2), 1e20)).sum() * 1e38).backward()
-    assert watch.backward is not None and (watch.backward.module, watch.backward.kind) == ("0.weight", "Parameter")
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    assert watch.backward is not None and (watch.backward.module, watch.backward.kind) == (
+        "0.weight",
+        "Parameter",
+    )
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in network.modules()
+    )

@@ -1,4 +1,6 @@
-"""A language model from text to report: trained for real on one rank, written up, and asked to go on."""
+"""A language model from text to report: trained for real on one rank, written up, and asked to go
+on.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> ReportInputs:
     write_atomic(folder / "run" / "resolved.json", corpus.run.model_dump_json())
     with keep_torch_settings():
         trained = train(corpus.run, folder / "run", Parallel(), StopSignal())
-        tested = evaluate(corpus.run, trained.best_checkpoint, "test", folder / "run" / "evaluation")
+        tested = evaluate(
+            corpus.run, trained.best_checkpoint, "test", folder / "run" / "evaluation"
+        )
         checked = preflight(corpus.run)
     prepared = Prepared(
         key="0",
@@ -73,12 +77,16 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> ReportInputs:
 
 
 def page_of(inputs: ReportInputs, folder: Path, **changes: Any) -> tuple[str, Page]:
-    text = write_report(inputs.model_copy(update=changes), folder / "report.html").file.read_text(encoding="utf-8")
+    text = write_report(inputs.model_copy(update=changes), folder / "report.html").file.read_text(
+        encoding="utf-8"
+    )
     return text, Page(text)
 
 
 @pytest.mark.req("P8")
-def test_the_report_of_a_language_model_answers_all_its_questions(inputs: ReportInputs, tmp_path: Path) -> None:
+def test_the_report_of_a_language_model_answers_all_its_questions(
+    inputs: ReportInputs, tmp_path: Path
+) -> None:
     _, page = page_of(inputs, tmp_path)
     for section, words in {
         "metrics": ("perplexity", "bits per character", "5-gram", "The test documents", "unigram"),
@@ -91,29 +99,64 @@ def test_the_report_of_a_language_model_answers_all_its_questions(inputs: Report
         "configuration": ("tokens.context", "model.positions"),
     }.items():
         assert all(word in page.text[section] for word in words), section
-    assert page.open == [] and "normalize.scale" not in page.text["configuration"] and "beats" in page.words.lower()
-    assert write_report(inputs, tmp_path / "again.html").sha256 == write_report(inputs, tmp_path / "more.html").sha256
+    assert (
+        page.open == []
+        and "normalize.scale" not in page.text["configuration"]
+        and "beats" in page.words.lower()
+    )
+    assert (
+        write_report(inputs, tmp_path / "again.html").sha256
+        == write_report(inputs, tmp_path / "more.html").sha256
+    )
 
 
 @pytest.mark.req("S1")
 def test_a_made_up_text_is_shown_and_never_run(inputs: ReportInputs, tmp_path: Path) -> None:
-    samples = SampleReport(texts=(HOSTILE, "", "x" * 5000), seed=3, molecules={"valid": 0.25}, note="Of 4 SMILES RDKit reads 1.")
+    samples = SampleReport(
+        texts=(HOSTILE, "", "x" * 5000),
+        seed=3,
+        molecules={"valid": 0.25},
+        note="Of 4 SMILES RDKit reads 1.",
+    )
     text, page = page_of(inputs, tmp_path, test=inputs.test.model_copy(update={"samples": samples}))
-    assert "<script" not in text and "alert('x')" in page.text["predictions"] and "\u202e" not in text and "\x07" not in text
-    assert "ended at once" in page.text["predictions"] and "x" * 2001 not in text and "25.0 %" in page.text["predictions"]
+    assert (
+        "<script" not in text
+        and "alert('x')" in page.text["predictions"]
+        and "\u202e" not in text
+        and "\x07" not in text
+    )
+    assert (
+        "ended at once" in page.text["predictions"]
+        and "x" * 2001 not in text
+        and "25.0 %" in page.text["predictions"]
+    )
     noted = samples.model_copy(update={"molecules": {}, "note": "RDKit is not installed."})
-    assert "RDKit is not installed." in page_of(inputs, tmp_path, test=inputs.test.model_copy(update={"samples": noted}))[1].text["predictions"]
+    assert (
+        "RDKit is not installed."
+        in page_of(inputs, tmp_path, test=inputs.test.model_copy(update={"samples": noted}))[
+            1
+        ].text["predictions"]
+    )
 
 
 def test_tokens_are_named_so_that_a_reader_sees_them() -> None:
-    assert [report_text.token_name(*pair) for pair in (("\n", "character"), ("\xe9", "bytes"), ("[O-]", "smiles"))] == ["line break", "0xe9", "[O-]"]
+    assert [
+        report_text.token_name(*pair)
+        for pair in (("\n", "character"), ("\xe9", "bytes"), ("[O-]", "smiles"))
+    ] == ["line break", "0xe9", "[O-]"]
 
 
 @pytest.mark.req("T9")
 def test_training_kept_what_is_best_for_whole_documents(inputs: ReportInputs) -> None:
-    """The logged validation loss of the best weights is the evaluated one, and five epochs beat counting tokens."""
+    """The logged validation loss of the best weights is the evaluated one, and five epochs beat
+    counting tokens.
+    """
     loss = inputs.test.metrics["loss"].value
-    assert loss is not None and loss < inputs.test.baselines["unigram"]["loss"] and inputs.test.has_skill
+    assert (
+        loss is not None
+        and loss < inputs.test.baselines["unigram"]["loss"]
+        and inputs.test.has_skill
+    )
     run = RunDir(inputs)
     val = evaluate(run.spec, inputs.train.best_checkpoint, "val", run.folder / "val")
     assert val.metrics["loss"].value == pytest.approx(inputs.train.best_metric, rel=1e-6)
@@ -137,11 +180,29 @@ def test_the_command_line_goes_on_with_a_prompt(inputs: ReportInputs, tmp_path: 
 
     folder = RunDir(inputs).folder
     expected = sample_run(folder, "the cat", 3, Sampling(15, 0.8, 6, 5))
-    assert len(set(expected.texts)) == 3 and expected == sample_run(folder, "the cat", 3, Sampling(15, 0.8, 6, 5))
-    options = ["--prompt", "the cat", "--count", "3", "--max-new-tokens", "15", "--temperature", "0.8", "--top-k", "6", "--seed", "5", "--json"]
+    assert len(set(expected.texts)) == 3 and expected == sample_run(
+        folder, "the cat", 3, Sampling(15, 0.8, 6, 5)
+    )
+    options = [
+        "--prompt",
+        "the cat",
+        "--count",
+        "3",
+        "--max-new-tokens",
+        "15",
+        "--temperature",
+        "0.8",
+        "--top-k",
+        "6",
+        "--seed",
+        "5",
+        "--json",
+    ]
     environment = os.environ | {"BULKHEAD_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "flows.cli", "sample", str(folder), *options]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == json.loads(expected.model_dump_json())
     make_run(tmp_path / "other")

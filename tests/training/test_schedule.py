@@ -13,7 +13,13 @@ from pydantic import TypeAdapter, ValidationError
 from torch.optim import lr_scheduler as torchs
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from schemas.config import AdamWConfig, ConstantSchedule, PlateauSchedule, SgdConfig, WarmupCosineSchedule
+from schemas.config import (
+    AdamWConfig,
+    ConstantSchedule,
+    PlateauSchedule,
+    SgdConfig,
+    WarmupCosineSchedule,
+)
 from schemas.config import Schedule as ScheduleConfig
 from schemas.errors import ConfigError
 from tests.training.toys import declare
@@ -30,9 +36,13 @@ def config(kind: str, **section: Any) -> ScheduleConfig:
 
 def optimizer(kind: str = "sgd") -> torch.optim.Optimizer:
     """Ours, over a module with the base rate and one with another."""
-    model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+    )
     options = {"lr": PEAKS[0], "modules": ({"match": "1", "lr": PEAKS[1]},)}
-    return make_optimizer(AdamWConfig(**options) if kind == "adamw" else SgdConfig(**options), model)
+    return make_optimizer(
+        AdamWConfig(**options) if kind == "adamw" else SgdConfig(**options), model
+    )
 
 
 def plain(kind: str = "sgd") -> torch.optim.Optimizer:
@@ -41,7 +51,9 @@ def plain(kind: str = "sgd") -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups) if kind == "adamw" else torch.optim.SGD(groups, momentum=0.9)
 
 
-def after(warmup: int, make: Callable[[torch.optim.Optimizer], LRScheduler]) -> Callable[[torch.optim.Optimizer], LRScheduler]:
+def after(
+    warmup: int, make: Callable[[torch.optim.Optimizer], LRScheduler]
+) -> Callable[[torch.optim.Optimizer], LRScheduler]:
     """torch's linear warm-up, then its scheduler."""
 
     def chained(found: torch.optim.Optimizer) -> LRScheduler:
@@ -55,19 +67,49 @@ CASES: list[tuple[ScheduleConfig, Callable[[torch.optim.Optimizer], LRScheduler]
     (config("constant"), lambda o: torchs.ConstantLR(o, factor=1.0)),
     (config("constant", warmup=30), after(30, lambda o: torchs.ConstantLR(o, factor=1.0))),
     (config("step", every=30, factor=0.5), lambda o: torchs.StepLR(o, 30, 0.5)),
-    (config("step", every=0.25, factor=0.3, warmup=0.1), after(20, lambda o: torchs.StepLR(o, 50, 0.3))),
-    (config("multi_step", milestones=[10, 90, 91, 180], factor=0.7), lambda o: torchs.MultiStepLR(o, [10, 90, 91, 180], 0.7)),
-    (config("multi_step", milestones=[0.5, 0.75], warmup=5), after(5, lambda o: torchs.MultiStepLR(o, [100, 150], 0.1))),
+    (
+        config("step", every=0.25, factor=0.3, warmup=0.1),
+        after(20, lambda o: torchs.StepLR(o, 50, 0.3)),
+    ),
+    (
+        config("multi_step", milestones=[10, 90, 91, 180], factor=0.7),
+        lambda o: torchs.MultiStepLR(o, [10, 90, 91, 180], 0.7),
+    ),
+    (
+        config("multi_step", milestones=[0.5, 0.75], warmup=5),
+        after(5, lambda o: torchs.MultiStepLR(o, [100, 150], 0.1)),
+    ),
     (config("exponential", every=1, factor=0.98), lambda o: torchs.ExponentialLR(o, 0.98)),
-    (config("exponential", every=0.1, factor=0.5, warmup=0.05), after(10, lambda o: torchs.ExponentialLR(o, 0.5 ** (1 / 20)))),
+    (
+        config("exponential", every=0.1, factor=0.5, warmup=0.05),
+        after(10, lambda o: torchs.ExponentialLR(o, 0.5 ** (1 / 20))),
+    ),
     (config("cosine", final=0.0), lambda o: torchs.CosineAnnealingLR(o, TOTAL)),
     (config("cosine_restarts", period=50), lambda o: torchs.CosineAnnealingWarmRestarts(o, 50)),
-    (config("cosine_restarts", period=0.1, growth=2), lambda o: torchs.CosineAnnealingWarmRestarts(o, 20, 2)),
-    (config("cosine_restarts", period=7, growth=3, warmup=11), after(11, lambda o: torchs.CosineAnnealingWarmRestarts(o, 7, 3))),
-    (config("warmup_cosine", warmup=0.05, final=0.0), after(10, lambda o: torchs.CosineAnnealingLR(o, TOTAL - 10))),
-    (config("warmup_cosine", warmup=40, final=0.0), after(40, lambda o: torchs.CosineAnnealingLR(o, TOTAL - 40))),
-    (config("warmup_linear", warmup=0.05), after(10, lambda o: torchs.LinearLR(o, 1.0, 0.0, TOTAL - 10))),
-    (config("warmup_linear", warmup=40, final=0.2), after(40, lambda o: torchs.LinearLR(o, 1.0, 0.2, TOTAL - 40))),
+    (
+        config("cosine_restarts", period=0.1, growth=2),
+        lambda o: torchs.CosineAnnealingWarmRestarts(o, 20, 2),
+    ),
+    (
+        config("cosine_restarts", period=7, growth=3, warmup=11),
+        after(11, lambda o: torchs.CosineAnnealingWarmRestarts(o, 7, 3)),
+    ),
+    (
+        config("warmup_cosine", warmup=0.05, final=0.0),
+        after(10, lambda o: torchs.CosineAnnealingLR(o, TOTAL - 10)),
+    ),
+    (
+        config("warmup_cosine", warmup=40, final=0.0),
+        after(40, lambda o: torchs.CosineAnnealingLR(o, TOTAL - 40)),
+    ),
+    (
+        config("warmup_linear", warmup=0.05),
+        after(10, lambda o: torchs.LinearLR(o, 1.0, 0.0, TOTAL - 10)),
+    ),
+    (
+        config("warmup_linear", warmup=40, final=0.2),
+        after(40, lambda o: torchs.LinearLR(o, 1.0, 0.2, TOTAL - 40)),
+    ),
 ]
 
 
@@ -77,13 +119,19 @@ def rates(found: torch.optim.Optimizer) -> list[float]:
 
 @pytest.mark.req("T7")
 @pytest.mark.parametrize(("declared", "make"), CASES, ids=lambda v: getattr(v, "kind", ""))
-def test_every_rate_is_torchs(declared: ScheduleConfig, make: Callable[[torch.optim.Optimizer], LRScheduler]) -> None:
+def test_every_rate_is_torchs(
+    declared: ScheduleConfig, make: Callable[[torch.optim.Optimizer], LRScheduler]
+) -> None:
     mine, other = optimizer(), plain()
     scheduler, schedule = make(other), Schedule(declared, PEAKS[0], TOTAL, True)
     for update in range(TOTAL):
         schedule.apply(mine, update)
-        # torch multiplies the rates of the steps before, so towards a rate of 0 it keeps fewer digits: 1e-12 of the peak there.
-        assert all(a == pytest.approx(b, rel=1e-12, abs=1e-12 * peak) for a, b, peak in zip(rates(mine), rates(other), PEAKS, strict=True)), update
+        # torch multiplies the rates of the steps before, so towards a rate of 0 it keeps fewer
+        # digits: 1e-12 of the peak there.
+        assert all(
+            a == pytest.approx(b, rel=1e-12, abs=1e-12 * peak)
+            for a, b, peak in zip(rates(mine), rates(other), PEAKS, strict=True)
+        ), update
         assert schedule.rate(update) == rates(mine)[0]
         other.step()
         scheduler.step()
@@ -92,13 +140,22 @@ def test_every_rate_is_torchs(declared: ScheduleConfig, make: Callable[[torch.op
 @pytest.mark.req("T7")
 @pytest.mark.parametrize("group", [0, 1])
 @pytest.mark.parametrize(
-    "declared", [config("cosine", final=0.01), config("cosine_restarts", period=60, final=0.2), config("warmup_cosine", warmup=30, final=0.1)]
+    "declared",
+    [
+        config("cosine", final=0.01),
+        config("cosine_restarts", period=60, final=0.2),
+        config("warmup_cosine", warmup=30, final=0.1),
+    ],
 )
 def test_final_is_a_share_of_each_groups_own_peak(declared: Any, group: int) -> None:
     makers = {
         "cosine": lambda o: torchs.CosineAnnealingLR(o, TOTAL, declared.final * PEAKS[group]),
-        "cosine_restarts": lambda o: torchs.CosineAnnealingWarmRestarts(o, 60, eta_min=declared.final * PEAKS[group]),
-        "warmup_cosine": after(30, lambda o: torchs.CosineAnnealingLR(o, TOTAL - 30, declared.final * PEAKS[group])),
+        "cosine_restarts": lambda o: torchs.CosineAnnealingWarmRestarts(
+            o, 60, eta_min=declared.final * PEAKS[group]
+        ),
+        "warmup_cosine": after(
+            30, lambda o: torchs.CosineAnnealingLR(o, TOTAL - 30, declared.final * PEAKS[group])
+        ),
     }
     mine, other = optimizer(), plain()
     scheduler, schedule = makers[declared.kind](other), Schedule(declared, PEAKS[0], TOTAL, True)
@@ -115,13 +172,21 @@ def test_final_is_a_share_of_each_groups_own_peak(declared: Any, group: int) -> 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_one_cycle_is_torchs_in_rate_and_momentum(anneal: Any, warmup: float, kind: str) -> None:
     mine, other = optimizer(kind), plain(kind)
-    scheduler = torchs.OneCycleLR(other, list(PEAKS), total_steps=TOTAL, pct_start=warmup if warmup < 1 else warmup / TOTAL, anneal_strategy=anneal)
+    scheduler = torchs.OneCycleLR(
+        other,
+        list(PEAKS),
+        total_steps=TOTAL,
+        pct_start=warmup if warmup < 1 else warmup / TOTAL,
+        anneal_strategy=anneal,
+    )
     schedule = Schedule(config("one_cycle", anneal=anneal, warmup=warmup), PEAKS[0], TOTAL, True)
     for update in range(TOTAL):
         schedule.apply(mine, update)
         assert rates(mine) == pytest.approx(rates(other), rel=1e-12)
         key = "betas" if kind == "adamw" else "momentum"
-        assert [g[key] for g in mine.param_groups] == [pytest.approx(g[key], rel=1e-12) for g in other.param_groups]
+        assert [g[key] for g in mine.param_groups] == [
+            pytest.approx(g[key], rel=1e-12) for g in other.param_groups
+        ]
         other.step()
         if update < TOTAL - 1:
             scheduler.step()
@@ -134,7 +199,9 @@ def test_one_cycle_may_leave_momentum_alone_and_be_short() -> None:
     schedule.apply(mine, 60)
     assert {g["momentum"] for g in mine.param_groups} == {0.9}
     for total in (1, 2, 3, 4):
-        found = [Schedule(config("one_cycle"), 1.0, total, True).rate(update) for update in range(total)]
+        found = [
+            Schedule(config("one_cycle"), 1.0, total, True).rate(update) for update in range(total)
+        ]
         assert max(found) == 1.0 or total > 3
         assert all(4e-6 * (1 - 1e-9) <= rate <= 1.0 for rate in found)
 
@@ -143,8 +210,17 @@ def test_one_cycle_may_leave_momentum_alone_and_be_short() -> None:
 @pytest.mark.parametrize("threshold_mode", ["rel", "abs"])
 @pytest.mark.parametrize("greater", [True, False])
 @pytest.mark.parametrize(("threshold", "cooldown"), [(0.0, 0), (0.05, 0), (0.05, 4), (0.3, 1)])
-def test_plateau_is_torchs_counted_in_evaluations(greater: bool, threshold: float, cooldown: int, threshold_mode: Any) -> None:
-    section = {"factor": 0.5, "patience": 2, "threshold": threshold, "threshold_mode": threshold_mode, "cooldown": cooldown, "min_lr": 1e-3}
+def test_plateau_is_torchs_counted_in_evaluations(
+    greater: bool, threshold: float, cooldown: int, threshold_mode: Any
+) -> None:
+    section = {
+        "factor": 0.5,
+        "patience": 2,
+        "threshold": threshold,
+        "threshold_mode": threshold_mode,
+        "cooldown": cooldown,
+        "min_lr": 1e-3,
+    }
     mine, other = optimizer(), plain()
     theirs = ReduceLROnPlateau(other, mode="max" if greater else "min", **section)
     ours, noise = Schedule(config("plateau", **section), PEAKS[0], 1000, greater), random.Random(0)
@@ -161,7 +237,11 @@ def test_plateau_is_torchs_counted_in_evaluations(greater: bool, threshold: floa
 def test_a_relative_threshold_is_right_for_negative_metrics_too() -> None:
     for greater in (True, False):
         schedule = Schedule(PlateauSchedule(threshold=0.1, patience=0), 1.0, 100, greater)
-        for metric in (-1.0, -1.05, -0.95):  # within a tenth: torch's rule would take one of them for better
+        for metric in (
+            -1.0,
+            -1.05,
+            -0.95,
+        ):  # within a tenth: torch's rule would take one of them for better
             schedule.observe(metric)
         assert (schedule.plateau.best, schedule.plateau.reductions) == (-1.0, 2)
         schedule.observe(-0.5 if greater else -1.5)
@@ -171,7 +251,9 @@ def test_a_relative_threshold_is_right_for_negative_metrics_too() -> None:
 @pytest.mark.req("T7")
 def test_plateau_spares_rates_below_the_floor_and_may_warm_up() -> None:
     mine = optimizer()
-    schedule = Schedule(PlateauSchedule(factor=0.1, patience=0, min_lr=0.01, warmup=10), PEAKS[0], 100, True)
+    schedule = Schedule(
+        PlateauSchedule(factor=0.1, patience=0, min_lr=0.01, warmup=10), PEAKS[0], 100, True
+    )
     assert schedule.rate(0) == PEAKS[0] / 10
     for _ in range(3):
         schedule.observe(0.0)
@@ -179,30 +261,46 @@ def test_plateau_spares_rates_below_the_floor_and_may_warm_up() -> None:
     assert rates(mine) == [0.01, PEAKS[1]], "reduced to the floor; never raised to it"
 
 
-EVERY = [declared for declared, _ in CASES] + [config("one_cycle"), config("plateau", patience=2, cooldown=1, warmup=20)]
+EVERY = [declared for declared, _ in CASES] + [
+    config("one_cycle"),
+    config("plateau", patience=2, cooldown=1, warmup=20),
+]
 
 
 @pytest.mark.req("T7")
 @pytest.mark.req("C2")
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 @pytest.mark.parametrize("declared", EVERY, ids=lambda v: v.kind)
-def test_resumed_in_the_middle_every_rate_and_parameter_is_the_same_to_the_bit(declared: ScheduleConfig, kind: str) -> None:
+def test_resumed_in_the_middle_every_rate_and_parameter_is_the_same_to_the_bit(
+    declared: ScheduleConfig, kind: str
+) -> None:
     """Saved at update 87 with the optimizer, loaded with weights_only into new objects."""
     noise = [random.Random(update).random() for update in range(TOTAL)]
 
-    def go(found: torch.optim.Optimizer, schedule: Schedule, updates: range, at: int | None = None) -> tuple[list[list[float]], bytes]:
+    def go(
+        found: torch.optim.Optimizer, schedule: Schedule, updates: range, at: int | None = None
+    ) -> tuple[list[list[float]], bytes]:
         trace, saved = [], io.BytesIO()
         for update in updates:
             if update == at:
                 weights = [group["params"][0].detach().clone() for group in found.param_groups]
-                torch.save({"weights": weights, "optimizer": found.state_dict(), "schedule": schedule.state_dict()}, saved)
+                torch.save(
+                    {
+                        "weights": weights,
+                        "optimizer": found.state_dict(),
+                        "schedule": schedule.state_dict(),
+                    },
+                    saved,
+                )
             schedule.apply(found, update)
             for group in found.param_groups:
                 group["params"][0].grad = torch.full((1, 1), noise[update] - 0.3)
             found.step()
             if update % 5 == 4:
                 schedule.observe(noise[update])
-            trace.append(rates(found) + [float(group["params"][0].detach()) for group in found.param_groups])
+            trace.append(
+                rates(found) + [float(group["params"][0].detach()) for group in found.param_groups]
+            )
         return trace, saved.getvalue()
 
     def start() -> tuple[torch.optim.Optimizer, Schedule]:
@@ -240,7 +338,10 @@ def test_constant_stays_to_the_bit() -> None:
     ("section", "message"),
     [
         ({"kind": "step", "every": 1.5}, "a share below 1 or a whole number of updates, got 1.5"),
-        ({"kind": "multi_step", "milestones": [0.5, 0.5]}, r"milestones must rise, got \[0.5, 0.5\]"),
+        (
+            {"kind": "multi_step", "milestones": [0.5, 0.5]},
+            r"milestones must rise, got \[0.5, 0.5\]",
+        ),
         ({"kind": "multi_step", "milestones": [0.5, 100]}, "all shares below 1 or all numbers"),
         ({"kind": "one_cycle", "low_momentum": 0.97}, "exchange them"),
         ({"kind": "cosine", "warmup": 0.1}, "Extra inputs"),
@@ -256,13 +357,18 @@ def test_declarations_that_mean_nothing_are_refused(section: dict[str, Any], mes
 @pytest.mark.parametrize(
     ("section", "key"),
     [
-        ({"kind": "constant", "warmup": 50}, "warmup: expected fewer updates than the run has .50., got 50"),
+        (
+            {"kind": "constant", "warmup": 50},
+            "warmup: expected fewer updates than the run has .50., got 50",
+        ),
         ({"kind": "one_cycle", "warmup": 60}, "warmup"),
         ({"kind": "step", "every": 60}, "every"),
         ({"kind": "multi_step", "milestones": [10, 60]}, "milestones"),
     ],
 )
-def test_a_schedule_that_the_run_never_reaches_is_refused(section: dict[str, Any], key: str) -> None:
+def test_a_schedule_that_the_run_never_reaches_is_refused(
+    section: dict[str, Any], key: str
+) -> None:
     with pytest.raises(ConfigError, match=rf"schedule.{key}"):
         Schedule(config(**section), 1.0, 50, True)
     Schedule(config(**section), 1.0, 61, True)
@@ -271,6 +377,8 @@ def test_a_schedule_that_the_run_never_reaches_is_refused(section: dict[str, Any
 @pytest.mark.req("T7")
 def test_one_cycle_without_momentum_to_cycle_is_refused() -> None:
     sgd = {"kind": "sgd", "momentum": 0.0}
-    with pytest.raises(ValidationError, match=r"optimizer.momentum is 0; set schedule.cycle_momentum: false"):
+    with pytest.raises(
+        ValidationError, match=r"optimizer.momentum is 0; set schedule.cycle_momentum: false"
+    ):
         declare("binary", optimizer=sgd, schedule={"kind": "one_cycle"})
     declare("binary", optimizer=sgd, schedule={"kind": "one_cycle", "cycle_momentum": False})

@@ -31,12 +31,16 @@ def settings() -> Iterator[None]:
         yield
 
 
-def parts(train: TrainConfig, model: nn.Module | None = None, rows: int = 64) -> tuple[Step, WindowReader]:
+def parts(
+    train: TrainConfig, model: nn.Module | None = None, rows: int = 64
+) -> tuple[Step, WindowReader]:
     torch.manual_seed(0)
     model = model or Plain(WIDTH, 1)
     loss, parallel = BinaryCrossEntropy(), Parallel()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    reader = WindowReader(as_tensors(synthetic(rows, 0)), Sampler(rows, train.batch_size, seed=0), loss, parallel)
+    reader = WindowReader(
+        as_tensors(synthetic(rows, 0)), Sampler(rows, train.batch_size, seed=0), loss, parallel
+    )
     return Step(Layout(model, parallel, train), loss, optimizer, train), reader
 
 
@@ -48,7 +52,11 @@ def test_the_order_of_a_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> 
     from training.guard import StopSignal
     from training.loop import Trainer
 
-    spec = make_run(tmp_path, rows=(32, 16), train=TrainConfig(epochs=1, batch_size=16, micro_batch_size=8).model_dump())
+    spec = make_run(
+        tmp_path,
+        rows=(32, 16),
+        train=TrainConfig(epochs=1, batch_size=16, micro_batch_size=8).model_dump(),
+    )
     trainer, order = Trainer(spec, tmp_path / "run", Parallel(), StopSignal()), []
 
     def noted(owner: Any, name: str) -> None:
@@ -67,19 +75,35 @@ def test_the_order_of_a_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> 
     last = next(iter(trainer.model.parameters()))
     last.register_post_accumulate_grad_hook(lambda _: order.append("backward"))
     trainer._train_one_step()
-    assert order == ["zero_grad", "forward", "backward", "forward", "backward", "clip", "gate", "step", "apply"]
-    assert trainer.optimizer.param_groups[0]["lr"] == trainer.schedule.rate(1), "the rate of the next step, after the update"
+    assert order == [
+        "zero_grad",
+        "forward",
+        "backward",
+        "forward",
+        "backward",
+        "clip",
+        "gate",
+        "step",
+        "apply",
+    ]
+    assert trainer.optimizer.param_groups[0]["lr"] == trainer.schedule.rate(1), (
+        "the rate of the next step, after the update"
+    )
 
 
 @pytest.mark.req("T5")
-@pytest.mark.parametrize(("clip", "at"), [("norm", 0.01), ("norm", 1e6), ("value", 0.003), ("none", 1.0)])
+@pytest.mark.parametrize(
+    ("clip", "at"), [("norm", 0.01), ("norm", 1e6), ("value", 0.003), ("none", 1.0)]
+)
 def test_clipping_is_torchs_and_the_norm_is_that_before_it(clip: Any, at: float) -> None:
     step, reader = parts(TrainConfig(batch_size=32, clip=clip, clip_at=at))
     step.gradients(reader.read(0))
     twin = copy.deepcopy(step.model)
     for p, q in zip(twin.parameters(), step.model.parameters(), strict=True):
         p.grad = q.grad.clone()  # type: ignore[union-attr]
-    expected = torch.nn.utils.get_total_norm([p.grad for p in twin.parameters() if p.grad is not None])
+    expected = torch.nn.utils.get_total_norm(
+        [p.grad for p in twin.parameters() if p.grad is not None]
+    )
     if clip == "norm":
         torch.nn.utils.clip_grad_norm_(twin.parameters(), at)
     elif clip == "value":
@@ -98,7 +122,9 @@ def test_a_gradient_that_is_not_finite_is_stopped_at_the_gate_and_left_for_the_d
     step.trace.norms = torch.stack(torch._foreach_norm(list(step.trace.gradients.values())))
     gate = step.gate(window, step.clip())
     assert not gate.finite and np.isfinite(gate.loss)
-    assert sum(int((~torch.isfinite(g)).sum()) for g in step.trace.gradients.values()) == 1, "clipping must not spread it"
+    assert sum(int((~torch.isfinite(g)).sum()) for g in step.trace.gradients.values()) == 1, (
+        "clipping must not spread it"
+    )
 
 
 @pytest.mark.req("T3")
@@ -111,7 +137,9 @@ def test_the_reported_loss_is_the_weighted_mean_of_the_window(micro: int | None)
         gate = step.gate(window, step.clip())
         tensors = {name: tensor[window.rows] for name, tensor in reader.tensors.items()}
         with torch.no_grad():
-            expected = BinaryCrossEntropy()(step.model({"numeric": tensors["numeric"]}), tensors["label"], tensors["weight"])
+            expected = BinaryCrossEntropy()(
+                step.model({"numeric": tensors["numeric"]}), tensors["label"], tensors["weight"]
+            )
         assert gate.loss == pytest.approx(float(expected), rel=1e-5)
         assert gate.weight_sum == pytest.approx(float(tensors["weight"].sum()), rel=1e-6)
         assert gate.stop == (number == 2)
@@ -140,7 +168,9 @@ def test_bf16_keeps_weights_and_loss_in_full_precision() -> None:
     inside: list[torch.dtype] = []
     step, reader = parts(TrainConfig(batch_size=32, precision="bf16"))
     step.loss = Watching()
-    step.model.layers[0].register_forward_hook(lambda module, args, output: inside.append(output.dtype))
+    step.model.layers[0].register_forward_hook(
+        lambda module, args, output: inside.append(output.dtype)
+    )
     step.gradients(reader.read(0))
     assert inside == [torch.bfloat16] and seen == [torch.float32]
     assert {g.dtype for g in step.trace.gradients.values()} == {torch.float32}
@@ -154,7 +184,9 @@ def test_a_window_read_ahead_is_the_window_read_later() -> None:
         window = ahead.read(number)
         before = {name: tensor.clone() for name, tensor in window.batch.items()}
         ahead.prefetch(number + 1)
-        assert all(torch.equal(window.batch[name], value) for name, value in before.items()), "reading ahead must not overwrite the current window"
+        assert all(torch.equal(window.batch[name], value) for name, value in before.items()), (
+            "reading ahead must not overwrite the current window"
+        )
         other = plain.read(number)
         assert (
             torch.equal(window.rows, other.rows)
@@ -168,7 +200,9 @@ def test_a_parameter_without_gradient_is_named() -> None:
     model = Plain(WIDTH, 1)
     model.forgotten = nn.Linear(2, 2)
     step, reader = parts(TrainConfig(batch_size=32), model)
-    with pytest.raises(TrainingError, match=r"2 of 8 trainable parameters got no gradient.*forgotten.weight"):
+    with pytest.raises(
+        TrainingError, match=r"2 of 8 trainable parameters got no gradient.*forgotten.weight"
+    ):
         step.gradients(reader.read(0))
 
 

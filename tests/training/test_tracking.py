@@ -20,7 +20,18 @@ __all__ = ["blank_database", "uri"]
 
 
 def line(kind: str, step: int, **values: Any) -> str:
-    return json.dumps({"kind": kind, "step": step, "epoch": 1 + step // 10, "time": 1.7e9 + step, "values": values}) + "\n"
+    return (
+        json.dumps(
+            {
+                "kind": kind,
+                "step": step,
+                "epoch": 1 + step // 10,
+                "time": 1.7e9 + step,
+                "values": values,
+            }
+        )
+        + "\n"
+    )
 
 
 def history(tracker: Tracker, key: str) -> list[tuple[int, float]]:
@@ -32,7 +43,9 @@ def history(tracker: Tracker, key: str) -> list[tuple[int, float]]:
 
 @pytest.mark.req("P6")
 def test_a_run_holds_the_whole_declaration_its_tags_and_its_end(uri: str, own_home: Path) -> None:
-    tracker = start_run(declaration(tracking={"tags": {"team": "ward 3"}}), tags={"why": "test"}, name="first")  # type: ignore[arg-type]
+    tracker = start_run(
+        declaration(tracking={"tags": {"team": "ward 3"}}), tags={"why": "test"}, name="first"
+    )  # type: ignore[arg-type]
     tracker.log_metrics({"test/auroc": 0.75, "test/f1": None})
     tracker.log_json("evaluation/test.json", {"rows": 3})
     tracker.finish("FINISHED")
@@ -49,7 +62,9 @@ def test_a_run_holds_the_whole_declaration_its_tags_and_its_end(uri: str, own_ho
 
 
 @pytest.mark.req("P6")
-def test_the_default_address_is_absolute_and_declared_ones_come_first(own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_address_is_absolute_and_declared_ones_come_first(
+    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert default_tracking_uri(None) == f"sqlite:///{own_home}/mlflow.db"
@@ -98,24 +113,42 @@ def test_a_resumed_run_has_one_gapless_history(uri: str, tmp_path: Path) -> None
 
 
 @pytest.mark.req("S1")
-def test_credentials_reach_neither_server_nor_messages(uri: str, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_reach_neither_server_nor_messages(
+    uri: str, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = declaration(
-        data={"uri": "s3://key:hunter2@bucket/x?token=hunter3", "columns": {"y": "label", "x": "feature"}}, tracking={"uri": "http://ann:hunter4@127.0.0.1:9"}
+        data={
+            "uri": "s3://key:hunter2@bucket/x?token=hunter3",
+            "columns": {"y": "label", "x": "feature"},
+        },
+        tracking={"uri": "http://ann:hunter4@127.0.0.1:9"},
     )
     tracker = start_run(secret, uri=uri, tags={"from": "http://ann:hunter5@host"})  # type: ignore[arg-type]
     tracker.log_dataset("source", "s3://key:hunter6@bucket", "ab" * 32, 3, "source")
     assert "hunter" not in str(tracker.client.get_run(tracker.run_id).to_dictionary())
-    assert not [p for p in (own_home / "mlartifacts").rglob("*") if p.is_file() and "hunter" in p.read_text()]
+    assert not [
+        p
+        for p in (own_home / "mlartifacts").rglob("*")
+        if p.is_file() and "hunter" in p.read_text()
+    ]
     assert flatten(secret)["data.uri"] == "s3://***@bucket/x?token=***"  # type: ignore[arg-type]
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(TrackingError, match=r"MLflow at http://\*\*\*@127.0.0.1:9 could not be used while starting a run: .*start the server") as caught:
+    with pytest.raises(
+        TrackingError,
+        match=(
+            r"MLflow at http://\*\*\*@127.0.0.1:9 could not be used while starting a run: .*start"
+            r" the server"
+        ),
+    ) as caught:
         start_run(secret)  # type: ignore[arg-type]
     assert "hunter" not in str(caught.value)
     assert "hunter" not in repr(Tracker("http://ann:hunter7@host", "1"))
 
 
 @pytest.mark.req("S2")
-def test_probe_says_what_is_wrong_with_an_address(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_says_what_is_wrong_with_an_address(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     assert probe(uri) == ""
     assert "Connection refused" in probe("http://127.0.0.1:9")
@@ -125,7 +158,10 @@ def test_probe_says_what_is_wrong_with_an_address(uri: str, monkeypatch: pytest.
 def test_a_deleted_experiment_is_refused_with_the_way_back(uri: str) -> None:
     tracker = start_run(declaration())  # type: ignore[arg-type]
     tracker.client.delete_experiment(tracker.client.get_run(tracker.run_id).info.experiment_id)
-    with pytest.raises(TrackingError, match=r"experiment 'clinic' was deleted; restore it \(mlflow experiments restore"):
+    with pytest.raises(
+        TrackingError,
+        match=r"experiment 'clinic' was deleted; restore it \(mlflow experiments restore",
+    ):
         start_run(declaration())  # type: ignore[arg-type]
 
 
@@ -133,24 +169,44 @@ def test_a_deleted_experiment_is_refused_with_the_way_back(uri: str) -> None:
 
 
 @pytest.mark.req("P6")
-def test_metrics_arrive_while_the_file_grows_and_half_a_line_waits(uri: str, tmp_path: Path) -> None:
+def test_metrics_arrive_while_the_file_grows_and_half_a_line_waits(
+    uri: str, tmp_path: Path
+) -> None:
     tracker, path = start_run(declaration()), tmp_path / "metrics.jsonl"  # type: ignore[arg-type]
-    first, second = line("step", 1, **{"train/loss": 0.9, "lr": 0.1}), line("evaluation", 2, **{"train/loss": 0.8, "val/auroc": None, "best": 1})
+    first, second = (
+        line("step", 1, **{"train/loss": 0.9, "lr": 0.1}),
+        line("evaluation", 2, **{"train/loss": 0.8, "val/auroc": None, "best": 1}),
+    )
     path.write_text(first + second[:30])
     offset = tracker.forward_metrics(path)
     assert offset == len(first)
     assert history(tracker, "train/loss") == []
-    path.write_text(first + second + '{"kind": "event", "step": 2, "epoch": 1, "time": 1, "message": "early stop"}\nnot json\n')
+    path.write_text(
+        first
+        + second
+        + '{"kind": "event", "step": 2, "epoch": 1, "time": 1, "message": "early stop"}\nnot json\n'
+    )
     assert tracker.forward_metrics(path, offset) == path.stat().st_size
     assert history(tracker, "step/loss") == [(1, 0.9)]
     assert history(tracker, "train/loss") == [(2, 0.8)]
-    assert tracker.client.get_run(tracker.run_id).data.metrics == {"step/loss": 0.9, "step/lr": 0.1, "train/loss": 0.8, "best": 1.0, "epoch": 1.0}
+    assert tracker.client.get_run(tracker.run_id).data.metrics == {
+        "step/loss": 0.9,
+        "step/lr": 0.1,
+        "train/loss": 0.8,
+        "best": 1.0,
+        "epoch": 1.0,
+    }
 
 
 @pytest.mark.req("P6")
 def test_a_replay_after_a_resume_doubles_nothing(uri: str, tmp_path: Path) -> None:
-    """Steps 1 to 60 sent; the run resumes at 40 and rewrites the file; a new process sends it from its start."""
-    path, whole = tmp_path / "metrics.jsonl", [line("step", s, **{"train/loss": 1 / s}) for s in range(1, 91)]
+    """Steps 1 to 60 sent; the run resumes at 40 and rewrites the file; a new process sends it from
+    its start.
+    """
+    path, whole = (
+        tmp_path / "metrics.jsonl",
+        [line("step", s, **{"train/loss": 1 / s}) for s in range(1, 91)],
+    )
     tracker = start_run(declaration())  # type: ignore[arg-type]
     path.write_text("".join(whole[:60]))
     offset = tracker.forward_metrics(path)
@@ -170,23 +226,42 @@ def test_a_replay_after_a_resume_doubles_nothing(uri: str, tmp_path: Path) -> No
 def test_figures_that_a_resumed_run_measures_again_are_there_once(uri: str) -> None:
     """A kill after the evaluation: the run that goes on measures test rows and baselines again."""
     tracker = start_run(declaration())  # type: ignore[arg-type]
-    figures = {"test/auroc": 0.75, "test/log_loss": float("nan"), "baseline/linear/auroc": 0.7, "test/none": None}
+    figures = {
+        "test/auroc": 0.75,
+        "test/log_loss": float("nan"),
+        "baseline/linear/auroc": 0.7,
+        "test/none": None,
+    }
     tracker.log_metrics(figures)
     again = reopen_run(uri, tracker.run_id)
     again.log_metrics(figures)
     again.log_metrics({"test/auroc": 0.75}, step=1)
     again.log_metrics({"baseline/linear/auroc": 0.8})
-    assert history(again, "test/auroc") == [(0, 0.75), (1, 0.75)] and len(history(again, "test/log_loss")) == 1
+    assert (
+        history(again, "test/auroc") == [(0, 0.75), (1, 0.75)]
+        and len(history(again, "test/log_loss")) == 1
+    )
     assert history(again, "baseline/linear/auroc") == [(0, 0.7), (0, 0.8)], "another value is told"
 
 
 @pytest.mark.req("P6")
-def test_many_lines_go_in_requests_of_at_most_a_thousand(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_lines_go_in_requests_of_at_most_a_thousand(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tracker, path = start_run(declaration()), tmp_path / "metrics.jsonl"  # type: ignore[arg-type]
-    path.write_text("".join(line("step", s, **{"train/loss": 1.0, "lr": 0.1, "grad_norm": float("nan")}) for s in range(1, 801)))
+    path.write_text(
+        "".join(
+            line("step", s, **{"train/loss": 1.0, "lr": 0.1, "grad_norm": float("nan")})
+            for s in range(1, 801)
+        )
+    )
     sizes: list[int] = []
     send = tracker.client.log_batch
-    monkeypatch.setattr(tracker.client, "log_batch", lambda run_id, metrics: (sizes.append(len(metrics)), send(run_id, metrics)))
+    monkeypatch.setattr(
+        tracker.client,
+        "log_batch",
+        lambda run_id, metrics: (sizes.append(len(metrics)), send(run_id, metrics)),
+    )
     assert tracker.forward_metrics(path) == path.stat().st_size
     assert sum(sizes) == 2400
     assert max(sizes) <= 1000
@@ -216,10 +291,18 @@ class Outage:
 
 @pytest.mark.req("S3")
 def test_while_the_server_is_away_nothing_raises_and_later_everything_arrives(
-    uri: str, own_home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    uri: str,
+    own_home: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tracking, "RETRY_SECONDS", 0.0)
-    tracker, path, note = start_run(declaration()), tmp_path / "metrics.jsonl", tmp_path / "note.txt"  # type: ignore[arg-type]
+    tracker, path, note = (
+        start_run(declaration()),
+        tmp_path / "metrics.jsonl",
+        tmp_path / "note.txt",
+    )  # type: ignore[arg-type]
     path.write_text(line("step", 1, **{"train/loss": 0.9}))
     note.write_text("kept")
     with Outage(own_home), caplog.at_level(logging.WARNING, "training.tracking"):
@@ -234,16 +317,27 @@ def test_while_the_server_is_away_nothing_raises_and_later_everything_arrives(
     assert (run.info.status, run.data.tags["said"]) == ("FINISHED", "while away")
     assert run.data.metrics == {"step/loss": 0.9, "test/auroc": 0.7}
     folder = own_home / "mlartifacts" / tracker.run_id / "artifacts"
-    assert ((folder / "later.txt").read_text(), (folder / "files" / "note.txt").read_text()) == ("text", "kept")
+    assert ((folder / "later.txt").read_text(), (folder / "files" / "note.txt").read_text()) == (
+        "text",
+        "kept",
+    )
 
 
 @pytest.mark.req("S3")
-def test_a_server_that_stays_away_is_said_at_the_end_and_a_later_process_brings_the_rest(uri: str, own_home: Path, tmp_path: Path) -> None:
+def test_a_server_that_stays_away_is_said_at_the_end_and_a_later_process_brings_the_rest(
+    uri: str, own_home: Path, tmp_path: Path
+) -> None:
     tracker, path = start_run(declaration()), tmp_path / "metrics.jsonl"  # type: ignore[arg-type]
     path.write_text(line("evaluation", 5, **{"val/loss": 0.5}))
     with Outage(own_home):
         tracker.forward_metrics(path)
-        with pytest.raises(TrackingError, match=rf"did not take 2 parts of run {tracker.run_id}: status; .*metrics.jsonl.*files lie in the run directory"):
+        with pytest.raises(
+            TrackingError,
+            match=(
+                rf"did not take 2 parts of run {tracker.run_id}: status; .*metrics.jsonl.*files lie"
+                r" in the run directory"
+            ),
+        ):
             tracker.finish("FINISHED")
     later = Tracker(uri, tracker.run_id)
     later.forward_metrics(path)
@@ -252,7 +346,9 @@ def test_a_server_that_stays_away_is_said_at_the_end_and_a_later_process_brings_
 
 
 @pytest.mark.req("S3")
-def test_a_server_that_is_away_is_not_asked_again_at_every_call(uri: str, own_home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_is_away_is_not_asked_again_at_every_call(
+    uri: str, own_home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tracker, path = start_run(declaration()), tmp_path / "metrics.jsonl"  # type: ignore[arg-type]
     path.write_text(line("step", 1, **{"train/loss": 0.9}))
     with Outage(own_home), caplog.at_level(logging.WARNING, "training.tracking"):
@@ -263,13 +359,17 @@ def test_a_server_that_is_away_is_not_asked_again_at_every_call(uri: str, own_ho
 
 
 @pytest.mark.req("S3")
-def test_what_the_server_refuses_for_good_does_not_hold_up_the_rest(uri: str, tmp_path: Path) -> None:
+def test_what_the_server_refuses_for_good_does_not_hold_up_the_rest(
+    uri: str, tmp_path: Path
+) -> None:
     tracker = start_run(declaration())  # type: ignore[arg-type]
     tracker.set_tags({"x" * 999: "key too long"})
     tracker.log_artifact(tmp_path / "absent.txt")
     tracker.set_tags({"after": "arrives"})
     assert tracker.client.get_run(tracker.run_id).data.tags["after"] == "arrives"
-    with pytest.raises(TrackingError, match=r"did not take 2 parts of run .*: tags \(.*\); absent.txt \("):
+    with pytest.raises(
+        TrackingError, match=r"did not take 2 parts of run .*: tags \(.*\); absent.txt \("
+    ):
         tracker.finish("FINISHED")
 
 
@@ -283,7 +383,10 @@ def test_data_sets_carry_our_own_digest(uri: str) -> None:
     (found,) = tracker.client.get_run(tracker.run_id).inputs.dataset_inputs
     assert found.dataset.digest == ("0123456789abcdef" * 4)[:32]
     assert json.loads(found.dataset.profile) == {"num_rows": 42, "sha256": "0123456789abcdef" * 4}
-    assert {t.key: t.value for t in found.tags} == {"mlflow.data.context": "training", "sha256": "0123456789abcdef" * 4}
+    assert {t.key: t.value for t in found.tags} == {
+        "mlflow.data.context": "training",
+        "sha256": "0123456789abcdef" * 4,
+    }
 
 
 @pytest.mark.req("P6")

@@ -1,4 +1,6 @@
-"""Small learnable problems with every kind of input: arrays, statistics, declaration, and runs of them on disk."""
+"""Small learnable problems with every kind of input: arrays, statistics, declaration, and runs of
+them on disk.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,24 @@ from torch import Tensor
 
 from schemas.config import Declaration
 from schemas.digest import file_ref
-from schemas.records import ArraysRef, CategoryStats, NumericStats, RunSpec, SplitArrays, Statistics, TableSpec, TensorStats
+from schemas.records import (
+    ArraysRef,
+    CategoryStats,
+    NumericStats,
+    RunSpec,
+    SplitArrays,
+    Statistics,
+    TableSpec,
+    TensorStats,
+)
 
 Arrays = dict[str, np.ndarray]
 COLORS = ("blue", "green", "red")
-CLASSES: dict[str, tuple[Any, ...]] = {"binary": (False, True), "multiclass": ("a", "b", "c"), "regression": ()}
+CLASSES: dict[str, tuple[Any, ...]] = {
+    "binary": (False, True),
+    "multiclass": ("a", "b", "c"),
+    "regression": (),
+}
 CENTER, SCALE = 50.0, 8.0
 KINDS = ("linear", "mlp", "resmlp", "ft_transformer", "cnn")
 
@@ -33,7 +48,11 @@ class Toy:
 
     def batch(self, rows: int) -> tuple[dict[str, Tensor], Tensor]:
         """The first rows as the network takes them, and their labels."""
-        tensors = {name: torch.from_numpy(a[:rows].copy()) for name, a in self.arrays.items() if name != "weight"}
+        tensors = {
+            name: torch.from_numpy(a[:rows].copy())
+            for name, a in self.arrays.items()
+            if name != "weight"
+        }
         label = tensors.pop("label")
         return tensors, label
 
@@ -51,12 +70,23 @@ def declare(task: str, model: dict[str, Any] | None = None, **sections: Any) -> 
     return Declaration.model_validate(tree)
 
 
-def make_arrays(task: str, rows: int, seed: int = 0, tensor: bool = False, weight: bool = False) -> Arrays:
-    """Five scaled columns and an indicator, two categorical columns, perhaps a picture; the label follows from them all."""
+def make_arrays(
+    task: str, rows: int, seed: int = 0, tensor: bool = False, weight: bool = False
+) -> Arrays:
+    """Five scaled columns and an indicator, two categorical columns, perhaps a picture; the label
+    follows from them all.
+    """
     rng = np.random.default_rng(seed)
-    numeric = np.concatenate([rng.normal(size=(rows, 5)), rng.random((rows, 1)) < 0.1], axis=1).astype(np.float32)
+    numeric = np.concatenate(
+        [rng.normal(size=(rows, 5)), rng.random((rows, 1)) < 0.1], axis=1
+    ).astype(np.float32)
     categorical = np.stack([rng.integers(2, 5, rows), rng.integers(1, 5, rows)], axis=1)
-    signal = numeric[:, 0] - 0.8 * np.abs(numeric[:, 1]) + 0.9 * (categorical[:, 0] == 3) + 0.3 * rng.normal(size=rows)
+    signal = (
+        numeric[:, 0]
+        - 0.8 * np.abs(numeric[:, 1])
+        + 0.9 * (categorical[:, 0] == 3)
+        + 0.3 * rng.normal(size=rows)
+    )
     arrays: Arrays = {"numeric": numeric, "categorical": categorical.astype(np.int64)}
     if tensor:
         picture = rng.integers(0, 256, (rows, 9, 7))
@@ -77,7 +107,12 @@ def make_statistics(task: str, arrays: Arrays) -> Statistics:
     rows, classes = len(arrays["label"]), CLASSES[task]
     counts = np.bincount(arrays["label"], minlength=len(classes)) if classes else np.zeros(0, int)
     picture = arrays.get("tensor_picture")
-    numeric = [NumericStats(name=f"x{i}", method="standard", indicator=i == 4, fill=0.0, nulls=1 if i == 4 else 0) for i in range(5)]
+    numeric = [
+        NumericStats(
+            name=f"x{i}", method="standard", indicator=i == 4, fill=0.0, nulls=1 if i == 4 else 0
+        )
+        for i in range(5)
+    ]
     return Statistics(
         train_sha256="0" * 64,
         rows=rows,
@@ -90,9 +125,19 @@ def make_statistics(task: str, arrays: Arrays) -> Statistics:
             if "categorical" in arrays
             else ()
         ),
-        tensor=()
-        if picture is None
-        else (TensorStats(name="picture", shape=picture.shape[1:], dtype="uint8", mean=(float(picture.mean()),), std=(float(picture.std()),)),),
+        tensor=(
+            ()
+            if picture is None
+            else (
+                TensorStats(
+                    name="picture",
+                    shape=picture.shape[1:],
+                    dtype="uint8",
+                    mean=(float(picture.mean()),),
+                    std=(float(picture.std()),),
+                ),
+            )
+        ),
         clip=10.0,
         classes=classes,
         class_counts=tuple(int(c) for c in counts),
@@ -104,9 +149,18 @@ def make_statistics(task: str, arrays: Arrays) -> Statistics:
     )
 
 
-def make_toy(task: str = "binary", model: dict[str, Any] | None = None, rows: int = 400, seed: int = 0, weight: bool = False, **sections: Any) -> Toy:
+def make_toy(
+    task: str = "binary",
+    model: dict[str, Any] | None = None,
+    rows: int = 400,
+    seed: int = 0,
+    weight: bool = False,
+    **sections: Any,
+) -> Toy:
     """A problem in memory; with a picture where the model is a CNN."""
-    arrays = make_arrays(task, rows, seed, tensor=bool(model) and model["kind"] == "cnn", weight=weight)
+    arrays = make_arrays(
+        task, rows, seed, tensor=bool(model) and model["kind"] == "cnn", weight=weight
+    )
     return Toy(declare(task, model, **sections), make_statistics(task, arrays), arrays)
 
 
@@ -121,22 +175,46 @@ def write_side(folder: Path, task: str, arrays: Arrays, groups: int | None = Non
         if task == "regression"
         else np.array(CLASSES[task])[arrays["label"].clip(0, len(CLASSES[task]) - 1)]
     )
-    group = pa.nulls(rows, pa.string()) if groups is None else pa.array([f"g{i % groups}" for i in range(rows)])
-    ids = {"__id": [f"{folder.name}-{i}" for i in range(rows)], "__group": group, "__time": pa.nulls(rows, pa.float64()), "label": label}
+    group = (
+        pa.nulls(rows, pa.string())
+        if groups is None
+        else pa.array([f"g{i % groups}" for i in range(rows)])
+    )
+    ids = {
+        "__id": [f"{folder.name}-{i}" for i in range(rows)],
+        "__group": group,
+        "__time": pa.nulls(rows, pa.float64()),
+        "label": label,
+    }
     pq.write_table(pa.table(ids), folder / "ids.parquet")
-    return SplitArrays(rows=rows, arrays={name: file_ref(folder / f"{name}.npy") for name in arrays}, ids=file_ref(folder / "ids.parquet"))
+    return SplitArrays(
+        rows=rows,
+        arrays={name: file_ref(folder / f"{name}.npy") for name in arrays},
+        ids=file_ref(folder / "ids.parquet"),
+    )
 
 
 def write_run(
-    folder: Path, declaration: Declaration, rows: int = 400, sides: dict[str, Arrays] | None = None, groups: int | None = None, **options: Any
+    folder: Path,
+    declaration: Declaration,
+    rows: int = 400,
+    sides: dict[str, Arrays] | None = None,
+    groups: int | None = None,
+    **options: Any,
 ) -> RunSpec:
     """A run on disk whose three sides come from one process, or are the arrays given."""
     task = declaration.task.kind
-    made = {side: make_arrays(task, rows if side == "train" else max(rows // 2, 30), seed=i, **options) for i, side in enumerate(("train", "val", "test"))}
+    made = {
+        side: make_arrays(task, rows if side == "train" else max(rows // 2, 30), seed=i, **options)
+        for i, side in enumerate(("train", "val", "test"))
+    }
     made |= sides or {}
     statistics = make_statistics(task, make_arrays(task, rows, **options))
     (folder / "arrays").mkdir(parents=True)
-    refs = {side: write_side(folder / "arrays" / side, task, arrays, groups) for side, arrays in made.items()}
+    refs = {
+        side: write_side(folder / "arrays" / side, task, arrays, groups)
+        for side, arrays in made.items()
+    }
     (folder / "arrays" / "statistics.json").write_text(statistics.model_dump_json())
     spec = TableSpec(
         id=("id",),
@@ -150,5 +228,17 @@ def write_run(
         categorical=(),
         tensor={},
     )
-    arrays = ArraysRef(directory=str(folder / "arrays"), **refs, statistics=file_ref(folder / "arrays" / "statistics.json"), sha256="0" * 64)
-    return RunSpec(run_id="toy", name="toy", declaration=declaration.model_dump(mode="json"), spec=spec, statistics=statistics, arrays=arrays)
+    arrays = ArraysRef(
+        directory=str(folder / "arrays"),
+        **refs,
+        statistics=file_ref(folder / "arrays" / "statistics.json"),
+        sha256="0" * 64,
+    )
+    return RunSpec(
+        run_id="toy",
+        name="toy",
+        declaration=declaration.model_dump(mode="json"),
+        spec=spec,
+        statistics=statistics,
+        arrays=arrays,
+    )

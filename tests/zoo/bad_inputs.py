@@ -1,6 +1,8 @@
-"""Input of which nothing good can come: declarations, files, columns, values, addresses; each a change to a sound case.
+"""Input of which nothing good can come: declarations, files, columns, values, addresses; each a
+change to a sound case.
 
-A case is a name, a function that spoils a folder with `run.yaml` and `x.parquet`, and words of the refusal that name cause or remedy.
+A case is a name, a function that spoils a folder with `run.yaml` and `x.parquet`, and words of the
+refusal that name cause or remedy.
 """
 
 from __future__ import annotations
@@ -41,8 +43,20 @@ def table() -> pd.DataFrame:
 
 def declaration(**changes: Any) -> dict[str, Any]:
     """A sound declaration with some of its sections replaced."""
-    columns = {"id": "id", "who": "ignore", "when": "ignore", "w": "ignore", "y": "label", "*": "feature"}
-    tree = {"name": "bad", "data": {"uri": "x.parquet", "columns": columns}, "task": {"kind": "binary"}, "split": {"kind": "random"}}
+    columns = {
+        "id": "id",
+        "who": "ignore",
+        "when": "ignore",
+        "w": "ignore",
+        "y": "label",
+        "*": "feature",
+    }
+    tree = {
+        "name": "bad",
+        "data": {"uri": "x.parquet", "columns": columns},
+        "task": {"kind": "binary"},
+        "split": {"kind": "random"},
+    }
     return {**tree, **changes}
 
 
@@ -52,7 +66,8 @@ def write(folder: Path, tree: Any = None, frame: pd.DataFrame | None = None) -> 
     (table() if frame is None else frame).to_parquet(folder / "x.parquet", index=False)
 
 
-# -------------------------------------------------------------------------------------- declarations
+# --------------------------------------------------------------------------------------
+# declarations
 
 
 def declared(**changes: Any) -> Spoil:
@@ -65,7 +80,15 @@ def roles(**changed: Any) -> Spoil:
 
     def spoil(folder: Path) -> None:
         columns = {**declaration()["data"]["columns"], **changed}
-        write(folder, declaration(data={"uri": "x.parquet", "columns": {k: v for k, v in columns.items() if v is not None}}))
+        write(
+            folder,
+            declaration(
+                data={
+                    "uri": "x.parquet",
+                    "columns": {k: v for k, v in columns.items() if v is not None},
+                }
+            ),
+        )
 
     return spoil
 
@@ -96,7 +119,9 @@ def declaration_in_a_pipe(folder: Path) -> list[str]:
 
 
 def in_environment(name: str, value: str, *arguments: str) -> Spoil:
-    """A variable of the environment, and a command; who calls the command puts the environment back."""
+    """A variable of the environment, and a command; who calls the command puts the environment
+    back.
+    """
 
     def spoil(folder: Path) -> list[str] | None:
         os.environ[name] = value
@@ -130,7 +155,13 @@ DECLARATIONS: dict[str, tuple[Spoil, str]] = {
     "unknown role": (roles(y="lable"), "label"),
     "time split without a time": (declared(split={"kind": "time"}), "time"),
     "group split without a group": (
-        lambda f: write(f, declaration(split={"kind": "group"}, data={"uri": "x.parquet", "columns": {"y": "label", "*": "feature"}})),
+        lambda f: write(
+            f,
+            declaration(
+                split={"kind": "group"},
+                data={"uri": "x.parquet", "columns": {"y": "label", "*": "feature"}},
+            ),
+        ),
         "group",
     ),
     "shares above one": (declared(split={"kind": "random", "test": 0.8, "val": 0.4}), "split"),
@@ -143,33 +174,90 @@ DECLARATIONS: dict[str, tuple[Spoil, str]] = {
     "Latin-1": (text("name: caf\xe9\n".encode("latin-1")), "UTF-8"),
     "a bomb of aliases": (text(bomb()), "write the value out"),
     "nesting without end": (text(b"[" * 5000), "nested more than 32 levels"),
-    "a declaration of megabytes": (text(b"name: " + b"x" * 2_000_000), "expected at most 1,000,000"),
+    "a declaration of megabytes": (
+        text(b"name: " + b"x" * 2_000_000),
+        "expected at most 1,000,000",
+    ),
     "a date that is none": (text(b"name: 2024-13-45\n"), "put text in quotes"),
     "a number of 5,000 digits": (text(b"name: " + b"9" * 5000), "put text in quotes"),
     "NUL in a text": (text(b'name: "a\\0b"\n'), "NUL"),
     "half a surrogate pair": (text(b'name: "\\ud800"\n'), "surrogate"),
-    "a thousand mistakes": (text("\n".join(f"k{i}: 1" for i in range(1000)).encode()), "more like these"),
-    "an override of 5,000 digits": (call("prepare", "run.yaml", "train.epochs=" + "9" * 5000), "train.epochs"),
-    "an override through a hundred sections": (call("prepare", "run.yaml", ".".join("a" * 100) + "=1"), "expected path=value"),
-    "a split without a kind": (declared(split={"embargo": "7d"}), "split.kind: required, but not given; one of random, group"),
-    "a derived column without a name": (data(derive={"": "a"}), "expected a name for each derived column"),
+    "a thousand mistakes": (
+        text("\n".join(f"k{i}: 1" for i in range(1000)).encode()),
+        "more like these",
+    ),
+    "an override of 5,000 digits": (
+        call("prepare", "run.yaml", "train.epochs=" + "9" * 5000),
+        "train.epochs",
+    ),
+    "an override through a hundred sections": (
+        call("prepare", "run.yaml", ".".join("a" * 100) + "=1"),
+        "expected path=value",
+    ),
+    "a split without a kind": (
+        declared(split={"embargo": "7d"}),
+        "split.kind: required, but not given; one of random, group",
+    ),
+    "a derived column without a name": (
+        data(derive={"": "a"}),
+        "expected a name for each derived column",
+    ),
     "no source": (data(uri=[]), "expected a file, a folder"),
-    "a variable that is a secret": (data(uri="http://host/${AWS_SECRET_ACCESS_KEY}/x.csv"), "says that it is a secret"),
+    "a variable that is a secret": (
+        data(uri="http://host/${AWS_SECRET_ACCESS_KEY}/x.csv"),
+        "says that it is a secret",
+    ),
     "a variable that is not listed": (data(uri="${HOSTNAME}/x.csv"), "BULKHEAD_EXPAND=HOSTNAME"),
-    "a worker's run elsewhere": (in_environment("PREFECT__FLOW_RUN_ID", "0a1b", "prepare", "/etc/passwd"), "BULKHEAD_DATA_ROOTS"),
-    "Prefect at no address": (in_environment("PREFECT_API_URL", "nonsense", "prepare", "run.yaml"), "PREFECT_API_URL: expected an address"),
-    "Prefect in broken brackets": (in_environment("PREFECT_API_URL", "http://[::1", "prepare", "run.yaml"), "PREFECT_API_URL: expected an address"),
-    "a report where nothing can be written": (call("audit", "run.yaml", "--html", "/proc/x.html"), "--html: '/proc/x.html' cannot be written"),
-    "a report with too long a name": (call("audit", "run.yaml", "--html", "x" * 300 + ".html"), "cannot be written"),
-    "a report on a device": (call("audit", "run.yaml", "--html", "/dev/null"), "is a device, pipe or socket"),
+    "a worker's run elsewhere": (
+        in_environment("PREFECT__FLOW_RUN_ID", "0a1b", "prepare", "/etc/passwd"),
+        "BULKHEAD_DATA_ROOTS",
+    ),
+    "Prefect at no address": (
+        in_environment("PREFECT_API_URL", "nonsense", "prepare", "run.yaml"),
+        "PREFECT_API_URL: expected an address",
+    ),
+    "Prefect in broken brackets": (
+        in_environment("PREFECT_API_URL", "http://[::1", "prepare", "run.yaml"),
+        "PREFECT_API_URL: expected an address",
+    ),
+    "a report where nothing can be written": (
+        call("audit", "run.yaml", "--html", "/proc/x.html"),
+        "--html: '/proc/x.html' cannot be written",
+    ),
+    "a report with too long a name": (
+        call("audit", "run.yaml", "--html", "x" * 300 + ".html"),
+        "cannot be written",
+    ),
+    "a report on a device": (
+        call("audit", "run.yaml", "--html", "/dev/null"),
+        "is a device, pipe or socket",
+    ),
     "a report that is a folder": (call("audit", "run.yaml", "--html", "."), "is a folder"),
-    "a draft where nothing can be written": (call("init", "x.parquet", "-o", "/proc/x.yaml"), "--output: '/proc/x.yaml' cannot be written"),
-    "predictions where none can be written": (call("predict", "models:/x/1", "x.parquet", "/proc/out.parquet"), "OUT: '/proc/out.parquet' cannot be written"),
+    "a draft where nothing can be written": (
+        call("init", "x.parquet", "-o", "/proc/x.yaml"),
+        "--output: '/proc/x.yaml' cannot be written",
+    ),
+    "predictions where none can be written": (
+        call("predict", "models:/x/1", "x.parquet", "/proc/out.parquet"),
+        "OUT: '/proc/out.parquet' cannot be written",
+    ),
     "a folder that is no model": (call("sample", "/etc"), "a folder with a model"),
-    "the whole machine as a model": (call("predict", "/", "x.parquet", "out.parquet"), "a folder with a model"),
+    "the whole machine as a model": (
+        call("predict", "/", "x.parquet", "out.parquet"),
+        "a folder with a model",
+    ),
     "a run of 5,000 letters": (call("resume", "x" * 5000), "5,000 characters"),
-    "a draft of no CSV": (lambda f: (f / "x.csv").write_bytes(bytes(range(256))) and ["init", "x.csv"], "x.csv"),
-    "a draft of a line without end": (lambda f: (f / "x.csv").write_bytes(b"id," + b"x" * 200_000 + b",y\n1,2,0\n") and ["init", "x.csv"], "x.csv"),
+    "a draft of no CSV": (
+        lambda f: (f / "x.csv").write_bytes(bytes(range(256))) and ["init", "x.csv"],
+        "x.csv",
+    ),
+    "a draft of a line without end": (
+        lambda f: (
+            (f / "x.csv").write_bytes(b"id," + b"x" * 200_000 + b",y\n1,2,0\n")
+            and ["init", "x.csv"]
+        ),
+        "x.csv",
+    ),
     "a path as name": (declared(name="../../etc"), "name"),
     "no name": (declared(name=""), "name"),
     "no such declaration": (call("prepare", "absent.yaml"), "absent.yaml"),
@@ -178,11 +266,20 @@ DECLARATIONS: dict[str, tuple[Spoil, str]] = {
     "override of nothing": (call("prepare", "run.yaml", "train.epoch=3"), "epochs"),
     "override of another type": (call("prepare", "run.yaml", "train.epochs=many"), "train.epochs"),
     "loss for another task": (declared(loss={"kind": "huber"}), "loss"),
-    "key of another section": (declared(evaluate={"metrics": ["accurracy"]}), "evaluate.metrics: unknown key"),
+    "key of another section": (
+        declared(evaluate={"metrics": ["accurracy"]}),
+        "evaluate.metrics: unknown key",
+    ),
     "negative warm-up": (declared(schedule={"kind": "warmup_cosine", "warmup": -1}), "warmup"),
     "one fold": (declared(cv={"folds": 1}), "folds must be 0"),
-    "address from a variable that is not set": (data(uri="${BULKHEAD_NO_SUCH_FOLDER}/x.parquet"), "BULKHEAD_NO_SUCH_FOLDER"),
-    "embargo that is no length of time": (declared(split={"kind": "time", "embargo": "soon"}), "embargo"),
+    "address from a variable that is not set": (
+        data(uri="${BULKHEAD_NO_SUCH_FOLDER}/x.parquet"),
+        "BULKHEAD_NO_SUCH_FOLDER",
+    ),
+    "embargo that is no length of time": (
+        declared(split={"kind": "time", "embargo": "soon"}),
+        "embargo",
+    ),
     "resume of nothing": (call("resume", "20200101-000000-000000"), "20200101"),
     "replay of nothing": (call("replay", "nowhere"), "nowhere"),
     "evaluation of nothing": (call("evaluate", "nowhere"), "nowhere"),
@@ -194,7 +291,8 @@ DECLARATIONS: dict[str, tuple[Spoil, str]] = {
 }
 
 
-# ---------------------------------------------------------------------------------------------- data
+# ----------------------------------------------------------------------------------------------
+# data
 
 
 def frame(change: Callable[[pd.DataFrame], Any], **sections: Any) -> Spoil:
@@ -203,7 +301,9 @@ def frame(change: Callable[[pd.DataFrame], Any], **sections: Any) -> Spoil:
     def spoil(folder: Path) -> None:
         rows = table()
         changed = change(rows)
-        write(folder, declaration(**sections), changed if isinstance(changed, pd.DataFrame) else rows)
+        write(
+            folder, declaration(**sections), changed if isinstance(changed, pd.DataFrame) else rows
+        )
 
     return spoil
 
@@ -222,7 +322,12 @@ def file(content: bytes, name: str = "x.csv", **sections: Any) -> Spoil:
     """Bytes in place of the table."""
 
     def spoil(folder: Path) -> None:
-        write(folder, declaration(data={"uri": name, "columns": declaration()["data"]["columns"]}, **sections))
+        write(
+            folder,
+            declaration(
+                data={"uri": name, "columns": declaration()["data"]["columns"]}, **sections
+            ),
+        )
         (folder / name).write_bytes(content)
 
     return spoil
@@ -240,7 +345,10 @@ def _truncated(folder: Path) -> None:
 
 
 def _two_schemas(folder: Path) -> None:
-    write(folder, declaration(data={"uri": "parts/*.parquet", "columns": declaration()["data"]["columns"]}))
+    write(
+        folder,
+        declaration(data={"uri": "parts/*.parquet", "columns": declaration()["data"]["columns"]}),
+    )
     (folder / "parts").mkdir()
     table().to_parquet(folder / "parts" / "1.parquet")
     table().drop(columns="a").to_parquet(folder / "parts" / "2.parquet")
@@ -258,13 +366,40 @@ def _empty_folder(folder: Path) -> None:
 
 
 def _own_model(folder: Path) -> list[str]:
-    write(folder, declaration(model={"kind": "custom", "path": "os:system"}, data={"uri": "x.parquet", "columns": declaration()["data"]["columns"]}))
+    write(
+        folder,
+        declaration(
+            model={"kind": "custom", "path": "os:system"},
+            data={"uri": "x.parquet", "columns": declaration()["data"]["columns"]},
+        ),
+    )
     return ["train", "run.yaml"]
 
 
-SPLIT_ROLE = {"id": "id", "who": "split", "when": "ignore", "w": "ignore", "y": "label", "*": "feature"}
-TIME_ROLE = {"id": "id", "who": "ignore", "when": "time", "w": "ignore", "y": "label", "*": "feature"}
-WEIGHT_ROLE = {"id": "id", "who": "ignore", "when": "ignore", "w": "weight", "y": "label", "*": "feature"}
+SPLIT_ROLE = {
+    "id": "id",
+    "who": "split",
+    "when": "ignore",
+    "w": "ignore",
+    "y": "label",
+    "*": "feature",
+}
+TIME_ROLE = {
+    "id": "id",
+    "who": "ignore",
+    "when": "time",
+    "w": "ignore",
+    "y": "label",
+    "*": "feature",
+}
+WEIGHT_ROLE = {
+    "id": "id",
+    "who": "ignore",
+    "when": "ignore",
+    "w": "weight",
+    "y": "label",
+    "*": "feature",
+}
 GROUP_ROLE = {**declaration()["data"]["columns"], "who": "group"}
 BY_GROUP = {"data": {"uri": "x.parquet", "columns": GROUP_ROLE}, "split": {"kind": "group"}}
 BY_TIME = {"data": {"uri": "x.parquet", "columns": TIME_ROLE}, "split": {"kind": "time"}}
@@ -278,13 +413,25 @@ DATA: dict[str, tuple[Spoil, str]] = {
     "an empty Parquet": (file(b"", "x.parquet"), "x.parquet"),
     "a truncated Parquet": (_truncated, "x.parquet"),
     "text under the name of Parquet": (file(b"id,y\n1,0\n", "x.parquet"), "x.parquet"),
-    "a damaged gzip": (file(gzip.compress(table().to_csv(index=False).encode())[:-40], "x.csv.gz"), "x.csv.gz"),
-    "a CSV in Latin-1": (file(table().to_csv(index=False).replace("red", "r\xe9d").encode("latin-1")), "UTF-8"),
+    "a damaged gzip": (
+        file(gzip.compress(table().to_csv(index=False).encode())[:-40], "x.csv.gz"),
+        "x.csv.gz",
+    ),
+    "a CSV in Latin-1": (
+        file(table().to_csv(index=False).replace("red", "r\xe9d").encode("latin-1")),
+        "UTF-8",
+    ),
     "rows of different lengths": (csv(lambda t: t.replace("\n5,", "\n5,5,5,")), "x.csv"),
     "a column name twice": (csv(lambda t: t.replace("a,b,c", "a,a,c", 1)), "'a'"),
     "files with different columns": (_two_schemas, "2.parquet"),
-    "a column that is not there": (roles(d="numeric"), "data.columns.d: the source has no such column"),
-    "no label column": (frame(lambda t: t.drop(columns="y")), "data.columns.y: the source has no such column"),
+    "a column that is not there": (
+        roles(d="numeric"),
+        "data.columns.d: the source has no such column",
+    ),
+    "no label column": (
+        frame(lambda t: t.drop(columns="y")),
+        "data.columns.y: the source has no such column",
+    ),
     "a nested column": (_nested, "deep"),
     "an id twice": (frame(put("id", 7)), "each value once"),
     "a missing id": (frame(lambda t: t.assign(id=t["id"].where(t["id"] > 2))), "id"),
@@ -292,32 +439,78 @@ DATA: dict[str, tuple[Spoil, str]] = {
     "labels missing everywhere": (frame(lambda t: t.assign(y=np.nan)), "y"),
     "one class": (frame(lambda t: t.assign(y=1)), "class"),
     "three classes": (frame(lambda t: t.assign(y=np.arange(ROWS) % 3)), "binary"),
-    "text as a regression's label": (frame(lambda t: t.assign(y="high"), task={"kind": "regression"}), "y"),
-    "an infinite label": (frame(lambda t: t.assign(y=np.where(t["id"] > 2, t["a"], np.inf)), task={"kind": "regression"}), "y"),
+    "text as a regression's label": (
+        frame(lambda t: t.assign(y="high"), task={"kind": "regression"}),
+        "y",
+    ),
+    "an infinite label": (
+        frame(
+            lambda t: t.assign(y=np.where(t["id"] > 2, t["a"], np.inf)), task={"kind": "regression"}
+        ),
+        "y",
+    ),
     "a feature without values": (frame(lambda t: t.assign(a=np.nan)), "a"),
     "an infinite feature": (frame(lambda t: t.assign(a=t["a"].where(t["id"] > 2, np.inf))), "a"),
     "text in a column of numbers": (
         frame(
             lambda t: t.assign(a=t["a"].astype(str).where(t["id"] > 2, "n/k")),
-            data={"uri": "x.parquet", "columns": {**declaration()["data"]["columns"], "a": "numeric"}},
+            data={
+                "uri": "x.parquet",
+                "columns": {**declaration()["data"]["columns"], "a": "numeric"},
+            },
         ),
         "a",
     ),
     "no feature": (roles(**{"*": "ignore"}), "feature"),
     "features that never vary": (frame(lambda t: t.assign(a=1.0, b=2.0, c="red")), "constant"),
     "times that are none": (frame(lambda t: t.assign(when="soon"), **BY_TIME), "when"),
-    "a missing time": (frame(lambda t: t.assign(when=t["when"].where(t["id"] > 2)), **BY_TIME), "when"),
-    "one moment for all": (frame(lambda t: t.assign(when=pd.Timestamp("2024-01-01")), **BY_TIME), "time"),
-    "an embargo that leaves nothing": (declared(data={"uri": "x.parquet", "columns": TIME_ROLE}, split={"kind": "time", "embargo": "900d"}), "embargo"),
-    "a missing group": (frame(lambda t: t.assign(who=t["who"].where(t["id"] > 2)), **BY_GROUP), "who"),
+    "a missing time": (
+        frame(lambda t: t.assign(when=t["when"].where(t["id"] > 2)), **BY_TIME),
+        "when",
+    ),
+    "one moment for all": (
+        frame(lambda t: t.assign(when=pd.Timestamp("2024-01-01")), **BY_TIME),
+        "time",
+    ),
+    "an embargo that leaves nothing": (
+        declared(
+            data={"uri": "x.parquet", "columns": TIME_ROLE},
+            split={"kind": "time", "embargo": "900d"},
+        ),
+        "embargo",
+    ),
+    "a missing group": (
+        frame(lambda t: t.assign(who=t["who"].where(t["id"] > 2)), **BY_GROUP),
+        "who",
+    ),
     "one group": (frame(lambda t: t.assign(who="p"), **BY_GROUP), "group"),
-    "a negative weight": (frame(lambda t: t.assign(w=np.where(t["id"] > 2, 1.0, -1.0)), data={"uri": "x.parquet", "columns": WEIGHT_ROLE}), "w"),
-    "weights of nothing": (frame(lambda t: t.assign(w=0.0), data={"uri": "x.parquet", "columns": WEIGHT_ROLE}), "w"),
+    "a negative weight": (
+        frame(
+            lambda t: t.assign(w=np.where(t["id"] > 2, 1.0, -1.0)),
+            data={"uri": "x.parquet", "columns": WEIGHT_ROLE},
+        ),
+        "w",
+    ),
+    "weights of nothing": (
+        frame(lambda t: t.assign(w=0.0), data={"uri": "x.parquet", "columns": WEIGHT_ROLE}),
+        "w",
+    ),
     "a side that does not exist": (
-        frame(lambda t: t.assign(who="trian"), data={"uri": "x.parquet", "columns": SPLIT_ROLE}, split={"kind": "predefined"}),
+        frame(
+            lambda t: t.assign(who="trian"),
+            data={"uri": "x.parquet", "columns": SPLIT_ROLE},
+            split={"kind": "predefined"},
+        ),
         "trian",
     ),
-    "no test side": (frame(lambda t: t.assign(who="train"), data={"uri": "x.parquet", "columns": SPLIT_ROLE}, split={"kind": "predefined"}), "test"),
+    "no test side": (
+        frame(
+            lambda t: t.assign(who="train"),
+            data={"uri": "x.parquet", "columns": SPLIT_ROLE},
+            split={"kind": "predefined"},
+        ),
+        "test",
+    ),
     "three rows": (frame(lambda t: t.head(3)), "row"),
     "a filter that is no SQL": (data(filter="a >>> 3 and"), "filter"),
     "a filter on a column that is not there": (data(filter="nothing > 3"), "nothing"),
@@ -326,20 +519,31 @@ DATA: dict[str, tuple[Spoil, str]] = {
     "an address that does not answer": (data(uri="http://127.0.0.1:9/x.parquet"), "127.0.0.1:9"),
     "an address in broken brackets": (data(uri="http://[::1"), "is no address"),
     "an address with a space": (data(uri="http://127.0.0.1:9/a b.csv"), "write it as %20"),
-    "an address without end": (data(uri="http://127.0.0.1:9/" + "x" * 9000), "at most 4,096 characters"),
+    "an address without end": (
+        data(uri="http://127.0.0.1:9/" + "x" * 9000),
+        "at most 4,096 characters",
+    ),
     "an address without a host": (data(uri="http:///x.csv"), "expected a host name"),
     "a host of 70 letters": (data(uri=f"http://{'x' * 70}.com/x.csv"), "is no address"),
     "a path without end": (data(uri="x" * 5000 + ".csv"), "cannot be opened"),
     "a file:// address": (data(uri="file:///etc/passwd"), "expected a local path"),
     "an S3 endpoint that is none": (
-        lambda f: (data(uri="s3://b/k.parquet")(f), os.environ.update(AWS_ENDPOINT_URL="nonsense"))[1],
+        lambda f: (data(uri="s3://b/k.parquet")(f), os.environ.update(AWS_ENDPOINT_URL="nonsense"))[
+            1
+        ],
         "AWS_ENDPOINT_URL: expected the address",
     ),
     "credentials of two lines": (
-        lambda f: (data(uri="http://127.0.0.1:9/x.csv")(f), os.environ.update(BULKHEAD_HTTP_AUTHORIZATION="hush\nhush"))[1],
+        lambda f: (
+            data(uri="http://127.0.0.1:9/x.csv")(f),
+            os.environ.update(BULKHEAD_HTTP_AUTHORIZATION="hush\nhush"),
+        )[1],
         "expected one line of plain ASCII",
     ),
     "NUL in a CSV header": (file(b"id,a\0b,y\n1,2,0\n"), "contains NUL"),
-    "an expression of megabytes": (data(derive={"z": "+".join(["a"] * 100_000)}), "at most 100,000 characters"),
+    "an expression of megabytes": (
+        data(derive={"z": "+".join(["a"] * 100_000)}),
+        "at most 100,000 characters",
+    ),
     "an unknown kind of address": (data(uri="gopher://host/x.parquet"), "gopher"),
 }

@@ -1,3 +1,5 @@
-"""The programs here are read by the review and never run: some are wrong on purpose, and to collect them would be to run them."""
+"""The programs here are read by the review and never run: some are wrong on purpose, and to collect
+them would be to run them.
+"""
 
 collect_ignore = ["faulty", "scripts", "sound"]

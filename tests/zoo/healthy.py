@@ -60,7 +60,9 @@ class Residual(Body):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
-        self.branch = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Dropout(0.3), nn.Linear(128, 64))
+        self.branch = nn.Sequential(
+            nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Dropout(0.3), nn.Linear(128, 64)
+        )
         nn.init.zeros_(self.branch[-1].weight)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
@@ -88,11 +90,15 @@ class ColumnAttention(nn.Module):
         self.embedding = nn.Parameter(torch.randn(shape.numeric, 32) * 0.5)
         self.bias = nn.Parameter(torch.randn(shape.numeric, 32) * 0.5)
         self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
-        self.head = nn.Sequential(nn.LayerNorm(32 * shape.numeric), nn.Linear(32 * shape.numeric, shape.outputs))
+        self.head = nn.Sequential(
+            nn.LayerNorm(32 * shape.numeric), nn.Linear(32 * shape.numeric, shape.outputs)
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         tokens = batch["numeric"].unsqueeze(2) * self.embedding + self.bias
-        return self.head((tokens + self.attention(tokens, tokens, tokens, need_weights=False)[0]).flatten(1))
+        return self.head(
+            (tokens + self.attention(tokens, tokens, tokens, need_weights=False)[0]).flatten(1)
+        )
 
 
 class Experts(Body):
@@ -105,7 +111,9 @@ class Experts(Body):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         found = F.relu(self.hidden(batch["numeric"]))
-        mixed = torch.stack([expert(found) for expert in self.experts], 1) * self.gate(found).softmax(1).unsqueeze(2)
+        mixed = torch.stack([expert(found) for expert in self.experts], 1) * self.gate(
+            found
+        ).softmax(1).unsqueeze(2)
         return self.head(found + mixed.sum(1))
 
 
@@ -120,7 +128,9 @@ class Convolution(nn.Module):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv1d(1, 32, 3, padding=1), nn.GELU(), nn.Conv1d(32, 32, 3, padding=1), nn.GELU())
+        self.layers = nn.Sequential(
+            nn.Conv1d(1, 32, 3, padding=1), nn.GELU(), nn.Conv1d(32, 32, 3, padding=1), nn.GELU()
+        )
         self.head = nn.Linear(32 * shape.numeric, shape.outputs)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
@@ -133,7 +143,9 @@ class Periodic(nn.Module):
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.frequency = nn.Parameter(torch.randn(shape.numeric, 16))
-        self.layers = nn.Sequential(nn.Linear(32 * shape.numeric, 64), nn.ReLU(), nn.Linear(64, shape.outputs))
+        self.layers = nn.Sequential(
+            nn.Linear(32 * shape.numeric, 64), nn.ReLU(), nn.Linear(64, shape.outputs)
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         angle = batch["numeric"].unsqueeze(2) * self.frequency
@@ -172,7 +184,9 @@ class StopGradient(Body):
         self.anchor = nn.Linear(shape.numeric, 64).requires_grad_(False)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        return self.head(F.relu(self.hidden(batch["numeric"])) + self.anchor(batch["numeric"]).detach())
+        return self.head(
+            F.relu(self.hidden(batch["numeric"])) + self.anchor(batch["numeric"]).detach()
+        )
 
 
 class RegisteredBuffer(Body):
@@ -198,7 +212,9 @@ class FunctionalDropout(Body):
 
 
 class MomentumEncoder(Body):
-    """A frozen copy that follows the layer in train mode; its output is no target here, but a second view."""
+    """A frozen copy that follows the layer in train mode; its output is no target here, but a
+    second view.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
@@ -209,7 +225,9 @@ class MomentumEncoder(Body):
         if self.training:
             with torch.no_grad():
                 self.slow.weight.lerp_(self.hidden.weight, 0.01)
-        return self.head(F.relu(self.hidden(batch["numeric"])) + 0.1 * torch.tanh(self.slow(batch["numeric"])))
+        return self.head(
+            F.relu(self.hidden(batch["numeric"])) + 0.1 * torch.tanh(self.slow(batch["numeric"]))
+        )
 
 
 class RandomProjection(Body):
@@ -217,7 +235,9 @@ class RandomProjection(Body):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
-        self.register_buffer("directions", torch.randn(shape.numeric, shape.numeric) / shape.numeric**0.5)
+        self.register_buffer(
+            "directions", torch.randn(shape.numeric, shape.numeric) / shape.numeric**0.5
+        )
         self.directions: Tensor
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
@@ -233,13 +253,17 @@ class SpectralNormed(Body):
 
 
 class SpectralNormedByHook(Body):
-    """The older spectral norm, a hook that goes by the mode of its layer; used twice, so that its power iteration runs twice a pass."""
+    """The older spectral norm, a hook that goes by the mode of its layer; used twice, so that its
+    power iteration runs twice a pass.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
         once = nn.utils.spectral_norm(nn.Linear(64, 64))
         self.middle = nn.Sequential(once, nn.ReLU(), once, nn.ReLU())
-        nn.init.normal_(self.head.weight, std=0.002)  # before the first iterations the norm that it divides by is too small
+        nn.init.normal_(
+            self.head.weight, std=0.002
+        )  # before the first iterations the norm that it divides by is too small
 
 
 class ZeroHead(Body):
@@ -258,14 +282,18 @@ class EqualWeights(nn.Module):
         self.first = nn.Linear(shape.numeric, 64)
         self.head = nn.Sequential(nn.ReLU(), nn.Linear(64, shape.outputs))
         with torch.no_grad():
-            self.first.weight.copy_(torch.randn(64, 1).expand(-1, shape.numeric) / shape.numeric**0.5)
+            self.first.weight.copy_(
+                torch.randn(64, 1).expand(-1, shape.numeric) / shape.numeric**0.5
+            )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return self.head(self.first(batch["numeric"]))
 
 
 class Binned(nn.Module):
-    """An embedding for each of eight bins of a column, as quantiles of a normal distribution; indicators as they are."""
+    """An embedding for each of eight bins of a column, as quantiles of a normal distribution;
+    indicators as they are.
+    """
 
     def __init__(self, shape: ModelShape, bins: int = 8) -> None:
         super().__init__()
@@ -273,7 +301,11 @@ class Binned(nn.Module):
         self.register_buffer("edges", torch.special.ndtri(torch.arange(1, bins) / bins))
         self.edges: Tensor
         self.tables = nn.ModuleList([nn.Embedding(bins, 16) for _ in range(self.scaled)])
-        self.layers = nn.Sequential(nn.Linear(16 * self.scaled + shape.indicators, 128), nn.ReLU(), nn.Linear(128, shape.outputs))
+        self.layers = nn.Sequential(
+            nn.Linear(16 * self.scaled + shape.indicators, 128),
+            nn.ReLU(),
+            nn.Linear(128, shape.outputs),
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         values = batch["numeric"]
@@ -283,13 +315,17 @@ class Binned(nn.Module):
 
 
 class DeepSets(nn.Module):
-    """One net for all columns and a pool over them; each column brings an embedding of its own, by which the net knows it."""
+    """One net for all columns and a pool over them; each column brings an embedding of its own, by
+    which the net knows it.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.identity = nn.Parameter(torch.randn(shape.numeric, 16))
         self.element = nn.Sequential(nn.Linear(17, 96), nn.ReLU(), nn.Linear(96, 96))
-        self.head = nn.Sequential(nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, shape.outputs))
+        self.head = nn.Sequential(
+            nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, shape.outputs)
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         values = batch["numeric"].unsqueeze(2)
@@ -298,7 +334,9 @@ class DeepSets(nn.Module):
 
 
 class DeepDropout(Body):
-    """Half of each of three layers dropped, before a normalisation that makes train mode's mean another one than eval mode's."""
+    """Half of each of three layers dropped, before a normalisation that makes train mode's mean
+    another one than eval mode's.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
@@ -312,11 +350,18 @@ class DeepDropout(Body):
 
 
 class OwnDropout(Body):
-    """Dropout written by hand, whole branches of rows too, each divided by the share that is kept."""
+    """Dropout written by hand, whole branches of rows too, each divided by the share that
+    is kept.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
-        self.branches = nn.ModuleList([nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(3)])
+        self.branches = nn.ModuleList(
+            [
+                nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+                for _ in range(3)
+            ]
+        )
 
     def kept(self, values: Tensor, shape: tuple[int, ...], keep: float) -> Tensor:
         return values * (torch.rand(shape) < keep) / keep if self.training else values
@@ -383,14 +428,18 @@ class PaddedBins(Body):
 
 
 class SinglePrecision(Body):
-    """Casts what it is given to float32, so that it refuses weights of float64: its gradient cannot be measured there, and that is no finding."""
+    """Casts what it is given to float32, so that it refuses weights of float64: its gradient cannot
+    be measured there, and that is no finding.
+    """
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return super().forward({"numeric": batch["numeric"].float()})
 
 
 class OneNormForBoth(Body):
-    """One batch norm for a column's value and its mirror image, which have the same mean and variance but for chance."""
+    """One batch norm for a column's value and its mirror image, which have the same mean and
+    variance but for chance.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
@@ -407,7 +456,9 @@ class DeepNorms(Body):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64)) for _ in range(8))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64)) for _ in range(8)
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         found = self.hidden(batch["numeric"])
@@ -417,7 +468,9 @@ class DeepNorms(Body):
 
 
 class ByLen(nn.Module):
-    """Attention over columns behind a token of its own, the number of rows taken by `len`: in Python a plain number."""
+    """Attention over columns behind a token of its own, the number of rows taken by `len`: in
+    Python a plain number.
+    """
 
     def __init__(self, shape: ModelShape, width: int = 32, heads: int = 4) -> None:
         super().__init__()
@@ -426,15 +479,27 @@ class ByLen(nn.Module):
         self.weight = nn.Parameter(0.3 * torch.randn(shape.numeric, width))
         self.shift = nn.Parameter(0.3 * torch.randn(shape.numeric, width))
         self.tables = nn.ModuleList(nn.Embedding(n, width) for n in shape.categories)
-        self.norm, self.qkv, self.mix = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, shape.outputs))
+        self.norm, self.qkv, self.mix = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 3 * width),
+            nn.Linear(width, width),
+        )
+        self.head = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, shape.outputs)
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         columns = batch["numeric"].unsqueeze(-1) * self.weight + self.shift
-        tables = [table(batch["categorical"][:, i]).unsqueeze(1) for i, table in enumerate(self.tables)]
+        tables = [
+            table(batch["categorical"][:, i]).unsqueeze(1) for i, table in enumerate(self.tables)
+        ]
         x = torch.cat([self.own.expand(len(columns), -1, -1), columns, *tables], dim=1)
         rows, tokens, width = x.shape
-        q, k, v = self.qkv(self.norm(x)).view(rows, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm(x))
+            .view(rows, tokens, 3, self.heads, width // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         share = (q @ k.transpose(-2, -1) / (width // self.heads) ** 0.5).softmax(dim=-1)
         x = x + self.mix((share @ v).transpose(1, 2).reshape(rows, tokens, width))
         return self.head(x[:, 0])
@@ -448,9 +513,17 @@ class WideAndDeep(nn.Module):
         self.categories = shape.categories
         inputs = shape.numeric + sum(shape.categories)
         self.wide = nn.Linear(inputs, shape.outputs)
-        self.deep = nn.Sequential(nn.Linear(inputs, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, shape.outputs))
+        self.deep = nn.Sequential(
+            nn.Linear(inputs, 64),
+            nn.BatchNorm1d(64),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(64, shape.outputs),
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        codes = [F.one_hot(batch["categorical"][:, i], n).float() for i, n in enumerate(self.categories)]
+        codes = [
+            F.one_hot(batch["categorical"][:, i], n).float() for i, n in enumerate(self.categories)
+        ]
         x = torch.cat([batch["numeric"], *codes], dim=1)
         return self.wide(x) + self.deep(x)

@@ -1,4 +1,6 @@
-"""Networks whose columns are tokens that are padded to a fixed length: a sound mask for each way to give one, and the same the wrong way round."""
+"""Networks whose columns are tokens that are padded to a fixed length: a sound mask for each way to
+give one, and the same the wrong way round.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class Padded(nn.Module):
         self.place = nn.Parameter(torch.randn(LENGTH, WIDTH) * 0.5)
         self.attention = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
         self.mix = nn.Linear(WIDTH, 3 * WIDTH)
-        self.head = nn.Sequential(nn.Linear(shape.numeric * WIDTH, 64), nn.ReLU(), nn.Linear(64, shape.outputs))
+        self.head = nn.Sequential(
+            nn.Linear(shape.numeric * WIDTH, 64), nn.ReLU(), nn.Linear(64, shape.outputs)
+        )
         self.register_buffer("real", torch.arange(LENGTH) < shape.numeric)
         for parameter in self.unused():
             parameter.requires_grad_(False)
@@ -34,7 +38,10 @@ class Padded(nn.Module):
         return self.attention(tokens, tokens, tokens, key_padding_mask=~real, need_weights=False)[0]
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        tokens = F.pad(batch["numeric"].unsqueeze(2) * self.token, (0, 0, 0, LENGTH - self.columns)) + self.place
+        tokens = (
+            F.pad(batch["numeric"].unsqueeze(2) * self.token, (0, 0, 0, LENGTH - self.columns))
+            + self.place
+        )
         tokens = tokens + self.attended(tokens, self.real.expand(tokens.shape[0], -1))
         return self.head(tokens[:, : self.columns].flatten(1))
 
@@ -51,7 +58,9 @@ class Scaled(Padded):
         return list(self.attention.parameters())
 
     def attended(self, tokens: Tensor, real: Tensor) -> Tensor:
-        query, key, value = (t.unflatten(2, (2, -1)).transpose(1, 2) for t in self.mix(tokens).chunk(3, 2))
+        query, key, value = (
+            t.unflatten(2, (2, -1)).transpose(1, 2) for t in self.mix(tokens).chunk(3, 2)
+        )
         return self.weighed(query, key, value, real[:, None, None, :]).transpose(1, 2).flatten(2)
 
     def weighed(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor) -> Tensor:
@@ -68,7 +77,10 @@ class ByHand(Scaled):
 
     def weighed(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor) -> Tensor:
         scores = query @ key.transpose(2, 3) / query.shape[-1] ** 0.5
-        return F.dropout(scores.masked_fill(~real, float("-inf")).softmax(-1), 0.1, self.training) @ value
+        return (
+            F.dropout(scores.masked_fill(~real, float("-inf")).softmax(-1), 0.1, self.training)
+            @ value
+        )
 
 
 class ByHandTurned(ByHand):
@@ -80,7 +92,13 @@ class InNames(Scaled):
     """The same with arguments by name, and keys and values of fewer heads than the queries."""
 
     def weighed(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor) -> Tensor:
-        by_hand = F.dropout(input=torch.softmax(input=query @ key.transpose(2, 3), dim=-1), p=0.1, training=self.training)
+        by_hand = F.dropout(
+            input=torch.softmax(input=query @ key.transpose(2, 3), dim=-1),
+            p=0.1,
+            training=self.training,
+        )
         mixed = torch.matmul(input=by_hand, other=value)
         mask = real.expand(-1, -1, query.shape[2], -1).repeat(1, 2, 1, 1)
-        return mixed + F.scaled_dot_product_attention(query=query, key=key[:, :1], value=value[:, :1], attn_mask=mask, enable_gqa=True)
+        return mixed + F.scaled_dot_product_attention(
+            query=query, key=key[:, :1], value=value[:, :1], attn_mask=mask, enable_gqa=True
+        )

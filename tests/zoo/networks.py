@@ -1,4 +1,6 @@
-"""Networks with one mistake each that only shows on a run; each is `Sound` but for the line that is wrong."""
+"""Networks with one mistake each that only shows on a run; each is `Sound` but for the line that is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,14 @@ class NumpyNoise(Sound):
 
     def features(self, batch: dict[str, Tensor]) -> Tensor:
         found = super().features(batch)
-        return found + torch.from_numpy(np.random.default_rng().normal(0, 0.1, found.shape).astype(np.float32)) if self.training else found
+        return (
+            found
+            + torch.from_numpy(
+                np.random.default_rng().normal(0, 0.1, found.shape).astype(np.float32)
+            )
+            if self.training
+            else found
+        )
 
 
 class Branching(Sound):
@@ -243,7 +252,9 @@ class WrongLevel(Sound):
 
 
 class OneColumn(Sound):
-    """Reads only a column that says nothing, through a slice of the wrong axis: all rows get the first row's features."""
+    """Reads only a column that says nothing, through a slice of the wrong axis: all rows get the
+    first row's features.
+    """
 
     def features(self, batch: dict[str, Tensor]) -> Tensor:
         return super().features(batch)[:1].expand(len(batch["numeric"]), -1)
@@ -333,7 +344,9 @@ class CarriesState(Sound):
 
     def features(self, batch: dict[str, Tensor]) -> Tensor:
         found = super().features(batch)
-        total = found if self.last is None or len(self.last) != len(found) else found + 0.5 * self.last
+        total = (
+            found if self.last is None or len(self.last) != len(found) else found + 0.5 * self.last
+        )
         self.last = found.detach()
         return total
 
@@ -390,7 +403,9 @@ class RandomAttribute(Sound):
 
 
 class Saturated(Sound):
-    """Scores between -1 and 1 for labels that go on beyond; as far as a linear model comes it comes too."""
+    """Scores between -1 and 1 for labels that go on beyond; as far as a linear model comes it comes
+    too.
+    """
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return torch.tanh(super().forward(batch))

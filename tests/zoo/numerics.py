@@ -1,4 +1,6 @@
-"""Networks whose gradient is not the slope of their loss, or whose numbers overflow or stand still; each is `Sound` but for the line that is wrong."""
+"""Networks whose gradient is not the slope of their loss, or whose numbers overflow or stand still;
+each is `Sound` but for the line that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class MaskedByHook(Sound):
 
 
 class HalfOfTheWay(Sound):
-    """One of two ways to the scores is cut off from the graph, so that every parameter has a gradient, and all the wrong one."""
+    """One of two ways to the scores is cut off from the graph, so that every parameter has a
+    gradient, and all the wrong one.
+    """
 
     def features(self, batch: dict[str, Tensor]) -> Tensor:
         found = super().features(batch)
@@ -182,7 +186,9 @@ class ClampsByHook(Sound):
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
         self.more = nn.Linear(64, 64)
-        self.more.register_full_backward_hook(lambda layer, inner, outer: tuple(g.clamp(min=0) for g in inner))
+        self.more.register_full_backward_hook(
+            lambda layer, inner, outer: tuple(g.clamp(min=0) for g in inner)
+        )
 
     def features(self, batch: dict[str, Tensor]) -> Tensor:
         return torch.relu(self.more(super().features(batch)))
@@ -193,14 +199,18 @@ class WidePrior(Sound):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
-        self.register_buffer("prior", torch.log(torch.full((shape.outputs,), 0.5, dtype=torch.float64)))
+        self.register_buffer(
+            "prior", torch.log(torch.full((shape.outputs,), 0.5, dtype=torch.float64))
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return super().forward(batch) + self.prior
 
 
 class ProbabilitiesInEval(Sound):
-    """Scores to train with, probabilities to evaluate, though who evaluates makes them himself; a batch norm hides the difference."""
+    """Scores to train with, probabilities to evaluate, though who evaluates makes them himself; a
+    batch norm hides the difference.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
@@ -252,8 +262,14 @@ class LastValueIsPadding(nn.Module):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.tables = nn.ModuleList(nn.Embedding(codes, 16, padding_idx=-1) for codes in shape.categories)
-        self.body = nn.Sequential(nn.Linear(shape.numeric + 16 * len(shape.categories), 64), nn.ReLU(), nn.Linear(64, shape.outputs))
+        self.tables = nn.ModuleList(
+            nn.Embedding(codes, 16, padding_idx=-1) for codes in shape.categories
+        )
+        self.body = nn.Sequential(
+            nn.Linear(shape.numeric + 16 * len(shape.categories), 64),
+            nn.ReLU(),
+            nn.Linear(64, shape.outputs),
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         found = [table(batch["categorical"][:, i]) for i, table in enumerate(self.tables)]
@@ -270,10 +286,18 @@ class JoinedTables(nn.Module):
         ends = torch.tensor([0, *(codes - self.step for codes in shape.categories[:-1])]).cumsum(0)
         self.register_buffer("starts", ends)
         self.table = nn.Embedding(sum(shape.categories), 16)
-        self.body = nn.Sequential(nn.Linear(shape.numeric + 16 * len(shape.categories), 64), nn.ReLU(), nn.Linear(64, shape.outputs))
+        self.body = nn.Sequential(
+            nn.Linear(shape.numeric + 16 * len(shape.categories), 64),
+            nn.ReLU(),
+            nn.Linear(64, shape.outputs),
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        return self.body(torch.cat([batch["numeric"], self.table(batch["categorical"] + self.starts).flatten(1)], 1))
+        return self.body(
+            torch.cat(
+                [batch["numeric"], self.table(batch["categorical"] + self.starts).flatten(1)], 1
+            )
+        )
 
 
 class NeighboursShare(JoinedTables):
@@ -295,7 +319,10 @@ class SignsAlone(Sound):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
-        self.weight, self.bias = nn.Parameter(torch.randn(shape.numeric, 32)), nn.Parameter(torch.randn(shape.numeric, 32) * 0.3)
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(shape.numeric, 32)),
+            nn.Parameter(torch.randn(shape.numeric, 32) * 0.3),
+        )
         self.norm, self.hidden = nn.LayerNorm(32), nn.Linear(32 * shape.numeric, 64)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:

@@ -1,4 +1,6 @@
-"""Bad input ends with exit code 1 or 2 and words that name cause or remedy, without a traceback, and leaves nothing half-written."""
+"""Bad input ends with exit code 1 or 2 and words that name cause or remedy, without a traceback,
+and leaves nothing half-written.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,24 @@ def require_refusal(found: Result, folder: Path, words: str) -> None:
     assert words in told and "Traceback" not in told and "unexpected: " not in told, told
     assert len(told) < 20_000
     prepared = folder / "home" / "prepared"
-    kept = [p.name for p in prepared.iterdir() if not p.name.startswith(("source-", "validated-", "split-"))] if prepared.is_dir() else []
+    kept = (
+        [
+            p.name
+            for p in prepared.iterdir()
+            if not p.name.startswith(("source-", "validated-", "split-"))
+        ]
+        if prepared.is_dir()
+        else []
+    )
     assert not [name for name in kept if "tmp" in name or name.startswith(".")]
     assert not (folder / "out.parquet").exists() and not (folder / "home" / "runs").exists()
 
 
 @pytest.mark.req("S2")
 @pytest.mark.parametrize("case", DECLARATIONS)
-def test_a_bad_declaration_or_command_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_a_bad_declaration_or_command_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
     spoil, words = DECLARATIONS[case]
     require_refusal(refused(tmp_path, monkeypatch, spoil), tmp_path, words)
 
@@ -54,13 +66,17 @@ def test_a_bad_declaration_or_command_is_refused(tmp_path: Path, monkeypatch: py
 @pytest.mark.long
 @pytest.mark.req("S2")
 @pytest.mark.parametrize("case", DATA)
-def test_bad_data_are_refused(prefect: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_bad_data_are_refused(
+    prefect: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
     spoil, words = DATA[case]
     require_refusal(refused(tmp_path, monkeypatch, spoil), tmp_path, words)
 
 
 @pytest.mark.long
 @pytest.mark.req("S2")
-def test_the_sound_case_is_prepared(prefect: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sound_case_is_prepared(
+    prefect: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = refused(tmp_path, monkeypatch, lambda folder: None)
     assert found.exit_code == 0, found.stderr

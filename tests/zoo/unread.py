@@ -1,4 +1,6 @@
-"""Networks that lose what is in their columns, or drop values wrongly; each is `Sound` but for the line that is wrong."""
+"""Networks that lose what is in their columns, or drop values wrongly; each is `Sound` but for the
+line that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class SkipsAColumn(Sound):
 
 
 class PooledTokens(nn.Module):
-    """A token for each column, all by the same layer, and nothing that says which column a token is of."""
+    """A token for each column, all by the same layer, and nothing that says which column a token is
+    of.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -46,7 +50,13 @@ class TwoSummed(Sound):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         values = batch["numeric"]
-        return super().forward({"numeric": torch.cat([values[:, 1:3].sum(1, keepdim=True), values[:, :1], values[:, 3:]], 1)})
+        return super().forward(
+            {
+                "numeric": torch.cat(
+                    [values[:, 1:3].sum(1, keepdim=True), values[:, :1], values[:, 3:]], 1
+                )
+            }
+        )
 
 
 class WholeNumbers(Sound):
@@ -84,7 +94,9 @@ class Branch(nn.Module):
 
 
 class PlainDepth(Sound):
-    """Stochastic depth that does not make up for the branches that it leaves out, behind a batch norm."""
+    """Stochastic depth that does not make up for the branches that it leaves out, behind a batch
+    norm.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)

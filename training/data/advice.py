@@ -1,4 +1,6 @@
-"""Column names in advice: as SQL and YAML read them, so that what an error tells people to write works."""
+"""Column names in advice: as SQL and YAML read them, so that what an error tells people to write
+works.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from training.data.engine import ident
 
 @functools.cache
 def sql_name(name: str) -> str:
-    """Return a column's name as an expression needs it: in double quotes unless the engine reads the bare word as that column.
+    """Return a column's name as an expression needs it: in double quotes unless the engine reads
+    the bare word as that column.
 
     >>> sql_name("age"), sql_name("case.id"), sql_name("at")
     ('age', '"case.id"', '"at"')
@@ -25,10 +28,16 @@ def sql_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
         return ident(name)
     with closing(duckdb.connect()) as connection:
-        answer = connection.execute("select json_serialize_sql(?)", [f"select ({name}) as x"]).fetchall()[0][0]
+        answer = connection.execute(
+            "select json_serialize_sql(?)", [f"select ({name}) as x"]
+        ).fetchall()[0][0]
     tree = json.loads(answer)
     read = None if tree["error"] else tree["statements"][0]["node"]["select_list"][0]
-    return name if read and read["class"] == "COLUMN_REF" and read["column_names"] == [name] else ident(name)
+    return (
+        name
+        if read and read["class"] == "COLUMN_REF" and read["column_names"] == [name]
+        else ident(name)
+    )
 
 
 def in_yaml(**values: object) -> str:
@@ -37,7 +46,16 @@ def in_yaml(**values: object) -> str:
     >>> in_yaml(filter='"case.id" is not null'), in_yaml(derive={"m": "month(day)"})
     ('filter: \'"case.id" is not null\'', 'derive: {m: month(day)}')
     """
-    lines = [yaml.safe_dump({key: value}, default_flow_style=True, allow_unicode=True, width=math.inf, sort_keys=False) for key, value in values.items()]
+    lines = [
+        yaml.safe_dump(
+            {key: value},
+            default_flow_style=True,
+            allow_unicode=True,
+            width=math.inf,
+            sort_keys=False,
+        )
+        for key, value in values.items()
+    ]
     return ", ".join(line.strip().removeprefix("{").removesuffix("}") for line in lines)
 
 
@@ -51,7 +69,8 @@ def role_of(name: str, role: str) -> str:
 
 
 def quoted_names(expression: str, known: Iterable[str]) -> str | None:
-    """Return an expression in which names of columns that SQL cannot read bare are quoted; None where there are none.
+    """Return an expression in which names of columns that SQL cannot read bare are quoted; None
+    where there are none.
 
     >>> quoted_names("case.id is not null and age > 3", ["case.id", "age"])
     '"case.id" is not null and age > 3'

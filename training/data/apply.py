@@ -1,7 +1,8 @@
-"""Pure appliers of the fitted statistics: table columns in, model arrays out; nothing is fitted here.
+"""Pure appliers of the fitted statistics: table columns in, model arrays out; nothing is fitted
+here.
 
-The arithmetic is subtract, divide, clip and piecewise-linear interpolation in float64, so that the exported
-program repeats it to 1e-12. N rows, D numeric columns, C categorical columns.
+The arithmetic is subtract, divide, clip and piecewise-linear interpolation in float64, so that the
+exported program repeats it to 1e-12. N rows, D numeric columns, C categorical columns.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown or rare, null, then th
 def transform_numeric(values: np.ndarray, statistics: Statistics) -> np.ndarray:
     """The numeric block of the model input, row by row independent of all other rows.
 
-    Rounds where float32 is enough, fills nulls, scales, clips, casts to float32, then appends the null indicators. A null of a column
-    without `fill` stays NaN: callers refuse it where they can name the row.
+    Rounds where float32 is enough, fills nulls, scales, clips, casts to float32, then appends the
+    null indicators. A null of a column without `fill` stays NaN: callers refuse it where they can
+    name the row.
 
     Args:
         values: float64 [N, D] in the order of `statistics.numeric`; NaN is null.
@@ -32,19 +34,23 @@ def transform_numeric(values: np.ndarray, statistics: Statistics) -> np.ndarray:
     Returns:
         float32 [N, num_numeric].
 
-    >>> column = NumericStats(name="x", method="standard", center=2.0, scale=4.0, fill=4.0, indicator=True)
+    >>> column = NumericStats(name="x", method="standard", center=2.0, scale=4.0, fill=4.0,
+    ...     indicator=True)
     >>> fitted = Statistics(train_sha256="", rows=2, numeric=(column,), categorical=(), tensor=())
     >>> transform_numeric(np.array([[6.0], [np.nan]]), fitted).tolist()
     [[1.0, 0.0], [0.5, 1.0]]
     """
     stats = statistics.numeric
     if values.ndim != 2 or values.shape[1] != len(stats):
-        raise DataError(f"expected numeric values of shape [N, {len(stats)}], got {list(values.shape)}")
+        raise DataError(
+            f"expected numeric values of shape [N, {len(stats)}], got {list(values.shape)}"
+        )
     return transform_columns([values[:, index] for index in range(len(stats))], statistics)
 
 
 def transform_columns(columns: Sequence[np.ndarray], statistics: Statistics) -> np.ndarray:
-    """`transform_numeric` of a table whose columns lie apart, one after the other: what is being worked on stays in the processor's cache.
+    """`transform_numeric` of a table whose columns lie apart, one after the other: what is being
+    worked on stays in the processor's cache.
 
     Args:
         columns: float64 [N] for each of `statistics.numeric`; NaN is null.
@@ -59,10 +65,16 @@ def transform_columns(columns: Sequence[np.ndarray], statistics: Statistics) -> 
         for index, (given, stats) in enumerate(zip(columns, statistics.numeric, strict=True)):
             nulls = np.isnan(given)
             values = given.astype(np.float32).astype(np.float64) if rounded[index] else given
-            scaled = (np.where(nulls, np.nan if stats.fill is None else stats.fill, values) - stats.center) / stats.scale
+            scaled = (
+                np.where(nulls, np.nan if stats.fill is None else stats.fill, values) - stats.center
+            ) / stats.scale
             if stats.method == "quantile":
                 scaled = np.interp(scaled, *quantile_points(stats))
-            found[:, index] = np.clip(scaled, -bounds[index], bounds[index]) if np.isfinite(bounds[index]) else scaled
+            found[:, index] = (
+                np.clip(scaled, -bounds[index], bounds[index])
+                if np.isfinite(bounds[index])
+                else scaled
+            )
             if stats.indicator:
                 found[:, indicator] = nulls
                 indicator += 1
@@ -70,56 +82,74 @@ def transform_columns(columns: Sequence[np.ndarray], statistics: Statistics) -> 
 
 
 def rounded_columns(statistics: Statistics) -> np.ndarray:
-    """Which columns [D] are rounded to float32 first, so that a consumer's float32 rows give the very numbers of float64 rows.
+    """Which columns [D] are rounded to float32 first, so that a consumer's float32 rows give the
+    very numbers of float64 rows.
 
-    Only where that loses nothing that counts: half the spacing of float32 at the largest train value is at most
-    1e-5 standard deviations. A time stamp or an account number keeps its float64.
+    Only where that loses nothing that counts: half the spacing of float32 at the largest train
+    value is at most 1e-5 standard deviations. A time stamp or an account number keeps its float64.
     """
-    largest = np.array([max(abs(s.min or 0.0), abs(s.max or 0.0)) for s in statistics.numeric], dtype=np.float64)
-    return largest * 2.0**-24 <= 1e-5 * np.array([s.std or 0.0 for s in statistics.numeric], dtype=np.float64)
+    largest = np.array(
+        [max(abs(s.min or 0.0), abs(s.max or 0.0)) for s in statistics.numeric], dtype=np.float64
+    )
+    return largest * 2.0**-24 <= 1e-5 * np.array(
+        [s.std or 0.0 for s in statistics.numeric], dtype=np.float64
+    )
 
 
 def clip_bounds(statistics: Statistics) -> np.ndarray:
-    """Bound of each scaled column, float64 [D]; infinite without `clip` and for columns that are not scaled."""
+    """Bound of each scaled column, float64 [D]; infinite without `clip` and for columns that are
+    not scaled.
+    """
     clip = np.inf if statistics.clip is None else statistics.clip
-    return np.array([np.inf if s.method == "none" else clip for s in statistics.numeric], dtype=np.float64)
+    return np.array(
+        [np.inf if s.method == "none" else clip for s in statistics.numeric], dtype=np.float64
+    )
 
 
 def fitted_ranges(statistics: Statistics) -> list[tuple[float | None, float | None]]:
-    """Return for each numeric column the values beyond which its scaled value is clipped; None where nothing is clipped."""
+    """Return for each numeric column the values beyond which its scaled value is clipped; None
+    where nothing is clipped.
+    """
     ranges: list[tuple[float | None, float | None]] = []
     for column, bound in zip(statistics.numeric, clip_bounds(statistics).tolist(), strict=True):
         if column.method == "quantile":
             ranges.append((column.min, column.max))
         elif np.isfinite(bound):
-            ranges.append((column.center - bound * column.scale, column.center + bound * column.scale))
+            ranges.append(
+                (column.center - bound * column.scale, column.center + bound * column.scale)
+            )
         else:
             ranges.append((None, None))
     return ranges
 
 
 def quantile_points(column: NumericStats) -> tuple[np.ndarray, np.ndarray]:
-    """Strictly increasing knots and their normal scores, both float64 [K]: the map is linear between, flat outside.
+    """Strictly increasing knots and their normal scores, both float64 [K]: the map is linear
+    between, flat outside.
 
-    The outer levels are moved in by half a step, where the normal score is finite; knots that coincide
-    (a value that many rows share) become one knot with the mean of their scores.
+    The outer levels are moved in by half a step, where the normal score is finite; knots that
+    coincide (a value that many rows share) become one knot with the mean of their scores.
 
     Source: normal scores, van der Waerden (1952).
 
-    >>> knots, scores = quantile_points(NumericStats(name="x", method="quantile", knots=(0, 0, 5, 7, 9)))
+    >>> knots, scores = quantile_points(NumericStats(name="x", method="quantile",
+    ...     knots=(0, 0, 5, 7, 9)))
     >>> knots.tolist(), scores.round(2).tolist()
     ([0.0, 5.0, 7.0, 9.0], [-0.91, 0.0, 0.67, 1.15])
     """
     knots = np.asarray(column.knots, dtype=np.float64)
     step = 1 / (len(knots) - 1)
     normal = NormalDist()
-    scores = np.array([normal.inv_cdf(min(max(i * step, step / 2), 1 - step / 2)) for i in range(len(knots))])
+    scores = np.array(
+        [normal.inv_cdf(min(max(i * step, step / 2), 1 - step / 2)) for i in range(len(knots))]
+    )
     unique, inverse, counts = np.unique(knots, return_inverse=True, return_counts=True)
     return unique, np.bincount(inverse, weights=scores) / counts
 
 
 def encode_categories(table: pa.Table | pa.RecordBatch, statistics: Statistics) -> np.ndarray:
-    """Category codes int64 [N, C]: 0 unknown or rare, 1 null, then the position in the fitted vocabulary.
+    """Category codes int64 [N, C]: 0 unknown or rare, 1 null, then the position in the fitted
+    vocabulary.
 
     Args:
         table: holds the columns of `statistics.categorical` as text, null where missing.
@@ -135,38 +165,60 @@ def encode_categories(table: pa.Table | pa.RecordBatch, statistics: Statistics) 
 
 
 class CategoryCodes:
-    """`encode_categories` of batch after batch: the vocabularies, and dictionaries that batches share, are looked up once."""
+    """`encode_categories` of batch after batch: the vocabularies, and dictionaries that batches
+    share, are looked up once.
+    """
 
     def __init__(self, statistics: Statistics) -> None:
         self._names = [column.name for column in statistics.categorical]
-        self._texts = [pa.array(column.values, type=pa.large_string()) for column in statistics.categorical]
-        self._seen: list[tuple[pa.Array, np.ndarray] | None] = [None] * len(self._names)  # the last dictionary, and the codes of its texts
+        self._texts = [
+            pa.array(column.values, type=pa.large_string()) for column in statistics.categorical
+        ]
+        self._seen: list[tuple[pa.Array, np.ndarray] | None] = [None] * len(
+            self._names
+        )  # the last dictionary, and the codes of its texts
 
     def __call__(self, table: pa.Table | pa.RecordBatch) -> np.ndarray:
         """Codes int64 [N, C]."""
         codes = np.empty((table.num_rows, len(self._names)), dtype=np.int64)
         for index, name in enumerate(self._names):
             column = table.column(name)
-            codes[:, index] = self._of_places(column, index) if isinstance(column, pa.DictionaryArray) else self._of_texts(column, index)
+            codes[:, index] = (
+                self._of_places(column, index)
+                if isinstance(column, pa.DictionaryArray)
+                else self._of_texts(column, index)
+            )
         return codes
 
     def _of_places(self, values: pa.DictionaryArray, index: int) -> np.ndarray:
         seen, texts = self._seen[index], values.dictionary
         if seen is None or (len(seen[0]), seen[0].buffers()) != (len(texts), texts.buffers()):
-            seen = self._seen[index] = texts, np.append(self._of_texts(texts, index), NULL)  # the last one for places that are null
+            seen = self._seen[index] = (
+                texts,
+                np.append(self._of_texts(texts, index), NULL),
+            )  # the last one for places that are null
         return np.asarray(seen[1][np.asarray(pc.fill_null(values.indices, len(texts)))])
 
     def _of_texts(self, values: pa.Array | pa.ChunkedArray, index: int) -> np.ndarray:
         text = values.cast(pa.large_string())
         found = pc.index_in(text, value_set=self._texts[index])
         codes = pc.if_else(pc.is_null(text), NULL, pc.fill_null(pc.add(found, FIRST), UNKNOWN))
-        return np.asarray(codes.to_numpy() if isinstance(codes, pa.ChunkedArray) else codes.to_numpy(zero_copy_only=False), dtype=np.int64)
+        return np.asarray(
+            (
+                codes.to_numpy()
+                if isinstance(codes, pa.ChunkedArray)
+                else codes.to_numpy(zero_copy_only=False)
+            ),
+            dtype=np.int64,
+        )
 
 
 def encode_labels(table: pa.Table | pa.RecordBatch, statistics: Statistics) -> np.ndarray:
-    """Several labels side by side, float32 [N, L]: class indices and scaled values, NaN where a label is unknown (null).
+    """Several labels side by side, float32 [N, L]: class indices and scaled values, NaN where a
+    label is unknown (null).
 
-    NaN, because it cannot pass for a value: a computation that forgets the mask is not finite, and stops.
+    NaN, because it cannot pass for a value: a computation that forgets the mask is not finite, and
+    stops.
 
     Args:
         table: holds the columns of `statistics.labels`.
@@ -176,14 +228,19 @@ def encode_labels(table: pa.Table | pa.RecordBatch, statistics: Statistics) -> n
         DataError: a class that train does not have, naming the label.
 
     >>> label = LabelStats(name="toxic", kind="binary", known=2, share=1.0, classes=(0, 1))
-    >>> fitted = Statistics(train_sha256="", rows=3, numeric=(), categorical=(), tensor=(), labels=(label,))
+    >>> fitted = Statistics(train_sha256="", rows=3, numeric=(), categorical=(), tensor=(),
+    ...     labels=(label,))
     >>> encode_labels(pa.table({"toxic": [1, None, 0]}), fitted).tolist()
     [[1.0], [nan], [0.0]]
     """
     found = np.full((table.num_rows, len(statistics.labels)), np.nan, dtype=np.float32)
     for index, label in enumerate(statistics.labels):
         column = table.column(label.name)
-        known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else pc.is_valid(column).to_numpy())
+        known = np.asarray(
+            pc.is_valid(column).to_numpy(zero_copy_only=False)
+            if isinstance(column, pa.Array)
+            else pc.is_valid(column).to_numpy()
+        )
         try:
             found[known, index] = encode_label(column.drop_null(), label)
         except DataError as error:
@@ -191,18 +248,25 @@ def encode_labels(table: pa.Table | pa.RecordBatch, statistics: Statistics) -> n
     return found
 
 
-def encode_label(values: pa.Array | pa.ChunkedArray, statistics: Statistics | LabelStats) -> np.ndarray:
-    """The label as the loss wants it: class index int64 [N], or the scaled value float32 [N] for a regression.
+def encode_label(
+    values: pa.Array | pa.ChunkedArray, statistics: Statistics | LabelStats
+) -> np.ndarray:
+    """The label as the loss wants it: class index int64 [N], or the scaled value float32 [N] for a
+    regression.
 
     Args:
         values: the label column, without nulls.
-        statistics: fitted on train, of the only label or of one of several; without classes it is a regression.
+        statistics: fitted on train, of the only label or of one of several; without classes it is a
+            regression.
 
     Raises:
         DataError: a null, or a class that train does not have.
     """
     if values.null_count:
-        raise DataError(f"expected a label in every row, got {values.null_count} nulls; set data.null_labels: drop")
+        raise DataError(
+            f"expected a label in every row, got {values.null_count} nulls; set data.null_labels:"
+            " drop"
+        )
     if not statistics.classes:
         number = np.asarray(values.cast(pa.float64()).to_numpy(), dtype=np.float64)
         return ((number - statistics.target_center) / statistics.target_scale).astype(np.float32)
@@ -214,7 +278,9 @@ def encode_label(values: pa.Array | pa.ChunkedArray, statistics: Statistics | La
     if found.null_count:
         unseen = pc.unique(known.filter(pc.is_null(found))).to_pylist()
         raise DataError(
-            f"{found.null_count} rows have a class that train lacks: {first_few(map(repr, unseen))}; train has {first_few(map(repr, statistics.classes), limit=20)}; "
-            "split with kind stratified or stratified_group, or filter the rare classes"
+            f"{found.null_count} rows have a class that train lacks:"
+            f" {first_few(map(repr, unseen))}; train has"
+            f" {first_few(map(repr, statistics.classes), limit=20)}; split with kind stratified or"
+            " stratified_group, or filter the rare classes"
         )
     return np.asarray(found.to_numpy(), dtype=np.int64)

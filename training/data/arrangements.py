@@ -1,8 +1,9 @@
-"""Whether so few held-out rows can show skill at all: an exact argument, from the labels alone and before any training.
+"""Whether so few held-out rows can show skill at all: an exact argument, from the labels alone and
+before any training.
 
-If scores say nothing of the labels, each arrangement of the labels over the rows is equally likely. Even perfect scores
-then have a p-value of 1 over the number of different arrangements: 1/3 for 3 rows with 1 positive. Rows of one group are
-no independent draws, so that whole groups are arranged.
+If scores say nothing of the labels, each arrangement of the labels over the rows is equally likely.
+Even perfect scores then have a p-value of 1 over the number of different arrangements: 1/3 for 3
+rows with 1 positive. Rows of one group are no independent draws, so that whole groups are arranged.
 
 Source: permutation tests as in Fisher 1935; Good 2005, ch. 3.
 """
@@ -28,7 +29,8 @@ def num_arrangements(counts: Iterable[int]) -> float:
 
 
 def tail(confidence: float) -> float:
-    """Largest p-value of a one-sided claim at a confidence: 0.025 at 95 %, as the end of a two-sided interval.
+    """Largest p-value of a one-sided claim at a confidence: 0.025 at 95 %, as the end of a
+    two-sided interval.
 
     >>> round(tail(0.95), 6)
     0.025
@@ -40,7 +42,8 @@ def shortage(counts: Iterable[int], unit: str, confidence: float = CONFIDENCE) -
     """Why no scores could show skill on these units; empty where some could.
 
     Args:
-        counts: Of each different label (or labels of a whole group), the number of units that have it.
+        counts: Of each different label (or labels of a whole group), the number of units that have
+            it.
         unit: `row`, `group` or `document`, for the sentence.
         confidence: Share that an interval covers.
 
@@ -48,15 +51,16 @@ def shortage(counts: Iterable[int], unit: str, confidence: float = CONFIDENCE) -
     '3 rows can be ordered in 3 ways, so that chance alone orders them best with p = 0.33, and 0.025 is needed'
     >>> shortage([4, 4], "row")
     ''
-    """
+    """  # noqa: E501
     found = [n for n in counts if n]
     ways = num_arrangements(found)
     if 1 / ways <= tail(confidence) * (1 + 1e-9):
         return ""
     units, orders = sum(found), int(ways)
     return (
-        f"{units} {unit}{'' if units == 1 else 's'} can be ordered in {orders} way{'' if orders == 1 else 's'}, so that chance alone "
-        f"orders them best with p = {1 / ways:.2g}, and {tail(confidence):.2g} is needed"
+        f"{units} {unit}{'' if units == 1 else 's'} can be ordered in {orders}"
+        f" way{'' if orders == 1 else 's'}, so that chance alone orders them best with p ="
+        f" {1 / ways:.2g}, and {tail(confidence):.2g} is needed"
     )
 
 
@@ -68,4 +72,7 @@ def shortage_of_signs(units: int, unit: str, confidence: float) -> str:
     """
     if 0.5**units <= tail(confidence) * (1 + 1e-9):
         return ""
-    return f"{units} {unit}{'' if units == 1 else 's'} that all are better have p = {0.5**units:.2g} by chance alone, and {tail(confidence):.2g} is needed"
+    return (
+        f"{units} {unit}{'' if units == 1 else 's'} that all are better have p = {0.5**units:.2g}"
+        f" by chance alone, and {tail(confidence):.2g} is needed"
+    )

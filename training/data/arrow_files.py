@@ -1,4 +1,6 @@
-"""Arrow and Feather files as one data set, whatever their form: files with an index, streams, and Feather of version 1."""
+"""Arrow and Feather files as one data set, whatever their form: files with an index, streams, and
+Feather of version 1.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,18 @@ def check_arrow(path: Path) -> None:
                 stream = pa.ipc.open_stream(file)
             except pa.ArrowException as error:
                 raise SourceError(
-                    f"{path}: cannot be read as arrow: it is neither a file nor a stream of it ({error}); write it again, e.g. with pyarrow.ipc.new_file"
+                    f"{path}: cannot be read as arrow: it is neither a file nor a stream of it"
+                    f" ({error}); write it again, e.g. with pyarrow.ipc.new_file"
                 ) from error
             for _ in stream:
                 pass
             end = MARK + END if start.startswith(MARK) else END
             file.seek(max(file.size() - len(end), 0))
             if file.read() != end:
-                raise SourceError(f"{path}: cannot be read as arrow: the stream has no end, it is cut short; copy or write it again")
+                raise SourceError(
+                    f"{path}: cannot be read as arrow: the stream has no end, it is cut short; copy"
+                    " or write it again"
+                )
 
 
 def arrow_schema_of(path: str) -> pa.Schema:
@@ -54,23 +60,41 @@ def arrow_schema_of(path: str) -> pa.Schema:
 def arrow_dataset(paths: list[str], named: bool) -> ds.Dataset:
     """All rows of the files, with the types of the first.
 
-    Streams are mapped, not copied, unless their batches are compressed; Feather of version 1 is read into memory.
+    Streams are mapped, not copied, unless their batches are compressed; Feather of version 1 is
+    read into memory.
 
     Args:
         paths: of the files.
         named: add the column `FILE` with the path of each row's file.
     """
     first = arrow_schema_of(paths[0])
-    schema = pa.schema([pa.field(f.name, _readable(f.type)) for f in first] + ([pa.field(FILE, pa.string())] if named else []))
+    schema = pa.schema(
+        [pa.field(f.name, _readable(f.type)) for f in first]
+        + ([pa.field(FILE, pa.string())] if named else [])
+    )
     indexed = [p for p in paths if _start(Path(p)).startswith(FILE_MAGIC)]
     parts: list[ds.Dataset] = []
     if indexed:
-        origin: dict[str, Any] = {"partitions": [ds.field(FILE) == p for p in indexed]} if named else {}
-        parts.append(ds.FileSystemDataset.from_paths(indexed, schema=schema, format=ds.IpcFileFormat(), filesystem=pafs.LocalFileSystem(), **origin))
+        origin: dict[str, Any] = (
+            {"partitions": [ds.field(FILE) == p for p in indexed]} if named else {}
+        )
+        parts.append(
+            ds.FileSystemDataset.from_paths(
+                indexed,
+                schema=schema,
+                format=ds.IpcFileFormat(),
+                filesystem=pafs.LocalFileSystem(),
+                **origin,
+            )
+        )
     for path in paths:
         if path not in indexed:
             table = _opened(path)
-            table = table.append_column(FILE, pa.repeat(pa.scalar(path, pa.string()), len(table))) if named else table
+            table = (
+                table.append_column(FILE, pa.repeat(pa.scalar(path, pa.string()), len(table)))
+                if named
+                else table
+            )
             parts.append(ds.dataset(table.select(schema.names).cast(schema)))
     return parts[0] if len(parts) == 1 else ds.dataset(parts)
 

@@ -9,10 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
-def arrow_batches(path: Path, max_rows: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+def arrow_batches(
+    path: Path, max_rows: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
     """Every row once, in file order, in batches of at most `max_rows`.
 
-    Row group by row group: one iterator over the whole file keeps every group it has passed (pyarrow 25).
+    Row group by row group: one iterator over the whole file keeps every group it has passed
+    (pyarrow 25).
 
     Args:
         path: the Parquet file.
@@ -21,4 +24,8 @@ def arrow_batches(path: Path, max_rows: int, columns: Sequence[str] | None = Non
     """
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
-            yield from file.iter_batches(batch_size=max_rows, row_groups=[group], columns=None if columns is None else list(columns))
+            yield from file.iter_batches(
+                batch_size=max_rows,
+                row_groups=[group],
+                columns=None if columns is None else list(columns),
+            )

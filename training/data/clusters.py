@@ -1,7 +1,8 @@
 """Clusters: rows that share a key, directly or through other rows, as arrays. Pure; no engine.
 
-A row has one or more keys (edges row-key). What was decided before stays: a known key keeps its representative, and a
-new key takes that of the known keys it is connected with, else the least key of its own cluster. N edges, K keys.
+A row has one or more keys (edges row-key). What was decided before stays: a known key keeps its
+representative, and a new key takes that of the known keys it is connected with, else the least key
+of its own cluster. N edges, K keys.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import numpy as np
 def least_connected(left: np.ndarray, right: np.ndarray, num_keys: int) -> np.ndarray:
     """For each key the least key that it is connected with, int64 [K].
 
-    Labels spread over rows and keys by turns, each time followed by a jump to the label's own label, so that a chain of
-    n keys takes about log n turns.
+    Labels spread over rows and keys by turns, each time followed by a jump to the label's own
+    label, so that a chain of n keys takes about log n turns.
 
     Args:
         left: row of each edge, int64 [N], numbered from 0.
@@ -33,8 +34,12 @@ def least_connected(left: np.ndarray, right: np.ndarray, num_keys: int) -> np.nd
     while True:
         of_rows = np.minimum.reduceat(labels[right][by_row], row_starts)
         found = labels.copy()
-        found[present] = np.minimum(labels[present], np.minimum.reduceat(of_rows[row_of][by_key], key_starts))
-        np.minimum.at(found, labels[present], found[present])  # the whole cluster hears of it, not the key alone
+        found[present] = np.minimum(
+            labels[present], np.minimum.reduceat(of_rows[row_of][by_key], key_starts)
+        )
+        np.minimum.at(
+            found, labels[present], found[present]
+        )  # the whole cluster hears of it, not the key alone
         while not np.array_equal(jumped := found[found], found):
             found = jumped
         if np.array_equal(found, labels):
@@ -47,10 +52,12 @@ def representatives(left: np.ndarray, right: np.ndarray, is_known: np.ndarray) -
 
     Args:
         left: row of each edge, int64 [N].
-        right: key of each edge, int64 [N]; a key that was seen before is given as its representative.
+        right: key of each edge, int64 [N]; a key that was seen before is given as its
+            representative.
         is_known: whether the key is such a representative, bool [K].
 
-    >>> representatives(np.array([0, 0, 1, 1]), np.array([0, 2, 2, 3]), np.array([False, False, False, True])).tolist()
+    >>> representatives(np.array([0, 0, 1, 1]), np.array([0, 2, 2, 3]),
+    ...     np.array([False, False, False, True])).tolist()
     [3, 1, 3, 3]
     """
     keys = np.arange(len(is_known), dtype=np.int64)

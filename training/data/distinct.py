@@ -1,4 +1,6 @@
-"""Distinct integers by sorting: `np.unique` of NumPy 2.4 puts them into a hash table, which takes 15 times as long on two million hashes."""
+"""Distinct integers by sorting: `np.unique` of NumPy 2.4 puts them into a hash table, which takes
+15 times as long on two million hashes.
+"""
 
 from __future__ import annotations
 

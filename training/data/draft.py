@@ -23,17 +23,42 @@ from schemas.duration import seconds_of
 from schemas.errors import ConfigError, first_few
 from training.data.columns import INTEGERS, WORDS
 from training.data.engine import connect, ident, row, rows
-from training.data.profile import SAMPLE, Profile, date_format, like_label, plain, read_sample, split_values
+from training.data.profile import (
+    SAMPLE,
+    Profile,
+    date_format,
+    like_label,
+    plain,
+    read_sample,
+    split_values,
+)
 from training.data.written_numbers import category_note
 
-LABEL_NAMES = ("label", "target", "outcome", "y", "response", "survived", "churn", "readmitted", "diagnosis", "default", "class")
+LABEL_NAMES = (
+    "label",
+    "target",
+    "outcome",
+    "y",
+    "response",
+    "survived",
+    "churn",
+    "readmitted",
+    "diagnosis",
+    "default",
+    "class",
+)
 ENTITY = re.compile(
     r"(patient|person|people|user|subject|participant|customer|client|member|household|account|donor|animal|unit|device|machine|engine|vehicle|sensor|"
     r"site|station|hospital|school|store|shop|speaker|writer|author|family|group|batch|session)(_?(id|nbr|no|num|nr|number|name|code))?",
     re.IGNORECASE,
 )
-ID = re.compile(r"id|uid|uuid|guid|key|index|instant|no|nr|row|row_?(id|number)|.*(_id|_key|_no|_nbr|_number|ID|Id)")
-CODE = re.compile(r".*(_id|_?code|_?type|_?class|weekday|month|mnth|hour|hr|season|category|zip|region)", re.IGNORECASE)
+ID = re.compile(
+    r"id|uid|uuid|guid|key|index|instant|no|nr|row|row_?(id|number)|.*(_id|_key|_no|_nbr|_number|ID|Id)"
+)
+CODE = re.compile(
+    r".*(_id|_?code|_?type|_?class|weekday|month|mnth|hour|hr|season|category|zip|region)",
+    re.IGNORECASE,
+)
 MOLECULES = ("smiles", "canonical_smiles", "smiles_canonical", "mol_smiles")
 WEIGHTS = ("sample_weight", "row_weight", "instance_weight", "case_weight")
 PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -45,7 +70,9 @@ LISTED = 80  # columns that are listed one by one; of more, only those that need
 
 
 class Guess(NamedTuple):
-    """One line of `columns`: what the column is, why, and whether `*: feature` would have said the same."""
+    """One line of `columns`: what the column is, why, and whether `*: feature` would have said the
+    same.
+    """
 
     role: str
     why: str
@@ -66,12 +93,25 @@ class Table(NamedTuple):
 
     def sql(self, column: Profile) -> str:
         """The column in an expression, quoted only where it must be."""
-        reserved = {str(r[0]) for r in rows(self.connection, "select keyword_name from duckdb_keywords() where keyword_category = 'reserved'")}
-        return column.name if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", column.name) and column.name.lower() not in reserved else ident(column.name)
+        reserved = {
+            str(r[0])
+            for r in rows(
+                self.connection,
+                "select keyword_name from duckdb_keywords() where keyword_category = 'reserved'",
+            )
+        }
+        return (
+            column.name
+            if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", column.name)
+            and column.name.lower() not in reserved
+            else ident(column.name)
+        )
 
 
 class Draft(NamedTuple):
-    """All guesses: derived columns, a line for each column, and what the split is chosen by; `molecules` names a column of SMILES."""
+    """All guesses: derived columns, a line for each column, and what the split is chosen by;
+    `molecules` names a column of SMILES.
+    """
 
     derive: dict[str, tuple[str, str]]
     columns: dict[str, Guess]
@@ -83,7 +123,8 @@ class Draft(NamedTuple):
 
 
 def draft(uri: str, label: str | None = None, name: str | None = None) -> str:
-    """The YAML text of a first declaration for a table, which loads as it is and says why beside each line.
+    """The YAML text of a first declaration for a table, which loads as it is and says why beside
+    each line.
 
     Args:
         uri: Parquet, CSV, CSV.gz or Arrow file, folder or glob.
@@ -98,7 +139,10 @@ def draft(uri: str, label: str | None = None, name: str | None = None) -> str:
     with closing(connect()) as connection:
         data, columns, total = read_sample(connection, where)
         if not total or len(columns) < 2:
-            raise ConfigError(f"{uri}: expected rows and at least two columns, got {total} rows of {len(columns)} columns; give another table")
+            raise ConfigError(
+                f"{uri}: expected rows and at least two columns, got {total} rows of {len(columns)}"
+                " columns; give another table"
+            )
         table = Table(connection, data, tuple(columns), total)
         target, why = guess_label(table, label)
         return _render(table, guess_roles(table, target, why), name or _slug(where))
@@ -108,7 +152,8 @@ def draft(uri: str, label: str | None = None, name: str | None = None) -> str:
 
 
 def guess_label(table: Table, wanted: str | None) -> tuple[Profile, str]:
-    """The column to predict and why: the one asked for, one with a telling name, or the last that could be.
+    """The column to predict and why: the one asked for, one with a telling name, or the last that
+    could be.
 
     Raises:
         ConfigError: there is no such column, or none that could be a label.
@@ -117,14 +162,27 @@ def guess_label(table: Table, wanted: str | None) -> tuple[Profile, str]:
         found = next((c for c in table.columns if c.name == wanted), None)
         if found is None:
             names = [c.name for c in table.columns]
-            raise ConfigError(f"label {wanted!r}: no such column; did you mean one of {first_few(difflib.get_close_matches(wanted, names) or names)}?")
+            raise ConfigError(
+                f"label {wanted!r}: no such column; did you mean one of"
+                f" {first_few(difflib.get_close_matches(wanted, names) or names)}?"
+            )
         return found, "as asked for"
     if found := table.named(*LABEL_NAMES):
         return found, "by its name"
-    typed = [c for c in table.columns if c.is_number or c.family == "bool" or (c.family == "text" and c.distinct <= 100)]
-    usable = [c for c in typed if c.distinct > 1 and not ENTITY.fullmatch(c.name) and not ID.fullmatch(c.name)]
+    typed = [
+        c
+        for c in table.columns
+        if c.is_number or c.family == "bool" or (c.family == "text" and c.distinct <= 100)
+    ]
+    usable = [
+        c
+        for c in typed
+        if c.distinct > 1 and not ENTITY.fullmatch(c.name) and not ID.fullmatch(c.name)
+    ]
     if not usable:
-        raise ConfigError("no column could be a label: all are constant, dates or lists; name one with label")
+        raise ConfigError(
+            "no column could be a label: all are constant, dates or lists; name one with label"
+        )
     return usable[-1], "the last column, for want of a telling name"
 
 
@@ -135,9 +193,15 @@ def guess_roles(table: Table, label: Profile, why: str) -> Draft:
         ConfigError: the label has one value, or no feature is left beside it.
     """
     if label.distinct < 2:
-        raise ConfigError(f"label {label.name!r}: expected at least two values, got {label.distinct}; name another column with label")
+        raise ConfigError(
+            f"label {label.name!r}: expected at least two values, got {label.distinct}; name"
+            " another column with label"
+        )
     if label.family in ("date", "instant", "list", "other"):
-        raise ConfigError(f"label {label.name!r}: expected numbers, text or true/false, got {WORDS[label.family]}; name another column with label")
+        raise ConfigError(
+            f"label {label.name!r}: expected numbers, text or true/false, got"
+            f" {WORDS[label.family]}; name another column with label"
+        )
     others = [c for c in table.columns if c.name != label.name]
     guesses = {label.name: Guess("label", why)}
     derive, time = _time(table, others, guesses)
@@ -151,10 +215,21 @@ def guess_roles(table: Table, label: Profile, why: str) -> Draft:
         guesses[found] = Guess("ignore", f"suspicious: {reason}")
     for column in _left(others, guesses):
         guesses[column.name] = _with_note(table, column, _feature(column, table.rows))
-    ordered = {c.name: guesses[c.name] for c in table.columns} | {n: g for n, g in guesses.items() if n in derive}
-    if not any(g.role in ("feature", "numeric", "categorical") or g.role.startswith("{") for g in ordered.values()):
-        raise ConfigError(f"no feature is left beside label {label.name!r}; give a table with features")
-    molecules = next((c for c in others if c.name.lower() in MOLECULES and c.family == "text"), None) if not (groups or time or split) else None
+    ordered = {c.name: guesses[c.name] for c in table.columns} | {
+        n: g for n, g in guesses.items() if n in derive
+    }
+    if not any(
+        g.role in ("feature", "numeric", "categorical") or g.role.startswith("{")
+        for g in ordered.values()
+    ):
+        raise ConfigError(
+            f"no feature is left beside label {label.name!r}; give a table with features"
+        )
+    molecules = (
+        next((c for c in others if c.name.lower() in MOLECULES and c.family == "text"), None)
+        if not (groups or time or split)
+        else None
+    )
     return Draft(derive, ordered, label, groups, time, split, molecules)
 
 
@@ -168,35 +243,75 @@ def _useless(column: Profile) -> str | None:
     if column.null_share > 0.95:
         return f"{column.null_share:.0%} null"
     if ID.fullmatch(column.name) and column.distinct > 100:
-        return "named like a key, but it repeats; make it a group if rows of one value belong together"
+        return (
+            "named like a key, but it repeats; make it a group if rows of one value belong together"
+        )
     if column.family in ("date", "instant"):
         return "a date is no feature as such; derive its month or the days since something"
     return (
-        "neither number, text nor list of one length" if column.family == "other" or (column.family == "list" and column.shortest != column.longest) else None
+        "neither number, text nor list of one length"
+        if column.family == "other"
+        or (column.family == "list" and column.shortest != column.longest)
+        else None
     )
 
 
-def _time(table: Table, others: Sequence[Profile], guesses: dict[str, Guess]) -> tuple[dict[str, tuple[str, str]], str | None]:
-    """The time of a row: a date column, a text that is a date, or year, month and day put together."""
-    dated = [c for c in others if c.family in ("date", "instant") and c.present and c.null_share == 0 and c.distinct > 1]
+def _time(
+    table: Table, others: Sequence[Profile], guesses: dict[str, Guess]
+) -> tuple[dict[str, tuple[str, str]], str | None]:
+    """The time of a row: a date column, a text that is a date, or year, month and day put
+    together.
+    """
+    dated = [
+        c
+        for c in others
+        if c.family in ("date", "instant") and c.present and c.null_share == 0 and c.distinct > 1
+    ]
     instants = sorted(dated, key=lambda c: c.family != "instant")
-    hour = next((c for c in others if c.name.lower() in ("hr", "hour") and c.type in INTEGERS and c.low >= 0 and c.high <= 23), None)
+    hour = next(
+        (
+            c
+            for c in others
+            if c.name.lower() in ("hr", "hour")
+            and c.type in INTEGERS
+            and c.low >= 0
+            and c.high <= 23
+        ),
+        None,
+    )
     parts = [table.named(part) for part in ("year", "month", "day")]
     if instants:
         guesses[instants[0].name] = Guess("time", "dates or timestamps in every row")
         return {}, instants[0].name
     if all(p is not None and p.type in INTEGERS and p.null_share == 0 for p in parts):
         names = ", ".join(table.sql(p) for p in parts if p)
-        return _derived_time(guesses, f"make_timestamp({names}, {table.sql(hour) if hour else 0}, 0, 0)", "year, month and day in one")
+        return _derived_time(
+            guesses,
+            f"make_timestamp({names}, {table.sql(hour) if hour else 0}, 0, 0)",
+            "year, month and day in one",
+        )
     for column in others:
-        if column.distinct > 1 and column.null_share == 0 and (found := date_format(table.connection, column)):
+        if (
+            column.distinct > 1
+            and column.null_share == 0
+            and (found := date_format(table.connection, column))
+        ):
             guesses[column.name] = Guess("ignore", "the time is derived of it")
-            why = f"every value has the form {found[0]}" + ("; other forms fit as well, check it" if found[1] else "")
-            return _derived_time(guesses, f"strptime({table.sql(column)}, '{found[0]}')" + (f" + to_hours({table.sql(hour)})" if hour else ""), why)
+            why = f"every value has the form {found[0]}" + (
+                "; other forms fit as well, check it" if found[1] else ""
+            )
+            return _derived_time(
+                guesses,
+                f"strptime({table.sql(column)}, '{found[0]}')"
+                + (f" + to_hours({table.sql(hour)})" if hour else ""),
+                why,
+            )
     return {}, None
 
 
-def _derived_time(guesses: dict[str, Guess], expression: str, why: str) -> tuple[dict[str, tuple[str, str]], str]:
+def _derived_time(
+    guesses: dict[str, Guess], expression: str, why: str
+) -> tuple[dict[str, tuple[str, str]], str]:
     guesses["row_time"] = Guess("time", "derived above")
     return {"row_time": (expression, why)}, "row_time"
 
@@ -214,27 +329,52 @@ def _group(columns: Sequence[Profile], guesses: dict[str, Guess]) -> Profile | N
     """Rows of one patient, user or device belong together; the finest such column counts."""
 
     def repeats(column: Profile) -> bool:
-        return column.family in ("int", "text") and not column.null_share and 2 < column.distinct < 0.95 * column.present
+        return (
+            column.family in ("int", "text")
+            and not column.null_share
+            and 2 < column.distinct < 0.95 * column.present
+        )
 
     named = [c for c in columns if repeats(c) and ENTITY.fullmatch(c.name)]
-    coded = [c for c in columns if repeats(c) and c.name.lower().endswith(("_id", "_nbr")) and c.distinct >= 50]
+    coded = [
+        c
+        for c in columns
+        if repeats(c) and c.name.lower().endswith(("_id", "_nbr")) and c.distinct >= 50
+    ]
     found = max(named or coded, key=lambda c: c.distinct, default=None)
     if found is not None:
-        guesses[found.name] = Guess("group", f"{found.distinct} values for {found.present} rows: rows of one of them resemble each other")
+        guesses[found.name] = Guess(
+            "group",
+            f"{found.distinct} values for {found.present} rows: rows of one of them resemble each"
+            " other",
+        )
     return found
 
 
 def _id(columns: Sequence[Profile], guesses: dict[str, Guess]) -> None:
-    unique = [c for c in columns if c.family in ("int", "text") and c.distinct == c.present and not c.null_share and c.present > 1]
+    unique = [
+        c
+        for c in columns
+        if c.family in ("int", "text")
+        and c.distinct == c.present
+        and not c.null_share
+        and c.present > 1
+    ]
     counted = [c for c in unique if c.family == "int" and c.high - c.low == c.present - 1]
     named = [c for c in unique if ID.fullmatch(c.name) or ID.fullmatch(c.name.lower())]
     for column in dict.fromkeys([*named, *counted]):
         first = not any(g.role == "id" for g in guesses.values())
-        guesses[column.name] = Guess("id", "another value in every row") if first else Guess("ignore", "another value in every row, like the id")
+        guesses[column.name] = (
+            Guess("id", "another value in every row")
+            if first
+            else Guess("ignore", "another value in every row, like the id")
+        )
 
 
 def _with_note(table: Table, column: Profile, guess: Guess) -> Guess:
-    """The guess, with a word where texts are numbers or times in another spelling, or hardly repeat."""
+    """The guess, with a word where texts are numbers or times in another spelling, or hardly
+    repeat.
+    """
     if column.family != "text" or guess.role not in ("categorical", "ignore"):
         return guess
     note = category_note(table.connection, SAMPLE, column.name, is_csv=table.data.format == "csv")
@@ -247,23 +387,39 @@ def _feature(column: Profile, total: int) -> Guess:
         side = math.isqrt(column.longest)
         shape = [side, side] if side * side == column.longest and side > 3 else [column.longest]
         return Guess(
-            f"{{kind: tensor, shape: {shape}}}", f"lists of {column.longest} numbers; say [channels, height, width] if they are pictures with channels"
+            f"{{kind: tensor, shape: {shape}}}",
+            f"lists of {column.longest} numbers; say [channels, height, width] if they are pictures"
+            " with channels",
         )
     if column.is_number:
-        coded = column.family == "int" and (column.distinct <= 100 if CODE.fullmatch(column.name) else False)
-        return Guess("categorical", f"{column.distinct} codes{nulls}") if coded else Guess("numeric", f"{column.low:g} to {column.high:g}{nulls}", obvious=True)
+        coded = column.family == "int" and (
+            column.distinct <= 100 if CODE.fullmatch(column.name) else False
+        )
+        return (
+            Guess("categorical", f"{column.distinct} codes{nulls}")
+            if coded
+            else Guess("numeric", f"{column.low:g} to {column.high:g}{nulls}", obvious=True)
+        )
     if column.distinct > 1000 and column.distinct > 0.5 * column.present:
-        return Guess("ignore", f"text that hardly repeats ({column.distinct} values in {column.present} rows)")
+        return Guess(
+            "ignore",
+            f"text that hardly repeats ({column.distinct} values in {column.present} rows)",
+        )
     return Guess("categorical", f"{column.distinct} values{nulls}", obvious=True)
 
 
-# ------------------------------------------------------------------------------------ task and split
+# ------------------------------------------------------------------------------------ task and
+# split
 
 
 def guess_task(table: Table, label: Profile) -> tuple[str, str]:
     """The task that a label makes, as YAML, and why."""
     if label.distinct == 2:
-        counts = rows(table.connection, f"select {ident(label.name)}, count(*) from {SAMPLE} where {ident(label.name)} is not null group by all order by 2, 1")
+        counts = rows(
+            table.connection,
+            f"select {ident(label.name)}, count(*) from {SAMPLE} where {ident(label.name)} is not"
+            " null group by all order by 2, 1",
+        )
         positive, count, why = _positive(counts)
         return (
             f"{{kind: binary, positive: {_value(positive)}}}",
@@ -275,14 +431,17 @@ def guess_task(table: Table, label: Profile) -> tuple[str, str]:
 
 
 def _positive(counts: list[tuple[Any, ...]]) -> tuple[Any, int, str]:
-    """The positive class of two, rarer first, its rows, and why: the one that means yes, the other of one that means no, else the rarer.
+    """The positive class of two, rarer first, its rows, and why: the one that means yes, the other
+    of one that means no, else the rarer.
 
     >>> _positive([("no", 46), ("yes", 54)]), _positive([("ill", 3), ("well", 9)])[0]
     (('yes', 54, "'yes', by its meaning,"), 'ill')
     """
     counts = [(_plain(value), count) for value, count in counts]
     words = [str(value).strip().lower() for value, _ in counts]
-    said = [i for i, word in enumerate(words) if word in YES and (word != "1" or words[1 - i] in NO)]  # of 1 and 2 neither says yes
+    said = [
+        i for i, word in enumerate(words) if word in YES and (word != "1" or words[1 - i] in NO)
+    ]  # of 1 and 2 neither says yes
     yes = said or [1 - i for i, word in enumerate(words) if word in NO]
     if len(yes) == 1:
         value, count = counts[yes[0]]
@@ -295,28 +454,48 @@ def _split(found: Draft, table: Table, task: str) -> tuple[str, str]:
     classes = "regression" not in task
     if found.split:
         carve = "" if found.split & {"val", "valid", "validation"} else ", carve_val: 0.2"
-        return f"{{kind: predefined{carve}}}", "the table says the side of each row" + ("; validation is carved out of train" if carve else "")
+        return f"{{kind: predefined{carve}}}", "the table says the side of each row" + (
+            "; validation is carved out of train" if carve else ""
+        )
     if found.groups and found.time and found.groups.distinct >= 20:
-        return f"{{kind: group_time, embargo: {_embargo(found, table)}}}", "new groups in later time; make embargo as long as the label looks ahead"
+        return (
+            f"{{kind: group_time, embargo: {_embargo(found, table)}}}",
+            "new groups in later time; make embargo as long as the label looks ahead",
+        )
     if found.groups and found.groups.distinct >= 10:
         if classes and found.groups.distinct < 500:
-            return "{kind: stratified_group}", "whole groups, few enough that the shares of the classes need care"
+            return (
+                "{kind: stratified_group}",
+                "whole groups, few enough that the shares of the classes need care",
+            )
         return "{kind: group}", "whole groups, so that test holds new ones"
     if found.molecules:
         kind = "stratified_group" if classes and table.rows < 20_000 else "group"
         return f"{{kind: {kind}}}", "test holds new scaffolds, as a new series of molecules does"
     if found.time:
-        return f"{{kind: time, embargo: {_embargo(found, table)}}}", "train before test, as in use; make embargo as long as the label looks ahead"
+        return (
+            f"{{kind: time, embargo: {_embargo(found, table)}}}",
+            "train before test, as in use; make embargo as long as the label looks ahead",
+        )
     if classes and table.rows < 20_000:
-        return "{kind: stratified}", "no group or time found; few rows, so the shares of the classes are kept equal"
+        return (
+            "{kind: stratified}",
+            "no group or time found; few rows, so the shares of the classes are kept equal",
+        )
     return "{kind: random}", "no group or time found; if rows belong together, declare the group"
 
 
 def _embargo(found: Draft, table: Table) -> str:
-    """A day, or less where the times span so little that a day would leave nothing: at most a fortieth of them."""
-    expression = found.derive[str(found.time)][0] if found.time in found.derive else ident(str(found.time))
+    """A day, or less where the times span so little that a day would leave nothing: at most a
+    fortieth of them.
+    """
+    expression = (
+        found.derive[str(found.time)][0] if found.time in found.derive else ident(str(found.time))
+    )
     moment = f"epoch(cast({expression} as timestamp))"
-    span = float(row(table.connection, f"select coalesce(max({moment}) - min({moment}), 0) from {SAMPLE}")[0])
+    span = float(
+        row(table.connection, f"select coalesce(max({moment}) - min({moment}), 0) from {SAMPLE}")[0]
+    )
     return next((length for length in EMBARGOES if seconds_of(length) <= span / 40), "0")
 
 
@@ -333,21 +512,40 @@ def _render(table: Table, found: Draft, name: str) -> str:
     ]
     lines += _csv_lines(table.data)
     if found.label.null_share:
-        lines.append(("  null_labels: drop", f"{found.label.null_share:.1%} of the rows have no label"))
+        lines.append(
+            ("  null_labels: drop", f"{found.label.null_share:.1%} of the rows have no label")
+        )
     if found.derive:
         lines.append(("  derive:", ""))
-        lines += [(f"    {column}: {_scalar(expression)}", why) for column, (expression, why) in found.derive.items()]
+        lines += [
+            (f"    {column}: {_scalar(expression)}", why)
+            for column, (expression, why) in found.derive.items()
+        ]
     lines.append(("  columns:", ""))
     short = len(found.columns) > LISTED
-    lines += [(f"    {_key(c)}: {g.role}", g.why) for c, g in found.columns.items() if not (short and g.obvious)]
+    lines += [
+        (f"    {_key(c)}: {g.role}", g.why)
+        for c, g in found.columns.items()
+        if not (short and g.obvious)
+    ]
     if short:
         lines.append(('    "*": feature', "the rest: numbers are numeric, text is categorical"))
     if found.molecules:
-        lines.append((f"  group_by: {{scaffold: {_quoted(found.molecules.name)}}}", "molecules of one scaffold resemble each other; needs RDKit (extra chem)"))
+        lines.append(
+            (
+                f"  group_by: {{scaffold: {_quoted(found.molecules.name)}}}",
+                "molecules of one scaffold resemble each other; needs RDKit (extra chem)",
+            )
+        )
     lines += [(f"task: {task}", why_task), (f"split: {split}", why_split)]
     lines += _model_lines(table, found)
-    head = "# Drafted from the data; read each line, its reason stands beside it. `bulkhead schema` lists all that can be set.\n"
-    return head + "".join(f"{text}  # {plain(why)}\n" if why else f"{text}\n" for text, why in lines)
+    head = (
+        "# Drafted from the data; read each line, its reason stands beside it. `bulkhead schema`"
+        " lists all that can be set.\n"
+    )
+    return head + "".join(
+        f"{text}  # {plain(why)}\n" if why else f"{text}\n" for text, why in lines
+    )
 
 
 def _csv_lines(data: DataConfig) -> list[tuple[str, str]]:
@@ -359,18 +557,38 @@ def _csv_lines(data: DataConfig) -> list[tuple[str, str]]:
     if len(data.csv.null_values) > 1:
         parts.append(f"null_values: [{', '.join(map(_quoted, data.csv.null_values))}]")
     return (
-        [(f"  csv: {{{', '.join(parts)}}}", "found in the file; these texts count as missing" if "null" in parts[-1] else "found in the file")] if parts else []
+        [
+            (
+                f"  csv: {{{', '.join(parts)}}}",
+                (
+                    "found in the file; these texts count as missing"
+                    if "null" in parts[-1]
+                    else "found in the file"
+                ),
+            )
+        ]
+        if parts
+        else []
     )
 
 
 def _model_lines(table: Table, found: Draft) -> list[tuple[str, str]]:
     lines = []
-    if any(c.family == "text" and c.distinct > 100 and found.columns[c.name].role == "categorical" for c in table.columns):
-        lines.append(("normalize: {min_count: 20}", "a column has many categories; rare ones share a slot"))
-    if any(g.role.startswith("{kind: tensor") and g.role.count(",") > 1 for g in found.columns.values()):
+    if any(
+        c.family == "text" and c.distinct > 100 and found.columns[c.name].role == "categorical"
+        for c in table.columns
+    ):
+        lines.append(
+            ("normalize: {min_count: 20}", "a column has many categories; rare ones share a slot")
+        )
+    if any(
+        g.role.startswith("{kind: tensor") and g.role.count(",") > 1 for g in found.columns.values()
+    ):
         lines.append(("model: {kind: cnn}", "a tensor column looks like pictures"))
     elif table.rows < 5000:
-        lines.append(("model: {kind: mlp, hidden: [32], dropout: 0.3}", f"small, for {table.rows} rows"))
+        lines.append(
+            ("model: {kind: mlp, hidden: [32], dropout: 0.3}", f"small, for {table.rows} rows")
+        )
     return lines
 
 

@@ -1,12 +1,15 @@
-"""How far new rows differ from earlier ones, column by column, with the number of columns allowed for.
+"""How far new rows differ from earlier ones, column by column, with the number of columns allowed
+for.
 
-Numbers: the two-sample Kolmogorov–Smirnov test on known values, and a chi-square test on how many are null; text: a chi-square test on
-values. The p-values of all columns are adjusted by Holm's method, so that a table of a hundred columns that did not drift
-raises an alarm in one of twenty looks at most, not in all of them. Beside chance stands size: the population stability index over the
-tenths of the earlier values (or the values themselves), with nulls as a class of their own.
+Numbers: the two-sample Kolmogorov–Smirnov test on known values, and a chi-square test on how many
+are null; text: a chi-square test on values. The p-values of all columns are adjusted by Holm's
+method, so that a table of a hundred columns that did not drift raises an alarm in one of twenty
+looks at most, not in all of them. Beside chance stands size: the population stability index over
+the tenths of the earlier values (or the values themselves), with nulls as a class of their own.
 
-Rows of one group are no independent draws, so that one row of each group is taken. Of fewer than 30 such rows a large difference can
-still be seen: classes are then compared by the exact margins' own distribution, as the chi-square approximation fails. N rows.
+Rows of one group are no independent draws, so that one row of each group is taken. Of fewer than 30
+such rows a large difference can still be seen: classes are then compared by the exact margins' own
+distribution, as the chi-square approximation fails. N rows.
 Source: Holm 1979; PSI and its customary bounds 0.1 and 0.25 as in Siddiqi 2006.
 """
 
@@ -29,8 +32,11 @@ MAX_CATEGORIES = 50  # by count; the rest is one more
 TENTHS = 10
 
 
-def find_drift(before: pd.DataFrame, now: pd.DataFrame, columns: Sequence[str]) -> tuple[Drift, ...]:
-    """Each column's distance from the earlier rows, the largest first; none where either has fewer than 5 rows.
+def find_drift(
+    before: pd.DataFrame, now: pd.DataFrame, columns: Sequence[str]
+) -> tuple[Drift, ...]:
+    """Each column's distance from the earlier rows, the largest first; none where either has fewer
+    than 5 rows.
 
     Below 30 rows no difference that is seen is no sign that there is none.
 
@@ -43,16 +49,24 @@ def find_drift(before: pd.DataFrame, now: pd.DataFrame, columns: Sequence[str]) 
         return ()
     found = [_one(name, before[name], now[name]) for name in columns]
     adjusted = holm([d.p_value for d in found])
-    return tuple(sorted((d.model_copy(update={"adjusted": p}) for d, p in zip(found, adjusted, strict=True)), key=lambda d: (-d.psi, d.column)))
+    return tuple(
+        sorted(
+            (d.model_copy(update={"adjusted": p}) for d, p in zip(found, adjusted, strict=True)),
+            key=lambda d: (-d.psi, d.column),
+        )
+    )
 
 
 def one_of_each(frame: pd.DataFrame, group: str) -> pd.DataFrame:
-    """The first row of each group, and every row without one; rows lie in the order of a hash, so that it is a random one."""
+    """The first row of each group, and every row without one; rows lie in the order of a hash, so
+    that it is a random one.
+    """
     return frame[~frame[group].duplicated() | frame[group].isna()]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values adjusted for their number: those below a level are wrong with at most that chance altogether.
+    """P-values adjusted for their number: those below a level are wrong with at most that chance
+    altogether.
 
     >>> holm([0.01, 0.5, 0.02])
     [0.03, 0.5, 0.04]
@@ -66,25 +80,38 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _one(name: str, before: pd.Series, now: pd.Series) -> Drift:
-    numeric = pd.api.types.is_numeric_dtype(before.dtype) and pd.api.types.is_numeric_dtype(now.dtype)
+    numeric = pd.api.types.is_numeric_dtype(before.dtype) and pd.api.types.is_numeric_dtype(
+        now.dtype
+    )
     codes = _tenths(before, now) if numeric else _values(before, now)
     counts = np.stack([np.bincount(part, minlength=max(map(np.max, codes)) + 1) for part in codes])
     nulls = np.array([[part.isna().sum(), part.notna().sum()] for part in (before, now)])
     if numeric:
         known = [part.dropna().to_numpy(dtype=np.float64) for part in (before, now)]
-        distance, p_value = (float(v) for v in ks_2samp(*known, method="asymp")) if all(map(len, known)) else (0.0, 1.0)
+        distance, p_value = (
+            (float(v) for v in ks_2samp(*known, method="asymp"))
+            if all(map(len, known))
+            else (0.0, 1.0)
+        )
         p_value = min(1.0, 2 * min(p_value, _chi_square(nulls)))  # two tests of one column
     else:
         p_value, shares = _chi_square(counts), counts / counts.sum(axis=1, keepdims=True)
         distance = float(np.abs(shares[0] - shares[1]).sum() / 2)
     null_shares = nulls[:, 0] / nulls.sum(axis=1)
     return Drift(
-        column=name, numeric=numeric, psi=psi(counts), distance=distance, p_value=p_value, null_before=float(null_shares[0]), null_now=float(null_shares[1])
+        column=name,
+        numeric=numeric,
+        psi=psi(counts),
+        distance=distance,
+        p_value=p_value,
+        null_before=float(null_shares[0]),
+        null_now=float(null_shares[1]),
     )
 
 
 def psi(counts: np.ndarray) -> float:
-    """Population stability index of two rows of counts [2, classes]; half a row is added to each, so that an empty class is no infinity.
+    """Population stability index of two rows of counts [2, classes]; half a row is added to each,
+    so that an empty class is no infinity.
 
     >>> round(psi(np.array([[500, 500], [400, 600]])), 3)
     0.04
@@ -95,7 +122,9 @@ def psi(counts: np.ndarray) -> float:
 
 
 def _chi_square(counts: np.ndarray) -> float:
-    """Probability of counts as unlike as these [2, classes], were both rows drawn alike; 1 where there is one class."""
+    """Probability of counts as unlike as these [2, classes], were both rows drawn alike; 1 where
+    there is one class.
+    """
     present = counts[:, counts.sum(axis=0) > 0]
     if present.shape[1] < 2:
         return 1.0
@@ -104,19 +133,41 @@ def _chi_square(counts: np.ndarray) -> float:
     rows, columns = present.sum(axis=1), present.sum(axis=0)
     expected = np.outer(rows, columns) / present.sum()
     drawn = random_table(rows, columns).rvs(DRAWS, random_state=np.random.default_rng(0))
-    distances = [((table - expected) ** 2 / expected).sum(axis=(-2, -1)) for table in (present, drawn)]
+    distances = [
+        ((table - expected) ** 2 / expected).sum(axis=(-2, -1)) for table in (present, drawn)
+    ]
     return float((1 + np.sum(distances[1] >= distances[0] - 1e-9)) / (1 + DRAWS))
 
 
 def _tenths(before: pd.Series, now: pd.Series) -> list[np.ndarray]:
     """Class of each value [N] by the tenths of the earlier ones; 0 for null."""
     known = before.dropna().to_numpy(dtype=np.float64)
-    edges = np.unique(np.quantile(known, np.arange(1, TENTHS) / TENTHS)) if len(known) else np.empty(0)
-    return [np.where(part.isna(), 0, 1 + np.searchsorted(edges, part.to_numpy(dtype=np.float64, na_value=np.nan), side="right")) for part in (before, now)]
+    edges = (
+        np.unique(np.quantile(known, np.arange(1, TENTHS) / TENTHS)) if len(known) else np.empty(0)
+    )
+    return [
+        np.where(
+            part.isna(),
+            0,
+            1
+            + np.searchsorted(
+                edges, part.to_numpy(dtype=np.float64, na_value=np.nan), side="right"
+            ),
+        )
+        for part in (before, now)
+    ]
 
 
 def _values(before: pd.Series, now: pd.Series) -> list[np.ndarray]:
-    """Class of each value [N]: 0 for null, one for each frequent value of both, and one for all others."""
+    """Class of each value [N]: 0 for null, one for each frequent value of both, and one for all
+    others.
+    """
     texts = [part.astype("string") for part in (before, now)]
-    frequent: Mapping[str, int] = {str(v): i for i, v in enumerate(pd.concat(texts).value_counts().index[:MAX_CATEGORIES], start=1)}
-    return [np.where(part.isna(), 0, part.map(frequent).fillna(len(frequent) + 1)).astype(np.int64) for part in texts]
+    frequent: Mapping[str, int] = {
+        str(v): i
+        for i, v in enumerate(pd.concat(texts).value_counts().index[:MAX_CATEGORIES], start=1)
+    }
+    return [
+        np.where(part.isna(), 0, part.map(frequent).fillna(len(frequent) + 1)).astype(np.int64)
+        for part in texts
+    ]

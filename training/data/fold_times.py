@@ -1,7 +1,8 @@
-"""Folds in time: blocks between timestamps, what is purged around them, and what waits out the embargo.
+"""Folds in time: blocks between timestamps, what is purged around them, and what waits out the
+embargo.
 
-A row stands at `t` and its label is known at `e >= t`; all in the units of `__time`, never in rows. A timestamp is on
-one side of a cut, so never in train and test at once. T times, K folds.
+A row stands at `t` and its label is known at `e >= t`; all in the units of `__time`, never in rows.
+A timestamp is on one side of a cut, so never in train and test at once. T times, K folds.
 """
 
 from __future__ import annotations
@@ -18,15 +19,20 @@ END = "__label_end"
 
 
 class TimeFold(NamedTuple):
-    """Where a fold's test block begins and ends (exclusive; None: no end), and where its validation begins."""
+    """Where a fold's test block begins and ends (exclusive; None: no end), and where its validation
+    begins.
+    """
 
     begin: float
     end: float | None
     val: float
 
 
-def nearest_cuts(times: np.ndarray, counts: np.ndarray, blocks: int, least_first: int = 1) -> list[float]:
-    """The times at which the second block and those after it begin, so that blocks have about as many rows each.
+def nearest_cuts(
+    times: np.ndarray, counts: np.ndarray, blocks: int, least_first: int = 1
+) -> list[float]:
+    """The times at which the second block and those after it begin, so that blocks have about as
+    many rows each.
 
     Args:
         times: distinct, ascending [T].
@@ -46,8 +52,16 @@ def nearest_cuts(times: np.ndarray, counts: np.ndarray, blocks: int, least_first
     return [float(times[i]) for i in found]
 
 
-def time_folds(connection: duckdb.DuckDBPyConnection, table: str, kind: str, folds: int, val: float, limits: dict[str, float | None]) -> list[TimeFold]:
-    """Where each fold's blocks lie, decided on the rows of a table (with `__time` and `__label_end`).
+def time_folds(
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    kind: str,
+    folds: int,
+    val: float,
+    limits: dict[str, float | None],
+) -> list[TimeFold]:
+    """Where each fold's blocks lie, decided on the rows of a table (with `__time` and
+    `__label_end`).
 
     Args:
         connection: the engine.
@@ -58,23 +72,33 @@ def time_folds(connection: duckdb.DuckDBPyConnection, table: str, kind: str, fol
         limits: embargo and window in units of time.
 
     Raises:
-        SplitError: fewer times than blocks, or nothing is left to train on before or beside a block.
+        SplitError: fewer times than blocks, or nothing is left to train on before or beside a
+            block.
     """
-    blocks, least_first = (folds, 1) if kind == "purged" else (folds + 1, 2)  # one time to train on, one to validate on
+    blocks, least_first = (
+        (folds, 1) if kind == "purged" else (folds + 1, 2)
+    )  # one time to train on, one to validate on
     times, counts = _times(connection, table)
     if len(times) < blocks - 1 + least_first:
-        raise SplitError(f"cv.folds: {folds} folds of kind {kind!r} need at least {blocks - 1 + least_first} different times, got {len(times)}; lower cv.folds")
+        raise SplitError(
+            f"cv.folds: {folds} folds of kind {kind!r} need at least {blocks - 1 + least_first}"
+            f" different times, got {len(times)}; lower cv.folds"
+        )
     cuts = nearest_cuts(times, counts, blocks, least_first)
     begins = [float(times[0]), *cuts] if kind == "purged" else cuts
     found = []
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], None], strict=True)):
         bare = TimeFold(begin, end, begin)
-        left = f"(select * from {table} where {_beside_sql(connection, table, kind, bare, limits)} = 'train')"
+        left = (
+            f"(select * from {table} where {_beside_sql(connection, table, kind, bare, limits)} ="
+            " 'train')"
+        )
         at, rows_at = _times(connection, left)
         if len(at) < 2:
             raise SplitError(
-                f"fold {number + 1} of {folds} ({kind}): expected at least two different times to train and validate on, got {len(at)}; "
-                "lower cv.folds, or shorten cv.embargo, cv.horizon or widen cv.window"
+                f"fold {number + 1} of {folds} ({kind}): expected at least two different times to"
+                f" train and validate on, got {len(at)}; lower cv.folds, or shorten cv.embargo,"
+                " cv.horizon or widen cv.window"
             )
         earlier = np.cumsum(rows_at) - rows_at
         place = 1 + int(np.abs(earlier[1:] - (1 - val) * rows_at.sum()).argmin())
@@ -82,29 +106,61 @@ def time_folds(connection: duckdb.DuckDBPyConnection, table: str, kind: str, fol
     return found
 
 
-def time_fold_sql(connection: duckdb.DuckDBPyConnection, table: str, kind: str, fold: TimeFold, limits: dict[str, float | None]) -> str:
-    """SQL for a row's side in a fold, or the reason why it has none: purged, embargo, window or later."""
+def time_fold_sql(
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    kind: str,
+    fold: TimeFold,
+    limits: dict[str, float | None],
+) -> str:
+    """SQL for a row's side in a fold, or the reason why it has none: purged, embargo, window or
+    later.
+    """
     gap = literal(float(limits["embargo"] or 0.0) if kind != "purged" else 0.0)
     val = literal(fold.val)
-    carved = f"case when __time >= {val} then 'val' when {END} >= {val} then 'purged' when __time + {gap} > {val} then 'embargo' else 'train' end"
+    carved = (
+        f"case when __time >= {val} then 'val' when {END} >= {val} then 'purged' when __time +"
+        f" {gap} > {val} then 'embargo' else 'train' end"
+    )
     beside = _beside_sql(connection, table, kind, fold, limits)
     return f"case when {beside} = 'train' then {carved} else {beside} end"
 
 
-def _beside_sql(connection: duckdb.DuckDBPyConnection, table: str, kind: str, fold: TimeFold, limits: dict[str, float | None]) -> str:
+def _beside_sql(
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    kind: str,
+    fold: TimeFold,
+    limits: dict[str, float | None],
+) -> str:
     """SQL for the side before validation is carved out."""
     begin, gap = literal(fold.begin), literal(float(limits["embargo"] or 0.0))
-    inside = f"__time >= {begin}" + (f" and __time < {literal(fold.end)}" if fold.end is not None else "")
+    inside = f"__time >= {begin}" + (
+        f" and __time < {literal(fold.end)}" if fold.end is not None else ""
+    )
     if kind == "purged":
         last = row(connection, f"select max({END}) from {table} where {inside}")[0]
         known = literal(float(last))
-        return f"case when {inside} then 'test' when __time < {begin} then case when {END} >= {begin} then 'purged' else 'train' end when __time <= {known} then 'purged' when __time <= {known} + {gap} then 'embargo' else 'train' end"
+        return (
+            f"case when {inside} then 'test' when __time < {begin} then case when {END} >= {begin}"
+            f" then 'purged' else 'train' end when __time <= {known} then 'purged' when __time <="
+            f" {known} + {gap} then 'embargo' else 'train' end"
+        )
     window = limits["window"]
-    short = f"when __time < {begin} - {gap} - {literal(float(window))} then 'window' " if window is not None else ""
-    return f"case when {inside} then 'test' when __time >= {begin} then 'later' when {END} >= {begin} then 'purged' when __time + {gap} > {begin} then 'embargo' {short}else 'train' end"
+    short = (
+        f"when __time < {begin} - {gap} - {literal(float(window))} then 'window' "
+        if window is not None
+        else ""
+    )
+    return (
+        f"case when {inside} then 'test' when __time >= {begin} then 'later' when {END} >= {begin}"
+        f" then 'purged' when __time + {gap} > {begin} then 'embargo' {short}else 'train' end"
+    )
 
 
 def _times(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[np.ndarray, Any]:
     """Distinct times in their order, and how many rows each has."""
-    found = connection.sql(f"select __time, count(*) as n from {table} group by 1 order by 1").to_arrow_table()
+    found = connection.sql(
+        f"select __time, count(*) as n from {table} group by 1 order by 1"
+    ).to_arrow_table()
     return found["__time"].to_numpy(), found["n"].to_numpy()

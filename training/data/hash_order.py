@@ -1,7 +1,8 @@
-"""Rows in the order of the hash of their id, within a declared memory: dealt out to parts by their hash first, and sorted part by part.
+"""Rows in the order of the hash of their id, within a declared memory: dealt out to parts by their
+hash first, and sorted part by part.
 
-The engine sorts faster, and spills; but what it holds of each run it must be able to pin, so that it gives up at limits of a
-few hundred megabytes. A part here is as small as the limit asks.
+The engine sorts faster, and spills; but what it holds of each run it must be able to pin, so that
+it gives up at limits of a few hundred megabytes. A part here is as small as the limit asks.
 """
 
 from __future__ import annotations
@@ -21,12 +22,19 @@ from training.data.engine import ident
 
 HASH, PLACE = "__hash", "__place"
 BATCH_ROWS = 65_536
-PART_SHARE = 0.04  # of the memory limit that the rows of one part take; sorted they are there three times
+PART_SHARE = (
+    0.04  # of the memory limit that the rows of one part take; sorted they are there three times
+)
 MOST_PARTS = 512  # files that are open at once
 
 
 def in_hash_order(
-    connection: duckdb.DuckDBPyConnection, table: str, columns: tuple[str, ...], limit: int, folder: Path, by: str = "md5(__id)"
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    columns: tuple[str, ...],
+    limit: int,
+    folder: Path,
+    by: str = "md5(__id)",
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a table, ordered by a hash; equal to the engine's `order by`.
 
@@ -41,9 +49,18 @@ def in_hash_order(
     listed = ", ".join(map(ident, columns))
     total = connection.execute(f"select count(*) from {table}").fetchall()[0][0]
     first = connection.sql(f"select {listed} from {table} limit 10000").to_arrow_table()
-    parts = int(np.clip(np.ceil(first.nbytes / max(1, len(first)) * total / (PART_SHARE * limit)), 1, MOST_PARTS))
-    place = f"cast(cast(concat('0x', substr({by}, 1, 8)) as ubigint) * {parts} // 4294967296 as usmallint)"
-    reader = connection.sql(f"select {listed}, {by} as {HASH}, {place} as {PLACE} from {table}").to_arrow_reader(BATCH_ROWS)
+    parts = int(
+        np.clip(
+            np.ceil(first.nbytes / max(1, len(first)) * total / (PART_SHARE * limit)), 1, MOST_PARTS
+        )
+    )
+    place = (
+        f"cast(cast(concat('0x', substr({by}, 1, 8)) as ubigint) * {parts} // 4294967296 as"
+        " usmallint)"
+    )
+    reader = connection.sql(
+        f"select {listed}, {by} as {HASH}, {place} as {PLACE} from {table}"
+    ).to_arrow_reader(BATCH_ROWS)
     temporary = Path(tempfile.mkdtemp(prefix=".parts-", dir=folder))
     try:
         yield from _sorted(_dealt(reader, temporary, parts), columns)
@@ -56,13 +73,21 @@ def _dealt(reader: pa.RecordBatchReader, folder: Path, parts: int) -> list[Path]
     paths = [folder / f"{number}.arrow" for number in range(parts)]
     with ExitStack() as stack:
         schema = reader.schema.remove(reader.schema.get_field_index(PLACE))
-        files = [stack.enter_context(pa.ipc.new_stream(stack.enter_context(path.open("wb")), schema)) for path in paths]
+        files = [
+            stack.enter_context(pa.ipc.new_stream(stack.enter_context(path.open("wb")), schema))
+            for path in paths
+        ]
         for batch in reader:
             place = batch.column(PLACE).to_numpy(zero_copy_only=False)
             order = np.argsort(place, kind="stable")
-            rows, begins = batch.select(schema.names).take(pa.array(order)), np.searchsorted(place[order], np.arange(parts + 1))
+            rows, begins = (
+                batch.select(schema.names).take(pa.array(order)),
+                np.searchsorted(place[order], np.arange(parts + 1)),
+            )
             for number in np.unique(place):
-                files[number].write_batch(rows.slice(begins[number], begins[number + 1] - begins[number]))
+                files[number].write_batch(
+                    rows.slice(begins[number], begins[number + 1] - begins[number])
+                )
     return paths
 
 
@@ -71,4 +96,9 @@ def _sorted(paths: list[Path], columns: tuple[str, ...]) -> Iterator[pa.RecordBa
         with path.open("rb") as file, pa.ipc.open_stream(file) as reader:
             table = reader.read_all()
         path.unlink()
-        yield from table.select(list(columns)).take(pc.sort_indices(table[HASH])).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+        yield from (
+            table.select(list(columns))
+            .take(pc.sort_indices(table[HASH]))
+            .combine_chunks()
+            .to_batches(max_chunksize=BATCH_ROWS)
+        )

@@ -1,9 +1,11 @@
-"""The ledger: decisions of a split that depend on more than the row, written down at first sight and never changed.
+"""The ledger: decisions of a split that depend on more than the row, written down at first sight
+and never changed.
 
-A file of JSON lines, each with its own SHA-256 and that of the line before, next to its seal (schemas/seal.py: lines that
-are missing at the end, and a ledger that is gone, are noticed by it) and a folder `<ledger>.parts` of Parquet
-files that hold side by key hash. Lines are only ever appended. A part is drafted, the line that names it is written
-(the file is replaced whole), then the draft gets its name: a kill leaves the ledger as it was before or after.
+A file of JSON lines, each with its own SHA-256 and that of the line before, next to its seal
+(schemas/seal.py: lines that are missing at the end, and a ledger that is gone, are noticed by it)
+and a folder `<ledger>.parts` of Parquet files that hold side by key hash. Lines are only ever
+appended. A part is drafted, the line that names it is written (the file is replaced whole), then
+the draft gets its name: a kill leaves the ledger as it was before or after.
 """
 
 from __future__ import annotations
@@ -30,18 +32,20 @@ from training.data.hash_order import in_hash_order
 FIRST = "0" * 64
 DRAFT = "draft.parquet"
 ADVICE = (
-    "restore the ledger, its .sha256 and its .parts folder from a backup; deleting all three decides every side again, "
-    "so models must be trained and compared again"
+    "restore the ledger, its .sha256 and its .parts folder from a backup; deleting all three"
+    " decides every side again, so models must be trained and compared again"
 )
 
 
 class Entry(Record):
-    """One line: what a way of splitting decided when it saw a table for the first time, or new keys in it.
+    """One line: what a way of splitting decided when it saw a table for the first time, or new keys
+    in it.
 
-    `way` identifies the split (see `digest_of`), `split` says it in words; `frozen` holds cut points, bin edges or widths of grids;
-    `part` the Parquet file (name within the folder of parts, SHA-256) with `key_hash` and `side`; `table` is the
-    SHA-256 of the validated table in which these keys were first seen; `previous` the `sha256` of the line before,
-    `sha256` that of the rest of this line.
+    `way` identifies the split (see `digest_of`), `split` says it in words; `frozen` holds cut
+    points, bin edges or widths of grids; `part` the Parquet file (name within the folder of parts,
+    SHA-256) with `key_hash` and `side`; `table` is the SHA-256 of the validated table in which
+    these keys were first seen; `previous` the `sha256` of the line before, `sha256` that of the
+    rest of this line.
     """
 
     way: str
@@ -89,18 +93,31 @@ class Ledger:
     @staticmethod
     def nothing() -> str:
         """SQL relation as `assigned` at first sight: no key."""
-        return "(select cast(null as varchar) as key_hash, cast(null as varchar) as side where false)"
+        return (
+            "(select cast(null as varchar) as key_hash, cast(null as varchar) as side where false)"
+        )
 
     @property
     def assigned(self) -> str:
-        """SQL relation with `key_hash` (32 hexadecimal digits, unique) and `side` of all keys decided so far."""
+        """SQL relation with `key_hash` (32 hexadecimal digits, unique) and `side` of all keys
+        decided so far.
+        """
         parts = [literal(str(_parts(self.path) / e.part)) for e in self.entries if e.part]
         if not parts:
             return self.nothing()
-        return f"(select key_hash, side from read_parquet([{', '.join(parts)}], hive_partitioning = false))"
+        return (
+            f"(select key_hash, side from read_parquet([{', '.join(parts)}], hive_partitioning ="
+            " false))"
+        )
 
     def append(
-        self, connection: duckdb.DuckDBPyConnection, split: dict[str, Any], table: str, frozen: dict[str, Any], decided: str | None, limit: int | None = None
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        split: dict[str, Any],
+        table: str,
+        frozen: dict[str, Any],
+        decided: str | None,
+        limit: int | None = None,
     ) -> None:
         """Write down what is new; nothing is written when nothing is.
 
@@ -118,28 +135,48 @@ class Ledger:
         entry = Entry(way=self.way, split=split, frozen=frozen, table=table)
         if decided and count:
             draft = self._draft(connection, decided, limit)
-            entry = entry.model_copy(update={"part": f"{draft.file.sha256[:32]}.parquet", "part_sha256": draft.file.sha256, "keys": count})
+            entry = entry.model_copy(
+                update={
+                    "part": f"{draft.file.sha256[:32]}.parquet",
+                    "part_sha256": draft.file.sha256,
+                    "keys": count,
+                }
+            )
         self._all.append(entry.sealed(self._all[-1].sha256 if self._all else FIRST))
         write_sealed(self.path, "".join(e.line for e in self._all))
         _settle(self.path, self._all[-1])
 
-    def _draft(self, connection: duckdb.DuckDBPyConnection, decided: str, limit: int | None) -> TableRef:
+    def _draft(
+        self, connection: duckdb.DuckDBPyConnection, decided: str, limit: int | None
+    ) -> TableRef:
         """The file of new keys in their order."""
         folder, columns = _parts(self.path), ("key_hash", "side")
         if limit is None:
-            return write_parquet(connection, f"select key_hash, side from {decided} order by key_hash", folder / DRAFT)
+            return write_parquet(
+                connection,
+                f"select key_hash, side from {decided} order by key_hash",
+                folder / DRAFT,
+            )
         folder.mkdir(parents=True, exist_ok=True)
         in_order = in_hash_order(connection, decided, columns, limit, folder, by="key_hash")
-        return write_parquet(connection, in_order, folder / DRAFT, schema=pa.schema([(name, pa.string()) for name in columns]))
+        return write_parquet(
+            connection,
+            in_order,
+            folder / DRAFT,
+            schema=pa.schema([(name, pa.string()) for name in columns]),
+        )
 
     def copy_to(self, path: Path) -> FileRef:
-        """This way's entries as a file of their own: what the split stood on, unchanged by later runs."""
+        """This way's entries as a file of their own: what the split stood on, unchanged by later
+        runs.
+        """
         return write_atomic(path, "".join(e.line for e in self.entries))
 
 
 @contextmanager
 def opened(path: Path, way: str) -> Iterator[Ledger]:
-    """The ledger at a path, every line and part of it verified, locked against other runs until the block ends.
+    """The ledger at a path, every line and part of it verified, locked against other runs until the
+    block ends.
 
     Args:
         path: the file; an absent one is an empty ledger.
@@ -156,7 +193,8 @@ def opened(path: Path, way: str) -> Iterator[Ledger]:
 
 
 def copy_as_of(path: Path, sha256: str, target: Path) -> bool:
-    """A ledger as it was when a split stood on it: what later runs appended is left out. False where it never was so.
+    """A ledger as it was when a split stood on it: what later runs appended is left out. False
+    where it never was so.
 
     Args:
         path: the ledger.
@@ -192,7 +230,9 @@ def _verified(path: Path) -> list[Entry]:
 
 
 def _compare_with_seal(path: Path) -> None:
-    """Refuse a ledger that is gone or lacks its last lines; that of an earlier version has no seal yet."""
+    """Refuse a ledger that is gone or lacks its last lines; that of an earlier version has no seal
+    yet.
+    """
     if not path.exists() and not seal_path(path).exists():
         return
     try:
@@ -212,7 +252,9 @@ def _entries(path: Path) -> list[Entry]:
         except ValidationError as error:
             raise _damaged(path, f"line {number} is no entry") from error
         if entry.sealed(entries[-1].sha256 if entries else FIRST) != entry:
-            raise _damaged(path, f"line {number} was changed, or does not follow the line before it")
+            raise _damaged(
+                path, f"line {number} was changed, or does not follow the line before it"
+            )
         entries.append(entry)
     if not entries:
         raise _damaged(path, "the file is empty")

@@ -1,4 +1,6 @@
-"""Rows of each side that an earlier split did not have there: what another training has to learn from."""
+"""Rows of each side that an earlier split did not have there: what another training has to learn
+from.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,17 @@ def find_new_rows(now: SplitTables, before: SplitTables, since: str) -> NewRows 
         counts[side] = 0 if ours.file.sha256 == theirs.file.sha256 else _missing(ours, theirs)
     cuts = now.plan.get("cuts_text") or {}
     frozen = str(now.plan.get("cuts_from", "")).startswith("shares")
-    return NewRows(since=since, **counts, cut=str(cuts["val"]) if "val" in cuts else None, is_frozen=frozen)
+    return NewRows(
+        since=since, **counts, cut=str(cuts["val"]) if "val" in cuts else None, is_frozen=frozen
+    )
 
 
 def _missing(ours: TableRef, theirs: TableRef) -> int:
     with closing(connect()) as connection:
-        return int(row(connection, f"select count(*) from {parquet(ours)} a anti join {parquet(theirs)} b on a.__id = b.__id")[0])
+        return int(
+            row(
+                connection,
+                f"select count(*) from {parquet(ours)} a anti join {parquet(theirs)} b on a.__id ="
+                " b.__id",
+            )[0]
+        )

@@ -1,7 +1,9 @@
-"""The values at given ranks of a column, exact, without sorting the column: ranks are looked for in ever narrower intervals.
+"""The values at given ranks of a column, exact, without sorting the column: ranks are looked for in
+ever narrower intervals.
 
-A pass counts the values in equal parts of an interval, which tells the part that holds a rank; parts of few values are
-sorted, others divided again. Memory does not grow with the rows, and the values are those that a sort would find.
+A pass counts the values in equal parts of an interval, which tells the part that holds a rank;
+parts of few values are sorted, others divided again. Memory does not grow with the rows, and the
+values are those that a sort would find.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ LEAST_WIDTH = 5e-324
 
 
 class Interval(NamedTuple):
-    """Values from `low` to `high`, both among them; how many rows have one, and how many a lower one; the ranks int64 that lie in it."""
+    """Values from `low` to `high`, both among them; how many rows have one, and how many a lower
+    one; the ranks int64 that lie in it.
+    """
 
     low: float
     high: float
@@ -30,7 +34,8 @@ class Interval(NamedTuple):
 
 
 def values_at(connection: Any, relation: str, ranks: Sequence[int]) -> dict[int, float]:
-    """Rank (from 0) → the value that stands there once values are sorted; O(rows) for each pass, of which two suffice mostly.
+    """Rank (from 0) → the value that stands there once values are sorted; O(rows) for each pass, of
+    which two suffice mostly.
 
     Args:
         connection: the engine.
@@ -38,18 +43,43 @@ def values_at(connection: Any, relation: str, ranks: Sequence[int]) -> dict[int,
         ranks: each at least 0 and less than the number of rows.
     """
     low, high, count = row(connection, f"select min(x), max(x), count(*) from {relation}")
-    return _within(connection, relation, Interval(low, high, count, 0, np.unique(np.asarray(ranks, dtype=np.int64)))) if len(ranks) else {}
+    return (
+        _within(
+            connection,
+            relation,
+            Interval(low, high, count, 0, np.unique(np.asarray(ranks, dtype=np.int64))),
+        )
+        if len(ranks)
+        else {}
+    )
 
 
 def _within(connection: Any, relation: str, interval: Interval) -> dict[int, float]:
     if interval.low == interval.high:
-        return dict.fromkeys(interval.ranks.tolist(), interval.low + 0.0)  # + 0.0: a -0.0 would tell the row order
-    inside = f"(select x from {relation} where x between {literal(interval.low)} and {literal(interval.high)})"
+        return dict.fromkeys(
+            interval.ranks.tolist(), interval.low + 0.0
+        )  # + 0.0: a -0.0 would tell the row order
+    inside = (
+        f"(select x from {relation} where x between {literal(interval.low)} and"
+        f" {literal(interval.high)})"
+    )
     if interval.rows <= SORTED_ROWS:
         return _sorted(connection, inside, "0", [interval])
     width = max((interval.high - interval.low) / PARTS, LEAST_WIDTH)
-    part = f"least(cast(floor((x - {literal(interval.low)}) / {literal(width)}) as bigint), {PARTS - 1})"
-    parts = list(_holding(rows(connection, f"select {part} as part, min(x), max(x), count(*) from {inside} group by 1 order by 1"), interval))
+    part = (
+        f"least(cast(floor((x - {literal(interval.low)}) / {literal(width)}) as bigint),"
+        f" {PARTS - 1})"
+    )
+    parts = list(
+        _holding(
+            rows(
+                connection,
+                f"select {part} as part, min(x), max(x), count(*) from {inside} group by 1 order"
+                " by 1",
+            ),
+            interval,
+        )
+    )
     few = [p for p in parts if p.rows <= SORTED_ROWS]
     found = _sorted(connection, inside, part, few)
     for many in (p for p in parts if p.rows > SORTED_ROWS):
@@ -58,24 +88,42 @@ def _within(connection: Any, relation: str, interval: Interval) -> dict[int, flo
 
 
 def _holding(counted: list[tuple[Any, ...]], interval: Interval) -> Iterator[Interval]:
-    """The parts that hold a rank, from (number, lowest value, highest value, rows) of all that hold a value."""
+    """The parts that hold a rank, from (number, lowest value, highest value, rows) of all that hold
+    a value.
+    """
     counts = np.array([c[3] for c in counted], dtype=np.int64)
     before = interval.before + np.cumsum(counts) - counts
     places = np.searchsorted(before, interval.ranks, "right") - 1
     for place in np.unique(places).tolist():
         number, low, high, count = counted[place]
-        yield Interval(low, high, count, int(before[place]), interval.ranks[places == place], number)
+        yield Interval(
+            low, high, count, int(before[place]), interval.ranks[places == place], number
+        )
 
 
 def _sorted(connection: Any, inside: str, part: str, intervals: list[Interval]) -> dict[int, float]:
-    """Values at the ranks of some parts, of which so many are sorted together as stay within `SORTED_ROWS`."""
+    """Values at the ranks of some parts, of which so many are sorted together as stay within
+    `SORTED_ROWS`.
+    """
     found: dict[int, float] = {}
     while intervals:
-        taken = max(1, int(np.searchsorted(np.cumsum([i.rows for i in intervals]), SORTED_ROWS, "right")))
+        taken = max(
+            1, int(np.searchsorted(np.cumsum([i.rows for i in intervals]), SORTED_ROWS, "right"))
+        )
         chunk, intervals = intervals[:taken], intervals[taken:]
         ends = np.cumsum([i.rows for i in chunk])
-        rank_of = {int(end - i.rows + rank - i.before): int(rank) for i, end in zip(chunk, ends, strict=True) for rank in i.ranks}
-        placed = f"select x, row_number() over (order by x) - 1 as place from {inside} as v where {part} in ({', '.join(str(i.part) for i in chunk)})"
-        for place, x in rows(connection, f"select place, x from ({placed}) as p where place in ({', '.join(map(str, rank_of))})"):
+        rank_of = {
+            int(end - i.rows + rank - i.before): int(rank)
+            for i, end in zip(chunk, ends, strict=True)
+            for rank in i.ranks
+        }
+        placed = (
+            f"select x, row_number() over (order by x) - 1 as place from {inside} as v where {part}"
+            f" in ({', '.join(str(i.part) for i in chunk)})"
+        )
+        for place, x in rows(
+            connection,
+            f"select place, x from ({placed}) as p where place in ({', '.join(map(str, rank_of))})",
+        ):
             found[rank_of[place]] = x + 0.0
     return found

@@ -9,20 +9,24 @@ import numpy as np
 
 
 def pack(lengths: np.ndarray, context: int) -> np.ndarray:
-    """Sequence of each window, int64 [P], none longer than the context; they stand in an order that says nothing of their lengths.
+    """Sequence of each window, int64 [P], none longer than the context; they stand in an order that
+    says nothing of their lengths.
 
-    Best fit, longest first, over the counts of each length: all windows of one length are placed at once, so the work
-    grows with the number of lengths and not with the windows. Windows of equal length are taken in their given order,
-    and the sequences are shuffled, always alike: the first ones are a random sample.
+    Best fit, longest first, over the counts of each length: all windows of one length are placed at
+    once, so the work grows with the number of lengths and not with the windows. Windows of equal
+    length are taken in their given order, and the sequences are shuffled, always alike: the first
+    ones are a random sample.
 
-    Source: best fit decreasing, Johnson 1973, Near-optimal bin packing algorithms; over a histogram of lengths as in
-    Krell et al. 2021, arXiv:2107.02027, sec. 3.1.
+    Source: best fit decreasing, Johnson 1973, Near-optimal bin packing algorithms; over a histogram
+    of lengths as in Krell et al. 2021, arXiv:2107.02027, sec. 3.1.
 
     >>> pack(np.array([3, 5, 2, 8, 4]), context=8).tolist()
     [1, 1, 2, 0, 2]
     """
     order = np.argsort(-lengths, kind="stable")
-    found = np.empty(len(lengths), dtype=np.int64)  # sequence by window, numbered as they are opened
+    found = np.empty(
+        len(lengths), dtype=np.int64
+    )  # sequence by window, numbered as they are opened
     free: dict[int, np.ndarray] = {}  # room left -> sequences with that room
     opened, start = 0, 0
     while start < len(order):
@@ -40,6 +44,10 @@ def pack(lengths: np.ndarray, context: int) -> np.ndarray:
             start += taken
             left = room - length * np.clip(taken - fits * np.arange(len(sequences)), 0, fits)
             for rest in np.unique(left[left > 0]).tolist():
-                free[rest] = np.concatenate([free.get(rest, np.empty(0, np.int64)), sequences[left == rest]])
-    shuffled = np.argsort(np.random.Philox(0).random_raw(opened), kind="stable")  # raw words: the same in every version of NumPy
+                free[rest] = np.concatenate(
+                    [free.get(rest, np.empty(0, np.int64)), sequences[left == rest]]
+                )
+    shuffled = np.argsort(
+        np.random.Philox(0).random_raw(opened), kind="stable"
+    )  # raw words: the same in every version of NumPy
     return np.asarray(shuffled[found])

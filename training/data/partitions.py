@@ -1,4 +1,6 @@
-"""Keys of partitioned folders, such as `region=north/year=2024/part-0.parquet`: columns that stand in the paths alone."""
+"""Keys of partitioned folders, such as `region=north/year=2024/part-0.parquet`: columns that stand
+in the paths alone.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ Keys = dict[str, str | None]
 
 
 def keys_of(path: str, uri: str) -> Keys:
-    """The keys of a file, outermost first: of the folders below what was declared, and of those named `key=value` right above them.
+    """The keys of a file, outermost first: of the folders below what was declared, and of those
+    named `key=value` right above them.
 
     Args:
         path: of the file, as found under the URI, links not followed.
@@ -30,13 +33,16 @@ def keys_of(path: str, uri: str) -> Keys:
 
     >>> keys_of("/data/v=1/raw/sales/region=a%20b/year=2024/x.parquet", "/data/v=1/raw/sales")
     {'region': 'a b', 'year': '2024'}
-    >>> keys_of("/data/region=__HIVE_DEFAULT_PARTITION__/x.parquet", "/data/region=__HIVE_DEFAULT_PARTITION__/x.parquet")
+    >>> keys_of("/data/region=__HIVE_DEFAULT_PARTITION__/x.parquet",
+    ...     "/data/region=__HIVE_DEFAULT_PARTITION__/x.parquet")
     {'region': None}
     """
     folders = PurePosixPath(path).parts[:-1]
     below = _num_fixed(uri, folders)
     above = folders[:below]
-    first = next((place + 1 for place in range(below - 1, -1, -1) if not FOLDER.fullmatch(above[place])), 0)
+    first = next(
+        (place + 1 for place in range(below - 1, -1, -1) if not FOLDER.fullmatch(above[place])), 0
+    )
     found: Keys = {}
     for folder in folders[first:]:
         if matched := FOLDER.fullmatch(folder):
@@ -48,7 +54,9 @@ def keys_of(path: str, uri: str) -> Keys:
 
 
 def _num_fixed(uri: str, folders: Sequence[str]) -> int:
-    """How many of the folders are named by the URI itself: those before the first with a wildcard."""
+    """How many of the folders are named by the URI itself: those before the first with a
+    wildcard.
+    """
     parts = PurePosixPath(uri).parts
     fixed = next((place for place, part in enumerate(parts) if GLOB & set(part)), len(parts))
     return min(fixed, len(folders))
@@ -64,8 +72,9 @@ def agreed_keys(found: Mapping[str, Keys]) -> dict[str, Keys]:
     for path, keys in found.items():
         if keys.keys() != first.keys():
             raise SourceError(
-                f"{path}: expected folders named {_shown(first)} as of {first_path}, got {_shown(keys)}; "
-                "put all files at one depth of the partitioned folder, or give one part of it"
+                f"{path}: expected folders named {_shown(first)} as of {first_path}, got"
+                f" {_shown(keys)}; put all files at one depth of the partitioned folder, or give"
+                " one part of it"
             )
     return dict(found) if first else {}
 
@@ -74,8 +83,11 @@ def _shown(keys: Keys) -> str:
     return "/".join(f"{name}=…" for name in keys) or "none with a key"
 
 
-def with_keys(source: SourceRef, relation: str, names: Sequence[str], connection: duckdb.DuckDBPyConnection) -> str:
-    """The relation, its rows in their order, with the keys as its first columns, typed as text of a CSV file is; a column of the files counts before a key of its name.
+def with_keys(
+    source: SourceRef, relation: str, names: Sequence[str], connection: duckdb.DuckDBPyConnection
+) -> str:
+    """The relation, its rows in their order, with the keys as its first columns, typed as text of a
+    CSV file is; a column of the files counts before a key of its name.
 
     Args:
         source: its `partitions` name every file.
@@ -86,12 +98,19 @@ def with_keys(source: SourceRef, relation: str, names: Sequence[str], connection
     keys = chosen_keys(source, names)
     if not keys:
         return f"(select * exclude ({FILE}) from {relation})"
-    lines = ", ".join(f"({', '.join(literal(v) for v in (path, *(of[k] for k in keys)))})" for path, of in source.partitions.items())
+    lines = ", ".join(
+        f"({', '.join(literal(v) for v in (path, *(of[k] for k in keys)))})"
+        for path, of in source.partitions.items()
+    )
     values = f"(select * from (values {lines}) as v({', '.join(map(ident, (FILE, *keys)))}))"
     texts = ", ".join(f"cast({ident(n)} as varchar) as {ident(n)}" for n in (FILE, *keys))
     typed = typed_sql(connection, f"(select {texts} from {values})", keys, kept=(FILE,))
     # looked up and not joined: a join gives the rows in another order at each run
-    columns = ", ".join(f"(select map(list({FILE} order by {FILE}), list({ident(k)} order by {FILE})) from {typed})[r.{FILE}] as {ident(k)}" for k in keys)
+    columns = ", ".join(
+        f"(select map(list({FILE} order by {FILE}), list({ident(k)} order by {FILE})) from"
+        f" {typed})[r.{FILE}] as {ident(k)}"
+        for k in keys
+    )
     return f"(select {columns}, r.* exclude ({FILE}) from {relation} as r)"
 
 
@@ -105,7 +124,10 @@ def chosen_keys(source: SourceRef, names: Sequence[str]) -> list[str]:
     keys = [k for k in next(iter(source.partitions.values()), {}) if k.lower() not in own]
     repeated = [k for k in keys if sum(k.lower() == other.lower() for other in keys) > 1]
     if repeated:
-        raise SourceError(f"{source.files[0].path}: folders name the keys {first_few(map(repr, repeated))}, the same but for case; rename one")
+        raise SourceError(
+            f"{source.files[0].path}: folders name the keys {first_few(map(repr, repeated))}, the"
+            " same but for case; rename one"
+        )
     return keys
 
 
@@ -115,7 +137,9 @@ def local_keys(path: Path, uri: str) -> Keys:
 
 
 def remote_keys(uri: str) -> Keys:
-    """The keys of an object, of any folder of its bucket, or of a file of a web server, of the folders right above it."""
+    """The keys of an object, of any folder of its bucket, or of a file of a web server, of the
+    folders right above it.
+    """
     if uri.startswith("s3://"):
         return keys_of("/" + uri.removeprefix("s3://"), "/")
     return keys_of(urlsplit(uri).path, urlsplit(uri).path)

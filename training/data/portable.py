@@ -1,8 +1,9 @@
-"""Derived features as trees that the registered model computes from raw rows, where there is no engine.
+"""Derived features as trees that the registered model computes from raw rows, where there is no
+engine.
 
-The engine binds each expression, so that every type and every implicit cast stands in its plan; the plan becomes a
-small tree of the operations that `training.data.serving_expressions` knows. What it does not know is refused when the
-data are prepared: nobody finds out after training.
+The engine binds each expression, so that every type and every implicit cast stands in its plan; the
+plan becomes a small tree of the operations that `training.data.serving_expressions` knows. What it
+does not know is refused when the data are prepared: nobody finds out after training.
 """
 
 from __future__ import annotations
@@ -46,7 +47,24 @@ SIGNATURES: dict[str, str] = {
     "coalesce": ALIKE + "|i+",
     "case": "(b[nbtdsi])+[nbtdsi]",
     **dict.fromkeys(("concat", "concat_ws"), "t+"),
-    **dict.fromkeys(("||", "contains", "starts_with", "prefix", "ends_with", "suffix", "instr", "strpos", "position", "~~", "!~~", "~~*", "!~~*"), "tt"),
+    **dict.fromkeys(
+        (
+            "||",
+            "contains",
+            "starts_with",
+            "prefix",
+            "ends_with",
+            "suffix",
+            "instr",
+            "strpos",
+            "position",
+            "~~",
+            "!~~",
+            "~~*",
+            "!~~*",
+        ),
+        "tt",
+    ),
     **dict.fromkeys(("length", "len", "lower", "lcase", "upper", "ucase"), "t"),
     **dict.fromkeys(("trim", "ltrim", "rtrim"), "tt?"),
     **dict.fromkeys(("left", "right"), "tn"),
@@ -88,21 +106,26 @@ class Source(NamedTuple):
     connection: duckdb.DuckDBPyConnection
 
 
-def portable(expressions: Mapping[str, str], source_types: Mapping[str, str], features: Collection[str] | None = None) -> dict[str, Tree]:
-    """Trees of the derived features, and of the derived columns that they are computed from, in the declared order.
+def portable(
+    expressions: Mapping[str, str],
+    source_types: Mapping[str, str],
+    features: Collection[str] | None = None,
+) -> dict[str, Tree]:
+    """Trees of the derived features, and of the derived columns that they are computed from, in the
+    declared order.
 
     Args:
         expressions: `data.derive`; each may use those before it.
         source_types: SQL type of each column of the source.
-        features: derived columns that the model takes; others (label, time, keys, weight, split) may be any expression.
-            Default: all.
+        features: derived columns that the model takes; others (label, time, keys, weight, split)
+            may be any expression. Default: all.
 
     Returns:
         Trees as `training.data.serving_expressions` describes them, JSON-able.
 
     Raises:
-        ConfigError: an expression is not allowed, or one that a feature needs has a part that serving cannot compute;
-            names the key, the part and what may stand there.
+        ConfigError: an expression is not allowed, or one that a feature needs has a part that
+            serving cannot compute; names the key, the part and what may stand there.
     """
     wanted = set(expressions if features is None else features)
     if not wanted & expressions.keys():
@@ -110,8 +133,15 @@ def portable(expressions: Mapping[str, str], source_types: Mapping[str, str], fe
     trees: dict[str, Tree] = {}
     with closing(connect(threads=1)) as connection:
         confine(connection)
-        empty = f"(select {', '.join(f'cast(null as {kind}) as {ident(name)}' for name, kind in source_types.items())} limit 0)"
-        connection.execute(f"create temp table {EMPTY} as select * from {derived_sql(connection, empty, expressions)}")
+        empty = (
+            "(select "
+            + ", ".join(f"cast(null as {kind}) as {ident(n)}" for n, kind in source_types.items())
+            + " limit 0)"
+        )
+        connection.execute(
+            f"create temp table {EMPTY} as select * from"
+            f" {derived_sql(connection, empty, expressions)}"
+        )
         for name, expression in reversed(list(expressions.items())):
             if name in wanted:
                 trees[name] = _tree(connection, name, expression)
@@ -123,15 +153,23 @@ def _tree(connection: duckdb.DuckDBPyConnection, name: str, expression: str) -> 
     query = literal(f"select ({expression}\n) as x from {EMPTY}")
     plan = json.loads(row(connection, f"select json_serialize_plan({query})")[0])["plans"][0]
     table = plan["children"][0]
-    source = Source([table["names"][c["index"]] for c in table["column_indexes"] if c["index"] < len(table["names"])], connection)
+    source = Source(
+        [
+            table["names"][c["index"]]
+            for c in table["column_indexes"]
+            if c["index"] < len(table["names"])
+        ],
+        connection,
+    )
     try:
         root = _node(plan["expressions"][0], source)
         if family(root["type"]) not in "nbtedsi":
             raise Unportable(f"a value of type {root['type']}")
     except Unportable as error:
         raise ConfigError(
-            f"data.derive.{name}: {expression!r} has {error}, which the registered model cannot compute from raw rows; "
-            f"what it can: {', '.join(supported())}; rewrite the expression, or compute the column before the source is written"
+            f"data.derive.{name}: {expression!r} has {error}, which the registered model cannot"
+            f" compute from raw rows; what it can: {', '.join(supported())}; rewrite the"
+            " expression, or compute the column before the source is written"
         ) from None
     return {"sql": expression, "columns": dict(sorted(_columns(root))), "root": root}
 
@@ -139,7 +177,18 @@ def _tree(connection: duckdb.DuckDBPyConnection, name: str, expression: str) -> 
 def supported() -> list[str]:
     """Names of what may stand in the expression of a derived feature."""
     return sorted(
-        {*SIGNATURES} - {"normalized_interval", "split"} | {"between", "nullif", "split_part", "if", "cast", "try_cast", "pi", "date_part", "extract"}
+        {*SIGNATURES} - {"normalized_interval", "split"}
+        | {
+            "between",
+            "nullif",
+            "split_part",
+            "if",
+            "cast",
+            "try_cast",
+            "pi",
+            "date_part",
+            "extract",
+        }
     )
 
 
@@ -161,11 +210,19 @@ def _node(plan: dict[str, Any], source: Source) -> Tree:
     """
     kind = plan["expression_class"]
     if kind == "BOUND_CONSTANT":
-        return {"op": "constant", "type": _type(plan["value"]["type"]), "value": _value(plan["value"])}
+        return {
+            "op": "constant",
+            "type": _type(plan["value"]["type"]),
+            "value": _value(plan["value"]),
+        }
     if kind == "BOUND_REF":
         return _reference(source.names[plan["index"]], _type(plan["return_type"]))
     if kind == "BOUND_CASE":
-        parts = [part for check in plan["case_checks"] for part in (check["when_expr"], check["then_expr"])]
+        parts = [
+            part
+            for check in plan["case_checks"]
+            for part in (check["when_expr"], check["then_expr"])
+        ]
         return _operation("case", [*parts, plan["else_expr"]], _type(plan["return_type"]), source)
     if plan["type"] in OPERATORS:
         kind_of = _type(plan["return_type"]) if "return_type" in plan else "BOOLEAN"
@@ -174,11 +231,19 @@ def _node(plan: dict[str, Any], source: Source) -> Tree:
         raise Unportable(f"{plan['type'].lower().replace('_', ' ')}")
     name, target = plan["qname"]["path"][-1], _type(plan["return_type"])
     if plan["type"] == "OPERATOR_CAST":
-        return _cast(_node(plan["children"][0], source), target, plan["function_data"]["try_cast"], source)
+        return _cast(
+            _node(plan["children"][0], source), target, plan["function_data"]["try_cast"], source
+        )
     if name == "pi":
         return {"op": "constant", "type": "DOUBLE", "value": math.pi}
-    if name in ("array_extract", "list_extract") and _called(plan["children"][0]) in ("string_split", "str_split", "split"):
-        return _operation("split", [*plan["children"][0]["children"], plan["children"][1]], target, source)  # what split_part is made of
+    if name in ("array_extract", "list_extract") and _called(plan["children"][0]) in (
+        "string_split",
+        "str_split",
+        "split",
+    ):
+        return _operation(
+            "split", [*plan["children"][0]["children"], plan["children"][1]], target, source
+        )  # what split_part is made of
     return _operation(name.lower(), plan["children"], target, source)
 
 
@@ -189,7 +254,9 @@ def _called(plan: dict[str, Any]) -> str:
 def _type(kind: dict[str, Any]) -> str:
     """The SQL name of a plan's type."""
     info = kind.get("type_info") or {}
-    return f"DECIMAL({info['width']},{info['scale']})" if kind["id"] == "DECIMAL" else str(kind["id"])
+    return (
+        f"DECIMAL({info['width']},{info['scale']})" if kind["id"] == "DECIMAL" else str(kind["id"])
+    )
 
 
 def _reference(name: str, kind: str) -> Tree:
@@ -199,7 +266,9 @@ def _reference(name: str, kind: str) -> Tree:
 
 
 def _value(value: dict[str, Any]) -> Any:
-    """A constant as JSON: whole numbers and decimals by their digits, an interval as months, days and microseconds."""
+    """A constant as JSON: whole numbers and decimals by their digits, an interval as months, days
+    and microseconds.
+    """
     if value["is_null"]:
         return None
     kind, found = _type(value["type"]), value["value"]
@@ -217,7 +286,10 @@ def _operation(op: str, parts: list[dict[str, Any]], kind: str, source: Source) 
     if op in ("date_trunc", "datetrunc", "date_diff", "datediff", "strptime", "try_strptime"):
         _require_constant(op, args)
     called = f"{op}({', '.join(arg['type'] for arg in args)})"
-    if op not in SIGNATURES or re.fullmatch(SIGNATURES[op], "".join(family(arg["type"]) or "?" for arg in args)) is None:
+    if (
+        op not in SIGNATURES
+        or re.fullmatch(SIGNATURES[op], "".join(family(arg["type"]) or "?" for arg in args)) is None
+    ):
         raise Unportable(called)
     if op in FLOAT_OPS and any(arg["type"] not in ("FLOAT", "DOUBLE") for arg in args):
         raise Unportable(called)
@@ -225,7 +297,9 @@ def _operation(op: str, parts: list[dict[str, Any]], kind: str, source: Source) 
 
 
 def _require_constant(op: str, args: list[Tree]) -> None:
-    """Date parts and formats are constants that serving knows; they are written by their one name."""
+    """Date parts and formats are constants that serving knows; they are written by their
+    one name.
+    """
     place = 1 if op.endswith("strptime") else 0
     value = args[place].get("value")
     if args[place]["op"] != "constant" or not isinstance(value, str):
@@ -249,11 +323,19 @@ def _cast(inner: Tree, target: str, trying: bool, source: Source) -> Tree:
     if family(target) not in CASTS[family(inner["type"])] or not family(target):
         raise Unportable(f"a cast from {inner['type']} to {target}")
     if (inner["type"], target) == ("FLOAT", "VARCHAR"):
-        raise Unportable("a cast of single precision to text, whose digits depend on the engine (cast it to double or decimal first),")
+        raise Unportable(
+            "a cast of single precision to text, whose digits depend on the engine (cast it to"
+            " double or decimal first),"
+        )
     return {"op": "try_cast" if trying else "cast", "type": target, "args": [inner]}
 
 
 def _interval(text: str, source: Source) -> list[int]:
-    parts = ", ".join(f"date_part({literal(part)}, x)" for part in ("year", "month", "day", "hour", "minute", "microsecond"))
-    year, month, day, hour, minute, micros = row(source.connection, f"select {parts} from (select cast({literal(text)} as interval) as x)")
+    parts = ", ".join(
+        f"date_part({literal(part)}, x)"
+        for part in ("year", "month", "day", "hour", "minute", "microsecond")
+    )
+    year, month, day, hour, minute, micros = row(
+        source.connection, f"select {parts} from (select cast({literal(text)} as interval) as x)"
+    )
     return [12 * year + month, day, (hour * 60 + minute) * 60_000_000 + micros]

@@ -1,4 +1,5 @@
-"""What RDKit says of a SMILES: its Bemis-Murcko scaffold and its canonical form, once for each distinct text.
+"""What RDKit says of a SMILES: its Bemis-Murcko scaffold and its canonical form, once for each
+distinct text.
 
 RDKit is optional (`pip install 'bulkhead[chem]'`).
 """
@@ -16,7 +17,9 @@ from schemas.errors import ConfigError
 
 Kind = Literal["scaffold", "molecule"]
 CHUNK = 2000
-PARALLEL_FROM = 20_000  # texts; a pool takes two seconds to start, RDKit reads 4,000 molecules in one
+PARALLEL_FROM = (
+    20_000  # texts; a pool takes two seconds to start, RDKit reads 4,000 molecules in one
+)
 MAX_PROCESSES = 8
 
 
@@ -29,16 +32,22 @@ def require_rdkit(where: str) -> str:
     try:
         from rdkit import __version__
     except ImportError:
-        raise ConfigError(f"{where} needs RDKit, which is not installed; install it with: pip install 'bulkhead[chem]'") from None
+        raise ConfigError(
+            f"{where} needs RDKit, which is not installed; install it with: pip install"
+            " 'bulkhead[chem]'"
+        ) from None
     return str(__version__)
 
 
-def molecule_keys(texts: list[str], kind: Kind, processes: int | None = None) -> list[tuple[str, bool]]:
+def molecule_keys(
+    texts: list[str], kind: Kind, processes: int | None = None
+) -> list[tuple[str, bool]]:
     """For each SMILES the key of what it belongs to, and whether RDKit could read it.
 
-    The key of a scaffold is the canonical SMILES of rings and linkers. A molecule without a ring has no scaffold: its key
-    is its own canonical SMILES, so that such molecules do not become one giant group. What RDKit cannot read is its own
-    key, as text. Stereochemistry is left out of scaffolds, as is usual, and kept in molecules.
+    The key of a scaffold is the canonical SMILES of rings and linkers. A molecule without a ring
+    has no scaffold: its key is its own canonical SMILES, so that such molecules do not become one
+    giant group. What RDKit cannot read is its own key, as text. Stereochemistry is left out of
+    scaffolds, as is usual, and kept in molecules.
 
     Args:
         texts: distinct SMILES.
@@ -47,11 +56,15 @@ def molecule_keys(texts: list[str], kind: Kind, processes: int | None = None) ->
 
     Source: Bemis and Murcko 1996, J. Med. Chem. 39, 2887, 10.1021/jm9602928.
     """
-    count = processes or (min(MAX_PROCESSES, os.cpu_count() or 1) if len(texts) >= PARALLEL_FROM else 1)
+    count = processes or (
+        min(MAX_PROCESSES, os.cpu_count() or 1) if len(texts) >= PARALLEL_FROM else 1
+    )
     chunks = [texts[i : i + CHUNK] for i in range(0, len(texts), CHUNK)]
     if count == 1:
         return list(chain.from_iterable(_keys(chunk, kind) for chunk in chunks))
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:  # a fork of a process with threads may hang
+    with ProcessPoolExecutor(
+        count, mp_context=get_context("spawn")
+    ) as pool:  # a fork of a process with threads may hang
         return list(chain.from_iterable(pool.map(_keys, chunks, [kind] * len(chunks))))
 
 

@@ -1,8 +1,10 @@
-"""The data engine on Spark: a session that takes the SQL of the embedded engine, and hands tables over as files that its executors write.
+"""The data engine on Spark: a session that takes the SQL of the embedded engine, and hands tables
+over as files that its executors write.
 
-The SQL of this package is one text for both engines; `spark_sql` changes the few words that differ. Rows leave Spark through
-files in the Bulkhead home alone, which driver and executors must share: executors write the parts of a table in its order, the
-driver joins them. See docs/decisions/0026-spark.md.
+The SQL of this package is one text for both engines; `spark_sql` changes the few words that differ.
+Rows leave Spark through files in the Bulkhead home alone, which driver and executors must share:
+executors write the parts of a table in its order, the driver joins them. See
+docs/decisions/0026-spark.md.
 """
 
 from __future__ import annotations
@@ -39,13 +41,19 @@ WORDS = {
     r"\bfavg\(": "avg(",
     r"\bisinf\(": "array_contains(array(double('infinity'), double('-infinity')), ",
 }
-PARQUET = re.compile(r"read_parquet\(\[?((?:'(?:[^']|'')*'(?:, )?)+)\]?, hive_partitioning = false\)")
+PARQUET = re.compile(
+    r"read_parquet\(\[?((?:'(?:[^']|'')*'(?:, )?)+)\]?, hive_partitioning = false\)"
+)
 AGGREGATE_ORDER = re.compile(r", ',' order by (\w+)\)")
 TOKENS = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")""")
 CREATE = re.compile(r"create (?:or replace )?(?:temp )?(table|view) (\w+) as (.*)", re.DOTALL)
 PACKAGES = ("bulkhead", "duckdb", "pyarrow", "numpy", "pandera")
 PROBES = 4
-SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true", "spark.sql.timestampType": "TIMESTAMP_NTZ"}
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+}
 OWN_SETTINGS = {  # of a session of this process; a server has its own
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -64,9 +72,14 @@ def spark_sql(text: str, view: Callable[[list[str]], str] = ", ".join) -> str:
     >>> spark_sql('''select cast("a`b" as varchar), 'it''s \\ "so"' from t''')
     'select cast(`a``b` as string), \'it\\\'s \\\\ "so"\' from t'
     """
-    text = PARQUET.sub(lambda found: view([_text(part) for part in re.findall(r"'(?:[^']|'')*'", found[1])]), text)
+    text = PARQUET.sub(
+        lambda found: view([_text(part) for part in re.findall(r"'(?:[^']|'')*'", found[1])]), text
+    )
     text = AGGREGATE_ORDER.sub(r", ',') within group (order by \1)", text)
-    return "".join(_token(part) if number % 2 else _words(part) for number, part in enumerate(TOKENS.split(text)))
+    return "".join(
+        _token(part) if number % 2 else _words(part)
+        for number, part in enumerate(TOKENS.split(text))
+    )
 
 
 def _text(literal: str) -> str:
@@ -96,7 +109,8 @@ class SparkRelation:
         return [tuple(row) for row in self.frame.collect()]
 
     def to_arrow_reader(self, rows: int = 65_536) -> pa.RecordBatchReader:
-        """The rows in their order, written to files by the executors and read from there one after another.
+        """The rows in their order, written to files by the executors and read from there one after
+        another.
 
         Args:
             rows: most rows of a batch.
@@ -104,18 +118,28 @@ class SparkRelation:
         folder = self.connection.scratch / uuid.uuid4().hex
         folder.mkdir()
         names = self.frame.columns
-        plain = self.frame.toDF(*(f"c{place}" for place in range(len(names))))  # pyspark reads dots and backticks in a name as syntax
-        written = {int(r[0]): r[1] for r in plain.mapInArrow(_part_writer(str(folder)), "part int, file string").collect()}
+        plain = self.frame.toDF(
+            *(f"c{place}" for place in range(len(names)))
+        )  # pyspark reads dots and backticks in a name as syntax
+        written = {
+            int(r[0]): r[1]
+            for r in plain.mapInArrow(_part_writer(str(folder)), "part int, file string").collect()
+        }
         files = [folder / written[part] for part in sorted(written)]
         kinds = [f.type for f in pq.read_schema(files[0])] if files else [pa.null()] * len(names)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for file in files:
                 with pq.ParquetFile(file) as part:
-                    yield from (pa.RecordBatch.from_arrays(batch.columns, names=names) for batch in part.iter_batches(batch_size=rows))
+                    yield from (
+                        pa.RecordBatch.from_arrays(batch.columns, names=names)
+                        for batch in part.iter_batches(batch_size=rows)
+                    )
                 file.unlink()
 
-        return pa.RecordBatchReader.from_batches(pa.schema(list(zip(names, kinds, strict=True))), batches())
+        return pa.RecordBatchReader.from_batches(
+            pa.schema(list(zip(names, kinds, strict=True))), batches()
+        )
 
     def to_arrow_table(self) -> pa.Table:
         """The rows as a table; for small results."""
@@ -123,20 +147,29 @@ class SparkRelation:
 
 
 def _part_writer(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What an executor does with its part of a table: write it under a name of its own, and tell the part's place and the name."""
+    """What an executor does with its part of a table: write it under a name of its own, and tell
+    the part's place and the name.
+    """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        place, name = context.partitionId(), f"part-{context.partitionId():06d}-{context.taskAttemptId()}.parquet"
+        place, name = (
+            context.partitionId(),
+            f"part-{context.partitionId():06d}-{context.taskAttemptId()}.parquet",
+        )
         writer = None
         for batch in batches:
-            writer = writer or pq.ParquetWriter(f"{folder}/{name}", batch.schema, compression="zstd")
+            writer = writer or pq.ParquetWriter(
+                f"{folder}/{name}", batch.schema, compression="zstd"
+            )
             writer.write_batch(batch)
         if writer is not None:
             writer.close()
-            yield pa.RecordBatch.from_pydict({"part": pa.array([place], pa.int32()), "file": [name]})
+            yield pa.RecordBatch.from_pydict(
+                {"part": pa.array([place], pa.int32()), "file": [name]}
+            )
 
     return write
 
@@ -171,24 +204,33 @@ class SparkConnection:
         """Give a small Arrow table a name."""
         self._named(name, self.session.createDataFrame(table))
 
-    def on_executors(self, parts: int, work: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+    def on_executors(
+        self, parts: int, work: Callable[[int], dict[str, Any]]
+    ) -> list[dict[str, Any]]:
         """What `work` returns for each number below `parts`, each done on an executor.
 
         Args:
             parts: how many; each is a task of its own up to 10,000.
-            work: pure but for files that it writes; may be called again for the same number. Returns what JSON can hold.
+            work: pure but for files that it writes; may be called again for the same number.
+                Returns what JSON can hold.
         """
 
         def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                yield pa.RecordBatch.from_pydict({"told": [json.dumps(work(number)) for number in batch.column(0).to_pylist()]})
+                yield pa.RecordBatch.from_pydict(
+                    {"told": [json.dumps(work(number)) for number in batch.column(0).to_pylist()]}
+                )
 
-        frame = self.session.range(0, parts, 1, max(1, min(parts, 10_000))).mapInArrow(each, "told string")
+        frame = self.session.range(0, parts, 1, max(1, min(parts, 10_000))).mapInArrow(
+            each, "told string"
+        )
         return [json.loads(row[0]) for row in frame.collect()]
 
     def close(self) -> None:
         """Forget tables and scratch files; the session stays for the next step."""
-        for frame in self._cached:  # before any name goes: a server resolves plans by name, again and again
+        for (
+            frame
+        ) in self._cached:  # before any name goes: a server resolves plans by name, again and again
             frame.unpersist()
         for name in self._names:
             self.session.catalog.dropTempView(name)
@@ -204,7 +246,8 @@ class SparkConnection:
         self._names.add(name)
 
 
-# -------------------------------------------------------------------------------------------- session
+# --------------------------------------------------------------------------------------------
+# session
 
 
 @contextmanager
@@ -220,16 +263,21 @@ def opened_spark(config: SparkConfig) -> Iterator[SparkConnection]:
     try:
         yield connection
     except PySparkException as error:
-        raise DataError(f"data.engine: spark: a job failed: {_cause(error)}; look into the logs of driver and executors, or use data.engine: duckdb") from error
+        raise DataError(
+            f"data.engine: spark: a job failed: {_cause(error)}; look into the logs of driver and"
+            " executors, or use data.engine: duckdb"
+        ) from error
     finally:
         connection.close()
 
 
 def connect_spark(config: SparkConfig) -> SparkConnection:
-    """A connection to the declared Spark, after its executors were seen to share our folder and versions.
+    """A connection to the declared Spark, after its executors were seen to share our folder and
+    versions.
 
     Raises:
-        ConfigError: pyspark or Java is missing, the server cannot be reached, or an executor does not see the Bulkhead home.
+        ConfigError: pyspark or Java is missing, the server cannot be reached, or an executor does
+            not see the Bulkhead home.
     """
     session = _session(config)
     connection = SparkConnection(session)
@@ -244,31 +292,53 @@ def connect_spark(config: SparkConfig) -> SparkConnection:
 def _session(config: SparkConfig) -> Any:
     require_spark(config.master, config.remote, config.conf)
     if importlib.util.find_spec("pyspark") is None:
-        raise ConfigError("data.engine: spark needs the package pyspark; install it with: pip install 'bulkhead[spark]'")
+        raise ConfigError(
+            "data.engine: spark needs the package pyspark; install it with: pip install"
+            " 'bulkhead[spark]'"
+        )
     if config.remote is None and shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        raise ConfigError("data.spark.master: a Spark session of this process needs Java 17 or newer, and none was found; install it, or set data.spark.remote")
-    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)  # pandas is not used on Spark
+        raise ConfigError(
+            "data.spark.master: a Spark session of this process needs Java 17 or newer, and none"
+            " was found; install it, or set data.spark.remote"
+        )
+    warnings.filterwarnings(
+        "ignore", message="PySpark does not yet fully support pandas", category=FutureWarning
+    )  # pandas is not used on Spark
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    logging.getLogger("SQLQueryContextLogger").disabled = True  # the whole Java trace of what is raised anyway
+    logging.getLogger(
+        "SQLQueryContextLogger"
+    ).disabled = True  # the whole Java trace of what is raised anyway
     if config.remote is None and config.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("bulkhead")
     builder = builder.remote(config.remote) if config.remote else builder.master(config.master)
-    for key, value in {**SETTINGS, **({} if config.remote else OWN_SETTINGS), **config.conf}.items():
+    for key, value in {
+        **SETTINGS,
+        **({} if config.remote else OWN_SETTINGS),
+        **config.conf,
+    }.items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else str(value))
     try:
         session = builder.getOrCreate()
         session.sql("select 1").collect()
     except (PySparkException, OSError, RuntimeError) as error:
-        where = f"data.spark.remote {config.remote}" if config.remote else f"data.spark.master {config.master}"
-        raise ConfigError(f"{where}: no Spark session could be made: {str(error).splitlines()[0][:300]}; check address, Java and data.spark.conf") from error
+        where = (
+            f"data.spark.remote {config.remote}"
+            if config.remote
+            else f"data.spark.master {config.master}"
+        )
+        raise ConfigError(
+            f"{where}: no Spark session could be made: {str(error).splitlines()[0][:300]}; check"
+            " address, Java and data.spark.conf"
+        ) from error
     return session
 
 
 def _require_shared(connection: SparkConnection) -> None:
-    """Refuse executors that do not see what this process writes, or run other versions of what computes.
+    """Refuse executors that do not see what this process writes, or run other versions of what
+    computes.
 
     Raises:
         ConfigError: naming the hosts, and what they lack.
@@ -281,28 +351,46 @@ def _require_shared(connection: SparkConnection) -> None:
     try:
         found = connection.on_executors(PROBES, _look(str(probe)))
     except PySparkException as error:
-        raise ConfigError(f"data.engine: spark: executors cannot run Python as this process does: {_cause(error)}; install Bulkhead on them too") from error
+        raise ConfigError(
+            "data.engine: spark: executors cannot run Python as this process does:"
+            f" {_cause(error)}; install Bulkhead on them too"
+        ) from error
     blind = sorted({f["host"] for f in found if f["sign"] != sign})
     if blind:
         raise ConfigError(
-            f"data.engine: spark needs a folder that driver and executors share: {first_few(blind)} did not see {probe.parent.parent}; "
-            "set BULKHEAD_HOME to a shared folder (NFS, Lustre …), or use data.engine: duckdb"
+            f"data.engine: spark needs a folder that driver and executors share: {first_few(blind)}"
+            f" did not see {probe.parent.parent}; set BULKHEAD_HOME to a shared folder (NFS, Lustre"
+            " …), or use data.engine: duckdb"
         )
-    other = [f"{f['host']} has {name} {f['versions'][name]}, not {wanted[name]}" for f in found for name in wanted if f["versions"][name] != wanted[name]]
+    other = [
+        f"{f['host']} has {name} {f['versions'][name]}, not {wanted[name]}"
+        for f in found
+        for name in wanted
+        if f["versions"][name] != wanted[name]
+    ]
     if other:
-        raise ConfigError(f"data.engine: spark needs the same packages on driver and executors: {first_few(dict.fromkeys(other))}; install them alike")
+        raise ConfigError(
+            "data.engine: spark needs the same packages on driver and executors:"
+            f" {first_few(dict.fromkeys(other))}; install them alike"
+        )
 
 
 def _cause(error: Exception) -> str:
     """The line of a Java or Python trace that names the error."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return next((line.strip() for line in lines if re.match(r"\s*\w*(Error|Exception)\b", line)), lines[0])[:300]
+    return next(
+        (line.strip() for line in lines if re.match(r"\s*\w*(Error|Exception)\b", line)), lines[0]
+    )[:300]
 
 
 def _look(path: str) -> Callable[[int], dict[str, Any]]:
     def look(_: int) -> dict[str, Any]:
         file = Path(path)
-        return {"host": socket.gethostname(), "sign": file.read_text() if file.is_file() else "", "versions": _versions()}
+        return {
+            "host": socket.gethostname(),
+            "sign": file.read_text() if file.is_file() else "",
+            "versions": _versions(),
+        }
 
     return look
 

@@ -1,7 +1,9 @@
-"""The types of text columns, decided on every value of every file: no sample, no guessing of formats.
+"""The types of text columns, decided on every value of every file: no sample, no guessing of
+formats.
 
-A column is a number, a truth value, a date or a timestamp only if each of its values is; otherwise it stays text.
-Codes with leading zeros stay text (007 is not 7), and only ISO dates are dates (1/2/11 has two readings).
+A column is a number, a truth value, a date or a timestamp only if each of its values is; otherwise
+it stays text. Codes with leading zeros stay text (007 is not 7), and only ISO dates are dates
+(1/2/11 has two readings).
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from training.data.engine import ident, literal, row
 
 INTEGER = r"\s*[+-]?(0|[1-9]\d{0,17})\s*"
 DIGITS = r"\s*[+-]?(0|[1-9]\d*)\s*"
-NUMBER = r"\s*[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?([nN][aA][nN]|[iI][nN][fF]([iI][nN][iI][tT][yY])?)\s*"
+NUMBER = (
+    r"\s*[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*|"
+    r"\s*[+-]?([nN][aA][nN]|[iI][nN][fF]([iI][nN][iI][tT][yY])?)\s*"
+)
 TRUTH = r"[tT]rue|[fF]alse|TRUE|FALSE"
 DATE = r"\d{4}-\d{2}-\d{2}"
 LOCAL = DATE + r"[ T]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
@@ -32,7 +37,13 @@ CASTS = {  # type -> SQL that makes it of the text
 FORMS = {"BOOLEAN": TRUTH, "DATE": DATE, "TIMESTAMP": LOCAL, "INSTANT": INSTANT}
 
 
-def typed_sql(connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str], kept: Sequence[str] = (), decimal: str = ".") -> str:
+def typed_sql(
+    connection: duckdb.DuckDBPyConnection,
+    relation: str,
+    names: Sequence[str],
+    kept: Sequence[str] = (),
+    decimal: str = ".",
+) -> str:
     """A relation of text columns with each column cast to the type that all its values have.
 
     Args:
@@ -43,26 +54,47 @@ def typed_sql(connection: duckdb.DuckDBPyConnection, relation: str, names: Seque
         decimal: what stands before the decimals of a number: "." or ",".
     """
     types = text_types(connection, relation, names, decimal) if names else {}
-    columns = [f"{CASTS[types[n]].format(_pointed(ident(n), decimal) if types[n] == 'DOUBLE' else ident(n))} as {ident(n)}" for n in names]
+    columns = [
+        f"{CASTS[types[n]].format(_pointed(ident(n), decimal) if types[n] == 'DOUBLE' else ident(n))}"  # noqa: E501
+        f" as {ident(n)}"
+        for n in names
+    ]
     return f"(select {', '.join([*columns, *map(ident, kept)])} from {relation})"
 
 
-def text_types(connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str], decimal: str = ".") -> dict[str, str]:
-    """The type of each text column: BIGINT, DOUBLE, BOOLEAN, DATE, TIMESTAMP, INSTANT (with an offset) or VARCHAR."""
-    counts = (f"count({c}), count(try_cast({_pointed(c, decimal)} as double)), any_value({c})" for c in map(ident, names))
+def text_types(
+    connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str], decimal: str = "."
+) -> dict[str, str]:
+    """The type of each text column: BIGINT, DOUBLE, BOOLEAN, DATE, TIMESTAMP, INSTANT (with an
+    offset) or VARCHAR.
+    """
+    counts = (
+        f"count({c}), count(try_cast({_pointed(c, decimal)} as double)), any_value({c})"
+        for c in map(ident, names)
+    )
     first = row(connection, f"select {', '.join(counts)} from {relation}")
     candidates = {n: _candidate(*first[3 * i : 3 * i + 3]) for i, n in enumerate(names)}
-    tests = [(n, sql) for n, kind in candidates.items() for sql in _tests(_pointed(ident(n), decimal) if kind == "NUMBER" else ident(n), kind)]
+    tests = [
+        (n, sql)
+        for n, kind in candidates.items()
+        for sql in _tests(_pointed(ident(n), decimal) if kind == "NUMBER" else ident(n), kind)
+    ]
     if not tests:
         return candidates
     passed = dict.fromkeys(candidates, 0)
-    for (name, _), holds in zip(tests, row(connection, f"select {', '.join(sql for _, sql in tests)} from {relation}"), strict=True):
+    for (name, _), holds in zip(
+        tests,
+        row(connection, f"select {', '.join(sql for _, sql in tests)} from {relation}"),
+        strict=True,
+    ):
         passed[name] += bool(holds)
     return {n: _decide(kind, passed[n]) for n, kind in candidates.items()}
 
 
 def _pointed(column: str, decimal: str) -> str:
-    """SQL of a text with a decimal point where it has another mark; its own points are marks then, and no number has them."""
+    """SQL of a text with a decimal point where it has another mark; its own points are marks then,
+    and no number has them.
+    """
     return column if decimal == "." else f"translate({column}, '{decimal}.', '.{decimal}')"
 
 
@@ -78,9 +110,15 @@ def _candidate(values: int, numbers: int, example: str | None) -> str:
 def _tests(column: str, kind: str) -> list[str]:
     """SQL conditions on all values, each implying the one before."""
     if kind == "NUMBER":
-        return [f"bool_and(regexp_full_match({column}, {literal(form)}))" for form in (NUMBER, DIGITS, INTEGER)]
+        return [
+            f"bool_and(regexp_full_match({column}, {literal(form)}))"
+            for form in (NUMBER, DIGITS, INTEGER)
+        ]
     if kind in FORMS:
-        return [f"bool_and(regexp_full_match({column}, {literal(FORMS[kind])}) and {CASTS[kind].format(column).replace('cast(', 'try_cast(')} is not null)"]
+        return [
+            f"bool_and(regexp_full_match({column}, {literal(FORMS[kind])}) and"
+            f" {CASTS[kind].format(column).replace('cast(', 'try_cast(')} is not null)"
+        ]
     return []
 
 

@@ -1,6 +1,8 @@
-"""Columns, batches and files worked on at once, in threads: NumPy, Arrow, hashing and writing let go of the interpreter while they work.
+"""Columns, batches and files worked on at once, in threads: NumPy, Arrow, hashing and writing let
+go of the interpreter while they work.
 
-What comes out does not depend on the number of threads: each takes a whole piece, and the pieces keep their order.
+What comes out does not depend on the number of threads: each takes a whole piece, and the pieces
+keep their order.
 """
 
 from __future__ import annotations
@@ -19,14 +21,20 @@ Found = TypeVar("Found")
 
 def num_threads() -> int:
     """As many as this process has cores, within `MOST`."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return min(MOST, cores)
 
 
 def at_once(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
-    """What work makes of each item, in their order; all are ended before an error, that of the first item that has one, is raised."""
+    """What work makes of each item, in their order; all are ended before an error, that of the
+    first item that has one, is raised.
+    """
     with ThreadPoolExecutor(num_threads(), thread_name_prefix="data") as pool:
-        futures = [pool.submit(copy_context().run, work, item) for item in items]  # tables are held in a context variable
+        futures = [
+            pool.submit(copy_context().run, work, item) for item in items
+        ]  # tables are held in a context variable
     return [future.result() for future in futures]
 
 
@@ -37,9 +45,11 @@ def one_by_one(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Fou
 
 @contextmanager
 def beside(work: Callable[[Item], object]) -> Iterator[Callable[[Item], None]]:
-    """A function that hands an item to work in another thread, one after the other, and comes back while the last one is still worked on.
+    """A function that hands an item to work in another thread, one after the other, and comes back
+    while the last one is still worked on.
 
-    An error of work is raised by the next call, or at the end of the block; nothing is worked on after it.
+    An error of work is raised by the next call, or at the end of the block; nothing is worked on
+    after it.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="data") as pool:
         last: Future[object] | None = None

@@ -13,7 +13,8 @@ UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def in_time_units(declared: float | str, spec: TableSpec, where: str) -> float:
-    """Return a declared length in the units of `__time`: seconds of timestamps, else the column's own.
+    """Return a declared length in the units of `__time`: seconds of timestamps, else the column's
+    own.
 
     Args:
         declared: the length.
@@ -32,14 +33,16 @@ def in_time_units(declared: float | str, spec: TableSpec, where: str) -> float:
             return seconds
         if spec.time_unit is None:
             raise SchemaError(
-                f"{where}: {declared} has a unit, and column {spec.time!r} (role time) holds plain numbers, whose unit is not declared; "
-                f"declare it, e.g. {spec.time}: {{role: time, unit: ms}} (one of {', '.join(SECONDS)}), "
-                f"or give {where} as a plain number that counts what the column counts"
+                f"{where}: {declared} has a unit, and column {spec.time!r} (role time) holds plain"
+                f" numbers, whose unit is not declared; declare it, e.g. {spec.time}: {{role: time,"
+                f" unit: ms}} (one of {', '.join(SECONDS)}), or give {where} as a plain number that"
+                " counts what the column counts"
             )
         return float(seconds / SECONDS[spec.time_unit])
     if spec.time_is_timestamp:
         raise SchemaError(
-            f"{where}: {declared:g} has no unit, and column {spec.time!r} (role time) holds timestamps; give a length such as {declared:g}d or {declared:g}h"
+            f"{where}: {declared:g} has no unit, and column {spec.time!r} (role time) holds"
+            f" timestamps; give a length such as {declared:g}d or {declared:g}h"
         )
     return declared
 
@@ -55,7 +58,8 @@ def declared_lengths(declaration: Declaration) -> Iterator[tuple[str, float | st
 
 
 def scale(unit: TimeUnit | None, wanted: TimeUnit | None) -> float:
-    """Return the factor from numbers in one unit to numbers in another; 1 where neither is declared.
+    """Return the factor from numbers in one unit to numbers in another; 1 where neither is
+    declared.
 
     >>> scale("s", "ms"), scale(None, None)
     (1000.0, 1.0)
@@ -64,7 +68,9 @@ def scale(unit: TimeUnit | None, wanted: TimeUnit | None) -> float:
 
 
 def length(value: float, spec: TableSpec) -> str:
-    """Return a length of time in the largest unit that it is a multiple of; of a numeric time the number in the declared unit."""
+    """Return a length of time in the largest unit that it is a multiple of; of a numeric time the
+    number in the declared unit.
+    """
     if not spec.time_is_timestamp:
         return f"{value:g} {spec.time_unit}" if spec.time_unit else f"{value:g}"
     name, unit = next((name, unit) for name, unit in UNITS if value % unit == 0 or unit == 1)

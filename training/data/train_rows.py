@@ -13,7 +13,9 @@ from training.data.in_memory import Rows
 
 
 class TrainRows(NamedTuple):
-    """What every part of the fit reads: the train file, what its columns are, and what is asked for; `held` are its rows where they are in memory."""
+    """What every part of the fit reads: the train file, what its columns are, and what is asked
+    for; `held` are its rows where they are in memory.
+    """
 
     connection: duckdb.DuckDBPyConnection
     path: Path

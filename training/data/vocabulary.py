@@ -1,4 +1,6 @@
-"""The vocabulary of a text column: which tokens train has, how often, and so which number each gets. Called by `normalize.fit` alone."""
+"""The vocabulary of a text column: which tokens train has, how often, and so which number each
+gets. Called by `normalize.fit` alone.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ NUM_BYTES = 256
 
 
 def fit_vocabulary(path: Path, column: str, tokens: TokensConfig) -> TokenStats:
-    """Tokens by count, then text; the same for any order of the rows. Bytes are all 256 whatever train has.
+    """Tokens by count, then text; the same for any order of the rows. Bytes are all 256 whatever
+    train has.
 
     Args:
         path: the train side's file.
@@ -35,14 +38,23 @@ def fit_vocabulary(path: Path, column: str, tokens: TokensConfig) -> TokenStats:
     for batch in arrow_batches(path, BATCH_ROWS, [column]):
         texts = batch.column(0)
         found = tokenized(texts, tokens.tokenizer, column)
-        counts.update(dict(zip(found.names, np.bincount(found.codes, minlength=len(found.names)).tolist(), strict=True)))
+        counts.update(
+            dict(
+                zip(
+                    found.names,
+                    np.bincount(found.codes, minlength=len(found.names)).tolist(),
+                    strict=True,
+                )
+            )
+        )
         documents += len(texts)
         characters += pc.sum(pc.utf8_length(texts)).as_py() or 0
         longest = max(longest, int(found.lengths.max(initial=0)))
     values = _numbered(counts, tokens)
     if not any(counts[value] for value in values):
         raise DataError(
-            f"column {column!r}: expected text in train, found no token {tokens.min_count} times or more in {documents} documents; name another column"
+            f"column {column!r}: expected text in train, found no token {tokens.min_count} times or"
+            f" more in {documents} documents; name another column"
         )
     return TokenStats(
         name=column,

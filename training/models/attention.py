@@ -17,11 +17,14 @@ BASE = 10_000.0  # of the wavelengths: the slowest pair turns once in 2 pi times
 
 
 def rotation(positions: Tensor, size: int, dtype: torch.dtype) -> Rotation:
-    """How far each pair of a head's `size` numbers is turned at positions [B, T]; angles are computed in float64.
+    """How far each pair of a head's `size` numbers is turned at positions [B, T]; angles are
+    computed in float64.
 
     Source: Su et al. 2021, arXiv:2104.09864, sec. 3.2.
     """
-    speeds = BASE ** (-torch.arange(size // 2, device=positions.device, dtype=torch.float64) / (size // 2))
+    speeds = BASE ** (
+        -torch.arange(size // 2, device=positions.device, dtype=torch.float64) / (size // 2)
+    )
     # [B, 1, T, 1] * [D / 2]
     angles = positions.to(torch.float64).unsqueeze(1).unsqueeze(3) * speeds
     return angles.cos().to(dtype), angles.sin().to(dtype)
@@ -29,7 +32,9 @@ def rotation(positions: Tensor, size: int, dtype: torch.dtype) -> Rotation:
 
 def turned(x: Tensor, by: Rotation) -> Tensor:
     """Queries and keys [..., B, H, T, D], each pair (i, i + D / 2) turned by its angle."""
-    cos, sin = (part if part.dtype == x.dtype else part.to(x.dtype) for part in by)  # under autocast; else a step of the exported graph
+    cos, sin = (
+        part if part.dtype == x.dtype else part.to(x.dtype) for part in by
+    )  # under autocast; else a step of the exported graph
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
@@ -53,23 +58,35 @@ class SelfAttention(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
         if width % heads:
-            raise ConfigError(f"attention needs a width that is a multiple of its heads, got width {width} with {heads} heads; change one of them")
+            raise ConfigError(
+                f"attention needs a width that is a multiple of its heads, got width {width} with"
+                f" {heads} heads; change one of them"
+            )
         self.heads = heads
         self.project = nn.Linear(width, 3 * width)
         self.merge = nn.Linear(width, width)
-        # A module, so that whoever turns dropout off finds it; its rate is handed on, its forward is never called.
+        # A module, so that whoever turns dropout off finds it; its rate is handed on, its forward
+        # is never called.
         self.dropout = nn.Dropout(dropout)
         init_linear_(self.project, gain=1.0)
         init_linear_(self.merge, gain=1.0)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, causal: bool = False, rotation: Rotation | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
         """Tokens [B, T, W] → [B, T, W].
 
         Args:
             x: Tokens.
-            mask: Bool, [T, T], or [B, 1, T, T] for one mask a row; True where token i may look at token j. Every token must see one.
+            mask: Bool, [T, T], or [B, 1, T, T] for one mask a row; True where token i may look at
+                token j. Every token must see one.
             causal: Let token i see none after i; together with `mask` both must allow it.
-            rotation: From `rotation`: turns queries and keys by their positions, so that scores depend on distances.
+            rotation: From `rotation`: turns queries and keys by their positions, so that scores
+                depend on distances.
         """
         parts = self._by_head(self.project(x), 3)
         query, key = (parts[:2] if rotation is None else turned(parts[:2], rotation)).unbind(0)
@@ -90,8 +107,19 @@ class SelfAttention(nn.Module):
         """[B, T, P W] → [P, B, H, T, D]."""
         return projected.unflatten(2, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
-    def _mixed(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    def _mixed(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
         """Of each query [B, H, Q, D] the mixture of values [B, H, T, D], [B, Q, W]."""
-        rate = self.dropout.p if self.training else 0.0  # the function itself drops in eval mode too
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=rate, is_causal=causal)
+        rate = (
+            self.dropout.p if self.training else 0.0
+        )  # the function itself drops in eval mode too
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=rate, is_causal=causal
+        )
         return self.merge(mixed.transpose(1, 2).flatten(2))

@@ -1,8 +1,9 @@
 """Resolve a declaration to a network with the contract `forward(batch) -> scores [B, K]`, float32.
 
-Batch keys: `numeric` float32 [B, Dn], `categorical` int64 [B, Dc], `tensor_<column>` as stored (uint8 or float32)
-[B, *shape]. K = 1 for binary (log odds) and regression (scaled label), the number of classes for multiclass
-(logits). Of a text column: `tokens` and `segments` int [B, T], scores [B, T, V] (models/token_network.py). The loss is never inside: scores are raw.
+Batch keys: `numeric` float32 [B, Dn], `categorical` int64 [B, Dc], `tensor_<column>` as stored
+(uint8 or float32) [B, *shape]. K = 1 for binary (log odds) and regression (scaled label), the
+number of classes for multiclass (logits). Of a text column: `tokens` and `segments` int [B, T],
+scores [B, T, V] (models/token_network.py). The loss is never inside: scores are raw.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from schemas.allowed_imports import require_allowed
-from schemas.config import CausalTransformerModel, CnnModel, CustomModel, Declaration, FtTransformerModel, LinearModel, MlpModel, ResMlpModel
+from schemas.config import (
+    CausalTransformerModel,
+    CnnModel,
+    CustomModel,
+    Declaration,
+    FtTransformerModel,
+    LinearModel,
+    MlpModel,
+    ResMlpModel,
+)
 from schemas.errors import ConfigError
 from schemas.records import Statistics, TensorStats
 from training.models.causal_transformer import CausalTransformer
@@ -28,18 +38,22 @@ from training.models.token_network import TokenNetwork
 
 
 def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
-    """The declared network with its initial weights, a pure function of the declaration and the statistics.
+    """The declared network with its initial weights, a pure function of the declaration and the
+    statistics.
 
-    Weights are drawn from `train.seed` alone, on the CPU, and the global random state is left as it was: every
-    rank builds the same network.
+    Weights are drawn from `train.seed` alone, on the CPU, and the global random state is left as it
+    was: every rank builds the same network.
 
     Raises:
-        ConfigError: there is no feature left, the model does not fit the features, or a custom class is not
-            allowed, not found, or not an `nn.Module`.
+        ConfigError: there is no feature left, the model does not fit the features, or a custom
+            class is not allowed, not found, or not an `nn.Module`.
     """
     shape = model_shape(declaration, statistics)
     if not shape.keys:
-        raise ConfigError("the model has no input: no feature column is left; declare features in data.columns or see which were dropped as constant")
+        raise ConfigError(
+            "the model has no input: no feature column is left; declare features in data.columns or"
+            " see which were dropped as constant"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
         if shape.context:
@@ -54,10 +68,12 @@ def count_parameters(network: nn.Module) -> tuple[int, int]:
 
 
 class Network(nn.Module):
-    """A body between its contract: checks the batch, scales tensors, checks and returns float scores [B, K].
+    """A body between its contract: checks the batch, scales tensors, checks and returns float
+    scores [B, K].
 
-    Tensors are stored as they came; `(x - mean) / sd` by channel happens here, with train statistics in buffers
-    that are not part of the state dict (they belong to the statistics, not to the weights).
+    Tensors are stored as they came; `(x - mean) / sd` by channel happens here, with train
+    statistics in buffers that are not part of the state dict (they belong to the statistics, not to
+    the weights).
     """
 
     def __init__(self, shape: ModelShape, statistics: Statistics, body: nn.Module) -> None:
@@ -66,7 +82,9 @@ class Network(nn.Module):
         self.body = body
         for index, stats in enumerate(statistics.tensor):
             self.register_buffer(f"mean_{index}", _per_channel(stats, stats.mean), persistent=False)
-            self.register_buffer(f"std_{index}", _per_channel(stats, [s or 1.0 for s in stats.std]), persistent=False)
+            self.register_buffer(
+                f"std_{index}", _per_channel(stats, [s or 1.0 for s in stats.std]), persistent=False
+            )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Batch → raw scores [B, K].
@@ -91,11 +109,17 @@ def check_batch(shape: ModelShape, batch: dict[str, Tensor]) -> None:
         ConfigError: naming the key, the expected and the found shape.
     """
     if set(batch) != set(shape.keys):
-        raise ConfigError(f"the model expects the batch keys {sorted(shape.keys)}, got {sorted(batch)}; label and weight are not inputs")
+        raise ConfigError(
+            f"the model expects the batch keys {sorted(shape.keys)}, got {sorted(batch)}; label and"
+            " weight are not inputs"
+        )
     widths = {"numeric": (shape.numeric,), "categorical": (len(shape.categories),), **shape.tensors}
     for key, value in batch.items():
         if tuple(value.shape[1:]) != widths[key]:
-            raise ConfigError(f"batch[{key!r}]: expected {['B', *widths[key]]}, got {list(value.shape)}; the arrays were made with other statistics")
+            raise ConfigError(
+                f"batch[{key!r}]: expected {['B', *widths[key]]}, got {list(value.shape)}; the"
+                " arrays were made with other statistics"
+            )
 
 
 def check_scores(shape: ModelShape, rows: int, scores: Any) -> None:
@@ -105,17 +129,26 @@ def check_scores(shape: ModelShape, rows: int, scores: Any) -> None:
         ConfigError: naming the expected and the found shape.
     """
     if not isinstance(scores, Tensor):
-        raise ConfigError(f"the model must return one tensor of raw scores [B, {shape.outputs}], got {type(scores).__name__}")
+        raise ConfigError(
+            f"the model must return one tensor of raw scores [B, {shape.outputs}], got"
+            f" {type(scores).__name__}"
+        )
     if scores.ndim != 2 or scores.shape[1] != shape.outputs or scores.shape[0] != rows:
         raise ConfigError(
-            f"the model must return raw scores [B, {shape.outputs}] = [{rows}, {shape.outputs}], got {list(scores.shape)}; set the width of its last layer to {shape.outputs} and squeeze nothing"
+            f"the model must return raw scores [B, {shape.outputs}] = [{rows}, {shape.outputs}],"
+            f" got {list(scores.shape)}; set the width of its last layer to {shape.outputs} and"
+            " squeeze nothing"
         )
 
 
 def _per_channel(stats: TensorStats, values: tuple[float, ...] | list[float]) -> Tensor:
     """[C] → [C, 1, 1] for a [C, H, W] tensor, else [1]: broadcasts against [B, *shape]."""
     tensor = torch.tensor(values, dtype=torch.float32)
-    return tensor.view(-1, *[1] * (len(stats.shape) - 1)) if len(stats.shape) == 3 and len(values) == stats.shape[0] else tensor
+    return (
+        tensor.view(-1, *[1] * (len(stats.shape) - 1))
+        if len(stats.shape) == 3 and len(values) == stats.shape[0]
+        else tensor
+    )
 
 
 def _body(declaration: Declaration, shape: ModelShape) -> nn.Module:
@@ -132,29 +165,42 @@ def _body(declaration: Declaration, shape: ModelShape) -> nn.Module:
         case CnnModel():
             return Cnn(shape, config)
         case CausalTransformerModel():
-            return CausalTransformer(shape, config, packed=declaration.tokens is not None and declaration.tokens.packing == "documents")
+            return CausalTransformer(
+                shape,
+                config,
+                packed=declaration.tokens is not None and declaration.tokens.packing == "documents",
+            )
     return custom_body(config, shape)
 
 
 def custom_body(config: CustomModel, shape: ModelShape) -> nn.Module:
-    """A user's own module, constructed as `Class(shape, **options)`; it gets scaled tensors and returns scores [B, K].
+    """A user's own module, constructed as `Class(shape, **options)`; it gets scaled tensors and
+    returns scores [B, K].
 
     Only top-level packages named in BULKHEAD_ALLOW_IMPORTS (comma separated) are ever imported.
 
     Raises:
-        ConfigError: the package is not allowed, cannot be imported, or the class is not an `nn.Module` or refuses its options.
+        ConfigError: the package is not allowed, cannot be imported, or the class is not an
+            `nn.Module` or refuses its options.
     """
     require_allowed(config)
     module_name, _, class_name = config.path.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"model.path {config.path!r}: cannot be imported ({error}); give package.module:ClassName of an installed package") from error
+        raise ConfigError(
+            f"model.path {config.path!r}: cannot be imported ({error}); give"
+            " package.module:ClassName of an installed package"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ConfigError(f"model.path {config.path!r}: expected a class derived from torch.nn.Module, got {found!r}")
+        raise ConfigError(
+            f"model.path {config.path!r}: expected a class derived from torch.nn.Module, got"
+            f" {found!r}"
+        )
     try:
         return found(shape, **config.options)
     except TypeError as error:
         raise ConfigError(
-            f"model.path {config.path!r}: cannot be constructed as {class_name}(shape, **options) with options {sorted(config.options)} ({error})"
+            f"model.path {config.path!r}: cannot be constructed as {class_name}(shape, **options)"
+            f" with options {sorted(config.options)} ({error})"
         ) from error

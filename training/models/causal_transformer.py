@@ -1,4 +1,5 @@
-"""Causal transformer over tokens: the logits of each token from those before it, within its document.
+"""Causal transformer over tokens: the logits of each token from those before it, within its
+document.
 
 B sequences, T positions, W width, V tokens of the vocabulary, L blocks.
 """
@@ -16,17 +17,22 @@ from training.models.attention import Rotation, SelfAttention, rotation
 from training.models.inputs import init_linear_
 from training.models.shape import ModelShape
 
-EMBEDDING_STD = 0.02  # small: with one matrix for both, the first logits are near 0 and the first loss near ln V
+# small: with one matrix for both, the first logits are near 0 and the first loss near ln V
+EMBEDDING_STD = 0.02
 
 
 def positions_of(segments: Tensor) -> Tensor:
-    """Place of each position within its segment, from 0, int64 [B, T]; equal neighbours in `segments` [B, T] are one segment.
+    """Place of each position within its segment, from 0, int64 [B, T]; equal neighbours in
+    `segments` [B, T] are one segment.
 
     >>> positions_of(torch.tensor([[1, 1, 1, 2, 2, 0]])).tolist()
     [[0, 1, 2, 0, 1, 0]]
     """
     places = torch.arange(segments.shape[1], device=segments.device)
-    begins = torch.cat([torch.ones_like(segments[:, :1], dtype=torch.bool), segments[:, 1:] != segments[:, :-1]], dim=1)
+    begins = torch.cat(
+        [torch.ones_like(segments[:, :1], dtype=torch.bool), segments[:, 1:] != segments[:, :-1]],
+        dim=1,
+    )
     return places - torch.cummax(torch.where(begins, places, 0), dim=1).values
 
 
@@ -41,10 +47,11 @@ def may_see(segments: Tensor) -> Tensor:
 class Block(nn.Module):
     """`x + attention(norm(x))`, then `x + W2 gelu(W1 norm(x))`, both with dropout on what is added.
 
-    The layers that write into the residual start smaller by 1 / sqrt(2 L), so that its scale does not grow with depth.
+    The layers that write into the residual start smaller by 1 / sqrt(2 L), so that its scale does
+    not grow with depth.
 
-    Source: pre-norm, Xiong et al. 2020, arXiv:2002.04745; the smaller start, Radford et al. 2019, Language models are
-    unsupervised multitask learners, sec. 2.3.
+    Source: pre-norm, Xiong et al. 2020, arXiv:2002.04745; the smaller start, Radford et al. 2019,
+    Language models are unsupervised multitask learners, sec. 2.3.
     """
 
     def __init__(self, config: CausalTransformerModel) -> None:
@@ -62,29 +69,35 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None, turns: Rotation | None) -> Tensor:
         """[B, T, W] → [B, T, W]; without a mask every position sees all before it."""
-        x = x + self.dropout(self.attention(self.norm1(x), mask, causal=mask is None, rotation=turns))
+        x = x + self.dropout(
+            self.attention(self.norm1(x), mask, causal=mask is None, rotation=turns)
+        )
         return x + self.dropout(self.narrow(F.gelu(self.widen(self.norm2(x)))))
 
 
 class CausalTransformer(nn.Module):
-    """Batch of `tokens` and `segments` [B, T] → logits [B, T, V]: at each position those of the token that comes next.
+    """Batch of `tokens` and `segments` [B, T] → logits [B, T, V]: at each position those of the
+    token that comes next.
 
-    Positions begin anew in each segment. They are told by `rotary` turns of queries and keys, or by `learned` vectors
-    that are added to the tokens'. `tied`: the embedding's matrix scores the tokens, too; it is
-    then one parameter under one name.
+    Positions begin anew in each segment. They are told by `rotary` turns of queries and keys, or by
+    `learned` vectors that are added to the tokens'. `tied`: the embedding's matrix scores the
+    tokens, too; it is then one parameter under one name.
 
     Args:
         shape: gives vocabulary and context.
         config: the network's size.
-        packed: several segments share a sequence, so a mask keeps them apart. Else a sequence is one segment with all its
-            padding behind it: plain causal attention, for which flash kernels exist, gives its positions the same.
+        packed: several segments share a sequence, so a mask keeps them apart. Else a sequence is
+            one segment with all its padding behind it: plain causal attention, for which flash
+            kernels exist, gives its positions the same.
     """
 
     def __init__(self, shape: ModelShape, config: CausalTransformerModel, packed: bool) -> None:
         super().__init__()
         self.packed = packed
         self.embedding = nn.Embedding(shape.outputs, config.width)
-        self.position = nn.Embedding(shape.context, config.width) if config.positions == "learned" else None
+        self.position = (
+            nn.Embedding(shape.context, config.width) if config.positions == "learned" else None
+        )
         self.head_size = config.width // config.heads
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))

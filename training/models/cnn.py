@@ -24,12 +24,14 @@ def image_shape(shape: ModelShape) -> tuple[str, tuple[int, int, int]]:
     """
     if len(shape.tensors) != 1:
         raise ConfigError(
-            f"model.kind cnn needs exactly one tensor feature, the data have {len(shape.tensors)} ({', '.join(shape.tensors) or 'none'}); use mlp or resmlp, or drop the others"
+            f"model.kind cnn needs exactly one tensor feature, the data have {len(shape.tensors)}"
+            f" ({', '.join(shape.tensors) or 'none'}); use mlp or resmlp, or drop the others"
         )
     key, dims = next(iter(shape.tensors.items()))
     if len(dims) not in (2, 3):
         raise ConfigError(
-            f"model.kind cnn needs shape [height, width] or [channels, height, width], {key.removeprefix('tensor_')} has {list(dims)}; declare its shape so, or use mlp"
+            "model.kind cnn needs shape [height, width] or [channels, height, width],"
+            f" {key.removeprefix('tensor_')} has {list(dims)}; declare its shape so, or use mlp"
         )
     return key, (1, *dims) if len(dims) == 2 else dims  # type: ignore[return-value]
 
@@ -41,8 +43,8 @@ def _norm(channels: int) -> nn.GroupNorm:
 class Stage(nn.Sequential):
     """Two 3x3 convolutions with group norm and GELU; the second has stride 2.
 
-    A stride, not a pooling layer: its gradient is deterministic on every device. Group, not batch norm: a row's
-    output does not depend on the rest of its batch, so that one process equals many.
+    A stride, not a pooling layer: its gradient is deterministic on every device. Group, not batch
+    norm: a row's output does not depend on the rest of its batch, so that one process equals many.
     """
 
     def __init__(self, fan_in: int, channels: int) -> None:
@@ -54,12 +56,19 @@ class Stage(nn.Sequential):
 
 
 class Cnn(nn.Module):
-    """Stages that halve the picture, a hidden layer over its positions and the row's other features, the head."""
+    """Stages that halve the picture, a hidden layer over its positions and the row's other
+    features, the head.
+    """
 
     def __init__(self, shape: ModelShape, config: CnnModel) -> None:
         super().__init__()
         self.key, (channels, height, width) = image_shape(shape)
-        self.stages = nn.Sequential(*(Stage(a, b) for a, b in zip((channels, *config.channels[:-1]), config.channels, strict=True)))
+        self.stages = nn.Sequential(
+            *(
+                Stage(a, b)
+                for a, b in zip((channels, *config.channels[:-1]), config.channels, strict=True)
+            )
+        )
         for _ in config.channels:
             height, width = (height + 1) // 2, (width + 1) // 2
         self.patch = (math.ceil(height / MAX_SIDE), math.ceil(width / MAX_SIDE))
@@ -73,7 +82,9 @@ class Cnn(nn.Module):
         self.head = Head(config.hidden, shape)
 
     def ordered_layers(self) -> list[nn.Module | tuple[nn.Module, ...]]:
-        """From input to output: the first stage with the row's other features, the other stages, the hidden layer, the head."""
+        """From input to output: the first stage with the row's other features, the other stages,
+        the hidden layer, the head.
+        """
         first = self.stages[0] if self.others is None else (self.stages[0], self.others)
         return [first, *self.stages[1:], self.hidden, self.head]
 

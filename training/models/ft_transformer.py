@@ -1,6 +1,7 @@
 """FT-Transformer: every column becomes a token, and a transformer looks at all of them at once.
 
-B rows, Dn numeric columns, Dc categorical columns, T tokens (all columns and the class token), W width.
+B rows, Dn numeric columns, Dc categorical columns, T tokens (all columns and the class token), W
+width.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from training.models.shape import ModelShape
 
 
 class Tokenizer(nn.Module):
-    """A row as tokens: `x_j w_j + b_j` of a numeric column, `e_j[code] + b_j` of a categorical one, `W_j x_j + b_j` of a tensor; first the class token.
+    """A row as tokens: `x_j w_j + b_j` of a numeric column, `e_j[code] + b_j` of a categorical one,
+    `W_j x_j + b_j` of a tensor; first the class token.
 
-    Weights and embeddings are N(0, 1 / W), as are the biases of columns: they tell the columns apart. Embeddings of codes
-    that no train row had are zero, so that an unknown category is the column's bias alone.
+    Weights and embeddings are N(0, 1 / W), as are the biases of columns: they tell the columns
+    apart. Embeddings of codes that no train row had are zero, so that an unknown category is the
+    column's bias alone.
 
     Source: Gorishniy et al. 2021, arXiv:2106.11959, sec. 3.3.
     """
@@ -30,10 +33,18 @@ class Tokenizer(nn.Module):
         super().__init__()
         self.class_token = _normal(1, width)
         self.weight = _normal(shape.numeric, width) if shape.numeric else None
-        self.bias = _normal(shape.numeric + len(shape.categories), width) if shape.numeric or shape.categories else None
-        self.categories = CategoryTable(shape, width, 1 / math.sqrt(width)) if shape.categories else None
+        self.bias = (
+            _normal(shape.numeric + len(shape.categories), width)
+            if shape.numeric or shape.categories
+            else None
+        )
+        self.categories = (
+            CategoryTable(shape, width, 1 / math.sqrt(width)) if shape.categories else None
+        )
         self.tensor_keys = tuple(shape.tensors)
-        self.tensors = nn.ModuleList(nn.Linear(math.prod(dims), width) for dims in shape.tensors.values())
+        self.tensors = nn.ModuleList(
+            nn.Linear(math.prod(dims), width) for dims in shape.tensors.values()
+        )
         for layer in self.tensors:
             init_linear_(layer, gain=1.0)
 
@@ -46,7 +57,10 @@ class Tokenizer(nn.Module):
         if self.categories is not None:
             columns.append(self.categories(batch["categorical"]))
         tokens = [torch.cat(columns, dim=1) + self.bias] if columns else []
-        tokens += [layer(batch[key].flatten(1)).unsqueeze(1) for key, layer in zip(self.tensor_keys, self.tensors, strict=True)]
+        tokens += [
+            layer(batch[key].flatten(1)).unsqueeze(1)
+            for key, layer in zip(self.tensor_keys, self.tensors, strict=True)
+        ]
         rows = tokens[0].shape[0]
         return torch.cat([self.class_token.expand(rows, 1, -1), *tokens], dim=1)
 
@@ -78,10 +92,11 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """`x + attention(norm(x))`, then `x + feed_forward(norm(x))`; the first block's tokens enter attention without a norm, as in the source.
+    """`x + attention(norm(x))`, then `x + feed_forward(norm(x))`; the first block's tokens enter
+    attention without a norm, as in the source.
 
-    The last block computes the class token alone: nobody reads the others after it. The last layers of both parts are
-    scaled by 1/√depth, so that the sum over blocks keeps its scale.
+    The last block computes the class token alone: nobody reads the others after it. The last layers
+    of both parts are scaled by 1/√depth, so that the sum over blocks keeps its scale.
     """
 
     def __init__(self, config: FtTransformerModel, first: bool, last: bool) -> None:
@@ -97,7 +112,11 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, W] → [B, T, W], of the last block [B, 1, W]."""
         normed = self.attention_norm(x)
-        x = x[:, :1] + self.dropout(self.attention.first(normed)) if self.last else x + self.dropout(self.attention(normed))
+        x = (
+            x[:, :1] + self.dropout(self.attention.first(normed))
+            if self.last
+            else x + self.dropout(self.attention(normed))
+        )
         return x + self.dropout(self.feed_forward(self.forward_norm(x)))
 
 
@@ -110,7 +129,12 @@ class FtTransformer(nn.Module):
     def __init__(self, shape: ModelShape, config: FtTransformerModel) -> None:
         super().__init__()
         self.tokens = Tokenizer(shape, config.width)
-        self.blocks = nn.Sequential(*(Block(config, first=index == 0, last=index == config.depth - 1) for index in range(config.depth)))
+        self.blocks = nn.Sequential(
+            *(
+                Block(config, first=index == 0, last=index == config.depth - 1)
+                for index in range(config.depth)
+            )
+        )
         self.norm = nn.LayerNorm(config.width)
         self.head = Head(config.width, shape)
 

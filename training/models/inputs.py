@@ -1,6 +1,7 @@
 """From a batch to one vector a row: numeric columns, category embeddings, flattened tensors.
 
-Shapes: B rows, Dn numeric columns, Dc categorical columns, F frequencies, E embedding size, W width of the vector.
+Shapes: B rows, Dn numeric columns, Dc categorical columns, F frequencies, E embedding size, W width
+of the vector.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ MAX_EMBEDDING = 64
 def embedding_size(num_codes: int) -> int:
     """Size of a category embedding: min(64, round(1.6 n^0.56)).
 
-    Source: the rule of fastai's tabular learner (Howard and Gugger 2020, 10.3390/info11020108), with a lower cap.
+    Source: the rule of fastai's tabular learner (Howard and Gugger 2020, 10.3390/info11020108),
+    with a lower cap.
 
     >>> embedding_size(4), embedding_size(100), embedding_size(10_000)
     (3, 21, 64)
@@ -32,7 +34,8 @@ def embedding_size(num_codes: int) -> int:
 
 
 def init_linear_(layer: nn.Linear | nn.Conv2d, gain: float = math.sqrt(2.0)) -> None:
-    """Weights N(0, gain² / fan_in), bias 0: keeps the scale of activations through ReLU-like layers.
+    """Weights N(0, gain² / fan_in), bias 0: keeps the scale of activations through ReLU-like
+    layers.
 
     Source: He et al. 2015, arXiv:1502.01852, eq. 10.
     """
@@ -42,7 +45,9 @@ def init_linear_(layer: nn.Linear | nn.Conv2d, gain: float = math.sqrt(2.0)) -> 
 
 
 class Head(nn.Linear):
-    """Last layer: small weights N(0, 0.1² / fan_in) and the prior as bias, so that training starts at the base rate."""
+    """Last layer: small weights N(0, 0.1² / fan_in) and the prior as bias, so that training starts
+    at the base rate.
+    """
 
     def __init__(self, in_features: int, shape: ModelShape) -> None:
         super().__init__(in_features, shape.outputs)
@@ -52,7 +57,8 @@ class Head(nn.Linear):
 
 
 class CategoryTable(nn.Embedding):
-    """All categorical columns in one table of one size E, so that no one-hot is ever built; codes [B, Dc] → [B, Dc, E].
+    """All categorical columns in one table of one size E, so that no one-hot is ever built; codes
+    [B, Dc] → [B, Dc, E].
 
     Rows are N(0, std²), those of codes that no train row had are zero and stay so.
     """
@@ -64,7 +70,11 @@ class CategoryTable(nn.Embedding):
         starts = [sum(shape.categories[:i]) for i in range(len(shape.categories))]
         self.register_buffer("offsets", torch.tensor(starts), persistent=False)
         nn.init.normal_(self.weight, std=std)
-        unseen = [start + code for start, codes in zip(starts, shape.unseen, strict=True) for code in codes]
+        unseen = [
+            start + code
+            for start, codes in zip(starts, shape.unseen, strict=True)
+            for code in codes
+        ]
         with torch.no_grad():
             self.weight[unseen] = 0.0
 
@@ -76,15 +86,18 @@ class CategoryTable(nn.Embedding):
 class CategoryEmbeddings(nn.Module):
     """One embedding table per categorical column; codes [B, Dc] → [B, sum of sizes].
 
-    Rows are N(0, 1 / size); rows of codes that no train row had (usually the unknown code) are zero and, as
-    they get no gradient, stay zero: an unknown category at serving adds nothing to the next layer.
+    Rows are N(0, 1 / size); rows of codes that no train row had (usually the unknown code) are zero
+    and, as they get no gradient, stay zero: an unknown category at serving adds nothing to the next
+    layer.
     """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         sizes = [embedding_size(n) for n in shape.categories]
         self.width = sum(sizes)
-        self.tables = nn.ModuleList(nn.Embedding(n, size) for n, size in zip(shape.categories, sizes, strict=True))
+        self.tables = nn.ModuleList(
+            nn.Embedding(n, size) for n, size in zip(shape.categories, sizes, strict=True)
+        )
         for table, unseen in zip(self.tables, shape.unseen, strict=True):
             nn.init.normal_(table.weight, std=1 / math.sqrt(table.embedding_dim))
             with torch.no_grad():
@@ -96,13 +109,14 @@ class CategoryEmbeddings(nn.Module):
 
 
 class PeriodicEmbedding(nn.Module):
-    """Numeric columns [B, D] → [B, D * (1 + E)]: each column itself and E mixtures of its F cosines.
+    """Numeric columns [B, D] → [B, D * (1 + E)]: each column itself and E mixtures of its F
+    cosines.
 
-    `x ↦ (x, W cos(2π f x + b))` with its own trainable f, b, W for each column. Lets a smooth network learn
-    the steps and bumps that trees find. f ~ N(0, 0.5²), b ~ U(0, 2π), W ~ N(0, 1/F).
+    `x ↦ (x, W cos(2π f x + b))` with its own trainable f, b, W for each column. Lets a smooth
+    network learn the steps and bumps that trees find. f ~ N(0, 0.5²), b ~ U(0, 2π), W ~ N(0, 1/F).
 
-    Source: Gorishniy et al. 2022, arXiv:2203.05556, sec. 3.3; biases and the kept column as in Holzmüller et al.
-    2024, arXiv:2407.04491, sec. 3.2.
+    Source: Gorishniy et al. 2022, arXiv:2203.05556, sec. 3.3; biases and the kept column as in
+    Holzmüller et al. 2024, arXiv:2407.04491, sec. 3.2.
     """
 
     def __init__(self, columns: int) -> None:
@@ -110,7 +124,9 @@ class PeriodicEmbedding(nn.Module):
         self.width = columns * (1 + PERIODIC_SIZE)
         self.frequency = nn.Parameter(torch.randn(columns, FREQUENCIES) * FREQUENCY_STD)
         self.phase = nn.Parameter(torch.rand(columns, FREQUENCIES) * 2 * math.pi)
-        self.mixture = nn.Parameter(torch.randn(columns, FREQUENCIES, PERIODIC_SIZE) / math.sqrt(FREQUENCIES))
+        self.mixture = nn.Parameter(
+            torch.randn(columns, FREQUENCIES, PERIODIC_SIZE) / math.sqrt(FREQUENCIES)
+        )
 
     def forward(self, values: Tensor) -> Tensor:
         """Scaled values [B, D] → [B, width]."""
@@ -121,7 +137,8 @@ class PeriodicEmbedding(nn.Module):
 
 
 class RowVector(nn.Module):
-    """All inputs of a row as one vector: (embedded) numeric, indicators, category embeddings, flattened tensors.
+    """All inputs of a row as one vector: (embedded) numeric, indicators, category embeddings,
+    flattened tensors.
 
     Args:
         shape: The contract; `width` [W] follows from it.
@@ -129,15 +146,25 @@ class RowVector(nn.Module):
         tensors: Whether tensors are flattened into the vector.
     """
 
-    def __init__(self, shape: ModelShape, numeric_embedding: NumericEmbedding = "none", tensors: bool = True) -> None:
+    def __init__(
+        self, shape: ModelShape, numeric_embedding: NumericEmbedding = "none", tensors: bool = True
+    ) -> None:
         super().__init__()
         self.scaled = shape.numeric - shape.indicators
-        self.periodic = PeriodicEmbedding(self.scaled) if numeric_embedding == "periodic" and self.scaled else None
+        self.periodic = (
+            PeriodicEmbedding(self.scaled)
+            if numeric_embedding == "periodic" and self.scaled
+            else None
+        )
         self.categories = CategoryEmbeddings(shape) if shape.categories else None
         self.has_numeric = shape.numeric > 0
         self.tensor_keys = tuple(shape.tensors) if tensors else ()
         numeric = shape.indicators + (self.periodic.width if self.periodic else self.scaled)
-        self.width = numeric + (self.categories.width if self.categories else 0) + (shape.tensor_width if tensors else 0)
+        self.width = (
+            numeric
+            + (self.categories.width if self.categories else 0)
+            + (shape.tensor_width if tensors else 0)
+        )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Batch → [B, width]."""
@@ -145,7 +172,9 @@ class RowVector(nn.Module):
         if self.has_numeric:
             values = batch["numeric"]
             if self.periodic is not None:
-                values = torch.cat([self.periodic(values[:, : self.scaled]), values[:, self.scaled :]], dim=1)
+                values = torch.cat(
+                    [self.periodic(values[:, : self.scaled]), values[:, self.scaled :]], dim=1
+                )
             parts.append(values)
         if self.categories is not None:
             parts.append(self.categories(batch["categorical"]))

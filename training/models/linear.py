@@ -14,8 +14,9 @@ from training.models.shape import ModelShape
 class Linear(nn.Module):
     """Scores linear in the numeric columns, the tensor values and the one-hot of each category.
 
-    A category's one-hot weights are the rows of one embedding table [sum of codes, K] with an offset per column,
-    so that no one-hot is ever built. Their rows start N(0, 0.1² / columns), those of unseen codes at 0.
+    A category's one-hot weights are the rows of one embedding table [sum of codes, K] with an
+    offset per column, so that no one-hot is ever built. Their rows start N(0, 0.1² / columns),
+    those of unseen codes at 0.
     """
 
     def __init__(self, shape: ModelShape) -> None:
@@ -23,10 +24,15 @@ class Linear(nn.Module):
         self.numeric = shape.numeric > 0
         self.tensor_keys = tuple(shape.tensors)
         width = shape.numeric + shape.tensor_width
-        # Without dense inputs the layer is its bias alone: a constant input column of zero width carries it.
+        # Without dense inputs the layer is its bias alone: a constant input column of zero width
+        # carries it.
         self.dense = Head(width, shape) if width else None
         self.bias = None if width else nn.Parameter(torch.tensor(shape.prior))
-        self.categories = CategoryTable(shape, shape.outputs, 0.1 / math.sqrt(len(shape.categories))) if shape.categories else None
+        self.categories = (
+            CategoryTable(shape, shape.outputs, 0.1 / math.sqrt(len(shape.categories)))
+            if shape.categories
+            else None
+        )
 
     def ordered_layers(self) -> list[nn.Module]:
         """A single layer: layer decay has nothing to act on."""
@@ -34,7 +40,9 @@ class Linear(nn.Module):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Batch → scores [B, K]."""
-        parts = ([batch["numeric"]] if self.numeric else []) + [batch[key].flatten(1) for key in self.tensor_keys]
+        parts = ([batch["numeric"]] if self.numeric else []) + [
+            batch[key].flatten(1) for key in self.tensor_keys
+        ]
         scores = self.dense(torch.cat(parts, dim=1)) if self.dense is not None else self.bias
         if self.categories is None:
             return scores

@@ -27,7 +27,11 @@ class Mlp(nn.Module):
 
     def ordered_layers(self) -> list[nn.Module]:
         """From input to output: the inputs, each hidden layer, the head."""
-        return [self.inputs, *(layer for layer in self.hidden if isinstance(layer, nn.Linear)), self.head]
+        return [
+            self.inputs,
+            *(layer for layer in self.hidden if isinstance(layer, nn.Linear)),
+            self.head,
+        ]
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Batch → scores [B, K]."""

@@ -12,7 +12,9 @@ from training.models.shape import ModelShape
 
 
 class Block(nn.Module):
-    """`x + W2 dropout(gelu(W1 norm(x)))`; W2 is scaled by 1/√depth so that the sum over blocks keeps its scale."""
+    """`x + W2 dropout(gelu(W1 norm(x)))`; W2 is scaled by 1/√depth so that the sum over blocks
+    keeps its scale.
+    """
 
     def __init__(self, width: int, hidden: int, dropout: float, depth: int) -> None:
         super().__init__()
@@ -32,7 +34,8 @@ class Block(nn.Module):
 class ResMlp(nn.Module):
     """A linear layer to `width`, `depth` pre-norm residual blocks, a last norm, the head.
 
-    Source: Gorishniy et al. 2021, arXiv:2106.11959, sec. 3.2 (ResNet for tables), with layer for batch norm.
+    Source: Gorishniy et al. 2021, arXiv:2106.11959, sec. 3.2 (ResNet for tables), with layer for
+    batch norm.
     """
 
     def __init__(self, shape: ModelShape, config: ResMlpModel) -> None:
@@ -41,7 +44,12 @@ class ResMlp(nn.Module):
         self.project = nn.Linear(self.inputs.width, config.width)
         init_linear_(self.project, gain=1.0)
         hidden = max(1, round(config.width * config.expansion))
-        self.blocks = nn.Sequential(*(Block(config.width, hidden, config.dropout, config.depth) for _ in range(config.depth)))
+        self.blocks = nn.Sequential(
+            *(
+                Block(config.width, hidden, config.dropout, config.depth)
+                for _ in range(config.depth)
+            )
+        )
         self.norm = nn.LayerNorm(config.width)
         self.dropout = nn.Dropout(config.dropout)
         self.head = Head(config.width, shape)

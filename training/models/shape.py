@@ -21,14 +21,16 @@ class ModelShape:
     Attributes:
         numeric: Width of `batch["numeric"]`, float32 [B, numeric]; 0 = the key is absent.
         indicators: How many of its last columns are 0/1 missing indicators.
-        categories: Codes of each column of `batch["categorical"]`, int64 [B, C]; empty = the key is absent.
+        categories: Codes of each column of `batch["categorical"]`, int64 [B, C]; empty = the key is
+            absent.
         unseen: For each of those columns the codes that no train row had.
         tensors: Batch key `tensor_<column>` to its shape [*shape] without the batch axis.
-        outputs: Columns K of the scores: 1 for binary and regression, the number of classes for multiclass; of several
-            labels the columns of each, side by side.
+        outputs: Columns K of the scores: 1 for binary and regression, the number of classes for
+            multiclass; of several labels the columns of each, side by side.
         prior: Scores [K] of the best constant prediction: log odds, centred log shares, or 0.
-        context: Most positions T of a language model's `tokens` and `segments`, int [B, T]; its scores are [B, T, outputs],
-            one for each token of the vocabulary. 0 = the model reads features.
+        context: Most positions T of a language model's `tokens` and `segments`, int [B, T]; its
+            scores are [B, T, outputs], one for each token of the vocabulary. 0 = the model reads
+            features.
     """
 
     numeric: int
@@ -50,7 +52,11 @@ class ModelShape:
         """The batch keys that the model is given."""
         if self.context:
             return ("tokens", "segments")
-        return (*(("numeric",) if self.numeric else ()), *(("categorical",) if self.categories else ()), *self.tensors)
+        return (
+            *(("numeric",) if self.numeric else ()),
+            *(("categorical",) if self.categories else ()),
+            *self.tensors,
+        )
 
 
 def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
@@ -62,7 +68,10 @@ def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
         numeric=statistics.num_numeric,
         indicators=sum(s.indicator for s in statistics.numeric),
         categories=tuple(FIRST_VALUE + len(c.values) for c in columns),
-        unseen=tuple((*((UNKNOWN,) if c.rare_rows == 0 else ()), *((NULL,) if c.nulls == 0 else ())) for c in columns),
+        unseen=tuple(
+            (*((UNKNOWN,) if c.rare_rows == 0 else ()), *((NULL,) if c.nulls == 0 else ()))
+            for c in columns
+        ),
         tensors={f"tensor_{t.name}": t.shape for t in statistics.tensor},
         outputs=len(prior),
         prior=prior,
@@ -70,22 +79,34 @@ def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
 
 
 def token_shape(tokens: TokenStats) -> ModelShape:
-    """The contract over a vocabulary; its prior is that of a model that knows nothing: every token alike."""
-    return ModelShape(0, 0, (), (), {}, outputs=tokens.size, prior=(0.0,) * tokens.size, context=tokens.context)
+    """The contract over a vocabulary; its prior is that of a model that knows nothing: every token
+    alike.
+    """
+    return ModelShape(
+        0, 0, (), (), {}, outputs=tokens.size, prior=(0.0,) * tokens.size, context=tokens.context
+    )
 
 
 def class_shares(declaration: Declaration, statistics: Statistics) -> tuple[float, ...]:
     """Probability of each class in the best constant prediction under the declared loss.
 
-    Its mass is (1 - e) times its train rows plus e times an equal share of all rows (e: label smoothing), times its class
-    weight, and for the positive of a binary label times pos_weight; a class without train rows counts as half a row.
+    Its mass is (1 - e) times its train rows plus e times an equal share of all rows (e: label
+    smoothing), times its class weight, and for the positive of a binary label times pos_weight; a
+    class without train rows counts as half a row.
     """
     loss, counts = declaration.loss, [max(n, 0.5) for n in statistics.class_counts]
     weights = (1.0,) * len(counts) if loss.class_weights == "none" else statistics.class_weights
     kept = 1 - loss.label_smoothing
-    # with class weights v a row of class y spreads v_c / v_y over each class c, and weighs v_y itself
-    mass = [w * (kept * n + loss.label_smoothing * sum(counts) / len(counts)) for n, w in zip(counts, weights, strict=True)]
-    if declaration.task.kind == "binary" and (factor := pos_weight(declaration, statistics)) is not None:
+    # with class weights v a row of class y spreads v_c / v_y over each class c, and weighs v_y
+    # itself
+    mass = [
+        w * (kept * n + loss.label_smoothing * sum(counts) / len(counts))
+        for n, w in zip(counts, weights, strict=True)
+    ]
+    if (
+        declaration.task.kind == "binary"
+        and (factor := pos_weight(declaration, statistics)) is not None
+    ):
         mass[1] *= factor
     return tuple(m / sum(mass) for m in mass)
 
@@ -97,7 +118,11 @@ def prior_scores(declaration: Declaration, statistics: Statistics) -> tuple[floa
     label is scaled, else its train mean. Several labels: those of each, side by side.
     """
     if statistics.labels:
-        return tuple(score for target in targets_of(declaration, statistics) for score in prior_scores(target.declaration, target.statistics))
+        return tuple(
+            score
+            for target in targets_of(declaration, statistics)
+            for score in prior_scores(target.declaration, target.statistics)
+        )
     if declaration.task.kind == "regression":
         return ((statistics.label_mean - statistics.target_center) / statistics.target_scale,)
     logs = [math.log(share) for share in class_shares(declaration, statistics)]

@@ -17,9 +17,11 @@ KEYS = ("segments", "tokens")
 
 
 class TokenNetwork(nn.Module):
-    """Checks the batch, hands `tokens` and `segments` int [B, T] to the body, checks and returns its float logits.
+    """Checks the batch, hands `tokens` and `segments` int [B, T] to the body, checks and returns
+    its float logits.
 
-    A position's logits are those of the token after it. They may depend on the tokens up to there of the same segment, and on nothing else.
+    A position's logits are those of the token after it. They may depend on the tokens up to there
+    of the same segment, and on nothing else.
     """
 
     def __init__(self, shape: ModelShape, body: nn.Module) -> None:
@@ -46,10 +48,16 @@ def check_tokens(shape: ModelShape, batch: dict[str, Tensor]) -> None:
         ConfigError: naming the key, the expected and the found shape.
     """
     if set(batch) != set(KEYS):
-        raise ConfigError(f"the model expects the batch keys {list(KEYS)}, got {sorted(batch)}; label and weight are not inputs")
+        raise ConfigError(
+            f"the model expects the batch keys {list(KEYS)}, got {sorted(batch)}; label and weight"
+            " are not inputs"
+        )
     for key, value in batch.items():
         if value.ndim != 2 or value.shape[1] > shape.context:
-            raise ConfigError(f"batch[{key!r}]: expected ['B', at most {shape.context}], got {list(value.shape)}; the arrays were made with another context")
+            raise ConfigError(
+                f"batch[{key!r}]: expected ['B', at most {shape.context}], got {list(value.shape)};"
+                " the arrays were made with another context"
+            )
 
 
 def check_logits(shape: ModelShape, tokens: Tensor, scores: Any) -> None:
@@ -62,5 +70,6 @@ def check_logits(shape: ModelShape, tokens: Tensor, scores: Any) -> None:
     found = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
     if found != expected:
         raise ConfigError(
-            f"the model must return raw logits [B, T, {shape.outputs}] = {expected}, got {found}; set the width of its last layer to {shape.outputs}, keep all positions"
+            f"the model must return raw logits [B, T, {shape.outputs}] = {expected}, got {found};"
+            f" set the width of its last layer to {shape.outputs}, keep all positions"
         )

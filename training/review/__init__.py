@@ -1,4 +1,5 @@
-"""Static review of training and model code: the well-known mistakes, found with `ast` alone; nothing is imported or run.
+"""Static review of training and model code: the well-known mistakes, found with `ast` alone;
+nothing is imported or run.
 
 sources     a file or notebook as text, and the comments that allow a finding
 syntax      names through imports, small questions about expressions

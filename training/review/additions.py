@@ -1,4 +1,6 @@
-"""What a loop adds up: `total += x`, `total = total + x`, and both within a tuple, as `total, seen = total + x, seen + 1`."""
+"""What a loop adds up: `total += x`, `total = total + x`, and both within a tuple, as `total, seen
+= total + x, seen + 1`.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,29 @@ def additions(node: ast.AST) -> Iterator[Addition]:
 
     >>> [(a.name, ast.unparse(a.value)) for a in additions(ast.parse("a, n = a + f(x), 1 + n\nb += 2\nc = b + 1"))]
     [('b', '2'), ('a', 'f(x)'), ('n', '1')]
-    """
+    """  # noqa: E501
     for statement in walk(node):
         if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
             yield Addition(dotted(statement.target), statement.value, statement)
     for statement in walk(node):
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            yield from (Addition(name, term, statement) for name, term in _terms(statement.targets[0], statement.value))
+            yield from (
+                Addition(name, term, statement)
+                for name, term in _terms(statement.targets[0], statement.value)
+            )
 
 
 def _terms(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+    if (
+        isinstance(target, ast.Tuple)
+        and isinstance(value, ast.Tuple)
+        and len(target.elts) == len(value.elts)
+    ):
         for part, given in zip(target.elts, value.elts, strict=True):
             yield from _terms(part, given)
-    elif isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and (name := dotted(target)):
+    elif (
+        isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and (name := dotted(target))
+    ):
         if dotted(value.left) == name:
             yield name, value.right
         elif dotted(value.right) == name:

@@ -1,4 +1,6 @@
-"""Sides that are taken by bounds of one value, `rows[rank >= 1]` and `rows[rank == 1]`: which of them share rows."""
+"""Sides that are taken by bounds of one value, `rows[rank >= 1]` and `rows[rank == 1]`: which of
+them share rows.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,17 @@ class Range(NamedTuple):
     def meets(self, other: Range) -> bool:
         """Whether a number is in both.
 
-        >>> at_least_1, is_1, above_1 = Range(1, math.inf, True, False), Range(1, 1, True, True), Range(1, math.inf, False, False)
+        >>> at_least_1, is_1, above_1 = Range(1, math.inf, True, False), Range(1, 1, True,
+        ...     True), Range(1, math.inf, False, False)
         >>> at_least_1.meets(is_1), above_1.meets(is_1)
         (True, False)
         """
         low, high = max(self.low, other.low), min(self.high, other.high)
         if low != high:
             return low < high
-        return all((r.with_low or r.low < low) and (r.with_high or r.high > low) for r in (self, other))
+        return all(
+            (r.with_low or r.low < low) and (r.with_high or r.high > low) for r in (self, other)
+        )
 
 
 class Taken(NamedTuple):
@@ -44,22 +49,35 @@ class Taken(NamedTuple):
 
 
 def meeting(program: Program) -> Iterator[tuple[ast.expr, str, Scope]]:
-    """Rows of a side that are in another side as well: the later of both, what to tell, and the function."""
+    """Rows of a side that are in another side as well: the later of both, what to tell, and the
+    function.
+    """
     found: dict[tuple[Scope, str, str], list[Taken]] = defaultdict(list)
     for node, rows, selector in row_takes(program):
         bounds = _range(selector)
         names = {side_of(n) for n in targets_of(program, node)} - {""}
         if bounds is not None and len(names) == 1:
-            found[program.scope(node), ast.unparse(rows), bounds[0]].append(Taken(node, names.pop(), bounds[1]))
+            found[program.scope(node), ast.unparse(rows), bounds[0]].append(
+                Taken(node, names.pop(), bounds[1])
+            )
     for (scope, _, _), taken in found.items():
         for a, b in combinations(taken, 2):
             if a.side != b.side and a.range.meets(b.range):
-                yield b.node, f"{b.side} takes {ast.unparse(b.node)}, and {a.side} takes {ast.unparse(a.node)}: some rows are in both", scope
+                yield (
+                    b.node,
+                    (
+                        f"{b.side} takes {ast.unparse(b.node)}, and {a.side} takes"
+                        f" {ast.unparse(a.node)}: some rows are in both"
+                    ),
+                    scope,
+                )
                 break
 
 
 def whole_beside_part(program: Program) -> Iterator[tuple[ast.expr, str, Scope]]:
-    """`return rows, rows[rank == 0]`, which a caller unpacks as train and test: the train side is all of the table."""
+    """`return rows, rows[rank == 0]`, which a caller unpacks as train and test: the train side is
+    all of the table.
+    """
     for node in program.nodes[ast.Return]:
         made = node.value if isinstance(node, ast.Return) else None
         if not isinstance(made, ast.Tuple):
@@ -68,9 +86,20 @@ def whole_beside_part(program: Program) -> Iterator[tuple[ast.expr, str, Scope]]
             if {side_of(n) for n in targets_of(program, whole)} != {"train"}:
                 continue
             for part in made.elts:
-                bounds = _range(part.slice) if isinstance(part, ast.Subscript) and ast.unparse(part.value) == whole.id else None
-                if bounds is not None and {side_of(n) for n in targets_of(program, part)} & {"val", "test"}:
-                    yield part, f"train is all of {whole.id}, and {ast.unparse(part)} is a part of it", program.scope(part)
+                bounds = (
+                    _range(part.slice)
+                    if isinstance(part, ast.Subscript) and ast.unparse(part.value) == whole.id
+                    else None
+                )
+                if bounds is not None and {side_of(n) for n in targets_of(program, part)} & {
+                    "val",
+                    "test",
+                }:
+                    yield (
+                        part,
+                        f"train is all of {whole.id}, and {ast.unparse(part)} is a part of it",
+                        program.scope(part),
+                    )
                     break
 
 

@@ -16,42 +16,87 @@ EVERY_LINE = 1 << 30
 
 @dataclass(frozen=True)
 class Changes:
-    """New or changed lines of a file as ranges, and the lines after which something was taken out."""
+    """New or changed lines of a file as ranges, and the lines after which something was
+    taken out.
+    """
 
     added: tuple[tuple[int, int], ...] = ()
     removed_after: tuple[int, ...] = ()
 
     def touch(self, finding: Finding) -> bool:
-        """Whether a finding stands on a changed line, or something was taken out of the region that can bring it about."""
+        """Whether a finding stands on a changed line, or something was taken out of the region that
+        can bring it about.
+        """
         first, last = finding.span
         on_line = any(a <= finding.end_line and finding.line <= b for a, b in self.added)
-        return on_line or finding.cell > 0 or any(first <= line <= last for line in self.removed_after)
+        return (
+            on_line or finding.cell > 0 or any(first <= line <= last for line in self.removed_after)
+        )
 
 
 def is_revision(text: str, folder: Path) -> bool:
     """Whether git knows a revision of that name there."""
-    return _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}").returncode == 0
+    return (
+        _git(
+            folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}"
+        ).returncode
+        == 0
+    )
 
 
 def changed_files(revision: str, folder: Path) -> dict[Path, Changes]:
-    """The Python files and notebooks that differ from a revision, in the working tree, new ones that git does not know yet included.
+    """The Python files and notebooks that differ from a revision, in the working tree, new ones
+    that git does not know yet included.
 
     Raises:
         ConfigError: there is no git, no repository, or no such revision.
     """
     top = _git(folder, "rev-parse", "--show-toplevel")
     if top.returncode:
-        raise ConfigError(f"--diff needs a git repository, found none at {folder}; give paths without --diff")
+        raise ConfigError(
+            f"--diff needs a git repository, found none at {folder}; give paths without --diff"
+        )
     root = Path(top.stdout.decode().strip())
     if not is_revision(revision, root):
-        raise ConfigError(f"--diff {revision}: git knows no such revision in {root}; name a branch, a tag or a commit")
+        raise ConfigError(
+            f"--diff {revision}: git knows no such revision in {root}; name a branch, a tag or a"
+            " commit"
+        )
     suffixes = ("*.py", "*.ipynb")
     diff = _git(
-        root, "-c", "core.quotePath=false", "diff", "--no-color", "--no-ext-diff", "--unified=0", "--no-renames", "--diff-filter=AMT", revision, "--", *suffixes
+        root,
+        "-c",
+        "core.quotePath=false",
+        "diff",
+        "--no-color",
+        "--no-ext-diff",
+        "--unified=0",
+        "--no-renames",
+        "--diff-filter=AMT",
+        revision,
+        "--",
+        *suffixes,
     )
-    found = {root / name: changes for name, changes in _parse(diff.stdout.decode(errors="replace")).items()}
-    new = _git(root, "-c", "core.quotePath=false", "ls-files", "-z", "--others", "--exclude-standard", "--", *suffixes)
-    return found | {root / name: Changes(((1, EVERY_LINE),)) for name in new.stdout.decode(errors="replace").split("\0") if name}
+    found = {
+        root / name: changes
+        for name, changes in _parse(diff.stdout.decode(errors="replace")).items()
+    }
+    new = _git(
+        root,
+        "-c",
+        "core.quotePath=false",
+        "ls-files",
+        "-z",
+        "--others",
+        "--exclude-standard",
+        "--",
+        *suffixes,
+    )
+    return found | {
+        root / name: Changes(((1, EVERY_LINE),))
+        for name in new.stdout.decode(errors="replace").split("\0")
+        if name
+    }
 
 
 def _parse(diff: str) -> dict[str, Changes]:
@@ -74,4 +119,6 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
     except FileNotFoundError as error:
-        raise ConfigError("--diff needs git, which is not installed; give paths without --diff") from error
+        raise ConfigError(
+            "--diff needs git, which is not installed; give paths without --diff"
+        ) from error

@@ -1,4 +1,6 @@
-"""Columns of pandas tables that are read as attributes, `table.age`, put in the one form that rules ask for: `table["age"]`."""
+"""Columns of pandas tables that are read as attributes, `table.age`, put in the one form that rules
+ask for: `table["age"]`.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,50 @@ from typing import cast
 from training.review.syntax import Rewriter, last_name, located, method, of_kind
 
 OF_TABLES = {
-    *("index", "values", "columns", "shape", "size", "dtypes", "dtype", "T", "loc", "iloc", "at", "iat", "str", "dt", "cat", "name", "names", "empty"),
-    *("ndim", "plot", "axes", "array", "sparse", "hist", "flags", "attrs", "nbytes", "indices", "groups", "ngroups"),
+    *(
+        "index",
+        "values",
+        "columns",
+        "shape",
+        "size",
+        "dtypes",
+        "dtype",
+        "T",
+        "loc",
+        "iloc",
+        "at",
+        "iat",
+        "str",
+        "dt",
+        "cat",
+        "name",
+        "names",
+        "empty",
+    ),
+    *(
+        "ndim",
+        "plot",
+        "axes",
+        "array",
+        "sparse",
+        "hist",
+        "flags",
+        "attrs",
+        "nbytes",
+        "indices",
+        "groups",
+        "ngroups",
+    ),
 }
-NO_TABLES = {"self", "cls", "args", "opt", "opts", "cfg", "config", "hparams", "settings", "params", "namespace"}
+NO_TABLES = {
+    "self", "cls", "args", "opt", "opts", "cfg", "config", "hparams", "settings", "params",
+    "namespace",
+}  # fmt: skip
 
 
 def with_columns(tree: ast.Module, aliases: dict[str, str]) -> ast.Module:
-    """The tree with columns as subscripts, where the file uses pandas and names the column as a text elsewhere.
+    """The tree with columns as subscripts, where the file uses pandas and names the column as a
+    text elsewhere.
 
     >>> tree = ast.parse("import pandas as pd; t = pd.DataFrame({'age': ages}); m = t.age.mean()")
     >>> ast.unparse(with_columns(tree, {"pd": "pandas"}).body[-1])
@@ -24,14 +62,25 @@ def with_columns(tree: ast.Module, aliases: dict[str, str]) -> ast.Module:
     if not any(name.partition(".")[0] == "pandas" for name in aliases.values()):
         return tree
     columns = _columns(tree)
-    classes = {n.name for n in of_kind(tree, ast.ClassDef)} | {"parse_args", "SimpleNamespace", "namedtuple"}
-    objects = {last_name(t) for n in of_kind(tree, ast.Assign) if isinstance(n.value, ast.Call) and last_name(n.value.func) in classes for t in n.targets}
+    classes = {n.name for n in of_kind(tree, ast.ClassDef)} | {
+        "parse_args",
+        "SimpleNamespace",
+        "namedtuple",
+    }
+    objects = {
+        last_name(t)
+        for n in of_kind(tree, ast.Assign)
+        if isinstance(n.value, ast.Call) and last_name(n.value.func) in classes
+        for t in n.targets
+    }
     other = objects | NO_TABLES | set(aliases)
     return located(cast(ast.Module, _Columns(columns, other).visit(tree))) if columns else tree
 
 
 def _columns(tree: ast.Module) -> set[str]:
-    """Texts that name a column: keys of a table that is made, and what is written or read by a text."""
+    """Texts that name a column: keys of a table that is made, and what is written or read by a
+    text.
+    """
     found: set[str] = set()
     keys: list[ast.expr | None] = []
     for call in of_kind(tree, ast.Call):
@@ -40,7 +89,11 @@ def _columns(tree: ast.Module) -> set[str]:
             found |= {k.arg for k in call.keywords if k.arg and last_name(call.func) == "assign"}
     for node in of_kind(tree, ast.Subscript):
         keys += node.slice.elts if isinstance(node.slice, ast.List) else [node.slice]
-    found |= {k.value for k in keys if isinstance(k, ast.Constant) and isinstance(k.value, str) and k.value.isidentifier()}
+    found |= {
+        k.value
+        for k in keys
+        if isinstance(k, ast.Constant) and isinstance(k.value, str) and k.value.isidentifier()
+    }
     return found - OF_TABLES
 
 

@@ -18,7 +18,9 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake: lines and columns count from 1; `span` is the region whose change can bring it about."""
+    """One mistake: lines and columns count from 1; `span` is the region whose change can bring it
+    about.
+    """
 
     rule: str
     path: str
@@ -42,7 +44,12 @@ class Subject:
     @cached_property
     def traces(self) -> list[list[Event]]:
         """What the file does, in order."""
-        return traces(self.program) if "torch" in self.program.modules_imported or not OTHER_LIBRARIES & self.program.modules_imported else []
+        return (
+            traces(self.program)
+            if "torch" in self.program.modules_imported
+            or not OTHER_LIBRARIES & self.program.modules_imported
+            else []
+        )
 
     @cached_property
     def trains(self) -> bool:
@@ -51,24 +58,51 @@ class Subject:
 
     @cached_property
     def framework(self) -> bool:
-        """Whether Lightning, a Trainer or the like runs the loop, and does there what a hand-written one must do; one that starts a function of the file on its workers does not."""
-        trainers = (name for name in self.program.aliases.values() if name.endswith("Trainer") and not name.startswith("ray."))
-        by_fabric = {"fabric", "Fabric"} & self.program.identifiers  # which leaves the loop to its user
+        """Whether Lightning, a Trainer or the like runs the loop, and does there what a
+        hand-written one must do; one that starts a function of the file on its workers does not.
+        """
+        trainers = (
+            name
+            for name in self.program.aliases.values()
+            if name.endswith("Trainer") and not name.startswith("ray.")
+        )
+        by_fabric = {
+            "fabric",
+            "Fabric",
+        } & self.program.identifiers  # which leaves the loop to its user
         return (bool(self.program.modules_imported & FRAMEWORKS) and not by_fabric) or any(trainers)
 
 
-OTHER_LIBRARIES = {"tensorflow", "mxnet", "jax", "flax", "paddle", "mindspore"}  # whose loops have other rules
-FRAMEWORKS = {"lightning", "pytorch_lightning", "lightning_fabric", "composer", "ignite", "fastai", "deepspeed", "catalyst", "skorch"}
+OTHER_LIBRARIES = {
+    "tensorflow",
+    "mxnet",
+    "jax",
+    "flax",
+    "paddle",
+    "mindspore",
+}  # whose loops have other rules
+FRAMEWORKS = {
+    "lightning",
+    "pytorch_lightning",
+    "lightning_fabric",
+    "composer",
+    "ignite",
+    "fastai",
+    "deepspeed",
+    "catalyst",
+    "skorch",
+}
 Place = tuple[ast.AST, str] | tuple[ast.AST, str, ast.AST]
 Check = Callable[[Subject], Iterable[Place]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A mistake as its page describes it (`pages/BH101.md`): what goes wrong, what to do, code that has it and code that has not.
+    """A mistake as its page describes it (`pages/BH101.md`): what goes wrong, what to do, code that
+    has it and code that has not.
 
-    `check` gives places: the node, what is wrong there, and perhaps the node whose lines can bring it about.
-    `severity` note: reported with `--strict` alone, since sound code does it too.
+    `check` gives places: the node, what is wrong there, and perhaps the node whose lines can bring
+    it about. `severity` note: reported with `--strict` alone, since sound code does it too.
     """
 
     id: str
@@ -91,14 +125,24 @@ class Rule:
             if (line, column) in seen:
                 continue
             seen.add((line, column))
-            end, last = int(getattr(node, "end_lineno", None) or line), int(getattr(node, "end_col_offset", None) or column) + 1
-            span = (int(getattr(around, "lineno", line)), int(getattr(around, "end_lineno", None) or end))
-            yield Finding(self.id, subject.program.path, line, column, end, last, message, self.severity, span)
+            end, last = (
+                int(getattr(node, "end_lineno", None) or line),
+                int(getattr(node, "end_col_offset", None) or column) + 1,
+            )
+            span = (
+                int(getattr(around, "lineno", line)),
+                int(getattr(around, "end_lineno", None) or end),
+            )
+            yield Finding(
+                self.id, subject.program.path, line, column, end, last, message, self.severity, span
+            )
 
 
 PAGES = Path(__file__).parent / "pages"
 PAGE = re.compile(
-    r"# (BH\d{3}): (\S+)\n\nSeverity: (error|warning|note)\n\n\*\*(.+?)\.\*\*\n(.+?)\n\n\*\*What to do:\*\*\n(.+?)\.\n\n```diff\n(.+)```\n", re.DOTALL
+    r"# (BH\d{3}): (\S+)\n\nSeverity: (error|warning|note)\n\n\*\*(.+?)\.\*\*\n(.+?)\n\n\*\*What to"
+    r" do:\*\*\n(.+?)\.\n\n```diff\n(.+)```\n",
+    re.DOTALL,
 )
 RULES: dict[str, Rule] = {}
 
@@ -106,7 +150,8 @@ RULES: dict[str, Rule] = {}
 def read_rule(id: str, check: Check) -> Rule:
     """Read the page of a rule.
 
-    Its `diff` block holds both programs: lines that begin with `-` or a space are the wrong one, `+` or a space the right one.
+    Its `diff` block holds both programs: lines that begin with `-` or a space are the wrong one,
+    `+` or a space the right one.
 
     Raises:
         ValueError: the page has another form.
@@ -115,9 +160,23 @@ def read_rule(id: str, check: Check) -> Rule:
     if page is None or page[1] != id:
         raise ValueError(f"pages/{id}.md has not the form of a rule's page")
     lines = page[7].splitlines()
-    bad, good = ("".join(f"{line[1:]}\n" for line in lines if not line.startswith(other)) for other in "+-")
-    severity: Severity = "error" if page[3] == "error" else "warning" if page[3] == "warning" else "note"
-    return Rule(id, page[2], severity, page[4], page[5].replace("\n", " "), page[6].replace("\n", " "), bad, good, check)
+    bad, good = (
+        "".join(f"{line[1:]}\n" for line in lines if not line.startswith(other)) for other in "+-"
+    )
+    severity: Severity = (
+        "error" if page[3] == "error" else "warning" if page[3] == "warning" else "note"
+    )
+    return Rule(
+        id,
+        page[2],
+        severity,
+        page[4],
+        page[5].replace("\n", " "),
+        page[6].replace("\n", " "),
+        bad,
+        good,
+        check,
+    )
 
 
 def rule(id: str) -> Callable[[Check], Check]:

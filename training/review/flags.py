@@ -1,4 +1,6 @@
-"""The idiom `is_best = score < best; best = min(best, score); save(state, is_best)`, put as the condition that it stands for: `if score < best: best = score; save(state, is_best)`."""
+"""The idiom `is_best = score < best; best = min(best, score); save(state, is_best)`, put as the
+condition that it stands for: `if score < best: best = score; save(state, is_best)`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ BETTER = {"min": (ast.Lt, ast.LtE), "max": (ast.Gt, ast.GtE)}
 
 @dataclass(frozen=True, eq=False)
 class Flag:
-    """`name = left op right` at `told`, and `best = min(best, score)` at `updated`, in one block; `kept` is `min` or `max`."""
+    """`name = left op right` at `told`, and `best = min(best, score)` at `updated`, in one block;
+    `kept` is `min` or `max`.
+    """
 
     name: str
     told: ast.Assign
@@ -32,19 +36,26 @@ class Flag:
         """Whether the comparison holds where the best gets another value."""
         test = cast(ast.Compare, self.told.value)
         turned = ast.dump(test.left) != ast.dump(self.score)
-        return isinstance(test.ops[0], BETTER[{"min": "max", "max": "min"}[self.kept] if turned else self.kept])
+        return isinstance(
+            test.ops[0], BETTER[{"min": "max", "max": "min"}[self.kept] if turned else self.kept]
+        )
 
 
 def flags_of(block: list[ast.stmt]) -> list[Flag]:
     r"""The flags of a block of statements.
 
-    >>> [(f.name, f.kept, f.late, f.agrees) for f in flags_of(ast.parse("top = acc < best\nbest = max(acc, best)").body)]
+    >>> [(f.name, f.kept, f.late,
+    ...     f.agrees) for f in flags_of(ast.parse("top = acc < best\nbest = max(acc, best)").body)]
     [('top', 'max', False, False)]
     """
     found = []
     updates = [(s, u) for s in block if isinstance(s, ast.Assign) and (u := _update(s)) is not None]
     for told in block if updates else ():
-        if not isinstance(told, ast.Assign) or len(told.targets) != 1 or not isinstance(told.targets[0], ast.Name):
+        if (
+            not isinstance(told, ast.Assign)
+            or len(told.targets) != 1
+            or not isinstance(told.targets[0], ast.Name)
+        ):
             continue
         test = told.value
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
@@ -59,7 +70,13 @@ def flags_of(block: list[ast.stmt]) -> list[Flag]:
 def _update(statement: ast.Assign) -> tuple[str, str, ast.expr] | None:
     """Of `best = min(best, score)` which of both it is, the best and the score."""
     value = statement.value
-    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name) or value.func.id not in BETTER or len(value.args) != 2 or value.keywords:
+    if (
+        not isinstance(value, ast.Call)
+        or not isinstance(value.func, ast.Name)
+        or value.func.id not in BETTER
+        or len(value.args) != 2
+        or value.keywords
+    ):
         return None
     best = ast.unparse(statement.targets[0])
     others = [a for a in value.args if ast.unparse(a) != best]
@@ -67,7 +84,8 @@ def _update(statement: ast.Assign) -> tuple[str, str, ast.expr] | None:
 
 
 def with_flags(tree: ast.Module) -> ast.Module:
-    r"""The tree with each such flag as a condition, where it is compared before the best changes and agrees with that change.
+    r"""The tree with each such flag as a condition, where it is compared before the best changes
+    and agrees with that change.
 
     >>> print(ast.unparse(with_flags(ast.parse("for e in r:\n    top = acc > best\n    best = max(acc, best)\n    save(net.state_dict(), top)"))))
     for e in r:
@@ -75,8 +93,11 @@ def with_flags(tree: ast.Module) -> ast.Module:
         if acc > best:
             best = acc
             save(net.state_dict(), top)
-    """
-    if not any(isinstance(n.func, ast.Name) and n.func.id in BETTER and len(n.args) == 2 for n in of_kind(tree, ast.Call)):
+    """  # noqa: E501
+    if not any(
+        isinstance(n.func, ast.Name) and n.func.id in BETTER and len(n.args) == 2
+        for n in of_kind(tree, ast.Call)
+    ):
         return tree
     put = False
     for node in whole(tree):
@@ -90,10 +111,19 @@ def with_flags(tree: ast.Module) -> ast.Module:
 
 def _put(block: list[ast.stmt], flag: Flag) -> bool:
     """Put the condition, where something is saved by the flag."""
-    saves = [s for s in block if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) and flag.name in _given(s.value) and s.lineno > flag.told.lineno]
+    saves = [
+        s
+        for s in block
+        if isinstance(s, ast.Expr)
+        and isinstance(s.value, ast.Call)
+        and flag.name in _given(s.value)
+        and s.lineno > flag.told.lineno
+    ]
     if not saves:
         return False
-    first = ast.copy_location(ast.Assign(flag.updated.targets, copy.deepcopy(flag.score)), flag.updated)
+    first = ast.copy_location(
+        ast.Assign(flag.updated.targets, copy.deepcopy(flag.score)), flag.updated
+    )
     test = ast.copy_location(copy.deepcopy(flag.told.value), flag.updated)
     made = ast.copy_location(ast.If(test, [first, *saves], []), flag.updated)
     made.end_lineno = saves[-1].end_lineno
@@ -102,4 +132,9 @@ def _put(block: list[ast.stmt], flag: Flag) -> bool:
 
 
 def _given(call: ast.Call) -> set[str]:
-    return {n for a in (*call.args, *(k.value for k in call.keywords)) for n in names_read(a) if isinstance(a, ast.Name)}
+    return {
+        n
+        for a in (*call.args, *(k.value for k in call.keywords))
+        for n in names_read(a)
+        if isinstance(a, ast.Name)
+    }

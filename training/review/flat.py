@@ -7,14 +7,24 @@ import ast
 from training.review.program import Program, Scope
 from training.review.syntax import constant, dotted, keyword, last_name, method, receiver
 
-KEEPS = {"float", "to", "astype", "numpy", "to_numpy", "double", "clone", "log", "abs", "copy", "values", "sin", "cos", "exp", "sqrt"}
-MAKES = {"tensor", "as_tensor", "from_numpy", "FloatTensor", "array", "asarray", "float32", "log1p", "log", "sin", "cos", "exp", "sqrt", "abs"}
+KEEPS = {
+    "float", "to", "astype", "numpy", "to_numpy", "double", "clone", "log", "abs", "copy", "values",
+    "sin", "cos", "exp", "sqrt",
+}  # fmt: skip
+MAKES = {
+    "tensor", "as_tensor", "from_numpy", "FloatTensor", "array", "asarray", "float32", "log1p",
+    "log", "sin", "cos", "exp", "sqrt", "abs",
+}  # fmt: skip
 DRAWS = {"randn", "rand", "zeros", "ones", "arange", "linspace"}
 DEPTH = 6
 
 
-def is_flat(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0, index: int | None = None) -> bool:
-    """Whether a value has certainly one dimension: a column by its name, `x[:, 0]`, as many random numbers, and what is computed of these alone."""
+def is_flat(
+    program: Program, node: ast.expr | None, scope: Scope, depth: int = 0, index: int | None = None
+) -> bool:
+    """Whether a value has certainly one dimension: a column by its name, `x[:, 0]`, as many random
+    numbers, and what is computed of these alone.
+    """
     if node is None or depth > DEPTH:
         return False
     match node:
@@ -32,7 +42,9 @@ def is_flat(program: Program, node: ast.expr | None, scope: Scope, depth: int = 
         case ast.Name() | ast.Attribute():
             bound = program.bindings_of(node, scope)
             same = len(bound) == 1 and bound[0].how == "assign"
-            return same and is_flat(program, bound[0].value, bound[0].scope, depth + 1, bound[0].index)
+            return same and is_flat(
+                program, bound[0].value, bound[0].scope, depth + 1, bound[0].index
+            )
         case ast.Call():
             return _of_call(program, node, scope, depth, index)
     return False
@@ -43,11 +55,19 @@ def _of_call(program: Program, call: ast.Call, scope: Scope, depth: int, index: 
     if last == "train_test_split" and index is not None and index // 2 < len(call.args):
         return is_flat(program, call.args[index // 2], scope, depth + 1)
     if name.startswith("sklearn.datasets.") and index == 1:
-        return keyword(call, "n_targets") is None and (last.startswith("make_") or keyword(call, "return_X_y") is not None)
+        return keyword(call, "n_targets") is None and (
+            last.startswith("make_") or keyword(call, "return_X_y") is not None
+        )
     if index is not None:
         return False
     if name.partition(".")[0] in ("torch", "numpy"):
         if last in DRAWS:
-            return len(call.args) == 1 and not isinstance(call.args[0], (ast.Tuple, ast.List, ast.Starred)) and "shape" not in dotted(call.args[0])
-        return last in MAKES and bool(call.args) and is_flat(program, call.args[0], scope, depth + 1)
+            return (
+                len(call.args) == 1
+                and not isinstance(call.args[0], (ast.Tuple, ast.List, ast.Starred))
+                and "shape" not in dotted(call.args[0])
+            )
+        return (
+            last in MAKES and bool(call.args) and is_flat(program, call.args[0], scope, depth + 1)
+        )
     return method(call) in KEEPS and is_flat(program, receiver(call), scope, depth + 1)

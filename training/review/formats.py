@@ -12,7 +12,9 @@ from training.review.findings import Finding, Rule
 from training.review.rules import KNOWN
 from training.review.sources import ABOUT_FILES
 
-SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
 
 
 def as_text(found: Sequence[Finding], files: int) -> str:
@@ -21,7 +23,9 @@ def as_text(found: Sequence[Finding], files: int) -> str:
     for finding in _open(found):
         rule = KNOWN.get(finding.rule)
         name = f" [{rule.name}]" if rule else ""
-        lines.append(f"{place(finding)}: {finding.rule}{name} {finding.severity}: {finding.message}")
+        lines.append(
+            f"{place(finding)}: {finding.rule}{name} {finding.severity}: {finding.message}"
+        )
         if rule:
             lines.append(f"    {rule.remedy}  (bulkhead review --explain {rule.id})")
     return "\n".join([*lines, summary(found, files)])
@@ -36,14 +40,22 @@ def place(finding: Finding) -> str:
 def summary(found: Sequence[Finding], files: int) -> str:
     """How much was found in how many files."""
     counted = Counter(f.severity for f in _open(found))
-    parts = [f"{n} {severity}{'s' if n > 1 else ''}" for severity in ("error", "warning", "note") if (n := counted[severity])]
+    parts = [
+        f"{n} {severity}{'s' if n > 1 else ''}"
+        for severity in ("error", "warning", "note")
+        if (n := counted[severity])
+    ]
     allowed = sum(bool(f.allowed) for f in found)
     told = ", ".join(parts) or "nothing found"
-    return f"{'✗' if parts else '✓'} {files} file{'s' if files != 1 else ''}: {told}" + (f"; {allowed} allowed with a reason" if allowed else "")
+    return f"{'✗' if parts else '✓'} {files} file{'s' if files != 1 else ''}: {told}" + (
+        f"; {allowed} allowed with a reason" if allowed else ""
+    )
 
 
 def as_json(found: Sequence[Finding], files: int) -> dict[str, Any]:
-    """What a script reads: findings with their rules' names and remedies, those that are allowed apart."""
+    """What a script reads: findings with their rules' names and remedies, those that are allowed
+    apart.
+    """
     return {
         "files": files,
         "findings": [_entry(f) for f in _open(found)],
@@ -70,7 +82,9 @@ def _entry(finding: Finding) -> dict[str, Any]:
 
 
 def as_sarif(found: Sequence[Finding], version: str) -> dict[str, Any]:
-    """A SARIF log of one run, with the rules that found something, and allowed findings as suppressed ones."""
+    """A SARIF log of one run, with the rules that found something, and allowed findings as
+    suppressed ones.
+    """
     ids = sorted({f.rule for f in found})
     driver = {
         "name": "bulkhead review",
@@ -78,7 +92,13 @@ def as_sarif(found: Sequence[Finding], version: str) -> dict[str, Any]:
         "rules": [_descriptor(rule) for rule in ids],
     }
     results = [_result(f, ids.index(f.rule)) for f in found]
-    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}]}
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+        ],
+    }
 
 
 def _descriptor(id: str) -> dict[str, Any]:
@@ -99,11 +119,20 @@ def _descriptor(id: str) -> dict[str, Any]:
 def _result(finding: Finding, index: int) -> dict[str, Any]:
     place: dict[str, Any] = {"artifactLocation": {"uri": PurePath(finding.path).as_posix()}}
     if not finding.cell:
-        place["region"] = {"startLine": finding.line, "startColumn": finding.column, "endLine": finding.end_line, "endColumn": finding.end_column}
+        place["region"] = {
+            "startLine": finding.line,
+            "startColumn": finding.column,
+            "endLine": finding.end_line,
+            "endColumn": finding.end_column,
+        }
     location: dict[str, Any] = {"physicalLocation": place}
     if finding.cell:
-        location["logicalLocations"] = [{"name": f"cell {finding.cell}, line {finding.line}", "kind": "module"}]
-    mark = hashlib.sha256(f"{finding.rule}:{finding.path}:{finding.message}".encode()).hexdigest()[:32]
+        location["logicalLocations"] = [
+            {"name": f"cell {finding.cell}, line {finding.line}", "kind": "module"}
+        ]
+    mark = hashlib.sha256(f"{finding.rule}:{finding.path}:{finding.message}".encode()).hexdigest()[
+        :32
+    ]
     result = {
         "ruleId": finding.rule,
         "ruleIndex": index,
@@ -112,13 +141,21 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
         "locations": [location],
         "partialFingerprints": {"ruleAndMessage/v1": mark},
     }
-    return result | ({"suppressions": [{"kind": "inSource", "justification": finding.allowed}]} if finding.allowed else {})
+    return result | (
+        {"suppressions": [{"kind": "inSource", "justification": finding.allowed}]}
+        if finding.allowed
+        else {}
+    )
 
 
 def explain(rule: Rule) -> str:
     """The page of a rule as Markdown."""
-    told = f"Severity: {rule.severity}" + (", told with `--strict` or `--select` alone: sound code does it too." if rule.severity == "note" else ".")
-    looks = f"{rule.check.__doc__ or ''}".strip()
+    told = f"Severity: {rule.severity}" + (
+        ", told with `--strict` or `--select` alone: sound code does it too."
+        if rule.severity == "note"
+        else "."
+    )
+    looks = " ".join((rule.check.__doc__ or "").split())
     return "\n".join(
         [
             f"## {rule.id}: {rule.name}",

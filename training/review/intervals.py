@@ -1,4 +1,6 @@
-"""Bounds of slices as shares and numbers of rows, and whether two slices of the same rows overlap."""
+"""Bounds of slices as shares and numbers of rows, and whether two slices of the same rows
+overlap.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,25 @@ def interval(program: Program, node: ast.Slice, scope: Scope, base: str) -> Inte
         return None
     start = Amount(0, 0) if node.lower is None else _bound(program, node.lower, scope, base)
     stop = None if node.upper is None else _bound(program, node.upper, scope, base)
-    return None if start is None or (stop is None and node.upper is not None) else Interval(start, stop)
+    return (
+        None
+        if start is None or (stop is None and node.upper is not None)
+        else Interval(start, stop)
+    )
 
 
 def _bound(program: Program, node: ast.expr, scope: Scope, base: str) -> Amount | None:
     found = amount(program, node, scope, base)
-    return Amount(found.share + 1, found.rows, "N") if found is not None and found.share <= 0 and found.rows < 0 and found.of in ("", "N") else found
+    return (
+        Amount(found.share + 1, found.rows, "N")
+        if found is not None and found.share <= 0 and found.rows < 0 and found.of in ("", "N")
+        else found
+    )
 
 
-def amount(program: Program, node: ast.expr, scope: Scope, base: str, depth: int = 0) -> Amount | None:
+def amount(
+    program: Program, node: ast.expr, scope: Scope, base: str, depth: int = 0
+) -> Amount | None:
     """A number of rows; of a name that is bound once its value."""
     value = constant(node)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -54,19 +66,33 @@ def amount(program: Program, node: ast.expr, scope: Scope, base: str, depth: int
         return None
     match node:
         case ast.Call() if last_name(node.func) == "len" and len(node.args) == 1:
-            return Amount(1, 0, "N" if ast.unparse(node.args[0]) == base else ast.unparse(node.args[0]))
-        case ast.Subscript(value=ast.Attribute(value=of, attr="shape")) if constant(node.slice) == 0:
+            return Amount(
+                1, 0, "N" if ast.unparse(node.args[0]) == base else ast.unparse(node.args[0])
+            )
+        case ast.Subscript(value=ast.Attribute(value=of, attr="shape")) if (
+            constant(node.slice) == 0
+        ):
             return Amount(1, 0, "N" if ast.unparse(of) == base else ast.unparse(of))
-        case ast.Call() if method(node) == "size" and node.args and constant(node.args[0]) == 0 and (given := receiver(node)) is not None:
+        case ast.Call() if (
+            method(node) == "size"
+            and node.args
+            and constant(node.args[0]) == 0
+            and (given := receiver(node)) is not None
+        ):
             return Amount(1, 0, "N" if ast.unparse(given) == base else ast.unparse(given))
         case ast.Call() if last_name(node.func) in ROUNDED and len(node.args) == 1:
             return amount(program, node.args[0], scope, base, depth + 1)
         case ast.Name():
             bound = program.bindings_of(node, scope)
             once = len(bound) == 1 and bound[0].index is None and bound[0].how == "assign"
-            return amount(program, bound[0].value, bound[0].scope, base, depth + 1) if once else None
+            return (
+                amount(program, bound[0].value, bound[0].scope, base, depth + 1) if once else None
+            )
         case ast.BinOp(left=left, op=op, right=right):
-            a, b = amount(program, left, scope, base, depth + 1), amount(program, right, scope, base, depth + 1)
+            a, b = (
+                amount(program, left, scope, base, depth + 1),
+                amount(program, right, scope, base, depth + 1),
+            )
             return _combined(a, op, b) if a is not None and b is not None else None
     return None
 
@@ -109,13 +135,17 @@ def before(a: Amount, b: Amount) -> bool:
         return True
     share, rows = b.share - a.share, b.rows - a.rows
     same = math.isclose(share, 0, abs_tol=1e-9)
-    if (a.of and b.of and a.of != b.of) or (not same and abs(rows) > 1 and (share > 0) != (rows > 0)):
+    if (a.of and b.of and a.of != b.of) or (
+        not same and abs(rows) > 1 and (share > 0) != (rows > 0)
+    ):
         raise ValueError("bounds of different rows")
     return rows >= -1e-9 if same else share > 0
 
 
 def overlap(a: Interval, b: Interval) -> str:
-    """`inside` where `b` lies in `a`, `partly` where they share rows; empty where they share none, or it is not known."""
+    """`inside` where `b` lies in `a`, `partly` where they share rows; empty where they share none,
+    or it is not known.
+    """
     try:
         start = b.start if before(a.start, b.start) else a.start
         stop = least(a.stop, b.stop)

@@ -1,4 +1,6 @@
-"""What a statement keeps beyond the passage of its loop: in a sum, a list, a dict, or an object of this file that collects."""
+"""What a statement keeps beyond the passage of its loop: in a sum, a list, a dict, or an object of
+this file that collects.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ from training.review.program import Program, Scope, argument
 from training.review.syntax import dotted, last_name, method, names_read, own_nodes
 from training.review.trace import Event
 
-DETACHED = {"item", "detach", "float", "numpy", "tolist", "data", "detach_", "int", "len", "isfinite", "isnan", "reduce_mean", "gather", "mean_item"}
+DETACHED = {
+    "item", "detach", "float", "numpy", "tolist", "data", "detach_", "int", "len", "isfinite",
+    "isnan", "reduce_mean", "gather", "mean_item",
+}  # fmt: skip
 APPENDS = {"append", "appendleft", "insert", "extend", "add"}
 
 
@@ -53,13 +58,24 @@ def _bare(node: ast.expr) -> ast.expr | None:
         return _bare(node.left) or _bare(node.right)
     if isinstance(node, ast.Call) and method(node) in ("cpu", "mean", "sum", "clone", "to"):
         return _bare(node.func.value) if isinstance(node.func, ast.Attribute) else None
-    return node if isinstance(node, (ast.Name, ast.Attribute)) and last_name(node) not in ("data",) else None
+    return (
+        node
+        if isinstance(node, (ast.Name, ast.Attribute)) and last_name(node) not in ("data",)
+        else None
+    )
 
 
 def _collected(program: Program, call: ast.Call, scope: Scope) -> Iterator[ast.expr]:
-    """The arguments that a method of this file adds to an attribute, or appends to something, without detaching them."""
+    """The arguments that a method of this file adds to an attribute, or appends to something,
+    without detaching them.
+    """
     for function in program.callees(call, scope):
-        if function.owner is None or program.is_module(function.owner) or function.name == "__init__" or isinstance(function.node, ast.Module):
+        if (
+            function.owner is None
+            or program.is_module(function.owner)
+            or function.name == "__init__"
+            or isinstance(function.node, ast.Module)
+        ):
             continue
         for name in function.parameters[1:]:
             given = argument(call, function, name)
@@ -67,24 +83,44 @@ def _collected(program: Program, call: ast.Call, scope: Scope) -> Iterator[ast.e
                 yield given
         named = function.node.args.kwarg
         if named is not None and _collects(function, _values_of(function, named.arg)):
-            yield from (k.value for k in call.keywords if k.arg and k.arg not in function.parameters)
+            yield from (
+                k.value for k in call.keywords if k.arg and k.arg not in function.parameters
+            )
 
 
 def _values_of(function: Scope, name: str) -> set[str]:
     """The names that go through the values of a dict."""
     found = {name}
     for node in own_nodes(function.node):
-        if isinstance(node, ast.For) and method(node.iter) in ("items", "values") and name in names_read(node.iter):
-            found |= names_read(node.target.elts[-1] if isinstance(node.target, ast.Tuple) else node.target)
+        if (
+            isinstance(node, ast.For)
+            and method(node.iter) in ("items", "values")
+            and name in names_read(node.iter)
+        ):
+            found |= names_read(
+                node.target.elts[-1] if isinstance(node.target, ast.Tuple) else node.target
+            )
     return found
 
 
 def _collects(function: Scope, names: set[str]) -> bool:
     """Whether a function adds one of these to something, and detaches none."""
     nodes = list(own_nodes(function.node))
-    detached = any(isinstance(n, ast.Attribute) and n.attr in DETACHED and names_read(n) and names_read(n) <= names for n in nodes) or any(
-        isinstance(n, ast.Call) and last_name(n.func) in DETACHED and names & names_read(n) for n in nodes
+    detached = any(
+        isinstance(n, ast.Attribute)
+        and n.attr in DETACHED
+        and names_read(n)
+        and names_read(n) <= names
+        for n in nodes
+    ) or any(
+        isinstance(n, ast.Call) and last_name(n.func) in DETACHED and names & names_read(n)
+        for n in nodes
     )
     adds = any(isinstance(n, ast.AugAssign) and names & names_read(n.value) for n in nodes)
-    appends = any(isinstance(n, ast.Call) and method(n) in APPENDS and any(names & names_read(a) for a in n.args) for n in nodes)
+    appends = any(
+        isinstance(n, ast.Call)
+        and method(n) in APPENDS
+        and any(names & names_read(a) for a in n.args)
+        for n in nodes
+    )
     return (adds or appends) and not detached

@@ -1,4 +1,6 @@
-"""What role a value plays in training: by what made it, and where that cannot be seen, by its name."""
+"""What role a value plays in training: by what made it, and where that cannot be seen, by
+its name.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,30 @@ SCHEDULER = re.compile(r"^_?(.*_)?(lr_?)?(sched|scheduler|lr_scheduler)s?(_\w+|\
 MODEL = re.compile(
     r"^_?(.*_)?(model|net|network|module|classifier|encoder|decoder|backbone|generator|discriminator|critic|actor|policy|student|teacher|unet|vae|transformer)s?(_\w+|\d+|[A-Z])?$"
 )
-PRETRAINED = re.compile(r"Model|[a-z0-9]For[A-Z]")  # transformers.BertModel, transformers.T5ForConditionalGeneration
+PRETRAINED = re.compile(
+    r"Model|[a-z0-9]For[A-Z]"
+)  # transformers.BertModel, transformers.T5ForConditionalGeneration
 ACTIONS = {
-    "add", "build", "compile", "create", "eval", "evaluate", "export", "fit", "freeze", "from", "get", "init", "load", "log", "make", "new", "prepare",
-    "print", "register", "reset", "restore", "run", "sample", "save", "set", "setup", "summary", "sync", "test", "train", "unwrap", "update", "validate", "wrap",
+    "add", "build", "compile", "create", "eval", "evaluate", "export", "fit", "freeze", "from",
+    "get", "init", "load", "log", "make", "new", "prepare", "print", "register", "reset", "restore",
+    "run", "sample", "save", "set", "setup", "summary", "sync", "test", "train", "unwrap", "update",
+    "validate", "wrap",
 }  # fmt: skip
 THINGS = {
-    "args", "cfg", "class", "cls", "config", "dict", "dim", "dir", "file", "id", "input", "inputs", "kwargs", "loss", "name", "names", "out", "output", "outputs",
-    "params", "path", "size", "state", "type", "weights",
+    "args", "cfg", "class", "cls", "config", "dict", "dim", "dir", "file", "id", "input", "inputs",
+    "kwargs", "loss", "name", "names", "out", "output", "outputs", "params", "path", "size",
+    "state", "type", "weights",
 }  # fmt: skip
 NO_NETWORK = ACTIONS | THINGS
 NO_OPTIMIZER = {"Optimizer"}
-HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout", "heldout", "held", "va", "tst"}
-FROZEN = {"teacher", "ema", "target", "frozen", "swa", "reference", "ref", "old", "momentum", "averaged", "vgg", "clip", "pretrained", "best"}
+HELD_OUT = {
+    "val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout",
+    "heldout", "held", "va", "tst",
+}  # fmt: skip
+FROZEN = {
+    "teacher", "ema", "target", "frozen", "swa", "reference", "ref", "old", "momentum", "averaged",
+    "vgg", "clip", "pretrained", "best",
+}  # fmt: skip
 
 
 def is_optimizer(program: Program, node: ast.expr | None, scope: Scope) -> bool:
@@ -35,7 +48,9 @@ def is_optimizer(program: Program, node: ast.expr | None, scope: Scope) -> bool:
     if any(is_optimizer_origin(o) for o in known):
         return True
     named = (bool(OPTIMIZER.match(last_name(node))) and "steps" not in words(last_name(node))) or (
-        not known and last_name(node) in program.optimizer_names and not is_model(program, node, scope)
+        not known
+        and last_name(node) in program.optimizer_names
+        and not is_model(program, node, scope)
     )
     return not any(o.name.startswith("torch.") for o in known) and named
 
@@ -44,7 +59,11 @@ def is_optimizer_origin(origin: Origin) -> bool:
     """Whether the call makes an optimizer."""
     if not origin.name.startswith("torch.optim."):
         return False
-    return not {"lr_scheduler", "swa_utils"} & set(origin.name.split(".")) and origin.last[:1].isupper() and origin.last not in NO_OPTIMIZER
+    return (
+        not {"lr_scheduler", "swa_utils"} & set(origin.name.split("."))
+        and origin.last[:1].isupper()
+        and origin.last not in NO_OPTIMIZER
+    )
 
 
 def is_scheduler_origin(origin: Origin) -> bool:
@@ -52,7 +71,11 @@ def is_scheduler_origin(origin: Origin) -> bool:
     return (
         ".lr_scheduler." in origin.name
         or origin.last == "SWALR"
-        or (origin.name.startswith("transformers.") and origin.last.startswith("get_") and "schedule" in origin.last)
+        or (
+            origin.name.startswith("transformers.")
+            and origin.last.startswith("get_")
+            and "schedule" in origin.last
+        )
     )
 
 
@@ -61,7 +84,9 @@ def is_scheduler(program: Program, node: ast.expr | None, scope: Scope) -> bool:
     known = program.origins(node, scope)
     if any(is_scheduler_origin(o) for o in known):
         return True
-    return not any(o.name.startswith("torch.") for o in known) and bool(SCHEDULER.match(last_name(node)))
+    return not any(o.name.startswith("torch.") for o in known) and bool(
+        SCHEDULER.match(last_name(node))
+    )
 
 
 def is_scaler(program: Program, node: ast.expr | None, scope: Scope) -> bool:
@@ -79,8 +104,14 @@ def is_model_origin(program: Program, origin: Origin) -> bool:
         return program.is_module(owner)
     name = origin.name
     if name.startswith("torch.nn."):
-        return origin.last[:1].isupper() and not origin.last.endswith(("Loss", "Parameter", "Similarity", "Distance")) and "utils" not in name.split(".")
-    return name.startswith(("torchvision.models.", "timm.create_model")) or (name.startswith("transformers.") and bool(PRETRAINED.search(name)))
+        return (
+            origin.last[:1].isupper()
+            and not origin.last.endswith(("Loss", "Parameter", "Similarity", "Distance"))
+            and "utils" not in name.split(".")
+        )
+    return name.startswith(("torchvision.models.", "timm.create_model")) or (
+        name.startswith("transformers.") and bool(PRETRAINED.search(name))
+    )
 
 
 def is_model(program: Program, node: ast.expr | None, scope: Scope) -> bool:
@@ -89,11 +120,23 @@ def is_model(program: Program, node: ast.expr | None, scope: Scope) -> bool:
     if any(is_model_origin(program, o) for o in known):
         return True
     name = last_name(node)
-    if name in program.classes or NO_NETWORK & words(name) or any(o.name.startswith("torch.") for o in known):
+    if (
+        name in program.classes
+        or NO_NETWORK & words(name)
+        or any(o.name.startswith("torch.") for o in known)
+    ):
         return False
     used = not known and name in program.network_names
-    named = used or _sounds_like_a_network(name) or (not known and program.module_named(name) is not None)
-    return named and program.local_function(name, scope) is None and not (isinstance(node, ast.Attribute) and name in program.method_names)
+    named = (
+        used
+        or _sounds_like_a_network(name)
+        or (not known and program.module_named(name) is not None)
+    )
+    return (
+        named
+        and program.local_function(name, scope) is None
+        and not (isinstance(node, ast.Attribute) and name in program.method_names)
+    )
 
 
 @lru_cache(maxsize=1 << 14)
@@ -102,11 +145,17 @@ def _sounds_like_a_network(name: str) -> bool:
 
 
 def is_network_with_state(program: Program, node: ast.expr | None, scope: Scope) -> bool:
-    """Return whether `state_dict()` of it is a network's: `self.trainModel` is one, though a function `train_model` is not."""
+    """Return whether `state_dict()` of it is a network's: `self.trainModel` is one, though a
+    function `train_model` is not.
+    """
     if is_model(program, node, scope):
         return True
     last = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", last_name(node)).lower()
-    return isinstance(node, ast.Attribute) and _sounds_like_a_network(last) and node.attr not in program.method_names
+    return (
+        isinstance(node, ast.Attribute)
+        and _sounds_like_a_network(last)
+        and node.attr not in program.method_names
+    )
 
 
 def is_frozen_name(key: str) -> bool:
@@ -123,12 +172,17 @@ def looks_trained_on(name: str) -> bool:
 def looks_held_out(name: str) -> bool:
     """Whether an identifier speaks of validation or test rows.
 
-    >>> looks_held_out("val_loader"), looks_held_out("latest"), looks_held_out("x_test"), looks_held_out("held_out_rows")
+    >>> (looks_held_out("val_loader"), looks_held_out("latest"), looks_held_out("x_test"),
+    ...     looks_held_out("held_out_rows"))
     (True, False, True, True)
     """
     found = words(name)
     return (
         bool(HELD_OUT & found)
         or {"held", "out"} <= found
-        or any(w.startswith(("val", "test")) and w[3:].lstrip("s") in ("loader", "set", "ds", "dl", "data", "tloader") for w in found)
+        or any(
+            w.startswith(("val", "test"))
+            and w[3:].lstrip("s") in ("loader", "set", "ds", "dl", "data", "tloader")
+            for w in found
+        )
     )

@@ -1,4 +1,6 @@
-"""Calls and keyword arguments of a file by what they stand for, found once for all rules that ask."""
+"""Calls and keyword arguments of a file by what they stand for, found once for all rules
+that ask.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from training.review.syntax import dotted, last_name, once, words
 
 @once
 def _by_name(program: Program) -> dict[str, list[tuple[int, ast.Call]]]:
-    """The calls by canonical dotted name, each with its place in `all_calls`; those of what is not imported left out."""
+    """The calls by canonical dotted name, each with its place in `all_calls`; those of what is not
+    imported left out.
+    """
     found: dict[str, list[tuple[int, ast.Call]]] = defaultdict(list)
     for at, call in enumerate(program.all_calls):
         if name := program.resolve(call.func):
@@ -48,15 +52,21 @@ def calls_within(program: Program, *prefixes: str) -> list[ast.Call]:
 
 
 def torch_calls(program: Program, *names: str) -> list[ast.Call]:
-    """The calls of one of these names from anywhere within torch, as `Program.is_torch` tells, in the order of `all_calls`."""
+    """The calls of one of these names from anywhere within torch, as `Program.is_torch` tells, in
+    the order of `all_calls`.
+    """
     known = _names_in_torch(program)
-    return calls_to(program, *(full for name in dict.fromkeys(names) for full in known.get(name, ())))
+    return calls_to(
+        program, *(full for name in dict.fromkeys(names) for full in known.get(name, ()))
+    )
 
 
 @once
 def made_names(program: Program) -> frozenset[str]:
     """The last parts of the names of everything that is called, as an `Origin` has them."""
-    return frozenset([(program.resolve(c.func) or dotted(c.func)).rpartition(".")[2] for c in program.all_calls])
+    return frozenset(
+        [(program.resolve(c.func) or dotted(c.func)).rpartition(".")[2] for c in program.all_calls]
+    )
 
 
 @once
@@ -105,13 +115,24 @@ def attributes_of(program: Program, name: str) -> list[ast.Attribute]:
 def places_of(program: Program, text: str) -> list[ast.Name | ast.Attribute]:
     """Where a dotted name stands, `net` or `self.net`."""
     last = text.rpartition(".")[2]
-    found: list[ast.Name | ast.Attribute] = [*names_of(program, last), *attributes_of(program, last)]
+    found: list[ast.Name | ast.Attribute] = [
+        *names_of(program, last),
+        *attributes_of(program, last),
+    ]
     return [n for n in found if dotted(n) == text]
 
 
 @once
 def optimizers_made(program: Program) -> tuple[tuple[ast.Call, Scope], ...]:
     """Every call that makes an optimizer of torch and is given something, and its function."""
-    named = [c for c in program.all_calls if c.args and (program.resolve(c.func) or dotted(c.func)).startswith("torch.optim.")]
+    named = [
+        c
+        for c in program.all_calls
+        if c.args and (program.resolve(c.func) or dotted(c.func)).startswith("torch.optim.")
+    ]
     made = [(c, program.scope(c)) for c in named]
-    return tuple((call, scope) for call, scope in made if any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope)))
+    return tuple(
+        (call, scope)
+        for call, scope in made
+        if any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope))
+    )

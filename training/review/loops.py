@@ -1,4 +1,6 @@
-"""An optimizer step with all that surrounds it in its loop: backwards, clears, and where each stands."""
+"""An optimizer step with all that surrounds it in its loop: backwards, clears, and where each
+stands.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from typing import NamedTuple
 from training.review.findings import Subject
 from training.review.kinds import is_optimizer_origin
 from training.review.program import Program, Scope
-from training.review.syntax import FUNCTIONS, LOOPS, dotted, last_name, once, own_nodes, receiver, walk, words
+from training.review.syntax import (
+    FUNCTIONS,
+    LOOPS,
+    dotted,
+    last_name,
+    once,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 from training.review.trace import Event, Loop
 
 
@@ -21,10 +33,12 @@ class Placed(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """One `step`: the innermost loop that holds it and a backward (None where there is none), and what happens in that loop.
+    """One `step`: the innermost loop that holds it and a backward (None where there is none), and
+    what happens in that loop.
 
-    `clears` are those that can concern this optimizer; `clears_outside` stand in no such loop. `again`: there is no loop in sight, and what is written
-    is one step of an optimizer that outlives it, `train_step(self, batch)`, which whoever has the loop calls again and again.
+    `clears` are those that can concern this optimizer; `clears_outside` stand in no such loop.
+    `again`: there is no loop in sight, and what is written is one step of an optimizer that
+    outlives it, `train_step(self, batch)`, which whoever has the loop calls again and again.
     """
 
     step: Event
@@ -48,7 +62,16 @@ class Steps(NamedTuple):
         return self.step.key.rpartition(":")[2] or "optimizer"
 
 
-STEPPING = {"step", "update", "batch", "iteration", "optimize", "optimise", "learn", "backward"}  # of functions that are one step
+STEPPING = {
+    "step",
+    "update",
+    "batch",
+    "iteration",
+    "optimize",
+    "optimise",
+    "learn",
+    "backward",
+}  # of functions that are one step
 
 
 def common_loop(a: Event, b: Event) -> Loop | None:
@@ -60,8 +83,15 @@ def common_loop(a: Event, b: Event) -> Loop | None:
 @once
 def step_groups(subject: Subject) -> tuple[Steps, ...]:
     """Every optimizer step of every trace."""
-    steps = [(trace, position) for trace in subject.traces for position, event in enumerate(trace) if event.kind == "step"]
-    return tuple(_around(subject.program, trace, position, trace[position]) for trace, position in steps)
+    steps = [
+        (trace, position)
+        for trace in subject.traces
+        for position, event in enumerate(trace)
+        if event.kind == "step"
+    ]
+    return tuple(
+        _around(subject.program, trace, position, trace[position]) for trace, position in steps
+    )
 
 
 def _around(program: Program, trace: list[Event], position: int, step: Event) -> Steps:
@@ -70,15 +100,27 @@ def _around(program: Program, trace: list[Event], position: int, step: Event) ->
     loop = next((x for x in reversed(loops) if any(x in e.loops for e in backward)), None)
     if loop is None and loops and not backward:
         loop = loops[-1]
-    others = {e.key for e in trace if e.kind == "step" and last_name_of_key(e.key) != last_name_of_key(step.key)} - {"*", ""}
-    clears = [Placed(i, e) for i, e in enumerate(trace) if not (e.kind == "zero" and e.key in others) and concerns(program, e, step)]
+    others = {
+        e.key
+        for e in trace
+        if e.kind == "step" and last_name_of_key(e.key) != last_name_of_key(step.key)
+    } - {"*", ""}
+    clears = [
+        Placed(i, e)
+        for i, e in enumerate(trace)
+        if not (e.kind == "zero" and e.key in others) and concerns(program, e, step)
+    ]
     inside = [e for e in trace if loop is None or loop in e.loops]
     return Steps(
         step,
         position,
         loop,
         inside,
-        [Placed(i, e) for i, e in enumerate(trace) if e.kind == "backward" and (loop is None or loop in e.loops)],
+        [
+            Placed(i, e)
+            for i, e in enumerate(trace)
+            if e.kind == "backward" and (loop is None or loop in e.loops)
+        ],
         [c for c in clears if loop is None or loop in c.event.loops],
         [c.event for c in clears if loop is not None and loop not in c.event.loops],
         trace,
@@ -95,15 +137,36 @@ def _root(event: Event) -> Scope:
 
 
 def is_called_again(program: Program, event: Event) -> bool:
-    """Whether what concerns an optimizer stands in no loop, in a method or function that nobody in the file calls, and the optimizer is its object's or is given to it."""
+    """Whether what concerns an optimizer stands in no loop, in a method or function that nobody in
+    the file calls, and the optimizer is its object's or is given to it.
+    """
     function, owner = _root(event), event.key.partition(".")[0]
-    if event.loops or not isinstance(function.node, FUNCTIONS) or program.call_sites[function] or {"test", "tests", "main", "run"} & words(function.name):
+    if (
+        event.loops
+        or not isinstance(function.node, FUNCTIONS)
+        or program.call_sites[function]
+        or {"test", "tests", "main", "run"} & words(function.name)
+    ):
         return False
-    if function.name == "__init__" or any("test" in words(last_name(b)) for b in getattr(function.owner, "bases", ())):
+    if function.name == "__init__" or any(
+        "test" in words(last_name(b)) for b in getattr(function.owner, "bases", ())
+    ):
         return False
     held = owner == "self" and "." in event.key and event.key.count(".") == 1
-    made = any(last_name(n) == event.key.rpartition(".")[2] for s in own_nodes(function.node) if isinstance(s, ast.Assign) for n in s.targets)
-    return not made and (held or (owner in function.parameters and event.key == owner and bool(STEPPING & words(function.name))))
+    made = any(
+        last_name(n) == event.key.rpartition(".")[2]
+        for s in own_nodes(function.node)
+        if isinstance(s, ast.Assign)
+        for n in s.targets
+    )
+    return not made and (
+        held
+        or (
+            owner in function.parameters
+            and event.key == owner
+            and bool(STEPPING & words(function.name))
+        )
+    )
 
 
 def last_name_of_key(key: str) -> str:
@@ -112,7 +175,11 @@ def last_name_of_key(key: str) -> str:
 
 
 def _bound(loop: Loop) -> str:
-    return last_name(loop.node.target) if not isinstance(loop.node, ast.While) and isinstance(loop.node.target, ast.Name) else ""
+    return (
+        last_name(loop.node.target)
+        if not isinstance(loop.node, ast.While) and isinstance(loop.node.target, ast.Name)
+        else ""
+    )
 
 
 def concerns(program: Program, event: Event, step: Event) -> bool:
@@ -121,41 +188,71 @@ def concerns(program: Program, event: Event, step: Event) -> bool:
         name = last_name(event.node.func)
         return "zero" in name and "grad" in name
     if event.kind != "zero":
-        return any(k.arg == "zero_grad" for k in event.node.keywords) if isinstance(event.node, ast.Call) else False
+        return (
+            any(k.arg == "zero_grad" for k in event.node.keywords)
+            if isinstance(event.node, ast.Call)
+            else False
+        )
     if event.key in ("*", step.key) or not event.key:
         return True
     if last_name_of_key(event.key) == last_name_of_key(step.key):
         return not _other_element(event.key, step.key)
     target = event.call.func.value if isinstance(event.call.func, ast.Attribute) else None
-    if isinstance(target, ast.Name) and any(b.how == "loop" for b in event.scope.bindings.get(target.id, ())):
+    if isinstance(target, ast.Name) and any(
+        b.how == "loop" for b in event.scope.bindings.get(target.id, ())
+    ):
         among = _elements(event, target)
         return not among or step.key in among
     if _of_another_network(program, target, event, step):
         return False
-    return not any(o.name.startswith("torch.optim.") for o in program.origins(target, event.scope)) and "opt" not in last_name_of_key(event.key)
+    return not any(
+        o.name.startswith("torch.optim.") for o in program.origins(target, event.scope)
+    ) and "opt" not in last_name_of_key(event.key)
 
 
 def _elements(event: Event, target: ast.Name) -> set[str]:
-    """The optimizers that a loop such as `for o in (first, second):` goes over; empty where that is not written there."""
+    """The optimizers that a loop such as `for o in (first, second):` goes over; empty where that is
+    not written there.
+    """
     heads = [b.value for b in event.scope.bindings.get(target.id, ())]
-    listed = heads[0].elts if len(heads) == 1 and isinstance(heads[0], (ast.Tuple, ast.List)) else []
+    listed = (
+        heads[0].elts if len(heads) == 1 and isinstance(heads[0], (ast.Tuple, ast.List)) else []
+    )
     keys = {event.frame.key(e) for e in listed}
     return set() if "" in keys else keys
 
 
 def _other_element(key: str, other: str) -> bool:
-    """Whether two keys name elements of a collection by different literals, as `opts['gen']` and `opts['disc']`."""
+    """Whether two keys name elements of a collection by different literals, as `opts['gen']` and
+    `opts['disc']`.
+    """
     found = [re.fullmatch(r"(.*)\[('\w+'|-?\d+)\]", k) for k in (key, other)]
-    return all(found) and len({m.group(1) for m in found if m}) == 1 and len({m.group(2) for m in found if m}) == 2
+    return (
+        all(found)
+        and len({m.group(1) for m in found if m}) == 1
+        and len({m.group(2) for m in found if m}) == 2
+    )
 
 
 def is_epoch_loop(loop: Loop) -> bool:
-    """Whether a loop counts epochs, by the names in its head, or because it counts passages over a loader."""
-    if isinstance(loop.node, ast.For) and last_name(getattr(loop.node.iter, "func", None)) == "range" and _goes_over_loader(loop.node.body):
+    """Whether a loop counts epochs, by the names in its head, or because it counts passages over a
+    loader.
+    """
+    if (
+        isinstance(loop.node, ast.For)
+        and last_name(getattr(loop.node.iter, "func", None)) == "range"
+        and _goes_over_loader(loop.node.body)
+    ):
         return True
-    head = loop.node.test if isinstance(loop.node, ast.While) else ast.Tuple([loop.node.target, loop.node.iter], ast.Load())
+    head = (
+        loop.node.test
+        if isinstance(loop.node, ast.While)
+        else ast.Tuple([loop.node.target, loop.node.iter], ast.Load())
+    )
     named = [words(last_name(n)) for n in walk(head) if isinstance(n, (ast.Name, ast.Attribute))]
-    return any("epoch" in w for said in named if "per" not in said for w in said)  # `range(steps_per_epoch)` counts batches
+    return any(
+        "epoch" in w for said in named if "per" not in said for w in said
+    )  # `range(steps_per_epoch)` counts batches
 
 
 def _goes_over_loader(body: list[ast.stmt]) -> bool:
@@ -174,31 +271,78 @@ def innermost_loop(program: Program, node: ast.AST) -> ast.AST | None:
 
 
 def goes_over_again(outer: Loop, inner: Loop) -> bool:
-    """Whether the inner loop goes over the same things in every passage of the outer one, which only counts: epochs, whatever they are called."""
-    if not isinstance(inner.node, ast.For) or isinstance(inner.node.iter, ast.Call) or not isinstance(outer.node, ast.For) or outer.scope is not inner.scope:
+    """Whether the inner loop goes over the same things in every passage of the outer one, which
+    only counts: epochs, whatever they are called.
+    """
+    if (
+        not isinstance(inner.node, ast.For)
+        or isinstance(inner.node.iter, ast.Call)
+        or not isinstance(outer.node, ast.For)
+        or outer.scope is not inner.scope
+    ):
         return False
     counts = isinstance(outer.node.iter, ast.Call) and last_name(outer.node.iter.func) == "range"
-    changed = {n.id for n in walk(outer.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    changed = {
+        n.id for n in walk(outer.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
     return counts and not changed & {n.id for n in walk(inner.node.iter) if isinstance(n, ast.Name)}
 
 
 def counts_passages(program: Program, length: ast.expr | None) -> bool:
     """Whether a number is that of a loop which goes over a loader each time."""
-    counted = [n.iter for n in program.nodes[ast.For] if isinstance(n, ast.For) and _goes_over_loader(n.body)]
-    heads = {dotted(c.args[0]) for c in counted if isinstance(c, ast.Call) and last_name(c.func) == "range" and len(c.args) == 1}
+    counted = [
+        n.iter
+        for n in program.nodes[ast.For]
+        if isinstance(n, ast.For) and _goes_over_loader(n.body)
+    ]
+    heads = {
+        dotted(c.args[0])
+        for c in counted
+        if isinstance(c, ast.Call) and last_name(c.func) == "range" and len(c.args) == 1
+    }
     return dotted(length) in heads - {""}
 
 
-def _of_another_network(program: Program, cleared: ast.expr | None, event: Event, step: Event) -> bool:
-    """Whether a network is cleared of which this optimizer holds nothing, as far as their making is in sight."""
+def _of_another_network(
+    program: Program, cleared: ast.expr | None, event: Event, step: Event
+) -> bool:
+    """Whether a network is cleared of which this optimizer holds nothing, as far as their making is
+    in sight.
+    """
     optimizer = step.call.args[0] if step.via == "scaler" else receiver(step.node)
-    makers = [o for o in program.origins(optimizer, step.scope) if is_optimizer_origin(o) and o.call.args]
-    held = {o.call for made in makers for o in program.origins(receiver(made.call.args[0]), made.scope)}
+    makers = [
+        o for o in program.origins(optimizer, step.scope) if is_optimizer_origin(o) and o.call.args
+    ]
+    held = {
+        o.call for made in makers for o in program.origins(receiver(made.call.args[0]), made.scope)
+    }
     networks = {o.call for o in program.origins(cleared, event.scope)}
-    return bool(held and networks) and not held & networks and not any(n.args or n.keywords for n in networks)
+    return (
+        bool(held and networks)
+        and not held & networks
+        and not any(n.args or n.keywords for n in networks)
+    )
 
 
 def names_loader(head: ast.expr) -> bool:
     """Whether what a loop goes over is called a loader."""
-    heads = {w for n in walk(head) if isinstance(n, (ast.Name, ast.Attribute)) for w in words(last_name(n))}
-    return bool(heads & {"loader", "dataloader", "batches", "dl", "trainloader", "testloader", "valloader", "iterator", "batch"})
+    heads = {
+        w
+        for n in walk(head)
+        if isinstance(n, (ast.Name, ast.Attribute))
+        for w in words(last_name(n))
+    }
+    return bool(
+        heads
+        & {
+            "loader",
+            "dataloader",
+            "batches",
+            "dl",
+            "trainloader",
+            "testloader",
+            "valloader",
+            "iterator",
+            "batch",
+        }
+    )

@@ -1,4 +1,6 @@
-"""Review of a user's own network before it is imported: the class that the declaration names, and what it uses of its file."""
+"""Review of a user's own network before it is imported: the class that the declaration names, and
+what it uses of its file.
+"""
 
 from __future__ import annotations
 
@@ -20,31 +22,62 @@ SHOWN = 10  # evidence rows of one rule
 
 
 def review_own_module(declaration: Declaration) -> tuple[CheckResult, ...]:
-    """One result for each rule that found something, `review` where none did; nothing where the model is a built-in one.
+    """One result for each rule that found something, `review` where none did; nothing where the
+    model is a built-in one.
 
-    Errors fail, unless the declaration allows the rule with a reason (`checks.allow: [{check: BH402, reason: …}]`) or a
-    comment in the file does; warnings warn. A module without a source file is not reviewed, which is said.
+    Errors fail, unless the declaration allows the rule with a reason (`checks.allow: [{check:
+    BH402, reason: …}]`) or a comment in the file does; warnings warn. A module without a source
+    file is not reviewed, which is said.
     """
     if not isinstance(declaration.model, CustomModel):
         return ()
     module, _, class_name = declaration.model.path.partition(":")
     path = source_file(module)
     if path is None:
-        return (CheckResult(name=NAME, verdict="warn", summary=f"{module} has no source file that could be reviewed.", remedy="install it with its sources"),)
+        return (
+            CheckResult(
+                name=NAME,
+                verdict="warn",
+                summary=f"{module} has no source file that could be reviewed.",
+                remedy="install it with its sources",
+            ),
+        )
     rules = chosen_rules()
     try:
         source = read_source(path, path.name)
         used = lines_of(source.parse(), class_name)
     except Unreadable as error:
-        return (CheckResult(name=NAME, verdict="warn", summary=f"{path.name} {error.finding.message}.", remedy="save it as UTF-8 Python"),)
-    found = [f for f in review_source(source, rules) if any(first <= f.line <= last for first, last in used)]
+        return (
+            CheckResult(
+                name=NAME,
+                verdict="warn",
+                summary=f"{path.name} {error.finding.message}.",
+                remedy="save it as UTF-8 Python",
+            ),
+        )
+    found = [
+        f
+        for f in review_source(source, rules)
+        if any(first <= f.line <= last for first, last in used)
+    ]
     if not found:
         lines = sum(last - first + 1 for first, last in used)
         figures: dict[str, float | int | str | None] = {"lines": lines, "rules": len(rules)}
         return (
-            CheckResult(name=NAME, verdict="pass", summary=f"{class_name} in {path.name}: {lines} lines, {len(rules)} rules, nothing found.", figures=figures),
+            CheckResult(
+                name=NAME,
+                verdict="pass",
+                summary=(
+                    f"{class_name} in {path.name}: {lines} lines, {len(rules)} rules, nothing"
+                    " found."
+                ),
+                figures=figures,
+            ),
         )
-    return tuple(judged(_result(rule, [f for f in found if f.rule == rule]), declaration) for rule in sorted({f.rule for f in found}))
+    return tuple(
+        judged(_result(rule, [f for f in found if f.rule == rule]), declaration)
+        for rule in sorted({f.rule for f in found})
+    )
 
 
 def source_file(module: str) -> Path | None:
@@ -60,22 +93,34 @@ def source_file(module: str) -> Path | None:
         origin = Path(spec.origin or "")
         return origin if origin.suffix == ".py" and origin.is_file() else None
     for folder in spec.submodule_search_locations or ():
-        for candidate in (Path(folder, *rest).with_suffix(".py"), Path(folder, *rest, "__init__.py")):
+        for candidate in (
+            Path(folder, *rest).with_suffix(".py"),
+            Path(folder, *rest, "__init__.py"),
+        ):
             if candidate.is_file():
                 return candidate
     return None
 
 
 def lines_of(tree: ast.Module, class_name: str) -> list[tuple[int, int]]:
-    """First and last lines of a class, and of the classes and functions of its file that it uses, directly or through others."""
-    known = {n.name: n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))}
+    """First and last lines of a class, and of the classes and functions of its file that it uses,
+    directly or through others.
+    """
+    known = {
+        n.name: n
+        for n in tree.body
+        if isinstance(n, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+    }
     wanted, pending = set[str](), [class_name]
     while pending:
         name = pending.pop()
         if name in known and name not in wanted:
             wanted.add(name)
             pending += identifiers(known[name])
-    starts = {name: min([known[name].lineno, *(d.lineno for d in known[name].decorator_list)]) for name in wanted}
+    starts = {
+        name: min([known[name].lineno, *(d.lineno for d in known[name].decorator_list)])
+        for name in wanted
+    }
     return [(starts[name], known[name].end_lineno or starts[name]) for name in sorted(wanted)]
 
 
@@ -84,11 +129,27 @@ def _result(id: str, found: list[Finding]) -> CheckResult:
     rule = LOADED.get(id)
     open_findings = [f for f in found if not f.allowed]
     first = (open_findings or found)[0]
-    rows = tuple({"place": f"{f.path}:{f.line}:{f.column}", "found": f.message} for f in found[:SHOWN])
+    rows = tuple(
+        {"place": f"{f.path}:{f.line}:{f.column}", "found": f.message} for f in found[:SHOWN]
+    )
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     summary = f"{first.path}:{first.line}: {first.message}{more}."
     remedy = rule.remedy if rule else "correct the comment"
     if not open_findings:
-        return CheckResult(name=id, verdict="allowed", summary=summary, evidence=rows, remedy=remedy, reason=first.allowed)
+        return CheckResult(
+            name=id,
+            verdict="allowed",
+            summary=summary,
+            evidence=rows,
+            remedy=remedy,
+            reason=first.allowed,
+        )
     worst = any(f.severity == "error" for f in open_findings)
-    return CheckResult(name=id, verdict="fail" if worst else "warn", summary=summary, evidence=rows, remedy=remedy, figures={"found": len(found)})
+    return CheckResult(
+        name=id,
+        verdict="fail" if worst else "warn",
+        summary=summary,
+        evidence=rows,
+        remedy=remedy,
+        figures={"found": len(found)},
+    )

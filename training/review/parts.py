@@ -8,21 +8,36 @@ from training.review.syntax import walk
 
 
 def taken_in_parts(text: str, line: int) -> bool:
-    r"""Whether the name that a line binds is read nowhere but with positions behind it: rows of several sides are scored at once, and told apart afterwards.
+    r"""Whether the name that a line binds is read nowhere but with positions behind it: rows of
+    several sides are scored at once, and told apart afterwards.
 
     >>> code = "def f(model, z, fit, rest):\n    eta = model(z).numpy()\n    return eta[fit].mean(), eta[rest].mean()\n"
     >>> taken_in_parts(code, 2), taken_in_parts(code.replace("eta[fit].mean()", "eta.mean()"), 2)
     (True, False)
-    """
+    """  # noqa: E501
     try:
         tree = ast.parse(text)
     except SyntaxError:
         return False
-    for scope in reversed([tree, *(n for n in walk(tree) if isinstance(n, ast.FunctionDef) and _covers(n, line))]):
-        bound = [n.targets[0].id for n in walk(scope) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name) and _covers(n, line)]
+    for scope in reversed(
+        [tree, *(n for n in walk(tree) if isinstance(n, ast.FunctionDef) and _covers(n, line))]
+    ):
+        bound = [
+            n.targets[0].id
+            for n in walk(scope)
+            if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name) and _covers(n, line)
+        ]
         if bound:
-            reads = [n for n in walk(scope) if isinstance(n, ast.Name) and n.id == bound[0] and isinstance(n.ctx, ast.Load)]
-            parts = [n.value for n in walk(scope) if isinstance(n, ast.Subscript) and not isinstance(n.slice, (ast.Slice, ast.Tuple))]
+            reads = [
+                n
+                for n in walk(scope)
+                if isinstance(n, ast.Name) and n.id == bound[0] and isinstance(n.ctx, ast.Load)
+            ]
+            parts = [
+                n.value
+                for n in walk(scope)
+                if isinstance(n, ast.Subscript) and not isinstance(n.slice, (ast.Slice, ast.Tuple))
+            ]
             return bool(reads) and all(n in parts for n in reads)
     return False
 

@@ -1,4 +1,6 @@
-"""One file as scopes and bindings, and where a value comes from: through names, `self`, tuples, helpers of the same file and call sites."""
+"""One file as scopes and bindings, and where a value comes from: through names, `self`, tuples,
+helpers of the same file and call sites.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +33,37 @@ from training.review.syntax import (
 
 DEPTH = 6  # how many names a value is followed through
 WORK = 500  # steps after which a question is given up
-SAME_OBJECT = {"fit", "to", "cuda", "cpu", "eval", "train", "half", "float", "double", "bfloat16", "requires_grad_", "compile", "share_memory"}
+SAME_OBJECT = {
+    "fit", "to", "cuda", "cpu", "eval", "train", "half", "float", "double", "bfloat16",
+    "requires_grad_", "compile", "share_memory",
+}  # fmt: skip
 WRAPPERS = {
-    "DistributedDataParallel",
-    "DataParallel",
-    "FullyShardedDataParallel",
-    "fully_shard",
-    "compile",
-    "deepcopy",
-    "convert_sync_batchnorm",
-    "SequentialLR",
-    "ChainedScheduler",
-    "tqdm",
-    "enumerate",
+    "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "fully_shard", "compile",
+    "deepcopy", "convert_sync_batchnorm", "SequentialLR", "ChainedScheduler", "tqdm", "enumerate",
     "iter",
+}  # fmt: skip
+NO_ORIGIN = {
+    ast.Constant,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Compare,
+    ast.Dict,
+    ast.JoinedStr,
+    ast.Lambda,
+    ast.Starred,
+    ast.Set,
+    ast.Slice,
 }
-NO_ORIGIN = {ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Dict, ast.JoinedStr, ast.Lambda, ast.Starred, ast.Set, ast.Slice}
-BINDING = {ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign, ast.For, ast.AsyncFor, ast.comprehension, ast.withitem}
+BINDING = {
+    ast.Assign,
+    ast.AnnAssign,
+    ast.NamedExpr,
+    ast.AugAssign,
+    ast.For,
+    ast.AsyncFor,
+    ast.comprehension,
+    ast.withitem,
+}
 MODULE_BASES = ("Module", "LightningModule", "PreTrainedModel")
 
 
@@ -77,7 +93,9 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """A name that gets a value: the whole of it, or the element `index`; `how` is assign, loop, with, or augment."""
+    """A name that gets a value: the whole of it, or the element `index`; `how` is assign, loop,
+    with, or augment.
+    """
 
     statement: ast.AST
     value: ast.expr
@@ -88,7 +106,9 @@ class Binding:
 
 @dataclass(frozen=True)
 class Origin:
-    """What made a value: the canonical name that was called, or of a class of this file its name."""
+    """What made a value: the canonical name that was called, or of a class of this file its
+    name.
+    """
 
     name: str
     call: ast.Call
@@ -126,7 +146,9 @@ class Program:
         self.top = self._enter(tree, None, None)
         self._link_calls()
 
-    def _enter(self, node: FunctionNode | ast.Module, owner: ast.ClassDef | None, parent: Scope | None) -> Scope:
+    def _enter(
+        self, node: FunctionNode | ast.Module, owner: ast.ClassDef | None, parent: Scope | None
+    ) -> Scope:
         scope = Scope(node, owner, parent)
         self.scopes.append(scope)
         self.scope_of[node] = scope
@@ -140,8 +162,12 @@ class Program:
             if child.__class__ in LEAVES:
                 self.scope_of[child] = scope
             elif isinstance(child, FUNCTIONS):
-                inner = self._enter(child, owner if isinstance(node, ast.ClassDef) else scope.owner, scope)
-                (self.methods[node] if isinstance(node, ast.ClassDef) else scope.functions)[child.name] = inner
+                inner = self._enter(
+                    child, owner if isinstance(node, ast.ClassDef) else scope.owner, scope
+                )
+                (self.methods[node] if isinstance(node, ast.ClassDef) else scope.functions)[
+                    child.name
+                ] = inner
             elif isinstance(child, ast.ClassDef):
                 self.classes[child.name] = child
                 self._visit(child, scope, child)
@@ -169,10 +195,22 @@ class Program:
             case ast.withitem(optional_vars=ast.expr() as target):
                 self._bind_target(target, node.context_expr, node, scope, how="with")
 
-    def _bind_target(self, target: ast.expr, value: ast.expr, statement: ast.AST, scope: Scope, index: int | None = None, how: str = "assign") -> None:
+    def _bind_target(
+        self,
+        target: ast.expr,
+        value: ast.expr,
+        statement: ast.AST,
+        scope: Scope,
+        index: int | None = None,
+        how: str = "assign",
+    ) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
             for i, element in enumerate(target.elts):
-                if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts) and how == "assign":
+                if (
+                    isinstance(value, (ast.Tuple, ast.List))
+                    and len(value.elts) == len(target.elts)
+                    and how == "assign"
+                ):
                     self._bind_target(element, value.elts[i], statement, scope)
                 else:
                     self._bind_target(element, value, statement, scope, i, how)
@@ -181,19 +219,32 @@ class Program:
         if isinstance(target, ast.Name):
             scope.bindings.setdefault(target.id, []).append(binding)
             owner = self.parents.get(statement)
-            if isinstance(owner, ast.ClassDef):  # `columns = [...]` of a class is read as `self.columns`
+            if isinstance(
+                owner, ast.ClassDef
+            ):  # `columns = [...]` of a class is read as `self.columns`
                 self.attributes[owner].setdefault(target.id, []).append(binding)
-        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self" and scope.owner:
+        elif (
+            isinstance(target, ast.Attribute)
+            and isinstance(target.value, ast.Name)
+            and target.value.id == "self"
+            and scope.owner
+        ):
             self.attributes[scope.owner].setdefault(target.attr, []).append(binding)
 
     def _link_calls(self) -> None:
-        made = [(node, scope) for node, scope in self.scope_of.items() if isinstance(node, ast.Call)]
+        made = [
+            (node, scope) for node, scope in self.scope_of.items() if isinstance(node, ast.Call)
+        ]
         for node, scope in made:
             for called in self.callees(node, scope):
                 self.call_sites[called].append((node, scope))
         self._linked = True
         for node, scope in made:  # methods of what a function is given: known once its callers are
-            if method(node) in self.defined and isinstance(of := receiver(node), ast.Name) and of.id in scope.parameters:
+            if (
+                method(node) in self.defined
+                and isinstance(of := receiver(node), ast.Name)
+                and of.id in scope.parameters
+            ):
                 for called in self.callees(node, scope) if of.id not in ("self", "cls") else ():
                     self.call_sites[called].append((node, scope))
         self._origins.clear()
@@ -204,25 +255,39 @@ class Program:
         return {name for own in self.methods.values() for name in own}
 
     def resolve(self, node: ast.AST | None) -> str:
-        """The canonical dotted name, e.g. `torch.nn.functional.softmax`; empty where its root is no import."""
+        """The canonical dotted name, e.g. `torch.nn.functional.softmax`; empty where its root is no
+        import.
+        """
         if not isinstance(node, (ast.Name, ast.Attribute)):
             return ""
         known: str | None = getattr(node, "_resolved", None)
         if known is None:
             root, dot, rest = dotted(node).partition(".")
-            known = self.aliases[root] + dot + rest if root in self.aliases and not self._hidden(root, node) else ""
+            known = (
+                self.aliases[root] + dot + rest
+                if root in self.aliases and not self._hidden(root, node)
+                else ""
+            )
             node._resolved = known  # type: ignore[union-attr]
         return known
 
     def _hidden(self, root: str, node: ast.AST) -> bool:
-        """Whether a function around gives an imported name a value of its own: `loss` of `from . import loss` in a function with `loss = loss_fn(x)`."""
+        """Whether a function around gives an imported name a value of its own: `loss` of `from .
+        import loss` in a function with `loss = loss_fn(x)`.
+        """
         around: ast.AST | None = node
         while around is not None and around not in self.scope_of:
             around = self.parents.get(around)
         scope = self.scope_of[around] if around is not None else None
         while scope is not None and scope.name:
-            if root in scope.parameters or any(b.how != "augment" for b in scope.bindings.get(root, ())):
-                return not any(root in import_aliases(ast.Module([n], [])) for n in own_nodes(scope.node) if isinstance(n, (ast.Import, ast.ImportFrom)))
+            if root in scope.parameters or any(
+                b.how != "augment" for b in scope.bindings.get(root, ())
+            ):
+                return not any(
+                    root in import_aliases(ast.Module([n], []))
+                    for n in own_nodes(scope.node)
+                    if isinstance(n, (ast.Import, ast.ImportFrom))
+                )
             scope = scope.parent
         return False
 
@@ -256,12 +321,16 @@ class Program:
         return found
 
     def calls_of(self, *names: str) -> list[ast.Call]:
-        """The calls of functions, methods and classes of these last names, in the order of `all_calls`."""
+        """The calls of functions, methods and classes of these last names, in the order of
+        `all_calls`.
+        """
         found = [c for name in names for c in self._calls_by_name.get(name, ())]
         return [call for _, call in (sorted(found) if len(names) > 1 else found)]
 
     def methods_of(self, *names: str) -> list[ast.Call]:
-        """Those of them that are called on something: `step` of `optimizer.step()`, not `step()`."""
+        """Those of them that are called on something: `step` of `optimizer.step()`, not
+        `step()`.
+        """
         return [call for call in self.calls_of(*names) if isinstance(call.func, ast.Attribute)]
 
     @cached_property
@@ -272,36 +341,81 @@ class Program:
     @cached_property
     def rank_names(self) -> set[str]:
         """Names that some call is given as its `rank`: ranks, whatever they are called."""
-        return {k.value.id for call in self.all_calls for k in call.keywords if k.arg == "rank" and isinstance(k.value, ast.Name)}
+        return {
+            k.value.id
+            for call in self.all_calls
+            for k in call.keywords
+            if k.arg == "rank" and isinstance(k.value, ast.Name)
+        }
 
     @cached_property
     def network_names(self) -> set[str]:
-        """Names of networks, whatever they are called: their parameters are asked for, or they are put into eval mode."""
+        """Names of networks, whatever they are called: their parameters are asked for, or they are
+        put into eval mode.
+        """
         found = set()
         for call in self.all_calls:
-            asks = method(call) in ("parameters", "named_parameters") or (method(call) in ("eval", "train") and not call.args and not call.keywords)
+            asks = method(call) in ("parameters", "named_parameters") or (
+                method(call) in ("eval", "train") and not call.args and not call.keywords
+            )
             name = dotted(receiver(call)).rpartition(".")[2] if asks else ""
-            if not {"trainer", "learner", "runner", "engine", "agent", "estimator", "experiment", "self", ""} & words(name) and name:
+            if (
+                not {
+                    "trainer",
+                    "learner",
+                    "runner",
+                    "engine",
+                    "agent",
+                    "estimator",
+                    "experiment",
+                    "self",
+                    "",
+                }
+                & words(name)
+                and name
+            ):
                 found.add(name)
         return found
 
     @cached_property
     def optimizer_names(self) -> set[str]:
         """Names of optimizers, whatever they are called: they are both cleared and stepped."""
-        used = {name: {last_name(receiver(c)) for c in self.methods_of(name)} for name in ("zero_grad", "step")}
-        used["step"] |= {last_name(a) for c in self.methods_of("step") for a in c.args[:1]}  # by a scaler
+        used = {
+            name: {last_name(receiver(c)) for c in self.methods_of(name)}
+            for name in ("zero_grad", "step")
+        }
+        used["step"] |= {
+            last_name(a) for c in self.methods_of("step") for a in c.args[:1]
+        }  # by a scaler
         return (used["zero_grad"] & used["step"]) - {"", "self"}
 
     @cached_property
     def called_names(self) -> set[str]:
         """The last names of everything that is called in the file."""
-        return {n.func.attr if isinstance(n.func, ast.Attribute) else n.func.id for n in self.all_calls if isinstance(n.func, (ast.Attribute, ast.Name))}
+        return {
+            n.func.attr if isinstance(n.func, ast.Attribute) else n.func.id
+            for n in self.all_calls
+            if isinstance(n.func, (ast.Attribute, ast.Name))
+        }
 
     @cached_property
     def method_names(self) -> set[str]:
-        """Methods of the file's classes other than networks; properties, which hold something, left out."""
-        plain = [s for owner, own in self.methods.items() if not self.is_module(owner) for s in own.values() if isinstance(s.node, FUNCTIONS)]
-        return {s.name for s in plain if isinstance(s.node, FUNCTIONS) and not any("property" in last_name(d) for d in s.node.decorator_list)}
+        """Methods of the file's classes other than networks; properties, which hold something, left
+        out.
+        """
+        plain = [
+            s
+            for owner, own in self.methods.items()
+            if not self.is_module(owner)
+            for s in own.values()
+            if isinstance(s.node, FUNCTIONS)
+        ]
+        return {
+            s.name
+            for s in plain
+            if isinstance(s.node, FUNCTIONS)
+            and not any("property" in last_name(d) for d in s.node.decorator_list)
+        }
 
     def scope(self, node: ast.AST) -> Scope:
         """The function in which a node stands."""
@@ -320,7 +434,9 @@ class Program:
     def ancestors(self, node: ast.AST) -> list[ast.AST]:
         """What a node stands in, from the inside out, up to its function."""
         found: list[ast.AST] = []
-        while (node := self.parents.get(node, self.tree)) is not self.tree and not isinstance(node, FUNCTIONS):
+        while (node := self.parents.get(node, self.tree)) is not self.tree and not isinstance(
+            node, FUNCTIONS
+        ):
             found.append(node)
         return found
 
@@ -339,7 +455,11 @@ class Program:
         """Whether a class derives from a torch module, here or by the name of its base."""
         if owner is None:
             return False
-        return any(dotted(base).rpartition(".")[2].endswith(MODULE_BASES) for known in self.bases(owner) for base in known.bases)
+        return any(
+            dotted(base).rpartition(".")[2].endswith(MODULE_BASES)
+            for known in self.bases(owner)
+            for base in known.bases
+        )
 
     @cached_property
     def module_classes(self) -> list[ast.ClassDef]:
@@ -349,11 +469,25 @@ class Program:
     def module_named(self, name: str) -> ast.ClassDef | None:
         """The torch module of the file that a name is called after, as `melody` after `Melody`."""
         plain = name.replace("_", "").lower()
-        return next((owner for owner in self.module_classes if owner.name.lower() == plain and owner.name != name), None)
+        return next(
+            (
+                owner
+                for owner in self.module_classes
+                if owner.name.lower() == plain and owner.name != name
+            ),
+            None,
+        )
 
     def find_method(self, owner: ast.ClassDef, name: str) -> Scope | None:
         """A method of the class or of its bases in this file."""
-        return next((self.methods[known][name] for known in self.bases(owner) if name in self.methods[known]), None)
+        return next(
+            (
+                self.methods[known][name]
+                for known in self.bases(owner)
+                if name in self.methods[known]
+            ),
+            None,
+        )
 
     def callees(self, call: ast.Call, scope: Scope) -> list[Scope]:
         """The functions of this file that a call may run; of a class its `__init__`."""
@@ -368,7 +502,11 @@ class Program:
             return [found] if found else []
         if name not in self.defined:
             return []
-        owners = {self.classes[o.name] for o in self.origins(target, scope) if o.name in self.classes} if target is not None else set()
+        owners = (
+            {self.classes[o.name] for o in self.origins(target, scope) if o.name in self.classes}
+            if target is not None
+            else set()
+        )
         return [m for m in (self.find_method(owner, name) for owner in owners) if m]
 
     def local_function(self, name: str, scope: Scope | None) -> Scope | None:
@@ -387,19 +525,38 @@ class Program:
                 if node.id in current.bindings or node.id in current.parameters:
                     return current.bindings.get(node.id, [])
                 current = current.parent
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self" and scope.owner:
-            return [b for known in self.bases(scope.owner) for b in self.attributes[known].get(node.attr, [])]
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "self"
+            and scope.owner
+        ):
+            return [
+                b
+                for known in self.bases(scope.owner)
+                for b in self.attributes[known].get(node.attr, [])
+            ]
         return []
 
-    def origins(self, node: ast.expr | None, scope: Scope, index: int | None = None) -> tuple[Origin, ...]:
+    def origins(
+        self, node: ast.expr | None, scope: Scope, index: int | None = None
+    ) -> tuple[Origin, ...]:
         """What made a value, as far as this file tells; empty where it does not."""
-        if node.__class__ in NO_ORIGIN or (isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self")):
+        if node.__class__ in NO_ORIGIN or (
+            isinstance(node, ast.Attribute)
+            and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+        ):
             return ()
         key = (id(node), index)
         if key in self._origins:
             return self._origins[key]
         self._work = self._work + 1 if self._following else 0
-        if node is None or key in self._following or len(self._following) > DEPTH * 4 or self._work > WORK:
+        if (
+            node is None
+            or key in self._following
+            or len(self._following) > DEPTH * 4
+            or self._work > WORK
+        ):
             self._cuts += 1
             return ()
         before = self._cuts
@@ -415,7 +572,10 @@ class Program:
             case ast.Call():
                 return self._from_call(node, scope, index)
             case ast.IfExp():
-                return [*self.origins(node.body, scope, index), *self.origins(node.orelse, scope, index)]
+                return [
+                    *self.origins(node.body, scope, index),
+                    *self.origins(node.orelse, scope, index),
+                ]
             case ast.BoolOp():
                 return [o for value in node.values for o in self.origins(value, scope, index)]
             case ast.Tuple() | ast.List() if index is not None and index < len(node.elts):
@@ -423,11 +583,19 @@ class Program:
             case ast.ListComp() | ast.GeneratorExp() if index is not None:
                 return list(self.origins(node.elt, scope))
             case ast.Subscript():
-                at = node.slice.value if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int) else None
+                at = (
+                    node.slice.value
+                    if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int)
+                    else None
+                )
                 return list(self.origins(node.value, scope, at)) if at is not None else []
             case ast.Name() | ast.Attribute():
                 bound = [b for b in self.bindings_of(node, scope) if b.how != "augment"]
-                found = [o for b in bound for o in self.origins(b.value, b.scope, index if b.index is None else b.index)]
+                found = [
+                    o
+                    for b in bound
+                    for o in self.origins(b.value, b.scope, index if b.index is None else b.index)
+                ]
                 return found or self._from_parameter(node, scope)
         return []
 
@@ -447,15 +615,26 @@ class Program:
             if any(o.name in self.classes for o in made):
                 return list(made)
         if function is not None:
-            returned = [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value]
+            returned = [
+                n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value
+            ]
             return [o for value in returned for o in self.origins(value, function, index)]
         return [Origin(name, node, scope)]
 
     @cached_property
     def fluent(self) -> set[str]:
-        """Methods of the file's classes that return `self`, as `fit` does: what is called on gives itself back."""
+        """Methods of the file's classes that return `self`, as `fit` does: what is called on gives
+        itself back.
+        """
         own = [s for methods in self.methods.values() for s in methods.values()]
-        return {s.name for s in own if any(isinstance(n, ast.Return) and isinstance(n.value, ast.Name) and n.value.id == "self" for n in own_nodes(s.node))}
+        return {
+            s.name
+            for s in own
+            if any(
+                isinstance(n, ast.Return) and isinstance(n.value, ast.Name) and n.value.id == "self"
+                for n in own_nodes(s.node)
+            )
+        }
 
     def callees_by_name(self, node: ast.Call, scope: Scope) -> Scope | None:
         """The function of this file that is called by its plain name, or as a method of `self`."""
@@ -488,6 +667,8 @@ def argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
     parameters = function.parameters
     bound = bool(function.owner and parameters and parameters[0] in ("self", "cls"))
     position = parameters.index(name) - bound if name in parameters else -1
-    if 0 <= position < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args[: position + 1]):
+    if 0 <= position < len(call.args) and not any(
+        isinstance(a, ast.Starred) for a in call.args[: position + 1]
+    ):
         return call.args[position]
     return None

@@ -164,5 +164,9 @@ def seen(_: Subject) -> list[Place]:
 
 
 LOADED: dict[str, Rule] = dict(sorted(RULES.items()))  # that read code
-RUN_RULES: dict[str, Rule] = {id: read_rule(id, seen) for id in sorted(page.stem for page in PAGES.glob("BH*.md")) if id not in RULES}  # that only a run shows
+RUN_RULES: dict[str, Rule] = {
+    id: read_rule(id, seen)
+    for id in sorted(page.stem for page in PAGES.glob("BH*.md"))
+    if id not in RULES
+}  # that only a run shows
 KNOWN: dict[str, Rule] = dict(sorted((LOADED | RUN_RULES).items()))

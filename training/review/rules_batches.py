@@ -10,19 +10,37 @@ from training.review.program import Program, Scope, argument
 from training.review.syntax import calls, constant, last_name, own_nodes, walk, words
 
 MASKS = {"mask", "masks", "known", "seen", "padding", "censored", "exclude", "excluded"}
-FLAGS = {"return", "path", "paths", "use", "with", "has", "is", "num", "size", "mode", "same", "idx", "ids", "id"}
-REDUCED = {"softmax", "mean", "sum", "cross_entropy", "scaled_dot_product_attention", "matmul", "bmm", "einsum", "max", "topk", "argsort", "sort", "baddbmm"}
+FLAGS = {
+    "return", "path", "paths", "use", "with", "has", "is", "num", "size", "mode", "same", "idx",
+    "ids", "id",
+}  # fmt: skip
+REDUCED = {
+    "softmax", "mean", "sum", "cross_entropy", "scaled_dot_product_attention", "matmul", "bmm",
+    "einsum", "max", "topk", "argsort", "sort", "baddbmm",
+}  # fmt: skip
 
 
 @rule("BH245")
 def mask_never_read(subject: Subject) -> Iterator[Place]:
-    """A parameter that is called a mask, or known pairs, is read nowhere in its function; a caller gives it, and no other function of that name takes it."""
+    """A parameter that is called a mask, or known pairs, is read nowhere in its function; a caller
+    gives it, and no other function of that name takes it.
+    """
     program = subject.program
     for scope in program.scopes:
         node = scope.node
-        if not isinstance(node, ast.FunctionDef) or (node.decorator_list and any(last_name(d) in ("abstractmethod", "overload") for d in node.decorator_list)):
+        if not isinstance(node, ast.FunctionDef) or (
+            node.decorator_list
+            and any(last_name(d) in ("abstractmethod", "overload") for d in node.decorator_list)
+        ):
             continue
-        masks = [p for p in scope.parameters if MASKS & words(p) and not FLAGS & words(p) and p != "padding" and not p.startswith("_")]
+        masks = [
+            p
+            for p in scope.parameters
+            if MASKS & words(p)
+            and not FLAGS & words(p)
+            and p != "padding"
+            and not p.startswith("_")
+        ]
         if not masks:
             continue
         read = {n.id for n in walk(node) if isinstance(n, ast.Name)}
@@ -30,27 +48,56 @@ def mask_never_read(subject: Subject) -> Iterator[Place]:
         if not unread or not _computes(node) or "locals" in read or _one_of_several(program, scope):
             continue
         for name in unread:
-            site = next((c for c, _ in program.call_sites[scope] if (given := argument(c, scope, name)) is not None and constant(given) is None), None)
+            site = next(
+                (
+                    c
+                    for c, _ in program.call_sites[scope]
+                    if (given := argument(c, scope, name)) is not None and constant(given) is None
+                ),
+                None,
+            )
             if site is not None and not isinstance(argument(site, scope, name), ast.Constant):
-                yield node, f"{name} is given in line {site.lineno}, and {node.name} does not read it"
+                yield (
+                    node,
+                    f"{name} is given in line {site.lineno}, and {node.name} does not read it",
+                )
 
 
 def _computes(node: ast.FunctionDef) -> bool:
-    """Whether a function sums up, weighs or ranks something that a mask could leave out, and gives back a value."""
-    returns = any(isinstance(n, ast.Return) and n.value is not None and not isinstance(n.value, ast.Constant) for n in own_nodes(node))
+    """Whether a function sums up, weighs or ranks something that a mask could leave out, and gives
+    back a value.
+    """
+    returns = any(
+        isinstance(n, ast.Return) and n.value is not None and not isinstance(n.value, ast.Constant)
+        for n in own_nodes(node)
+    )
     over = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.MatMult) for n in own_nodes(node))
-    return returns and (over or any(last_name(c.func) in REDUCED or "loss" in words(last_name(c.func)) for c in calls(node)))
+    return returns and (
+        over
+        or any(
+            last_name(c.func) in REDUCED or "loss" in words(last_name(c.func)) for c in calls(node)
+        )
+    )
 
 
 def _one_of_several(program: Program, scope: Scope) -> bool:
-    """Whether there are others of that name or with that signature, which are called in its place."""
+    """Whether there are others of that name or with that signature, which are called in its
+    place.
+    """
     node = scope.node
     if not isinstance(node, ast.FunctionDef):
         return False
     alike = [
-        s for s in program.scopes if isinstance(s.node, ast.FunctionDef) and s is not scope and (s.node.name == node.name or s.parameters == scope.parameters)
+        s
+        for s in program.scopes
+        if isinstance(s.node, ast.FunctionDef)
+        and s is not scope
+        and (s.node.name == node.name or s.parameters == scope.parameters)
     ]
-    named = any(isinstance(n, ast.Name) and n.id == node.name and not _is_called(program, n) for n in program.nodes[ast.Name])
+    named = any(
+        isinstance(n, ast.Name) and n.id == node.name and not _is_called(program, n)
+        for n in program.nodes[ast.Name]
+    )
     return bool(alike) or named
 
 

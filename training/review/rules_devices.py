@@ -10,21 +10,37 @@ from training.review.program import Program
 from training.review.rules_loader import PREPARES, is_distributed
 from training.review.syntax import constant, keyword, method, words
 
-ALONE = {"predict", "infer", "inference", "serve", "export", "demo", "benchmark"}  # in a process of their own
+ALONE = {
+    "predict",
+    "infer",
+    "inference",
+    "serve",
+    "export",
+    "demo",
+    "benchmark",
+}  # in a process of their own
 
 
 @rule("BH608")
 def ranks_share_a_device(subject: Subject) -> Iterator[Place]:
-    """In a file that runs a process for each device, a wrapper or a move names a device by a literal index."""
+    """In a file that runs a process for each device, a wrapper or a move names a device by a
+    literal index.
+    """
     program = subject.program
-    if program.modules_imported & PREPARES or not any("init_process_group" in n for n in program.called_names) or not is_distributed(program):
+    if (
+        program.modules_imported & PREPARES
+        or not any("init_process_group" in n for n in program.called_names)
+        or not is_distributed(program)
+    ):
         return
     if any("CUDA_VISIBLE_DEVICES" in str(constant(n)) for n in program.nodes[ast.Constant]):
         return  # each process sees a device of its own
     for call in program.all_calls:
         if words(program.scope(call).name) & ALONE:
             continue
-        if _one_device(program, call) and not any(isinstance(a, (ast.If, ast.IfExp)) for a in program.ancestors(call)):
+        if _one_device(program, call) and not any(
+            isinstance(a, (ast.If, ast.IfExp)) for a in program.ancestors(call)
+        ):
             yield call, "the same device for every rank"
             return
 

@@ -17,7 +17,17 @@ def parameter_moved_away(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for call in program.methods_of(*MOVES):
         made, statement = receiver(call), program.parents[call]
-        if isinstance(made, ast.Call) and program.resolve(made.func) in ("torch.nn.Parameter", "torch.nn.parameter.Parameter"):
-            target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is call else None
+        if isinstance(made, ast.Call) and program.resolve(made.func) in (
+            "torch.nn.Parameter",
+            "torch.nn.parameter.Parameter",
+        ):
+            target = (
+                statement.targets[0]
+                if isinstance(statement, ast.Assign) and statement.value is call
+                else None
+            )
             if isinstance(target, ast.Attribute) and program.is_module(program.scope(call).owner):
-                yield call, f"{ast.unparse(target)} is no parameter where {method(call)} changes anything"
+                yield (
+                    call,
+                    f"{ast.unparse(target)} is no parameter where {method(call)} changes anything",
+                )

@@ -9,7 +9,17 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.rules_distributed import COLLECTIVES, REDUCES, one_rank
-from training.review.syntax import calls, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import (
+    calls,
+    identifiers,
+    last_name,
+    method,
+    names_read,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 
 CLOCKS = {"time.time", "time.monotonic", "time.perf_counter"}
 LOSSES = {"loss", "losses"}
@@ -18,7 +28,9 @@ WRAPPERS = ("DistributedDataParallel", "fully_shard", "FullyShardedDataParallel"
 
 @rule("BH619")
 def loop_left_by_one_rank(subject: Subject) -> Iterator[Place]:
-    """In a file that wraps a network, a loop that makes backward passes is left under a condition on the rank, or on a loss or a clock that nothing reduces."""
+    """In a file that wraps a network, a loop that makes backward passes is left under a condition
+    on the rank, or on a loss or a clock that nothing reduces.
+    """
     program = subject.program
     if not torch_calls(program, *WRAPPERS):
         return
@@ -39,8 +51,12 @@ def loop_left_by_one_rank(subject: Subject) -> Iterator[Place]:
             yield node, "each rank decides by a number of its own whether it leaves the loop here"
 
 
-def _until_loop(program: Program, node: ast.Break) -> tuple[ast.For | ast.While, list[tuple[ast.If, bool]]] | None:
-    """The loop that a break leaves, and the conditions in between with whether their first branch was taken."""
+def _until_loop(
+    program: Program, node: ast.Break
+) -> tuple[ast.For | ast.While, list[tuple[ast.If, bool]]] | None:
+    """The loop that a break leaves, and the conditions in between with whether their first branch
+    was taken.
+    """
     branches = list[tuple[ast.If, bool]]()
     below: ast.AST = node
     for above in program.ancestors(node):
@@ -54,7 +70,11 @@ def _until_loop(program: Program, node: ast.Break) -> tuple[ast.For | ast.While,
 
 def _trains(program: Program, loop: ast.For | ast.While, scope: Scope) -> bool:
     """Whether a loop makes backward passes, itself or by a function that it calls."""
-    return any(method(c) == "backward" or any(method(i) == "backward" for f in program.callees(c, scope) for i in calls(f.node)) for c in calls(loop))
+    return any(
+        method(c) == "backward"
+        or any(method(i) == "backward" for f in program.callees(c, scope) for i in calls(f.node))
+        for c in calls(loop)
+    )
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
@@ -64,27 +84,54 @@ def _leaves(body: list[ast.stmt]) -> bool:
 def _exchanges(program: Program, loop: ast.For | ast.While, scope: Scope) -> bool:
     """Whether ranks exchange numbers in a loop or in what it calls, there or out of sight."""
     return any(
-        last_name(c.func) in COLLECTIVES | REDUCES or any(last_name(i.func) in COLLECTIVES | REDUCES for f in program.callees(c, scope) for i in calls(f.node))
+        last_name(c.func) in COLLECTIVES | REDUCES
+        or any(
+            last_name(i.func) in COLLECTIVES | REDUCES
+            for f in program.callees(c, scope)
+            for i in calls(f.node)
+        )
         for c in calls(loop)
     )
 
 
 def _of_this_rank(program: Program, loop: ast.For | ast.While, scope: Scope) -> set[str]:
-    """Names that a loss which a backward begins at goes into, or that are changed by a condition on it."""
+    """Names that a loss which a backward begins at goes into, or that are changed by a condition on
+    it.
+    """
     own = set[str]()
     for call in calls(loop):
         if method(call) == "backward" and isinstance(at := receiver(call), ast.Name):
             own.add(at.id)
-        if any(method(i) == "backward" for f in program.callees(call, scope) for i in calls(f.node)):
-            own |= {n for t in getattr(program.statement(call), "targets", ()) for n in identifiers(t) if LOSSES & words(n)}
-    assigned = [n for n in own_nodes(scope.node) if isinstance(n, (ast.Assign, ast.AugAssign)) and loop in program.ancestors(n)]
+        if any(
+            method(i) == "backward" for f in program.callees(call, scope) for i in calls(f.node)
+        ):
+            own |= {
+                n
+                for t in getattr(program.statement(call), "targets", ())
+                for n in identifiers(t)
+                if LOSSES & words(n)
+            }
+    assigned = [
+        n
+        for n in own_nodes(scope.node)
+        if isinstance(n, (ast.Assign, ast.AugAssign)) and loop in program.ancestors(n)
+    ]
     while True:
         grown = set(own)
         for node in assigned:
-            tests = [a.test for a in program.ancestors(node) if isinstance(a, ast.If) and loop in program.ancestors(a)]
+            tests = [
+                a.test
+                for a in program.ancestors(node)
+                if isinstance(a, ast.If) and loop in program.ancestors(a)
+            ]
             if names_read(node.value) & own or any(names_read(t) & own for t in tests):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                grown |= {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+                grown |= {
+                    n.id
+                    for t in targets
+                    for n in walk(t)
+                    if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+                }
         if grown == own:
             return own
         own = grown

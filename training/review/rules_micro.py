@@ -13,16 +13,37 @@ from training.review.syntax import constant, keyword, last_name, walk
 
 @rule("BH140")
 def first_window_of_one_batch(subject: Subject) -> Iterator[Place]:
-    """After a backward that nothing guards, a step where a counter from 0 divides evenly: the counter of the loop itself, or of `enumerate`."""
+    """After a backward that nothing guards, a step where a counter from 0 divides evenly: the
+    counter of the loop itself, or of `enumerate`.
+    """
     for steps in step_groups(subject):
         branch = window_of(steps)
-        if branch is None or steps.loop is None or not isinstance(steps.loop.node, ast.For) or steps.step.via == "closure":
+        if (
+            branch is None
+            or steps.loop is None
+            or not isinstance(steps.loop.node, ast.For)
+            or steps.step.via == "closure"
+        ):
             continue
         counter, test = _from_zero(steps.loop.node), condition(branch, steps.step.scope)
-        compared = [test, *test.values] if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
-        written = {last_name(n.target) for n in walk(steps.loop.node) if isinstance(n, ast.AugAssign)}
-        if counter and counter not in written and any(_divides_evenly(c, counter) for c in compared) and not _starts_over(steps):
-            told = f"{ast.unparse(test)} is true for the first batch already, as {counter} counts from 0"
+        compared = (
+            [test, *test.values]
+            if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)
+            else [test]
+        )
+        written = {
+            last_name(n.target) for n in walk(steps.loop.node) if isinstance(n, ast.AugAssign)
+        }
+        if (
+            counter
+            and counter not in written
+            and any(_divides_evenly(c, counter) for c in compared)
+            and not _starts_over(steps)
+        ):
+            told = (
+                f"{ast.unparse(test)} is true for the first batch already, as {counter} counts"
+                " from 0"
+            )
             yield branch, f"{told}: the first window holds one batch", steps.loop.node
 
 
@@ -34,7 +55,11 @@ def _from_zero(loop: ast.For) -> str:
     if not isinstance(head, ast.Call):
         return ""
     start = keyword(head, "start", 1)
-    if last_name(head.func) == "enumerate" and isinstance(loop.target, ast.Tuple) and (start is None or constant(start) == 0):
+    if (
+        last_name(head.func) == "enumerate"
+        and isinstance(loop.target, ast.Tuple)
+        and (start is None or constant(start) == 0)
+    ):
         return last_name(loop.target.elts[0])
     if last_name(head.func) in ("range", "trange") and len(head.args) == 1:
         return last_name(loop.target) if isinstance(loop.target, ast.Name) else ""
@@ -42,16 +67,30 @@ def _from_zero(loop: ast.For) -> str:
 
 
 def _divides_evenly(test: ast.expr, counter: str) -> bool:
-    """Whether it is `counter % n == 0` or `not counter % n`; of a window of 1 there is nothing to say."""
+    """Whether it is `counter % n == 0` or `not counter % n`; of a window of 1 there is nothing to
+    say.
+    """
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         rest = test.operand
-    elif isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and constant(test.comparators[0]) == 0 and len(test.ops) == 1:
+    elif (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.Eq)
+        and constant(test.comparators[0]) == 0
+        and len(test.ops) == 1
+    ):
         rest = test.left
     else:
         return False
-    return isinstance(rest, ast.BinOp) and isinstance(rest.op, ast.Mod) and isinstance(rest.left, ast.Name) and rest.left.id == counter
+    return (
+        isinstance(rest, ast.BinOp)
+        and isinstance(rest.op, ast.Mod)
+        and isinstance(rest.left, ast.Name)
+        and rest.left.id == counter
+    )
 
 
 def _starts_over(steps: Steps) -> bool:
-    """Whether gradients are cleared in every passage: then no window is added up, and the backward is none of this optimizer's or of another rule."""
+    """Whether gradients are cleared in every passage: then no window is added up, and the backward
+    is none of this optimizer's or of another rule.
+    """
     return any(c.event.branches == steps.backwards[0].event.branches for c in steps.clears)

@@ -7,10 +7,24 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
-from training.review.syntax import calls, constant, identifiers, keyword, last_name, method, receiver, words
+from training.review.syntax import (
+    calls,
+    constant,
+    identifiers,
+    keyword,
+    last_name,
+    method,
+    receiver,
+    words,
+)
 from training.review.values import reaching
 
-MASKS = ("key_padding_mask", "src_key_padding_mask", "tgt_key_padding_mask", "memory_key_padding_mask")
+MASKS = (
+    "key_padding_mask",
+    "src_key_padding_mask",
+    "tgt_key_padding_mask",
+    "memory_key_padding_mask",
+)
 SAME = {"bool", "to", "cuda", "contiguous", "detach", "clone"}
 FRONT = {
     "pad",
@@ -36,7 +50,9 @@ OTHER = {"there": "missing", "missing": "there", "": ""}
 
 @rule("BH479")
 def padding_mask_true_for_tokens(subject: Subject) -> Iterator[Place]:
-    """What a layer of torch is given as a padding mask compares places with lengths, or tokens with the one for padding, and is true for what is to be seen."""
+    """What a layer of torch is given as a padding mask compares places with lengths, or tokens with
+    the one for padding, and is true for what is to be seen.
+    """
     program = subject.program
     if not set(MASKS) & {k.arg for c in program.all_calls for k in c.keywords}:
         return
@@ -47,12 +63,24 @@ def padding_mask_true_for_tokens(subject: Subject) -> Iterator[Place]:
                 continue
             scope = program.scope(call)
             made = {o.name.startswith("torch.") for o in program.origins(call.func, scope)}
-            if made <= {True} and (made or name != "key_padding_mask") and true_for(program, given, scope) == "there":
-                yield given, f"{name} is true for the places that are there: these are left out, and the padding is seen"
+            if (
+                made <= {True}
+                and (made or name != "key_padding_mask")
+                and true_for(program, given, scope) == "there"
+            ):
+                yield (
+                    given,
+                    (
+                        f"{name} is true for the places that are there: these are left out, and the"
+                        " padding is seen"
+                    ),
+                )
 
 
 def true_for(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0) -> str:
-    """Whether a mask is true for what is `there` or for what is `missing`; empty where nothing says so, or two callers differ."""
+    """Whether a mask is true for what is `there` or for what is `missing`; empty where nothing says
+    so, or two callers differ.
+    """
     match node:
         case ast.UnaryOp(op=ast.Invert() | ast.Not()):
             return OTHER[true_for(program, node.operand, scope, depth)]
@@ -63,9 +91,17 @@ def true_for(program: Program, node: ast.expr | None, scope: Scope, depth: int =
         case ast.Name():
             values = [(v, scope) for v in reaching(program, node, scope)]
             if not values and node.id in scope.parameters and depth < FURTHER:
-                values = [(v, caller) for c, caller in program.call_sites[scope] if (v := argument(c, scope, node.id)) is not None]
+                values = [
+                    (v, caller)
+                    for c, caller in program.call_sites[scope]
+                    if (v := argument(c, scope, node.id)) is not None
+                ]
                 values = values or _by_layers(program, node.id, scope)
-            said = {true_for(program, v, s, depth + 1) for v, s in values} if depth < FURTHER else set()
+            said = (
+                {true_for(program, v, s, depth + 1) for v, s in values}
+                if depth < FURTHER
+                else set()
+            )
             return said.pop() if len(said) == 1 else ""
         case ast.Call():
             return _of_call(program, node, scope, depth)
@@ -73,14 +109,21 @@ def true_for(program: Program, node: ast.expr | None, scope: Scope, depth: int =
 
 
 def _by_layers(program: Program, name: str, scope: Scope) -> list[tuple[ast.expr, Scope]]:
-    """What networks of the file hand to a layer that they hold, in a list too: `for layer in self.layers: x = layer(x, mask)`."""
+    """What networks of the file hand to a layer that they hold, in a list too: `for layer in
+    self.layers: x = layer(x, mask)`.
+    """
     found: list[tuple[ast.expr, Scope]] = []
-    for owner in program.module_classes if scope.name == "forward" and scope.owner is not None else ():
+    for owner in (
+        program.module_classes if scope.name == "forward" and scope.owner is not None else ()
+    ):
         for other in program.methods[owner].values():
             for call in (c for c in calls(other.node) if len(c.args) + len(c.keywords) > 1):
                 given = argument(call, scope, name)
                 of = scope.owner.name if scope.owner is not None else ""
-                if given is not None and any(o.name == of or (o.last == "ModuleList" and of in identifiers(o.call)) for o in program.origins(call.func, other)):
+                if given is not None and any(
+                    o.name == of or (o.last == "ModuleList" and of in identifiers(o.call))
+                    for o in program.origins(call.func, other)
+                ):
                     found.append((given, other))
     return found
 
@@ -89,11 +132,27 @@ def _of_call(program: Program, node: ast.Call, scope: Scope, depth: int) -> str:
     of, name = receiver(node), method(node)
     if name in ("logical_not", "bitwise_not"):
         return OTHER[true_for(program, node.args[0] if node.args else of, scope, depth)]
-    if name in ("ne", "eq") and len(node.args) == 1 and of is not None and not program.resolve(node.func):
-        return _of_tokens(ast.Compare(of, [ast.Eq() if name == "eq" else ast.NotEq()], node.args), node.args[0])
+    if (
+        name in ("ne", "eq")
+        and len(node.args) == 1
+        and of is not None
+        and not program.resolve(node.func)
+    ):
+        return _of_tokens(
+            ast.Compare(of, [ast.Eq() if name == "eq" else ast.NotEq()], node.args), node.args[0]
+        )
     if name in SAME and of is not None:
-        if isinstance(of, ast.Name) and {"attention", "mask"} <= words(of.id) and name in ("bool", "to") and not scope.bindings.get(of.id):
-            return "there" if name == "bool" or last_name(node.args[0] if node.args else None) == "bool" else ""  # of a tokenizer: 1 for tokens
+        if (
+            isinstance(of, ast.Name)
+            and {"attention", "mask"} <= words(of.id)
+            and name in ("bool", "to")
+            and not scope.bindings.get(of.id)
+        ):
+            return (
+                "there"
+                if name == "bool" or last_name(node.args[0] if node.args else None) == "bool"
+                else ""
+            )  # of a tokenizer: 1 for tokens
         return true_for(program, of, scope, depth)
     return ""
 
@@ -101,7 +160,9 @@ def _of_call(program: Program, node: ast.Call, scope: Scope, depth: int) -> str:
 def _of_tokens(test: ast.Compare, pad: ast.expr) -> str:
     """Of `tokens != pad`."""
     sides = (test.left, pad)
-    named = any(PAD & words(last_name(s)) for s in sides) or (constant(pad) == 0 and bool(TOKENS & words(last_name(test.left))))
+    named = any(PAD & words(last_name(s)) for s in sides) or (
+        constant(pad) == 0 and bool(TOKENS & words(last_name(test.left)))
+    )
     return ("missing" if isinstance(test.ops[0], ast.Eq) else "there") if named else ""
 
 
@@ -122,6 +183,14 @@ def _counts(program: Program, node: ast.expr, scope: Scope) -> bool:
         return True
     inner = node
     while isinstance(inner, (ast.Subscript, ast.Call)):
-        inner = inner.value if isinstance(inner, ast.Subscript) else receiver(inner) or ast.Constant(None)
-    values = [b.value for b in program.bindings_of(inner, scope)] if isinstance(inner, (ast.Name, ast.Attribute)) else []
+        inner = (
+            inner.value
+            if isinstance(inner, ast.Subscript)
+            else receiver(inner) or ast.Constant(None)
+        )
+    values = (
+        [b.value for b in program.bindings_of(inner, scope)]
+        if isinstance(inner, (ast.Name, ast.Attribute))
+        else []
+    )
     return len(values) == 1 and any(last_name(c.func) == "arange" for c in calls(values[0]))

@@ -1,4 +1,6 @@
-"""Rules BH521: and BH522: rows that come several times: from every worker of a stream, and into the network of every fold."""
+"""Rules BH521: and BH522: rows that come several times: from every worker of a stream, and into the
+network of every fold.
+"""
 
 from __future__ import annotations
 
@@ -10,67 +12,182 @@ from training.review.program import Program, Scope, argument
 from training.review.rules_loader import loaders
 from training.review.rules_module import is_layer
 from training.review.settings import argument_of
-from training.review.syntax import constant, dotted, identifiers, last_name, method, receiver, walk, words
+from training.review.syntax import (
+    constant,
+    dotted,
+    identifiers,
+    last_name,
+    method,
+    receiver,
+    walk,
+    words,
+)
 
-SHARES = {"get_worker_info", "worker_init_fn", "split_dataset_by_node", "split_by_worker", "sharding_filter", "get_rank", "StatefulDataLoader"}
-FOLDS = {"KFold", "StratifiedKFold", "GroupKFold", "StratifiedGroupKFold", "RepeatedKFold", "LeaveOneOut", "LeaveOneGroupOut", "RepeatedStratifiedKFold"}
-RESETS = {"load_state_dict", "reset_parameters", "deepcopy", "apply", "clone", "reset", "init_weights", "reinit"}
+SHARES = {
+    "get_worker_info",
+    "worker_init_fn",
+    "split_dataset_by_node",
+    "split_by_worker",
+    "sharding_filter",
+    "get_rank",
+    "StatefulDataLoader",
+}
+FOLDS = {
+    "KFold",
+    "StratifiedKFold",
+    "GroupKFold",
+    "StratifiedGroupKFold",
+    "RepeatedKFold",
+    "LeaveOneOut",
+    "LeaveOneGroupOut",
+    "RepeatedStratifiedKFold",
+}
+RESETS = {
+    "load_state_dict",
+    "reset_parameters",
+    "deepcopy",
+    "apply",
+    "clone",
+    "reset",
+    "init_weights",
+    "reinit",
+}
 
 
 @rule("BH521")
 def stream_in_every_worker(subject: Subject) -> Iterator[Place]:
-    """A loader with a literal number of workers over an IterableDataset of this file, in which nothing asks for the worker."""
+    """A loader with a literal number of workers over an IterableDataset of this file, in which
+    nothing asks for the worker.
+    """
     program = subject.program
-    if not any(last_name(b) == "IterableDataset" for c in program.classes.values() for b in c.bases):
+    if not any(
+        last_name(b) == "IterableDataset" for c in program.classes.values() for b in c.bases
+    ):
         return
-    if SHARES & (program.identifiers | {k.arg or "" for c in program.all_calls for k in c.keywords}) or any("shard" in n for n in program.identifiers):
+    if SHARES & (
+        program.identifiers | {k.arg or "" for c in program.all_calls for k in c.keywords}
+    ) or any("shard" in n for n in program.identifiers):
         return
     for call in loaders(program):
         workers = constant(argument_of(program, call, "num_workers", 5))
-        made = [o for o in program.origins(call.args[0], program.scope(call)) if o.name in program.classes] if call.args else []
-        streams = [o for o in made if any(last_name(b) == "IterableDataset" for b in program.classes[o.name].bases)]
-        if isinstance(workers, int) and workers > 1 and streams and _goes_through(program, program.classes[streams[0].name]):
+        made = (
+            [
+                o
+                for o in program.origins(call.args[0], program.scope(call))
+                if o.name in program.classes
+            ]
+            if call.args
+            else []
+        )
+        streams = [
+            o
+            for o in made
+            if any(last_name(b) == "IterableDataset" for b in program.classes[o.name].bases)
+        ]
+        if (
+            isinstance(workers, int)
+            and workers > 1
+            and streams
+            and _goes_through(program, program.classes[streams[0].name])
+        ):
             yield call, f"each of {workers} workers gives all rows of {streams[0].name}"
 
 
 def _goes_through(program: Program, owner: ast.ClassDef) -> bool:
-    """Whether `__iter__` goes once through something: it loops over it, and neither draws single rows nor goes on for ever."""
+    """Whether `__iter__` goes once through something: it loops over it, and neither draws single
+    rows nor goes on for ever.
+    """
     going = program.methods[owner].get("__iter__")
     nodes = list(walk(going.node)) if going is not None else []
-    drawn = {"randint", "choice", "choices", "random", "rand", "randrange", "integers", "randn", "sample", "normal", "uniform"} & {
-        last_name(n.func) for n in nodes if isinstance(n, ast.Call)
-    }
-    return any(isinstance(n, (ast.For, ast.comprehension)) for n in nodes) and not any(isinstance(n, ast.While) for n in nodes) and not drawn
+    drawn = {
+        "randint",
+        "choice",
+        "choices",
+        "random",
+        "rand",
+        "randrange",
+        "integers",
+        "randn",
+        "sample",
+        "normal",
+        "uniform",
+    } & {last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
+    return (
+        any(isinstance(n, (ast.For, ast.comprehension)) for n in nodes)
+        and not any(isinstance(n, ast.While) for n in nodes)
+        and not drawn
+    )
 
 
 @rule("BH522")
 def one_network_for_all_folds(subject: Subject) -> Iterator[Place]:
-    """A network is made before a loop over folds, its optimizer too, or in the loop or in a function called there: and nothing sets the network back."""
+    """A network is made before a loop over folds, its optimizer too, or in the loop or in a
+    function called there: and nothing sets the network back.
+    """
     program = subject.program
-    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)) if program.methods_of("split") else ():
+    for loop in (
+        (n for n in program.nodes[ast.For] if isinstance(n, ast.For))
+        if program.methods_of("split")
+        else ()
+    ):
         scope = program.scope(loop)
-        named = [b.value for n in walk(loop.iter) if isinstance(n, ast.Name) for b in scope.bindings.get(n.id, ()) if b.how == "assign"]
-        over = [c for part in (loop.iter, *named) for c in walk(part) if isinstance(c, ast.Call) and method(c) == "split"]
-        folds = [c for c in over if isinstance(c.func, ast.Attribute) and any(o.last in FOLDS for o in program.origins(c.func.value, scope))]
+        named = [
+            b.value
+            for n in walk(loop.iter)
+            if isinstance(n, ast.Name)
+            for b in scope.bindings.get(n.id, ())
+            if b.how == "assign"
+        ]
+        over = [
+            c
+            for part in (loop.iter, *named)
+            for c in walk(part)
+            if isinstance(c, ast.Call) and method(c) == "split"
+        ]
+        folds = [
+            c
+            for c in over
+            if isinstance(c.func, ast.Attribute)
+            and any(o.last in FOLDS for o in program.origins(c.func.value, scope))
+        ]
         if not folds:
             continue
         inside = list(walk(loop))
         once = any(isinstance(s, ast.Break) for s in loop.body)
         set_back = any(
-            method(n) == "copy_" or words(last_name(n.func)) & {"reset", "reinit", "initialize", "initialise"} for n in inside if isinstance(n, ast.Call)
+            method(n) == "copy_"
+            or words(last_name(n.func)) & {"reset", "reinit", "initialize", "initialise"}
+            for n in inside
+            if isinstance(n, ast.Call)
         )
         if once or set_back or any(isinstance(n, ast.Call) and _resets(n, loop) for n in inside):
             continue
         used = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         for name, network, bound in _networks_before(program, loop, scope):
             if name in used and network in used:
-                yield bound, f"{network} was made before the loop over folds of line {loop.lineno}, and learns in all of them", loop
+                yield (
+                    bound,
+                    (
+                        f"{network} was made before the loop over folds of line {loop.lineno}, and"
+                        " learns in all of them"
+                    ),
+                    loop,
+                )
         for network, bound in _trained_inside(program, loop, scope):
-            yield bound, f"{network} was made before the loop over folds of line {loop.lineno}, and learns in all of them", loop
+            yield (
+                bound,
+                (
+                    f"{network} was made before the loop over folds of line {loop.lineno}, and"
+                    " learns in all of them"
+                ),
+                loop,
+            )
 
 
 def _resets(call: ast.Call, loop: ast.For) -> bool:
-    """Whether a call may give a network other weights than it learned in a loop: its best ones of the same passage, kept there, do not."""
+    """Whether a call may give a network other weights than it learned in a loop: its best ones of
+    the same passage, kept there, do not.
+    """
     name = last_name(call.func)
     kept = {
         n.id
@@ -81,41 +198,86 @@ def _resets(call: ast.Call, loop: ast.For) -> bool:
         if isinstance(n, ast.Name)
     }
     if name == "load_state_dict":
-        return not (len(call.args) == 1 and isinstance(call.args[0], ast.Name) and call.args[0].id in kept)
-    return name in RESETS and not (name in ("deepcopy", "clone") and "state_dict" in identifiers(call))
+        return not (
+            len(call.args) == 1 and isinstance(call.args[0], ast.Name) and call.args[0].id in kept
+        )
+    return name in RESETS and not (
+        name in ("deepcopy", "clone") and "state_dict" in identifiers(call)
+    )
 
 
-def _networks_before(program: Program, loop: ast.For, scope: Scope) -> Iterator[tuple[str, str, ast.expr]]:
-    """Optimizers that are made before a loop and not in it: their name, that of their network, and what makes the network."""
+def _networks_before(
+    program: Program, loop: ast.For, scope: Scope
+) -> Iterator[tuple[str, str, ast.expr]]:
+    """Optimizers that are made before a loop and not in it: their name, that of their network, and
+    what makes the network.
+    """
     for name, bindings in scope.bindings.items():
-        made = [b.value for b in bindings if isinstance(b.value, ast.Call) and program.resolve(b.value.func).startswith("torch.optim.")]
+        made = [
+            b.value
+            for b in bindings
+            if isinstance(b.value, ast.Call)
+            and program.resolve(b.value.func).startswith("torch.optim.")
+        ]
         if len(bindings) != 1 or not made or bindings[0].value.lineno > loop.lineno:
             continue
-        asked = [c for a in made[0].args[:1] for c in walk(a) if isinstance(c, ast.Call) and method(c) == "parameters"]
+        asked = [
+            c
+            for a in made[0].args[:1]
+            for c in walk(a)
+            if isinstance(c, ast.Call) and method(c) == "parameters"
+        ]
         for network in {dotted(c.func.value) for c in asked if isinstance(c.func, ast.Attribute)}:
             own = scope.bindings.get(network, [])
             if (
                 len(own) == 1
                 and own[0].value.lineno < loop.lineno
-                and any(is_layer(program, o.call, o.scope) or o.name in program.classes for o in program.origins(own[0].value, scope))
+                and any(
+                    is_layer(program, o.call, o.scope) or o.name in program.classes
+                    for o in program.origins(own[0].value, scope)
+                )
             ):
                 yield name, network, own[0].value
 
 
-def _trained_inside(program: Program, loop: ast.For, scope: Scope) -> Iterator[tuple[str, ast.expr]]:
-    """Networks made once before a loop that get a new optimizer in it, or in a function that it calls, which trains them and sets nothing back."""
+def _trained_inside(
+    program: Program, loop: ast.For, scope: Scope
+) -> Iterator[tuple[str, ast.expr]]:
+    """Networks made once before a loop that get a new optimizer in it, or in a function that it
+    calls, which trains them and sets nothing back.
+    """
     for call in (n for n in walk(loop) if isinstance(n, ast.Call)):
         function = program.callees_by_name(call, scope)
         if function is not None and _set_back_in(program, function):
             continue
         trained = _given_to_optimizers(program, function.node) if function is not None else set()
-        plain = trained & set(function.parameters) - function.bindings.keys() if function is not None else set()
-        given = {dotted(argument(call, function, p)) for p in plain} if function is not None else set()
-        for name in sorted((given | (_given_to_optimizers(program, call) if program.resolve(call.func).startswith("torch.optim.") else set())) - {""}):
+        plain = (
+            trained & set(function.parameters) - function.bindings.keys()
+            if function is not None
+            else set()
+        )
+        given = (
+            {dotted(argument(call, function, p)) for p in plain} if function is not None else set()
+        )
+        for name in sorted(
+            (
+                given
+                | (
+                    _given_to_optimizers(program, call)
+                    if program.resolve(call.func).startswith("torch.optim.")
+                    else set()
+                )
+            )
+            - {""}
+        ):
             made = _made_before(program, name, loop, scope)
             if made is not None:
                 yield name, made
-        for name in sorted(n for n in trained if n.startswith("self.")) if function is not None and function.owner is scope.owner is not None else ():
+        for name in (
+            sorted(n for n in trained if n.startswith("self."))
+            if function is not None and function.owner is scope.owner is not None
+            else ()
+        ):
             made = _made_with_the_object(program, name, scope)
             if made is not None:
                 yield name, made
@@ -127,12 +289,17 @@ def _made_with_the_object(program: Program, name: str, scope: Scope) -> ast.expr
     own = program.bindings_of(attribute, scope)
     if len(own) != 1 or own[0].how != "assign" or own[0].scope.name != "__init__":
         return None
-    new = any(is_layer(program, o.call, o.scope) or o.name in program.classes for o in program.origins(own[0].value, own[0].scope))
+    new = any(
+        is_layer(program, o.call, o.scope) or o.name in program.classes
+        for o in program.origins(own[0].value, own[0].scope)
+    )
     return own[0].value if new else None
 
 
 def _set_back_in(program: Program, function: Scope) -> bool:
-    """Whether a function sets a network back before it makes an optimizer for it; what is copied or loaded behind that are its best weights."""
+    """Whether a function sets a network back before it makes an optimizer for it; what is copied or
+    loaded behind that are its best weights.
+    """
     inside = [n for n in walk(function.node) if isinstance(n, ast.Call)]
     made = [c.lineno for c in inside if program.resolve(c.func).startswith("torch.optim.")]
     return any(last_name(c.func) in RESETS and (not made or c.lineno <= min(made)) for c in inside)
@@ -140,7 +307,11 @@ def _set_back_in(program: Program, function: Scope) -> bool:
 
 def _given_to_optimizers(program: Program, node: ast.AST) -> set[str]:
     """The names of networks all of whose parameters an optimizer gets."""
-    made = [c for c in walk(node) if isinstance(c, ast.Call) and program.resolve(c.func).startswith("torch.optim.") and c.args]
+    made = [
+        c
+        for c in walk(node)
+        if isinstance(c, ast.Call) and program.resolve(c.func).startswith("torch.optim.") and c.args
+    ]
     of = [c.args[0] for c in made if method(c.args[0]) == "parameters"]
     return {dotted(receiver(c)) for c in of}
 
@@ -150,5 +321,8 @@ def _made_before(program: Program, name: str, loop: ast.For, scope: Scope) -> as
     own = scope.bindings.get(name, [])
     if len(own) != 1 or own[0].value.lineno > loop.lineno or own[0].how != "assign":
         return None
-    new = any(is_layer(program, o.call, o.scope) or o.name in program.classes for o in program.origins(own[0].value, scope))
+    new = any(
+        is_layer(program, o.call, o.scope) or o.name in program.classes
+        for o in program.origins(own[0].value, scope)
+    )
     return own[0].value if new else None

@@ -1,4 +1,6 @@
-"""Rules BH447, BH142, BH538 and BH539: a slow copy that is quick or grows, weights of classes in the order of their frequencies, words with the codes of padding."""
+"""Rules BH447, BH142, BH538 and BH539: a slow copy that is quick or grows, weights of classes in
+the order of their frequencies, words with the codes of padding.
+"""
 
 from __future__ import annotations
 

@@ -11,32 +11,61 @@ from training.review.syntax import calls, constant, last_name, method, receiver
 
 
 def best_of_runs(program: Program) -> Iterator[tuple[ast.Call, str]]:
-    """Each `max(runs, key=…)`, `min` or first of `sorted` whose score is measured on test rows, and that score as it is written."""
+    """Each `max(runs, key=…)`, `min` or first of `sorted` whose score is measured on test rows, and
+    that score as it is written.
+    """
     for call in program.calls_of("argmin", "argmax", "max", "min", "sorted"):
         name, scope = last_name(call.func), program.scope(call)
         if name in ("argmin", "argmax") and len(call.args) == 1 and _indexes(program, call):
-            listed = [call.args[0].elt] if isinstance(call.args[0], ast.ListComp) else [s for s, _ in _appended(program, call.args[0], scope)]
-            scores_of_runs = [s for s in listed if _of_test(program, s, scope) or any(from_test(program, c, scope) for c in calls(s))]
+            listed = (
+                [call.args[0].elt]
+                if isinstance(call.args[0], ast.ListComp)
+                else [s for s, _ in _appended(program, call.args[0], scope)]
+            )
+            scores_of_runs = [
+                s
+                for s in listed
+                if _of_test(program, s, scope)
+                or any(from_test(program, c, scope) for c in calls(s))
+            ]
             if scores_of_runs:
                 yield call, ast.unparse(scores_of_runs[0])
-        first = isinstance(program.parents[call], ast.Subscript) and constant(getattr(program.parents[call], "slice", None)) in (0, -1)
+        first = isinstance(program.parents[call], ast.Subscript) and constant(
+            getattr(program.parents[call], "slice", None)
+        ) in (0, -1)
         key = next((k.value for k in call.keywords if k.arg == "key"), None)
-        if not isinstance(call.func, ast.Name) or not (name in ("max", "min") or (name == "sorted" and first)) or len(call.args) != 1 or key is None:
+        if (
+            not isinstance(call.func, ast.Name)
+            or not (name in ("max", "min") or (name == "sorted" and first))
+            or len(call.args) != 1
+            or key is None
+        ):
             continue
         runs = call.args[0]
         if isinstance(runs, ast.Call) and method(runs) in ("items", "values"):
             runs = receiver(runs) or runs
-        scores = [(s, h) for s, h in _entries(program, runs, scope, key) if s is not None and _of_test(program, s, h)]
+        scores = [
+            (s, h)
+            for s, h in _entries(program, runs, scope, key)
+            if s is not None and _of_test(program, s, h)
+        ]
         if scores:
             yield call, ast.unparse(scores[0][0])
-        elif isinstance(key, ast.Lambda) and any(_scored_in_key(program, c, key, scope) for c in calls(key.body)):
+        elif isinstance(key, ast.Lambda) and any(
+            _scored_in_key(program, c, key, scope) for c in calls(key.body)
+        ):
             yield call, ast.unparse(key.body)
 
 
 def _indexes(program: Program, call: ast.Call) -> bool:
-    """Whether a number is what something is looked up by, at once or as `int(…)`; of rows of scores it would be a class."""
+    """Whether a number is what something is looked up by, at once or as `int(…)`; of rows of scores
+    it would be a class.
+    """
     node: ast.AST = call
-    while isinstance(program.parents[node], ast.Call) and last_name(program.parents[node].func) == "int":  # type: ignore[attr-defined]
+    while (
+        isinstance(program.parents[node], ast.Call)
+        and last_name(program.parents[node].func) == "int"  # type: ignore[attr-defined]
+    ):
         node = program.parents[node]
     above = program.parents[node]
     return isinstance(above, ast.Subscript) and above.slice is node
@@ -45,10 +74,14 @@ def _indexes(program: Program, call: ast.Call) -> bool:
 def _scored_in_key(program: Program, call: ast.Call, key: ast.Lambda, scope: Scope) -> bool:
     """Whether the key itself measures a run on test rows."""
     runs = {a.arg for a in key.args.args}
-    return any(isinstance(a, ast.Name) and a.id in runs for a in call.args) and from_test(program, call, scope)
+    return any(isinstance(a, ast.Name) and a.id in runs for a in call.args) and from_test(
+        program, call, scope
+    )
 
 
-def _entries(program: Program, runs: ast.expr, scope: Scope, key: ast.expr) -> Iterator[tuple[ast.expr | None, Scope]]:
+def _entries(
+    program: Program, runs: ast.expr, scope: Scope, key: ast.expr
+) -> Iterator[tuple[ast.expr | None, Scope]]:
     """The scores by which a list or dict, filled in a loop, is looked through."""
     if not isinstance(runs, ast.Name):
         return
@@ -56,8 +89,17 @@ def _entries(program: Program, runs: ast.expr, scope: Scope, key: ast.expr) -> I
         yield _element(run, key), where
     for node in program.nodes[ast.Assign]:
         target = node.targets[0] if isinstance(node, ast.Assign) else None
-        if isinstance(node, ast.Assign) and isinstance(target, ast.Subscript) and last_name(target.value) == runs.id and program.scope(node) is scope:
-            by_value = isinstance(key, ast.Attribute) and key.attr == "get" and last_name(key.value) == runs.id
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(target, ast.Subscript)
+            and last_name(target.value) == runs.id
+            and program.scope(node) is scope
+        ):
+            by_value = (
+                isinstance(key, ast.Attribute)
+                and key.attr == "get"
+                and last_name(key.value) == runs.id
+            )
             yield (node.value if by_value else _element(node.value, key)), scope
     for binding in scope.bindings.get(runs.id, ()):
         if isinstance(binding.value, ast.ListComp):
@@ -73,19 +115,36 @@ def _appended(program: Program, runs: ast.expr, scope: Scope) -> Iterator[tuple[
 
 
 def _element(run: ast.expr, key: ast.expr) -> ast.expr | None:
-    """The part of a run that a key looks at: `lambda r: r[0]`, `lambda r: r["test"]`, `itemgetter(0)`; None where that cannot be seen."""
+    """The part of a run that a key looks at: `lambda r: r[0]`, `lambda r: r["test"]`,
+    `itemgetter(0)`; None where that cannot be seen.
+    """
     chosen = key.body if isinstance(key, ast.Lambda) else None
     while isinstance(chosen, ast.UnaryOp):
         chosen = chosen.operand
     at = constant(chosen.slice) if isinstance(chosen, ast.Subscript) else None
-    if isinstance(chosen, ast.Subscript) and isinstance(chosen.value, ast.Subscript) and constant(chosen.value.slice) == 1:  # of an item of a dict
+    if (
+        isinstance(chosen, ast.Subscript)
+        and isinstance(chosen.value, ast.Subscript)
+        and constant(chosen.value.slice) == 1
+    ):  # of an item of a dict
         at = constant(chosen.slice)
     if isinstance(key, ast.Call) and last_name(key.func) == "itemgetter" and len(key.args) == 1:
         at = constant(key.args[0])
-    if isinstance(run, (ast.Tuple, ast.List)) and isinstance(at, int) and -len(run.elts) <= at < len(run.elts):
+    if (
+        isinstance(run, (ast.Tuple, ast.List))
+        and isinstance(at, int)
+        and -len(run.elts) <= at < len(run.elts)
+    ):
         return run.elts[at]
     if isinstance(run, ast.Dict):
-        return next((v for k, v in zip(run.keys, run.values, strict=True) if k is not None and constant(k) == at), None)
+        return next(
+            (
+                v
+                for k, v in zip(run.keys, run.values, strict=True)
+                if k is not None and constant(k) == at
+            ),
+            None,
+        )
     if isinstance(run, ast.Call) and last_name(run.func) == "dict":
         return next((k.value for k in run.keywords if k.arg == at), None)
     return None
@@ -95,4 +154,6 @@ def _of_test(program: Program, score: ast.expr, scope: Scope) -> bool:
     """Whether a score is measured on test rows in the loop that fills the list."""
     around = program.ancestors(score)
     loop = next((a for a in around if isinstance(a, (ast.For, ast.While, ast.ListComp))), None)
-    return loop is not None and measures_test(program, Binding(program.statement(score), score, scope), loop)
+    return loop is not None and measures_test(
+        program, Binding(program.statement(score), score, scope), loop
+    )

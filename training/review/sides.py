@@ -1,4 +1,6 @@
-"""How rows are divided without a helper that gives them back: positions, slices of an order, masks and labels of an index, by which rows are taken of a table."""
+"""How rows are divided without a helper that gives them back: positions, slices of an order, masks
+and labels of an index, by which rows are taken of a table.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,39 @@ from functools import lru_cache
 from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program, Scope, argument
 from training.review.splitting import handed_back, line_of, splits, values_read
-from training.review.syntax import constant, keyword, last_name, method, names_read, once, own_nodes, receiver, walk, words
+from training.review.syntax import (
+    constant,
+    keyword,
+    last_name,
+    method,
+    names_read,
+    once,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 
 PERMUTED = {"permutation", "randperm"}
-DRAWN = {"rand", "random", "rand_like", "uniform", "binomial", "bernoulli", "random_sample", "choice"}
+DRAWN = {
+    "rand",
+    "random",
+    "rand_like",
+    "uniform",
+    "binomial",
+    "bernoulli",
+    "random_sample",
+    "choice",
+}
 PIECES = {"array_split", "split", "tensor_split", "chunk", "hsplit"}
 BY_ROW = {"iloc", "loc", "values"}
 
 
 @dataclass(frozen=True, eq=False)
 class Take:
-    """Rows that are taken of a table: `node` is the whole expression, `family` what the rows were divided by, `member` which of its sides."""
+    """Rows that are taken of a table: `node` is the whole expression, `family` what the rows were
+    divided by, `member` which of its sides.
+    """
 
     node: ast.expr
     rows: ast.expr
@@ -40,7 +64,9 @@ class Take:
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Rows of one table that go to different sides: at the first of them, `parts` the table; `groups` is what kept rows together, where anything did."""
+    """Rows of one table that go to different sides: at the first of them, `parts` the table;
+    `groups` is what kept rows together, where anything did.
+    """
 
     node: ast.expr
     scope: Scope
@@ -49,23 +75,31 @@ class Division:
 
 
 POSITIONS = {"idx", "index", "indices", "ids", "rows", "mask", "positions", "inds", "ix"}
-FITTED = re.compile(r"(?:fit|fitting)_(?:idx|ids|index|indices|inds|ix|rows|mask|positions|loader|set|part)")
+FITTED = re.compile(
+    r"(?:fit|fitting)_(?:idx|ids|index|indices|inds|ix|rows|mask|positions|loader|set|part)"
+)
 ROWS = "x|y|i|ix|idx|ids|index|rows|mask|data|set|ds|dl|loader|df"
-SHORT = re.compile(rf"(?:(?:{ROWS})_)?(?:te|va)|(?:te|va)_(?:{ROWS})")  # by itself `te` is a target encoding as well
+SHORT = re.compile(
+    rf"(?:(?:{ROWS})_)?(?:te|va)|(?:te|va)_(?:{ROWS})"
+)  # by itself `te` is a target encoding as well
 
 
 @lru_cache(maxsize=1 << 14)
 def side_of(name: str) -> str:
     """Which side an identifier speaks of, empty where none or two.
 
-    >>> side_of("x_train"), side_of("val_loader"), side_of("test"), side_of("train_val"), side_of("rows")
+    >>> (side_of("x_train"), side_of("val_loader"), side_of("test"), side_of("train_val"),
+    ...     side_of("rows"))
     ('train', 'val', 'test', '', '')
     >>> side_of("va"), side_of("X_te"), side_of("te_mean")
     ('val', 'test', '')
     """
     found = words(name)
     short = (SHORT.fullmatch(name.lower()) or [""])[0].split("_")
-    train, test = bool({"train", "training", "tr"} & found) or bool(FITTED.fullmatch(name.lower())), bool({"test", "testing", "tst"} & found) or "te" in short
+    train, test = (
+        bool({"train", "training", "tr"} & found) or bool(FITTED.fullmatch(name.lower())),
+        bool({"test", "testing", "tst"} & found) or "te" in short,
+    )
     val = (looks_held_out(name) and not test) or "va" in short
     return "" if train + test + val != 1 else "train" if train else "test" if test else "val"
 
@@ -77,23 +111,45 @@ def side_of_names(names: tuple[str, ...]) -> str:
 
 
 def targets_of(program: Program, node: ast.expr) -> tuple[str, ...]:
-    """The names that get a value of which an expression is a part: of `a, b = x, y` the one in its place, of `return x, y` the one where it is called;
-    of an entry of a dict that and the entry's name.
+    """The names that get a value of which an expression is a part: of `a, b = x, y` the one in its
+    place, of `return x, y` the one where it is called; of an entry of a dict that and the entry's
+    name.
     """
     statement = program.statement(node)
     if isinstance(statement, ast.Return):
         return _returned_as(program, node, statement)
-    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, ast.AnnAssign) else []
+    targets = (
+        statement.targets
+        if isinstance(statement, ast.Assign)
+        else [statement.target]
+        if isinstance(statement, ast.AnnAssign)
+        else []
+    )
     value = getattr(statement, "value", None)
     found: list[str] = []
-    if isinstance(value, ast.Dict) and len(targets) == 1:  # `parts = {"train": rows[a], "test": rows[b]}`
-        keys = [constant(k) for k, v in zip(value.keys, value.values, strict=True) if k is not None and any(n is node for n in walk(v))]
+    if (
+        isinstance(value, ast.Dict) and len(targets) == 1
+    ):  # `parts = {"train": rows[a], "test": rows[b]}`
+        keys = [
+            constant(k)
+            for k, v in zip(value.keys, value.values, strict=True)
+            if k is not None and any(n is node for n in walk(v))
+        ]
         if keys and isinstance(keys[0], str):
             return (f"{last_name(targets[0])}_{keys[0]}",)
     for target in targets:
-        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-            at = next((i for i, v in enumerate(value.elts) if any(n is node for n in walk(v))), None)
-            found += [last_name(n) for n in (elements_of(target.elts[at]) if at is not None else target.elts)]
+        if (
+            isinstance(target, ast.Tuple)
+            and isinstance(value, ast.Tuple)
+            and len(target.elts) == len(value.elts)
+        ):
+            at = next(
+                (i for i, v in enumerate(value.elts) if any(n is node for n in walk(v))), None
+            )
+            found += [
+                last_name(n)
+                for n in (elements_of(target.elts[at]) if at is not None else target.elts)
+            ]
         else:
             found += [last_name(e) for e in elements_of(target)]
     return tuple(n for n in found if n)
@@ -108,8 +164,16 @@ def _returned_as(program: Program, node: ast.expr, statement: ast.Return) -> tup
     found: list[str] = []
     for call, _ in program.call_sites[program.scope(statement)]:
         above = program.statement(call)
-        targets = elements_of(above.targets[0]) if isinstance(above, ast.Assign) and above.value is call else []
-        found += [last_name(t) for t in targets[at : at + 1]] if at is not None and len(targets) == len(made.elts) else []
+        targets = (
+            elements_of(above.targets[0])
+            if isinstance(above, ast.Assign) and above.value is call
+            else []
+        )
+        found += (
+            [last_name(t) for t in targets[at : at + 1]]
+            if at is not None and len(targets) == len(made.elts)
+            else []
+        )
     return tuple(n for n in found if n)
 
 
@@ -126,23 +190,40 @@ def elements_of(target: ast.expr) -> list[ast.expr]:
 
 @once
 def row_takes(program: Program) -> tuple[tuple[ast.expr, ast.expr, ast.expr], ...]:
-    """`t[s]`, `t.iloc[s]`, `t.loc[s, …]`, `Subset(t, s)`, `t.take(s)`, `t.index_select(0, s)`: the expression, the table and what selects, columns or rows."""
+    """`t[s]`, `t.iloc[s]`, `t.loc[s, …]`, `Subset(t, s)`, `t.take(s)`, `t.index_select(0, s)`: the
+    expression, the table and what selects, columns or rows.
+    """
     return tuple(_row_takes(program))
 
 
 def _row_takes(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
     for node in program.nodes[ast.Subscript]:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            rows = node.value.value if isinstance(node.value, ast.Attribute) and node.value.attr in BY_ROW else node.value
-            selector = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+            rows = (
+                node.value.value
+                if isinstance(node.value, ast.Attribute) and node.value.attr in BY_ROW
+                else node.value
+            )
+            selector = (
+                node.slice.elts[0]
+                if isinstance(node.slice, ast.Tuple) and node.slice.elts
+                else node.slice
+            )
             for chosen in _gone_through(program, selector) or [selector]:
                 yield node, rows, chosen
     for call in program.calls_of("Subset", "take", "index_select"):
         if last_name(call.func) == "Subset" and len(call.args) == 2:
             yield call, call.args[0], call.args[1]
-        elif method(call) == "take" and len(call.args) == 1 and (given := receiver(call)) is not None:
+        elif (
+            method(call) == "take" and len(call.args) == 1 and (given := receiver(call)) is not None
+        ):
             yield call, given, call.args[0]
-        elif method(call) == "index_select" and len(call.args) == 2 and constant(call.args[0]) == 0 and (given := receiver(call)) is not None:
+        elif (
+            method(call) == "index_select"
+            and len(call.args) == 2
+            and constant(call.args[0]) == 0
+            and (given := receiver(call)) is not None
+        ):
             yield call, given, call.args[1]
     yield from ranges(program)
 
@@ -153,32 +234,53 @@ def _gone_through(program: Program, selector: ast.expr) -> list[ast.expr]:
         return []
     for around in program.ancestors(selector):
         for loop in [around] if isinstance(around, ast.For) else getattr(around, "generators", []):
-            if isinstance(loop.target, ast.Name) and loop.target.id == selector.id and isinstance(loop.iter, (ast.Tuple, ast.List)):
+            if (
+                isinstance(loop.target, ast.Name)
+                and loop.target.id == selector.id
+                and isinstance(loop.iter, (ast.Tuple, ast.List))
+            ):
                 return [e for e in loop.iter.elts if isinstance(e, ast.Name)]
     return []
 
 
 def _in_turn(program: Program, node: ast.expr, selector: ast.expr) -> list[tuple[str, str]]:
-    """What a selector stands for in turn, and which name gets the rows: of `train, test = (rows[rows.person.isin(p)] for p in (some, others))`."""
+    """What a selector stands for in turn, and which name gets the rows: of `train, test =
+    (rows[rows.person.isin(p)] for p in (some, others))`.
+    """
     statement = program.statement(node)
     made = statement.value if isinstance(statement, ast.Assign) else None
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-    if not isinstance(made, (ast.GeneratorExp, ast.ListComp)) or not isinstance(target, ast.Tuple) or len(made.generators) != 1 or made.generators[0].ifs:
+    if (
+        not isinstance(made, (ast.GeneratorExp, ast.ListComp))
+        or not isinstance(target, ast.Tuple)
+        or len(made.generators) != 1
+        or made.generators[0].ifs
+    ):
         return []
     loop = made.generators[0]
     over = loop.iter
-    if isinstance(over, ast.Name) and (bound := latest(program, over, program.scope(node))) is not None and bound.index is None:
+    if (
+        isinstance(over, ast.Name)
+        and (bound := latest(program, over, program.scope(node))) is not None
+        and bound.index is None
+    ):
         over = bound.value
     if not isinstance(loop.target, ast.Name) or loop.target.id not in names_read(selector):
         return []
     if isinstance(over, ast.Call) and last_name(over.func) in PIECES:
         return [(str(i), last_name(t)) for i, t in enumerate(target.elts)]
     elements = over.elts if isinstance(over, (ast.Tuple, ast.List)) else []
-    return [(ast.dump(e), last_name(t)) for e, t in zip(elements, target.elts, strict=True)] if len(elements) == len(target.elts) else []
+    return (
+        [(ast.dump(e), last_name(t)) for e, t in zip(elements, target.elts, strict=True)]
+        if len(elements) == len(target.elts)
+        else []
+    )
 
 
 def ranges(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
-    """`Windows(rows, 0, cut)`, `Windows(rows, cut, end)`: objects of a class of the file, of one table, where one begins at the end of another."""
+    """`Windows(rows, 0, cut)`, `Windows(rows, cut, end)`: objects of a class of the file, of one
+    table, where one begins at the end of another.
+    """
     made = defaultdict[str, list[ast.Call]](list)
     for call in program.calls_of(*program.classes):
         if len(call.args) > 2 and isinstance(call.args[0], ast.Name):
@@ -205,38 +307,64 @@ def takes(program: Program) -> list[Take]:
         turns = _in_turn(program, node, selector)
         if turns:
             family = (which[0][0], which[0][1])
-            found += [Take(node, rows, selector, scope, family, f"{which[1]} {member}", (name,)) for member, name in turns]
+            found += [
+                Take(node, rows, selector, scope, family, f"{which[1]} {member}", (name,))
+                for member, name in turns
+            ]
         else:
             found.append(Take(node, rows, selector, scope, *which, targets_of(program, node)))
     return sorted(found, key=lambda t: (line_of(t.node), t.node.col_offset))
 
 
-def _member(program: Program, selector: ast.expr, scope: Scope, known: dict[int, ast.Call], depth: int = 0) -> tuple[tuple[str, object], str] | None:
+def _member(
+    program: Program, selector: ast.expr, scope: Scope, known: dict[int, ast.Call], depth: int = 0
+) -> tuple[tuple[str, object], str] | None:
     """By what rows were divided that a selector takes, and which side it takes."""
     match selector:
         case ast.Name():
             bound = latest(program, selector, scope)
-            if bound is None and selector.id in scope.parameters and side_of(selector.id) and words(selector.id) & POSITIONS:
+            if (
+                bound is None
+                and selector.id in scope.parameters
+                and side_of(selector.id)
+                and words(selector.id) & POSITIONS
+            ):
                 return ("given", id(scope)), selector.id  # positions that a caller shares out
-            return _of_binding(program, selector.id, bound, known, depth) if bound is not None else None
+            return (
+                _of_binding(program, selector.id, bound, known, depth)
+                if bound is not None
+                else None
+            )
         case ast.Attribute(value=ast.Name(), attr="indices"):
             return _member(program, selector.value, scope, known, depth)
         case ast.Attribute(value=ast.Name(id=name), attr="index"):
             return (("index", ""), name)
         case ast.UnaryOp(op=ast.Invert(), operand=operand):
             inner = _member(program, operand, scope, known, depth)
-            return (inner[0], "~" + inner[1]) if inner is not None and inner[0][0] == "mask" else (("mask", ast.dump(operand)), "~")
-        case ast.Subscript(value=ast.Name() as order, slice=ast.Slice() as part) if not moves(program, part, scope):
+            return (
+                (inner[0], "~" + inner[1])
+                if inner is not None and inner[0][0] == "mask"
+                else (("mask", ast.dump(operand)), "~")
+            )
+        case ast.Subscript(value=ast.Name() as order, slice=ast.Slice() as part) if not moves(
+            program, part, scope
+        ):
             return (("slice", origin_key(program, order, scope)), ast.unparse(selector.slice))
         case ast.Compare(left=left, ops=[op], comparators=[right]):
             return (("mask", ast.dump(left) + ast.dump(right)), type(op).__name__)
-        case ast.Call() if method(selector) == "isin" and (column := receiver(selector)) is not None:
+        case ast.Call() if (
+            method(selector) == "isin" and (column := receiver(selector)) is not None
+        ):
             return (("mask", ast.dump(column)), " ".join(ast.dump(a) for a in selector.args))
         case ast.Call() if method(selector) == "index":
             return (("mask", ast.dump(selector)), "")
-        case ast.Call(func=ast.Name(), args=[ast.Name() as asked], keywords=[]) if _is_own(program, selector, scope):  # `rows_of(train_people)`
+        case ast.Call(func=ast.Name(), args=[ast.Name() as asked], keywords=[]) if _is_own(
+            program, selector, scope
+        ):  # `rows_of(train_people)`
             return _member(program, asked, scope, known, depth)
-        case ast.Slice() if selector.step is None and (selector.lower is not None or selector.upper is not None):
+        case ast.Slice() if selector.step is None and (
+            selector.lower is not None or selector.upper is not None
+        ):
             return (("cut", ""), ast.unparse(selector))
     return None
 
@@ -244,7 +372,9 @@ def _member(program: Program, selector: ast.expr, scope: Scope, known: dict[int,
 def _is_own(program: Program, call: ast.Call, scope: Scope) -> bool:
     """Whether a function of the file is called, or a lambda."""
     bound = latest(program, call.func, scope) if isinstance(call.func, ast.Name) else None
-    return program.callees_by_name(call, scope) is not None or (bound is not None and isinstance(bound.value, ast.Lambda))
+    return program.callees_by_name(call, scope) is not None or (
+        bound is not None and isinstance(bound.value, ast.Lambda)
+    )
 
 
 def moves(program: Program, part: ast.Slice, scope: Scope) -> bool:
@@ -256,7 +386,13 @@ def moves(program: Program, part: ast.Slice, scope: Scope) -> bool:
 def latest(program: Program, name: ast.Name, scope: Scope) -> Binding | None:
     """What a name was last given before it is read."""
     bound = program.bindings_of(name, scope)
-    before = [b for b in bound if line_of(b.statement) <= line_of(name) and b.statement is not program.statement(name) and b.how in ("assign", "loop")]
+    before = [
+        b
+        for b in bound
+        if line_of(b.statement) <= line_of(name)
+        and b.statement is not program.statement(name)
+        and b.how in ("assign", "loop")
+    ]
     loops = [b for b in bound if b.how == "loop" and b.statement in program.ancestors(name)]
     return max([*before, *loops], key=lambda b: line_of(b.statement), default=None)
 
@@ -267,18 +403,39 @@ def origin_key(program: Program, name: ast.Name, scope: Scope) -> str:
     return f"{name.id}@{line_of(bound.statement) if bound else 0}@{id(scope)}"
 
 
-def _of_binding(program: Program, name: str, bound: Binding, known: dict[int, ast.Call], depth: int) -> tuple[tuple[str, object], str] | None:
+def _of_binding(
+    program: Program, name: str, bound: Binding, known: dict[int, ast.Call], depth: int
+) -> tuple[tuple[str, object], str] | None:
     value = bound.value
-    if isinstance(value, ast.Tuple) and bound.index is not None and bound.index < len(value.elts) and not any(isinstance(e, ast.Starred) for e in value.elts):
-        return _of_binding(program, name, replace(bound, value=value.elts[bound.index], index=None), known, depth)
+    if (
+        isinstance(value, ast.Tuple)
+        and bound.index is not None
+        and bound.index < len(value.elts)
+        and not any(isinstance(e, ast.Starred) for e in value.elts)
+    ):
+        return _of_binding(
+            program, name, replace(bound, value=value.elts[bound.index], index=None), known, depth
+        )
     split = next((n for n in walk(value) if id(n) in known), None)
     if split is not None and (bound.index is not None or bound.how == "loop" or value is not split):
         return ("split", id(split)), name
     if bound.index is not None and isinstance(value, ast.Call) and last_name(value.func) in PIECES:
         return ("pieces", id(value)), name
-    if bound.index is not None and isinstance(value, ast.Call) and side_of(name) and program.callees_by_name(value, bound.scope) is not None:
-        return ("returned", id(value)), name  # positions that a function of the file gives back, if rows are taken by them
-    if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice) and isinstance(value.value, ast.Name):
+    if (
+        bound.index is not None
+        and isinstance(value, ast.Call)
+        and side_of(name)
+        and program.callees_by_name(value, bound.scope) is not None
+    ):
+        return (
+            "returned",
+            id(value),
+        ), name  # positions that a function of the file gives back, if rows are taken by them
+    if (
+        isinstance(value, ast.Subscript)
+        and isinstance(value.slice, ast.Slice)
+        and isinstance(value.value, ast.Name)
+    ):
         if moves(program, value.slice, bound.scope):
             return None
         return ("slice", origin_key(program, value.value, bound.scope)), ast.unparse(value.slice)
@@ -286,14 +443,35 @@ def _of_binding(program: Program, name: str, bound: Binding, known: dict[int, as
         inner = _member(program, value, bound.scope, known, depth + 1)
         if inner is not None:
             return inner
-    drawn = any(isinstance(c, ast.Call) and last_name(c.func) in DRAWN | {"isin"} for c in walk(value))
-    if drawn and bound.how == "assign" and bound.index is None and any(isinstance(n, ast.Compare) or method(n) in ("bernoulli", "isin") for n in walk(value)):
+    drawn = any(
+        isinstance(c, ast.Call) and last_name(c.func) in DRAWN | {"isin"} for c in walk(value)
+    )
+    if (
+        drawn
+        and bound.how == "assign"
+        and bound.index is None
+        and any(
+            isinstance(n, ast.Compare) or method(n) in ("bernoulli", "isin") for n in walk(value)
+        )
+    ):
         return ("mask", ast.dump(ast.Name(name, ast.Load()))), name
-    if isinstance(value, (ast.Name, ast.Subscript)) and depth < 3 and bound.how in ("assign", "loop"):  # `splits = list(folds.split(X)); a, b = splits[0]`
+    if (
+        isinstance(value, (ast.Name, ast.Subscript))
+        and depth < 3
+        and bound.how in ("assign", "loop")
+    ):  # `splits = list(folds.split(X)); a, b = splits[0]`
         root = value if isinstance(value, ast.Name) else value.value
-        if isinstance(root, ast.Name) and root.id != name and (above := latest(program, root, bound.scope)) is not None:
+        if (
+            isinstance(root, ast.Name)
+            and root.id != name
+            and (above := latest(program, root, bound.scope)) is not None
+        ):
             held = next((n for n in walk(above.value) if id(n) in known), None)
-            return (("split", id(held)), name) if held is not None and bound.index is not None else None
+            return (
+                (("split", id(held)), name)
+                if held is not None and bound.index is not None
+                else None
+            )
     return None
 
 
@@ -301,7 +479,9 @@ def is_random_order(program: Program, key: str, scope: Scope) -> bool:
     """Whether the name of an `origin_key` is a permutation, or is shuffled in place."""
     name = key.partition("@")[0]
     values = [b.value for b in program.bindings_of(ast.Name(name, ast.Load()), scope)]
-    if any(isinstance(c, ast.Call) and last_name(c.func) in PERMUTED for v in values for c in walk(v)):
+    if any(
+        isinstance(c, ast.Call) and last_name(c.func) in PERMUTED for v in values for c in walk(v)
+    ):
         return True
     return any(c.args and last_name(c.args[0]) == name for c in program.calls_of("shuffle"))
 
@@ -311,29 +491,49 @@ def dividing(program: Program) -> list[list[Take]]:
     """Takes that belong together, one list for each way in which rows are divided into sides."""
     families: dict[tuple[int, object, str], list[Take]] = defaultdict(list)
     for take in takes(program):
-        families[(id(take.scope), take.family, ast.dump(take.rows) if take.family[0] in ("cut", "index") else "")].append(take)
+        families[
+            (
+                id(take.scope),
+                take.family,
+                ast.dump(take.rows) if take.family[0] in ("cut", "index") else "",
+            )
+        ].append(take)
     return [members for members in families.values() if _divides(program, members)]
 
 
 @once
 def divisions(program: Program) -> list[Division]:
-    """Every place where rows of one table go to different sides, in its function, and where a caller hands the table to that function."""
+    """Every place where rows of one table go to different sides, in its function, and where a
+    caller hands the table to that function.
+    """
     calls_by_id = {id(call): call for call, _, _ in splits(program, by_group=True)}
     found: list[Division] = []
     for members in dividing(program):
         kind, key = members[0].family
         split = calls_by_id.get(key) if kind == "split" and isinstance(key, int) else None
-        by = members[0].selector if kind == "returned" else None  # whatever its function keeps together
+        by = (
+            members[0].selector if kind == "returned" else None
+        )  # whatever its function keeps together
         tables: dict[str, Take] = {}
         for take in members:
             if not _is_order(program, take.rows, take.scope):
                 tables.setdefault(ast.dump(take.rows), take)
-        found += [Division(t.node, t.scope, [t.rows], keyword(split, "groups", 2) if split is not None else by or column_of(t)) for t in tables.values()]
+        found += [
+            Division(
+                t.node,
+                t.scope,
+                [t.rows],
+                keyword(split, "groups", 2) if split is not None else by or column_of(t),
+            )
+            for t in tables.values()
+        ]
     return found + [lifted for d in found for lifted in _handed(program, d)]
 
 
 def column_of(take: Take) -> ast.expr | None:
-    """The column by whose values rows are taken, as of `rows[rows.person.isin(some)]`; none where it is their number."""
+    """The column by whose values rows are taken, as of `rows[rows.person.isin(some)]`; none where
+    it is their number.
+    """
     column = receiver(take.selector) if method(take.selector) == "isin" else None
     return None if column is None or getattr(column, "attr", "") == "index" else column
 
@@ -357,7 +557,12 @@ def _divides(program: Program, members: list[Take]) -> bool:
         return several
     sides = {side_of(t.member) if kind in ("given", "returned") else t.side for t in members} - {""}
     if kind == "mask":
-        random = any(t.member.lstrip("~") and isinstance(t.selector, (ast.Name, ast.UnaryOp)) and _random_mask(program, t) for t in members)
+        random = any(
+            t.member.lstrip("~")
+            and isinstance(t.selector, (ast.Name, ast.UnaryOp))
+            and _random_mask(program, t)
+            for t in members
+        )
         return several and (random or ("train" in sides and len(sides) > 1))
     return several and "train" in sides and len(sides) > 1
 
@@ -365,14 +570,23 @@ def _divides(program: Program, members: list[Take]) -> bool:
 def _random_mask(program: Program, take: Take) -> bool:
     name = next((n for n in walk(take.selector) if isinstance(n, ast.Name)), None)
     bound = latest(program, name, take.scope) if name is not None else None
-    return bound is not None and any(isinstance(c, ast.Call) and last_name(c.func) in DRAWN for c in walk(bound.value))
+    return bound is not None and any(
+        isinstance(c, ast.Call) and last_name(c.func) in DRAWN for c in walk(bound.value)
+    )
 
 
 def _handed(program: Program, division: Division, depth: int = 0) -> Iterator[Division]:
     """The calls of a function that divides what it is given."""
     scope = division.scope
-    for name in sorted(values_read(division.parts[0]) & set(scope.parameters)) if scope.name and depth < 2 else ():
-        if any(b.how == "assign" and name not in names_read(b.value) for b in scope.bindings.get(name, ())):
+    for name in (
+        sorted(values_read(division.parts[0]) & set(scope.parameters))
+        if scope.name and depth < 2
+        else ()
+    ):
+        if any(
+            b.how == "assign" and name not in names_read(b.value)
+            for b in scope.bindings.get(name, ())
+        ):
             continue
         for call, caller in program.call_sites[scope]:
             given = argument(call, scope, name)
@@ -383,7 +597,9 @@ def _handed(program: Program, division: Division, depth: int = 0) -> Iterator[Di
 
 
 def of_one_side(program: Program, rows: ast.expr) -> bool:
-    """Whether an expression reads rows of one side alone, whatever it is called: what a division took before, or a part of it."""
+    """Whether an expression reads rows of one side alone, whatever it is called: what a division
+    took before, or a part of it.
+    """
     scope, line, inside = program.scope(rows), line_of(rows), {id(n) for n in walk(rows)}
     before: set[str] = set()
     for take in (t for members in dividing(program) for t in members):
@@ -393,14 +609,25 @@ def of_one_side(program: Program, rows: ast.expr) -> bool:
             before |= set(take.names)
     for call, split_scope, _ in splits(program, by_group=True):
         statement = program.statement(call)
-        if split_scope is scope and line_of(call) < line and isinstance(statement, ast.Assign) and statement.value is call:
-            before |= {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        if (
+            split_scope is scope
+            and line_of(call) < line
+            and isinstance(statement, ast.Assign)
+            and statement.value is call
+        ):
+            before |= {
+                n.id
+                for n in walk(statement)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            }
     return bool(values_read(rows) & before)
 
 
 def given_back(program: Program, node: ast.expr | ast.stmt) -> list[ast.Call]:
     """As `handed_back`, without the calls that pass rows of one side."""
-    return [c for c in handed_back(program, node) if not any(of_one_side(program, a) for a in c.args)]
+    return [
+        c for c in handed_back(program, node) if not any(of_one_side(program, a) for a in c.args)
+    ]
 
 
 def trivial_groups(program: Program, groups: ast.expr | None, scope: Scope) -> bool:
@@ -408,15 +635,27 @@ def trivial_groups(program: Program, groups: ast.expr | None, scope: Scope) -> b
     if isinstance(groups, ast.Name):
         bound = latest(program, groups, scope)
         groups = bound.value if bound is not None and bound.index is None else groups
-    if isinstance(groups, ast.Attribute) and groups.attr in ("index", "values") and isinstance(groups.value, (ast.Name, ast.Attribute, ast.Call)):
+    if (
+        isinstance(groups, ast.Attribute)
+        and groups.attr in ("index", "values")
+        and isinstance(groups.value, (ast.Name, ast.Attribute, ast.Call))
+    ):
         return groups.attr == "index" or trivial_groups(program, groups.value, scope)
     if isinstance(groups, ast.Call) and method(groups) in ("to_numpy", "tolist"):
         return trivial_groups(program, receiver(groups), scope)
     if isinstance(groups, ast.Call) and last_name(groups.func) == "list" and groups.args:
         return trivial_groups(program, groups.args[0], scope)
-    return isinstance(groups, ast.Call) and last_name(groups.func) in ("arange", "range") and len(groups.args) == 1
+    return (
+        isinstance(groups, ast.Call)
+        and last_name(groups.func) in ("arange", "range")
+        and len(groups.args) == 1
+    )
 
 
 def reads_in(scope: Scope, name: str) -> Iterator[ast.Name]:
     """Every place of a function where a name is read."""
-    return (n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
+    return (
+        n
+        for n in own_nodes(scope.node)
+        if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+    )

@@ -16,13 +16,33 @@ from training.review.retired import RETIRED
 from training.review.rules import KNOWN
 from training.review.syntax import parsed
 
-ALLOW = re.compile(r"#\s*bulkhead:\s*allow\s*(?:\[(?P<rules>[^\]]*)\])?\s*(?P<reason>.*)", re.IGNORECASE)
-UNREADABLE, NO_REASON, ALLOWS_NOTHING, RULE_FAILED, ALLOWS_RETIRED = "BH001", "BH002", "BH003", "BH004", "BH005"
+ALLOW = re.compile(
+    r"#\s*bulkhead:\s*allow\s*(?:\[(?P<rules>[^\]]*)\])?\s*(?P<reason>.*)", re.IGNORECASE
+)
+UNREADABLE, NO_REASON, ALLOWS_NOTHING, RULE_FAILED, ALLOWS_RETIRED = (
+    "BH001",
+    "BH002",
+    "BH003",
+    "BH004",
+    "BH005",
+)
 ABOUT_FILES = {
-    UNREADABLE: ("unreadable", "a file cannot be opened, decoded or parsed, so that nothing in it was reviewed"),
-    NO_REASON: ("allowed-without-reason", "a comment that allows a finding names no rule, or gives no reason"),
+    UNREADABLE: (
+        "unreadable",
+        "a file cannot be opened, decoded or parsed, so that nothing in it was reviewed",
+    ),
+    NO_REASON: (
+        "allowed-without-reason",
+        "a comment that allows a finding names no rule, or gives no reason",
+    ),
     ALLOWS_NOTHING: ("allows-nothing", "a comment allows a finding that is not there"),
-    RULE_FAILED: ("rule-failed", "a rule ended with an error of its own, so that its mistake was not looked for; the other rules were applied"),
+    RULE_FAILED: (
+        "rule-failed",
+        (
+            "a rule ended with an error of its own, so that its mistake was not looked for; the"
+            " other rules were applied"
+        ),
+    ),
     ALLOWS_RETIRED: ("allows-retired", "a comment allows a finding of a rule that was removed"),
 }
 WHOLE_FILE = (1, 1 << 30)  # lines whose change can bring a finding about
@@ -34,7 +54,18 @@ class Unreadable(Exception):
 
     def __init__(self, path: str, line: int, column: int, message: str, cell: int = 0) -> None:
         super().__init__(message)
-        self.finding = Finding(UNREADABLE, path, max(line, 1), max(column, 1), max(line, 1), max(column, 1), message, "error", WHOLE_FILE, cell)
+        self.finding = Finding(
+            UNREADABLE,
+            path,
+            max(line, 1),
+            max(column, 1),
+            max(line, 1),
+            max(column, 1),
+            message,
+            "error",
+            WHOLE_FILE,
+            cell,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +86,21 @@ class Source:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return parsed(self.text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError) as error:  # the last of deep nests in Python 3.11
-            line, column = (error.lineno or 1, error.offset or 1) if isinstance(error, SyntaxError) else (1, 1)
+        except (
+            SyntaxError,
+            ValueError,
+            RecursionError,
+            MemoryError,
+            SystemError,
+        ) as error:  # the last of deep nests in Python 3.11
+            line, column = (
+                (error.lineno or 1, error.offset or 1) if isinstance(error, SyntaxError) else (1, 1)
+            )
             reason = error.msg if isinstance(error, SyntaxError) else str(error)
             cell, line = self.place(line)
-            raise Unreadable(self.path, line, column, f"cannot be parsed: {reason}", cell) from error
+            raise Unreadable(
+                self.path, line, column, f"cannot be parsed: {reason}", cell
+            ) from error
 
     def place(self, line: int) -> tuple[int, int]:
         """Cell and line within it; of a plain file cell 0 and the line."""
@@ -73,7 +114,13 @@ class Source:
         if not self.cells:
             return finding
         cell, line = self.place(finding.line)
-        return dataclasses.replace(finding, cell=cell, line=line, end_line=line + finding.end_line - finding.line, span=(line, line))
+        return dataclasses.replace(
+            finding,
+            cell=cell,
+            line=line,
+            end_line=line + finding.end_line - finding.line,
+            span=(line, line),
+        )
 
 
 def read_source(path: Path, name: str) -> Source:
@@ -89,13 +136,22 @@ def read_source(path: Path, name: str) -> Source:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         return Source(name, io.TextIOWrapper(io.BytesIO(raw), encoding, newline=None).read())
     except (OSError, SyntaxError, UnicodeError, LookupError) as error:
-        raise Unreadable(name, 1, 1, f"cannot be read: {error}; save it as UTF-8 or declare its encoding in the first line") from error
+        raise Unreadable(
+            name,
+            1,
+            1,
+            f"cannot be read: {error}; save it as UTF-8 or declare its encoding in the first line",
+        ) from error
 
 
 def _notebook(name: str, raw: bytes) -> Source:
     try:
         cells = json.loads(raw)["cells"]
-        code = [(i, "".join(c["source"])) for i, c in enumerate(cells, start=1) if c["cell_type"] == "code"]
+        code = [
+            (i, "".join(c["source"]))
+            for i, c in enumerate(cells, start=1)
+            if c["cell_type"] == "code"
+        ]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Unreadable(name, 1, 1, f"is no notebook of format 4: {error!r}") from error
     text, firsts, line = [], [], 1
@@ -133,7 +189,8 @@ class Allowances:
         self.entries = entries
 
     def judge(self, found: list[Finding], ran: set[str]) -> list[Finding]:
-        """Findings with the reason of a comment that allows them, and findings about the comments themselves.
+        """Findings with the reason of a comment that allows them, and findings about the comments
+        themselves.
 
         Args:
             found: what the rules found.
@@ -144,13 +201,30 @@ class Allowances:
             cell, line = self.source.place(entry.line)
             for rule, message in self._wrong(entry, ran):
                 severity: Severity = "note" if rule == ALLOWS_RETIRED else "warning"
-                judged.append(Finding(rule, self.source.path, line, 1, line, 1, message, severity, (line, line), cell))
+                judged.append(
+                    Finding(
+                        rule,
+                        self.source.path,
+                        line,
+                        1,
+                        line,
+                        1,
+                        message,
+                        severity,
+                        (line, line),
+                        cell,
+                    )
+                )
         return judged
 
     def _allowed(self, finding: Finding) -> Finding:
         for entry in self.entries:
             first, last = (self.source.place(n) for n in entry.covers)
-            if finding.rule in entry.rules and first <= (finding.cell, finding.end_line) and (finding.cell, finding.line) <= last:
+            if (
+                finding.rule in entry.rules
+                and first <= (finding.cell, finding.end_line)
+                and (finding.cell, finding.line) <= last
+            ):
                 entry.used.add(finding.rule)
                 if len(entry.reason) >= SHORTEST_REASON:
                     return dataclasses.replace(finding, allowed=entry.reason)
@@ -159,16 +233,35 @@ class Allowances:
     def _wrong(self, entry: _Allowance, ran: set[str]) -> list[tuple[str, str]]:
         if not entry.rules:
             return [(NO_REASON, "names no rule; write # bulkhead: allow[BH101] and why")]
-        wrong = [(ALLOWS_RETIRED, f"allows {rule}, a rule that was removed; remove the comment") for rule in entry.rules if rule in RETIRED]
-        wrong += [(ALLOWS_NOTHING, f"allows {rule}, which is no rule") for rule in entry.rules if rule not in KNOWN.keys() | RETIRED]
-        wrong += [(ALLOWS_NOTHING, f"allows {rule}, which finds nothing here; remove the comment") for rule in entry.rules if rule in ran - entry.used]
+        wrong = [
+            (ALLOWS_RETIRED, f"allows {rule}, a rule that was removed; remove the comment")
+            for rule in entry.rules
+            if rule in RETIRED
+        ]
+        wrong += [
+            (ALLOWS_NOTHING, f"allows {rule}, which is no rule")
+            for rule in entry.rules
+            if rule not in KNOWN.keys() | RETIRED
+        ]
+        wrong += [
+            (ALLOWS_NOTHING, f"allows {rule}, which finds nothing here; remove the comment")
+            for rule in entry.rules
+            if rule in ran - entry.used
+        ]
         if len(entry.reason) < SHORTEST_REASON:
-            wrong.append((NO_REASON, f"gives no reason of {SHORTEST_REASON} letters or more, so nothing is allowed"))
+            wrong.append(
+                (
+                    NO_REASON,
+                    f"gives no reason of {SHORTEST_REASON} letters or more, so nothing is allowed",
+                )
+            )
         return wrong
 
 
 def allowances_of(source: Source) -> Allowances:
-    """The allowing comments: at the end of a line for the statement there, on a line of their own for the statement below."""
+    """The allowing comments: at the end of a line for the statement there, on a line of their own
+    for the statement below.
+    """
     if "bulkhead" not in source.text:
         return Allowances(source, [])
     entries: list[_Allowance] = []
@@ -186,7 +279,14 @@ def allowances_of(source: Source) -> Allowances:
         elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER):
             start = start or token.start[0]
     for line, alone, match in comments:
-        covers = next(((a, b) for a, b in logical if (a > line if alone and not a <= line <= b else a <= line <= b)), (line, line))
+        covers = next(
+            (
+                (a, b)
+                for a, b in logical
+                if (a > line if alone and not a <= line <= b else a <= line <= b)
+            ),
+            (line, line),
+        )
         rules = tuple(r.strip().upper() for r in (match["rules"] or "").split(",") if r.strip())
         entries.append(_Allowance(rules, match["reason"].strip(" :-–—"), line, covers))
     return Allowances(source, entries)

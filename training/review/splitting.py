@@ -6,7 +6,17 @@ import ast
 from collections.abc import Iterator, Set
 
 from training.review.program import Program, Scope, argument
-from training.review.syntax import dotted, last_name, method, names_read, once, own_nodes, receiver, walk, words
+from training.review.syntax import (
+    dotted,
+    last_name,
+    method,
+    names_read,
+    once,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 
 SPLITTERS = {
     "train_test_split": slice(None),
@@ -15,15 +25,30 @@ SPLITTERS = {
     "cross_validate": slice(1, None),
     "cross_val_predict": slice(1, None),
 }
-GROUP_FOLDS = {"GroupKFold", "StratifiedGroupKFold", "GroupShuffleSplit", "LeaveOneGroupOut", "TimeSeriesSplit"}
-FOLDS = {"KFold", "StratifiedKFold", "ShuffleSplit", "StratifiedShuffleSplit", "RepeatedKFold", "RepeatedStratifiedKFold"}
+GROUP_FOLDS = {
+    "GroupKFold",
+    "StratifiedGroupKFold",
+    "GroupShuffleSplit",
+    "LeaveOneGroupOut",
+    "TimeSeriesSplit",
+}
+FOLDS = {
+    "KFold",
+    "StratifiedKFold",
+    "ShuffleSplit",
+    "StratifiedShuffleSplit",
+    "RepeatedKFold",
+    "RepeatedStratifiedKFold",
+}
 
 
 Split = tuple[ast.Call, Scope, list[ast.expr]]
 
 
 def splits(program: Program, by_group: bool = False) -> tuple[Split, ...]:
-    """Every random split of rows, or of groups too: the call, its scope and what is split, rows first and labels after them."""
+    """Every random split of rows, or of groups too: the call, its scope and what is split, rows
+    first and labels after them.
+    """
     return _splits_by_group_too(program) if by_group else _splits_of_rows(program)
 
 
@@ -40,9 +65,14 @@ def _splits_by_group_too(program: Program) -> tuple[Split, ...]:
 def _splits(program: Program, folds: Set[str]) -> Iterator[Split]:
     for call in program.calls_of("split", *SPLITTERS):
         name, scope = last_name(call.func), program.scope(call)
-        if name in SPLITTERS and program.resolve(call.func).startswith(("sklearn.model_selection.", "torch.utils.data.")):
+        if name in SPLITTERS and program.resolve(call.func).startswith(
+            ("sklearn.model_selection.", "torch.utils.data.")
+        ):
             yield call, scope, call.args[SPLITTERS[name]]
-        elif method(call) == "split" and any(o.name.startswith("sklearn.") and o.last in folds for o in program.origins(receiver(call), scope)):
+        elif method(call) == "split" and any(
+            o.name.startswith("sklearn.") and o.last in folds
+            for o in program.origins(receiver(call), scope)
+        ):
             yield call, scope, call.args
 
 
@@ -56,7 +86,12 @@ def _cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
     heads: dict[tuple[Scope, str, str], ast.Subscript] = {}
     tails: list[tuple[Scope, str, str]] = []
     for node in program.nodes[ast.Subscript]:
-        if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Slice) and node.slice.step is None):
+        if not (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Name)
+            and isinstance(node.slice, ast.Slice)
+            and node.slice.step is None
+        ):
             continue
         lower, upper, scope = node.slice.lower, node.slice.upper, program.scope(node)
         if lower is None and isinstance(upper, ast.Name):
@@ -73,21 +108,43 @@ def shuffled_cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.
     """Such cuts of rows in random order: `order[:cut]` and `order[cut:]` of a permutation."""
     for head, scope, parts in cuts(program):
         values = [b.value for n in names_read(parts[0]) for b in scope.bindings.get(n, ())]
-        if any(isinstance(c, ast.Call) and last_name(c.func) in ("permutation", "randperm") for v in values for c in walk(v)):
+        if any(
+            isinstance(c, ast.Call) and last_name(c.func) in ("permutation", "randperm")
+            for v in values
+            for c in walk(v)
+        ):
             yield head, scope, parts
 
 
-def indexed(program: Program, rows: ast.expr, split: ast.expr, scope: Scope, parts: list[ast.expr]) -> bool:
-    """Whether numbers of rows are split, and then rows are taken by them that a fit transformed, and had learned from, before."""
+def indexed(
+    program: Program, rows: ast.expr, split: ast.expr, scope: Scope, parts: list[ast.expr]
+) -> bool:
+    """Whether numbers of rows are split, and then rows are taken by them that a fit transformed,
+    and had learned from, before.
+    """
     numbers = {n for part in parts[:1] for n in names_read(part)}
     values = [*parts[:1], *(b.value for n in numbers for b in scope.bindings.get(n, ()))]
-    if not any(isinstance(c, ast.Call) and last_name(c.func) in ("arange", "range", "permutation", "randperm") for v in values for c in walk(v)):
+    if not any(
+        isinstance(c, ast.Call)
+        and last_name(c.func) in ("arange", "range", "permutation", "randperm")
+        for v in values
+        for c in walk(v)
+    ):
         return False
-    changed = [c for c in program.methods_of("transform", "fit_transform") if c.args and ast.dump(c.args[0]) == ast.dump(rows)]
+    changed = [
+        c
+        for c in program.methods_of("transform", "fit_transform")
+        if c.args and ast.dump(c.args[0]) == ast.dump(rows)
+    ]
     made = {n for c in changed if before(program, c, split) for n in stored(program.statement(c))}
     sides = stored(program.statement(split))
     for node in walk(scope.node):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Name) and line_of(node) > line_of(split):
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Name)
+            and isinstance(node.slice, ast.Name)
+            and line_of(node) > line_of(split)
+        ):
             by = sources_of(node.slice.id, scope, line_of(node))
             if by & sides and made & sources_of(node.value.id, scope, line_of(node)):
                 return True
@@ -96,13 +153,22 @@ def indexed(program: Program, rows: ast.expr, split: ast.expr, scope: Scope, par
 
 def stored(statement: ast.AST) -> set[str]:
     """The names that a statement gives a value."""
-    return {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return {
+        n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
 
 
 def _is_share(value: ast.expr) -> bool:
     """Whether a number of rows is computed from how many there are: `int(0.8 * len(rows))`."""
-    counted = any((isinstance(n, ast.Call) and last_name(n.func) == "len") or (isinstance(n, ast.Attribute) and n.attr == "shape") for n in walk(value))
-    return counted and any(isinstance(n, ast.BinOp) and isinstance(n.op, (ast.Mult, ast.Div, ast.FloorDiv, ast.Sub)) for n in walk(value))
+    counted = any(
+        (isinstance(n, ast.Call) and last_name(n.func) == "len")
+        or (isinstance(n, ast.Attribute) and n.attr == "shape")
+        for n in walk(value)
+    )
+    return counted and any(
+        isinstance(n, ast.BinOp) and isinstance(n.op, (ast.Mult, ast.Div, ast.FloorDiv, ast.Sub))
+        for n in walk(value)
+    )
 
 
 def before(program: Program, node: ast.AST, split: ast.AST) -> bool:
@@ -115,13 +181,27 @@ def line_of(node: ast.AST) -> int:
     return int(getattr(node, "lineno", 0))
 
 
-def sources_of(name: str, scope: Scope, line: int, depth: int = 0, numbers: bool = True) -> set[str]:
-    """The names from which a name was computed before a line, itself included; without `numbers` those alone that give it values, and none that index."""
+def sources_of(
+    name: str, scope: Scope, line: int, depth: int = 0, numbers: bool = True
+) -> set[str]:
+    """The names from which a name was computed before a line, itself included; without `numbers`
+    those alone that give it values, and none that index.
+    """
     found = {name}
     for binding in scope.bindings.get(name, ()):
-        if line_of(binding.statement) <= line and depth < 5 and binding.how in ("assign", "augment"):
-            for other in (names_read(binding.value) if numbers else values_read(binding.value)) - found:
-                found |= sources_of(other, scope, line_of(binding.statement), depth + 1, numbers) if other in scope.bindings else {other}
+        if (
+            line_of(binding.statement) <= line
+            and depth < 5
+            and binding.how in ("assign", "augment")
+        ):
+            for other in (
+                names_read(binding.value) if numbers else values_read(binding.value)
+            ) - found:
+                found |= (
+                    sources_of(other, scope, line_of(binding.statement), depth + 1, numbers)
+                    if other in scope.bindings
+                    else {other}
+                )
     return found
 
 
@@ -133,22 +213,47 @@ def values_read(node: ast.expr) -> set[str]:
 
 def is_part(name: str) -> bool:
     """Whether a name speaks of one side of a split."""
-    return bool({"train", "test", "val", "valid", "validation", "dev", "holdout"} & words(name)) or "train" in name.lower() or "test" in name.lower()
+    return (
+        bool({"train", "test", "val", "valid", "validation", "dev", "holdout"} & words(name))
+        or "train" in name.lower()
+        or "test" in name.lower()
+    )
 
 
-def shares_rows(program: Program, call: ast.expr, rows: ast.expr, parts: list[ast.expr], scope: Scope, split: ast.expr) -> bool:
+def shares_rows(
+    program: Program,
+    call: ast.expr,
+    rows: ast.expr,
+    parts: list[ast.expr],
+    scope: Scope,
+    split: ast.expr,
+) -> bool:
     """Whether what is split is what was fitted on, or what came of the fit."""
     statement = program.statement(call)
-    made = {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {
-        dotted(t.value) for t in getattr(statement, "targets", ()) if isinstance(t, ast.Subscript)
+    made = {
+        n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    } | {dotted(t.value) for t in getattr(statement, "targets", ()) if isinstance(t, ast.Subscript)}
+    behind = {
+        b
+        for part in parts[:1]
+        for n in names_read(part)
+        for b in sources_of(n, scope, split.lineno)
     }
-    behind = {b for part in parts[:1] for n in names_read(part) for b in sources_of(n, scope, split.lineno)}
-    return bool((made | names_read(rows)) & behind) and not any(is_part(n) for part in parts[:1] for n in names_read(part) if n not in made)
+    return bool((made | names_read(rows)) & behind) and not any(
+        is_part(n) for part in parts[:1] for n in names_read(part) if n not in made
+    )
 
 
-def asked_by(program: Program, split: ast.expr, scope: Scope, parts: list[ast.expr]) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
+def asked_by(
+    program: Program, split: ast.expr, scope: Scope, parts: list[ast.expr]
+) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
     """The calls of a function that splits rows which it is given, and what they give it."""
-    behind = {b for part in parts[:1] for n in names_read(part) for b in sources_of(n, scope, line_of(split))}
+    behind = {
+        b
+        for part in parts[:1]
+        for n in names_read(part)
+        for b in sources_of(n, scope, line_of(split))
+    }
     for name in (n for n in scope.parameters if n in behind):
         for call, caller in program.call_sites[scope]:
             given = argument(call, scope, name)
@@ -157,16 +262,47 @@ def asked_by(program: Program, split: ast.expr, scope: Scope, parts: list[ast.ex
 
 
 def handed_back(program: Program, call: ast.expr | ast.stmt) -> list[ast.Call]:
-    """The calls, elsewhere in the file, of the function in which something is computed from rows, where it returns what came of it and splits nothing itself."""
+    """The calls, elsewhere in the file, of the function in which something is computed from rows,
+    where it returns what came of it and splits nothing itself.
+    """
     scope, statement = program.scope(call), program.statement(call)
-    if any(split_scope is scope for _, split_scope, _ in splits(program, by_group=True)) or not scope.name:
+    if (
+        any(split_scope is scope for _, split_scope, _ in splits(program, by_group=True))
+        or not scope.name
+    ):
         return []
-    made = stored(statement) | {last_name(t.value) for t in getattr(statement, "targets", ()) if isinstance(t, ast.Subscript)}
+    made = stored(statement) | {
+        last_name(t.value)
+        for t in getattr(statement, "targets", ())
+        if isinstance(t, ast.Subscript)
+    }
     if isinstance(call, ast.Call) and method(call) in ("append", "extend"):
         made.add(last_name(receiver(call)))
-    returned = [n for n in walk(scope.node) if isinstance(n, ast.Return) and n.value is not None and program.scope(n) is scope]
-    behind = {b for r in returned for n in names_read(r.value) for b in sources_of(n, scope, r.lineno)}
-    listed = [c for c in own_nodes(scope.node) if isinstance(c, ast.Call) and method(c) in ("append", "extend") and last_name(receiver(c)) in behind]
-    behind |= {b for c in listed for a in c.args for n in names_read(a) for b in sources_of(n, scope, c.lineno)}
-    sites = [c for c, _ in program.call_sites[scope]] if made & behind or isinstance(statement, ast.Return) else []
+    returned = [
+        n
+        for n in walk(scope.node)
+        if isinstance(n, ast.Return) and n.value is not None and program.scope(n) is scope
+    ]
+    behind = {
+        b for r in returned for n in names_read(r.value) for b in sources_of(n, scope, r.lineno)
+    }
+    listed = [
+        c
+        for c in own_nodes(scope.node)
+        if isinstance(c, ast.Call)
+        and method(c) in ("append", "extend")
+        and last_name(receiver(c)) in behind
+    ]
+    behind |= {
+        b
+        for c in listed
+        for a in c.args
+        for n in names_read(a)
+        for b in sources_of(n, scope, c.lineno)
+    }
+    sites = (
+        [c for c, _ in program.call_sites[scope]]
+        if made & behind or isinstance(statement, ast.Return)
+        else []
+    )
     return [c for c in sites if not any(is_part(n) for a in c.args for n in names_read(a))]

@@ -20,8 +20,12 @@ Kind = TypeVar("Kind", bound=ast.AST)
 About = TypeVar("About")
 Answer = TypeVar("Answer")
 OWN = {*FUNCTIONS, ast.ClassDef, ast.Lambda}  # what has nodes of its own
-# Fields that hold no node, or, `ctx`, one that says nothing: two in five of all nodes are a Load or a Store.
-PLAIN = {"ctx", "id", "attr", "arg", "kind", "type_comment", "level", "module", "conversion", "is_async", "simple", "name", "asname", "rest", "kwd_attrs"}
+# Fields that hold no node, or, `ctx`, one that says nothing: two in five of all nodes are a Load or
+# a Store.
+PLAIN = {
+    "ctx", "id", "attr", "arg", "kind", "type_comment", "level", "module", "conversion", "is_async",
+    "simple", "name", "asname", "rest", "kwd_attrs",
+}  # fmt: skip
 
 
 class _Fields(dict[type[ast.AST], tuple[str, ...]]):
@@ -47,7 +51,9 @@ LEAVES = {
 
 
 def parsed(text: str) -> ast.Module:
-    """The syntax tree of a program, made without the garbage collector: a finalizer that parses meanwhile makes Python 3.11 raise SystemError."""
+    """The syntax tree of a program, made without the garbage collector: a finalizer that parses
+    meanwhile makes Python 3.11 raise SystemError.
+    """
     with uncollected():
         return ast.parse(text)
 
@@ -61,7 +67,9 @@ def import_aliases(tree: ast.Module) -> dict[str, str]:
     found: dict[str, str] = {}
     for plain in of_kind(tree, ast.Import):
         for alias in plain.names:
-            found[alias.asname or alias.name.partition(".")[0]] = alias.name if alias.asname else alias.name.partition(".")[0]
+            found[alias.asname or alias.name.partition(".")[0]] = (
+                alias.name if alias.asname else alias.name.partition(".")[0]
+            )
     for node in of_kind(tree, ast.ImportFrom):
         for alias in node.names if not node.level else ():
             found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
@@ -84,7 +92,9 @@ def dotted(node: ast.AST | None) -> str:
 
 
 def last_name(node: ast.AST | None) -> str:
-    """The last identifier: `loss` of `loss`, `optimizer` of `self.optimizer`, `opts` of `opts[0]`."""
+    """The last identifier: `loss` of `loss`, `optimizer` of `self.optimizer`, `opts` of
+    `opts[0]`.
+    """
     while isinstance(node, (ast.Subscript, ast.Starred)):
         node = node.value
     if isinstance(node, ast.Name):
@@ -107,13 +117,19 @@ def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr 
     for item in call.keywords:
         if item.arg == name:
             return item.value
-    if position is not None and len(call.args) > position and not any(isinstance(a, ast.Starred) for a in call.args[: position + 1]):
+    if (
+        position is not None
+        and len(call.args) > position
+        and not any(isinstance(a, ast.Starred) for a in call.args[: position + 1])
+    ):
         return call.args[position]
     return None
 
 
 def entry(node: ast.AST | None) -> str:
-    """The key or attribute by which something holds a value: `lr` of `config["lr"]` and of `args.lr`; empty for anything else."""
+    """The key or attribute by which something holds a value: `lr` of `config["lr"]` and of
+    `args.lr`; empty for anything else.
+    """
     if isinstance(node, ast.Subscript):
         return key if isinstance(key := constant(node.slice), str) else ""
     return node.attr if isinstance(node, ast.Attribute) else ""
@@ -121,7 +137,9 @@ def entry(node: ast.AST | None) -> str:
 
 def has_unpacking(call: ast.Call) -> bool:
     """Whether arguments come from `*args` or `**kwargs`, so that what is absent cannot be known."""
-    return any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
+    return any(k.arg is None for k in call.keywords) or any(
+        isinstance(a, ast.Starred) for a in call.args
+    )
 
 
 def constant(node: ast.AST | None) -> object:
@@ -147,7 +165,9 @@ def is_false(node: ast.AST | None) -> bool:
 
 
 def below(node: ast.AST) -> list[ast.AST]:
-    """The nodes right below as they are now, as `ast.iter_child_nodes` but for those of `PLAIN` fields."""
+    """The nodes right below as they are now, as `ast.iter_child_nodes` but for those of `PLAIN`
+    fields.
+    """
     found: list[ast.AST] = []
     for name in _FIELDS[node.__class__]:
         value = getattr(node, name, None)
@@ -171,7 +191,11 @@ class Rewriter(ast.NodeTransformer):
     """A `NodeTransformer` that goes where `below` does, which takes half the time."""
 
     def __init_subclass__(cls) -> None:
-        cls.visitors = {getattr(ast, name.removeprefix("visit_")): visitor for name, visitor in vars(cls).items() if name.startswith("visit_")}
+        cls.visitors = {
+            getattr(ast, name.removeprefix("visit_")): visitor
+            for name, visitor in vars(cls).items()
+            if name.startswith("visit_")
+        }
         cls.stay = LEAVES - cls.visitors.keys() | {type(None)}
 
     visitors: dict[type[ast.AST], Callable[[Any, Any], Any]]
@@ -198,7 +222,9 @@ class Rewriter(ast.NodeTransformer):
                         made += new
                     elif new is not None or part is None:
                         made.append(new)
-                if len(made) != len(value) or any(a is not b for a, b in zip(made, value, strict=True)):
+                if len(made) != len(value) or any(
+                    a is not b for a, b in zip(made, value, strict=True)
+                ):
                     value[:] = made
                     self.changed = True
             elif value.__class__ not in stay:
@@ -218,7 +244,9 @@ def whole(tree: ast.Module) -> tuple[ast.AST, ...]:
 
 
 def kinds(tree: ast.Module) -> dict[type[ast.AST], list[Any]]:
-    """All nodes of a file by their type, each in the order of `whole`; found once until it is rewritten."""
+    """All nodes of a file by their type, each in the order of `whole`; found once until it is
+    rewritten.
+    """
     known: dict[type[ast.AST], list[Any]] | None = getattr(tree, "_kinds", None)
     if known is None:
         known = defaultdict(list)
@@ -234,9 +262,14 @@ def of_kind(tree: ast.Module, kind: type[Kind]) -> list[Kind]:
 
 
 def located(tree: ast.Module) -> ast.Module:
-    """The tree after it was rewritten, its new parts with the places of what they stand in; `ast.fix_missing_locations` only where one lacks its own."""
+    """The tree after it was rewritten, its new parts with the places of what they stand in;
+    `ast.fix_missing_locations` only where one lacks its own.
+    """
     forget(tree)
-    if any("lineno" in kind._attributes and any(not hasattr(n, "lineno") for n in nodes) for kind, nodes in kinds(tree).items()):
+    if any(
+        "lineno" in kind._attributes and any(not hasattr(n, "lineno") for n in nodes)
+        for kind, nodes in kinds(tree).items()
+    ):
         ast.fix_missing_locations(tree)
     return tree
 
@@ -259,7 +292,9 @@ def forget(node: ast.AST) -> None:
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and all below it, level by level, as `ast.walk`; kept like `children`, but for the largest trees, whose parts would be kept over and over."""
+    """The node and all below it, level by level, as `ast.walk`; kept like `children`, but for the
+    largest trees, whose parts would be kept over and over.
+    """
     known: tuple[ast.AST, ...] | None = getattr(node, "_walked", None)
     if known is not None:
         return iter(known)
@@ -277,7 +312,13 @@ def identifiers(node: ast.AST | None) -> frozenset[str]:
         return frozenset()
     known: frozenset[str] | None = getattr(node, "_identifiers", None)
     if known is None:
-        known = frozenset([n.id if isinstance(n, ast.Name) else n.attr for n in walk(node) if isinstance(n, (ast.Name, ast.Attribute))])
+        known = frozenset(
+            [
+                n.id if isinstance(n, ast.Name) else n.attr
+                for n in walk(node)
+                if isinstance(n, (ast.Name, ast.Attribute))
+            ]
+        )
         node._identifiers = known  # type: ignore[attr-defined]
     return known
 
@@ -316,7 +357,9 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def once(question: Callable[[About], Answer]) -> Callable[[About], Answer]:
-    """A question about a file that many rules ask: answered once, and the answer kept with the file, which can be let go then."""
+    """A question about a file that many rules ask: answered once, and the answer kept with the
+    file, which can be let go then.
+    """
     key = f"{question.__module__}.{question.__qualname__}"
 
     @wraps(question)
@@ -337,7 +380,10 @@ def words(name: str) -> frozenset[str]:
     >>> sorted(words("valLoader_2"))
     ['2', 'loader', 'val']
     """
-    spaced = "".join(" " + c.lower() if c.isupper() and i and not name[i - 1].isupper() else c.lower() for i, c in enumerate(name))
+    spaced = "".join(
+        " " + c.lower() if c.isupper() and i and not name[i - 1].isupper() else c.lower()
+        for i, c in enumerate(name)
+    )
     return frozenset(spaced.replace("_", " ").replace(".", " ").split())
 
 
@@ -351,5 +397,13 @@ def defaults(node: ast.AST) -> dict[str, ast.expr]:
         return {}
     given = node.args
     positional = [*given.posonlyargs, *given.args]
-    found = dict(zip([a.arg for a in positional[len(positional) - len(given.defaults) :]], given.defaults, strict=True))
-    return found | {a.arg: d for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d is not None}
+    found = dict(
+        zip(
+            [a.arg for a in positional[len(positional) - len(given.defaults) :]],
+            given.defaults,
+            strict=True,
+        )
+    )
+    return found | {
+        a.arg: d for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d is not None
+    }

@@ -1,6 +1,8 @@
-"""What a program does in which order: calls and assignments in the order of execution, with helpers of the same file put in place.
+"""What a program does in which order: calls and assignments in the order of execution, with helpers
+of the same file put in place.
 
-Every function is followed once from each place that calls it; a function that nobody calls here is followed on its own.
+Every function is followed once from each place that calls it; a function that nobody calls here is
+followed on its own.
 """
 
 from __future__ import annotations
@@ -10,13 +12,24 @@ from dataclasses import dataclass, field
 
 from training.review.kinds import is_model, is_optimizer, is_scaler, is_scheduler
 from training.review.program import Program, Scope, argument
-from training.review.syntax import FUNCTIONS, LoopNode, children, dotted, is_false, keyword, last_name, method, receiver
+from training.review.syntax import (
+    FUNCTIONS,
+    LoopNode,
+    children,
+    dotted,
+    is_false,
+    keyword,
+    last_name,
+    method,
+    receiver,
+)
 
 MOST_EVENTS = 4000  # of one trace
 DEPTH = 4
 FOLLOWED = {
-    "backward", "step", "zero_grad", "eval", "train", "save", "barrier", "all_reduce", "clip_grad_norm_", "clip_grad_value_", "manual_backward",
-    "unscale_", "load_state_dict", "destroy_process_group", "state_dict", "no_grad", "inference_mode", "item", "module",
+    "backward", "step", "zero_grad", "eval", "train", "save", "barrier", "all_reduce",
+    "clip_grad_norm_", "clip_grad_value_", "manual_backward", "unscale_", "load_state_dict",
+    "destroy_process_group", "state_dict", "no_grad", "inference_mode", "item", "module",
 }  # fmt: skip
 DELEGATES = {"accelerator", "fabric", "engine", "model", "self", "trainer"}
 
@@ -59,7 +72,9 @@ class Frame:
             return root
         if root in self.scope.parameters:
             given = argument(self.call, self.scope, root)
-            return (self.caller.key(given) if given is not None else "") or f"{self.scope.name}:{root}"
+            return (
+                self.caller.key(given) if given is not None else ""
+            ) or f"{self.scope.name}:{root}"
         if root in self.scope.bindings:
             return f"{self.scope.name}:{root}"
         around: Frame | None = self.caller  # of a closure: what the function around it was given
@@ -70,7 +85,9 @@ class Frame:
 
 @dataclass(eq=False, slots=True)
 class Event:
-    """Something that happens: `kind` tells what, `key` on what; the surroundings from the outside in."""
+    """Something that happens: `kind` tells what, `key` on what; the surroundings from the outside
+    in.
+    """
 
     kind: str
     key: str
@@ -109,7 +126,9 @@ class Tracer:
         self.program = program
         self.followed = followed
         names = {s.name for s in followed}
-        self.leading = names | program.classes.keys() if "__init__" in names else names  # what is called where a helper may be entered
+        self.leading = (
+            names | program.classes.keys() if "__init__" in names else names
+        )  # what is called where a helper may be entered
         self.events: list[Event] = []
         self.visited: set[Scope] = set()
         self.loops: tuple[Loop, ...] = ()
@@ -130,11 +149,17 @@ class Tracer:
         return self.events
 
     def block(self, body: list[ast.stmt], frame: Frame) -> None:
-        """The statements one after another; after an `if` that leaves, the rest stands in its other branch."""
+        """The statements one after another; after an `if` that leaves, the rest stands in its other
+        branch.
+        """
         kept = self.branches
         for statement in body:
             self.statement(statement, frame)
-            if isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Raise, ast.Break)):
+            if (
+                isinstance(statement, ast.If)
+                and not statement.orelse
+                and isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Raise, ast.Break))
+            ):
                 self.branches += ((statement, False),)
         self.branches = kept
 
@@ -174,8 +199,17 @@ class Tracer:
             self.add("augment", frame.key(node.target), node, frame)
         elif isinstance(node, ast.Assign):
             for target in node.targets:
-                cleared = isinstance(target, ast.Attribute) and target.attr == "grad" and isinstance(node.value, ast.Constant)
-                self.add("zero" if cleared else "assign", "*" if cleared else frame.key(target), node, frame)
+                cleared = (
+                    isinstance(target, ast.Attribute)
+                    and target.attr == "grad"
+                    and isinstance(node.value, ast.Constant)
+                )
+                self.add(
+                    "zero" if cleared else "assign",
+                    "*" if cleared else frame.key(target),
+                    node,
+                    frame,
+                )
 
     def arm(self, owner: ast.AST, taken: bool, body: list[ast.stmt], frame: Frame) -> None:
         """The statements of one branch."""
@@ -202,7 +236,9 @@ class Tracer:
         kept = self.contexts
         for item in node.items:
             self.expression(item.context_expr, frame)
-            self.contexts += tuple((name, item.context_expr) for name in self.context_names(item.context_expr, frame))
+            self.contexts += tuple(
+                (name, item.context_expr) for name in self.context_names(item.context_expr, frame)
+            )
         self.block(node.body, frame)
         self.contexts = kept
 
@@ -211,7 +247,11 @@ class Tracer:
         if isinstance(node, ast.Call):
             name = self.program.resolve(node.func) or dotted(node.func) or method(node)
             if name.rpartition(".")[2] == "set_grad_enabled":
-                return ["torch.no_grad"] if node.args and is_false(node.args[0]) else ["torch.set_grad_enabled"]
+                return (
+                    ["torch.no_grad"]
+                    if node.args and is_false(node.args[0])
+                    else ["torch.set_grad_enabled"]
+                )
             return [name]
         return [o.name for o in self.program.origins(node, frame.scope)] or [dotted(node)]
 
@@ -230,7 +270,9 @@ class Tracer:
         if isinstance(node, ast.Call):
             self.called(node, frame)
 
-    def comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: Frame) -> None:
+    def comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: Frame
+    ) -> None:
         """Its elements, once, in a loop for each of its `for`."""
         kept = self.loops
         for generator in node.generators:
@@ -244,12 +286,19 @@ class Tracer:
         """A call: what it does, or the events of the helper that it runs."""
         if method(node) == "step":
             for given in (*node.args, *(k.value for k in node.keywords)):
-                closure = self.program.local_function(given.id, frame.scope) if isinstance(given, ast.Name) else None
+                closure = (
+                    self.program.local_function(given.id, frame.scope)
+                    if isinstance(given, ast.Name)
+                    else None
+                )
                 if closure is not None:
                     self.enter(closure, node, frame)
         kind, key, via = classify(self.program, node, frame)
         self.add(kind, key, node, frame, via)
-        if kind in ("call", "train", "eval", "step", "zero") and last_name(node.func) in self.leading:
+        if (
+            kind in ("call", "train", "eval", "step", "zero")
+            and last_name(node.func) in self.leading
+        ):
             for function in self.program.callees(node, frame.scope):
                 self.enter(function, node, frame)
 
@@ -259,7 +308,11 @@ class Tracer:
         while current.caller is not None:
             stack.add(current.scope)
             current = current.caller
-        if frame.depth >= DEPTH or function in stack | {current.scope} or function not in self.followed:
+        if (
+            frame.depth >= DEPTH
+            or function in stack | {current.scope}
+            or function not in self.followed
+        ):
             return
         target = receiver(call)
         key = frame.key(target) if target is not None else frame.self_key
@@ -267,7 +320,9 @@ class Tracer:
 
     def add(self, kind: str, key: str, node: ast.AST, frame: Frame, via: str = "") -> None:
         """Note an event with its surroundings."""
-        self.events.append(Event(kind, key, node, frame, self.loops, self.branches, self.contexts, via))
+        self.events.append(
+            Event(kind, key, node, frame, self.loops, self.branches, self.contexts, via)
+        )
 
 
 def classify(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str, str]:
@@ -283,18 +338,30 @@ def classify(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str, 
         case "zero_grad" | "zero_":
             if name == "zero_grad":
                 return "zero", frame.key(target), ""
-            return ("zero", "*", "") if last_name(target) == "grad" else ("call", frame.key(target), "")
+            return (
+                ("zero", "*", "")
+                if last_name(target) == "grad"
+                else ("call", frame.key(target), "")
+            )
         case "unscale_":
             return "unscale", frame.key(node.args[0]) if node.args else "", "scaler"
-        case "update" if is_scaler(program, target, scope) and len(node.args) <= 1 and not node.keywords:
+        case "update" if (
+            is_scaler(program, target, scope) and len(node.args) <= 1 and not node.keywords
+        ):
             return "scaler_update", frame.key(target), ""
         case "clip_grad_norm_" | "clip_grad_value_" | "clip_gradients":
             return "clip", "", "accelerator"
         case "eval" if not node.args:
             return "eval", frame.key(target), ""
-        case "train" if len(node.args) + len(node.keywords) <= 1 and is_model(program, target, scope):
+        case "train" if len(node.args) + len(node.keywords) <= 1 and is_model(
+            program, target, scope
+        ):
             mode = node.args[0] if node.args else keyword(node, "mode")
-            return ("eval" if is_false(mode) else "train"), frame.key(target), "" if mode is None or is_false(mode) else "conditional"
+            return (
+                ("eval" if is_false(mode) else "train"),
+                frame.key(target),
+                "" if mode is None or is_false(mode) else "conditional",
+            )
     if is_model(program, node.func, scope):
         return "forward", frame.key(node.func), ""
     return "call", frame.key(node.func), ""
@@ -309,7 +376,11 @@ def _plain(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str, st
         return "backward", frame.key(node.args[0]) if node.args else "", ""
     if name == "torch.save":
         return "save", "", ""
-    if not name and isinstance(node.func, (ast.Name, ast.Attribute)) and is_model(program, node.func, frame.scope):
+    if (
+        not name
+        and isinstance(node.func, (ast.Name, ast.Attribute))
+        and is_model(program, node.func, frame.scope)
+    ):
         return "forward", frame.key(node.func), ""
     return "call", name or dotted(node.func), ""
 
@@ -319,7 +390,9 @@ def _loss_of(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str]:
     target = receiver(node)
     if isinstance(target, ast.Call) and method(target) == "scale" and target.args:
         return frame.key(target.args[0]), "scaler"
-    delegated = bool(node.args) and (last_name(target) in DELEGATES or "accelerat" in last_name(target) or not frame.key(target))
+    delegated = bool(node.args) and (
+        last_name(target) in DELEGATES or "accelerat" in last_name(target) or not frame.key(target)
+    )
     if delegated:
         return frame.key(node.args[0]), "accelerator"
     return frame.key(target), ""
@@ -327,7 +400,9 @@ def _loss_of(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str]:
 
 def _step(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str, str]:
     target, scope = receiver(node), frame.scope
-    if node.args and (is_scaler(program, target, scope) or is_optimizer(program, node.args[0], scope)):
+    if node.args and (
+        is_scaler(program, target, scope) or is_optimizer(program, node.args[0], scope)
+    ):
         return "step", frame.key(node.args[0]), "scaler"
     if is_scheduler(program, target, scope):
         return "schedule", frame.key(target), ""

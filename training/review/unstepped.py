@@ -14,7 +14,8 @@ READ_OR_SAVED = ("state_dict", "load_state_dict", "get_last_lr", "last_epoch")
 
 
 def unstepped_names(program: Program, trains: bool) -> Iterator[tuple[ast.Call, str]]:
-    """Local names that hold a schedule, which is neither stepped, handed on, returned nor stored: what made it, and the name.
+    """Local names that hold a schedule, which is neither stepped, handed on, returned nor stored:
+    what made it, and the name.
 
     Args:
         program: the file.
@@ -22,26 +23,46 @@ def unstepped_names(program: Program, trains: bool) -> Iterator[tuple[ast.Call, 
     """
     for scope in program.scopes:
         for name, bindings in scope.bindings.items():
-            made = next((b.value for b in bindings if b.index is None and _makes(program, b.value, scope)), None)
-            if isinstance(made, ast.Call) and (scope.parent is not None or trains) and not _is_used(program, name, scope):
+            made = next(
+                (b.value for b in bindings if b.index is None and _makes(program, b.value, scope)),
+                None,
+            )
+            if (
+                isinstance(made, ast.Call)
+                and (scope.parent is not None or trains)
+                and not _is_used(program, name, scope)
+            ):
                 yield made, name
 
 
 def unstepped_attributes(program: Program, trains: bool) -> Iterator[tuple[ast.Call, str]]:
-    """Attributes that hold a schedule in a file that trains, and are read nowhere but to be saved; as `unstepped_names`."""
+    """Attributes that hold a schedule in a file that trains, and are read nowhere but to be saved;
+    as `unstepped_names`.
+    """
     for attributes in program.attributes.values() if trains else ():
         for name, bindings in attributes.items():
-            made = next((b.value for b in bindings if b.index is None and _makes(program, b.value, b.scope)), None)
+            made = next(
+                (
+                    b.value
+                    for b in bindings
+                    if b.index is None and _makes(program, b.value, b.scope)
+                ),
+                None,
+            )
             if made is None:
                 continue
             reads = [n for n in attributes_of(program, name) if isinstance(n.ctx, ast.Load)]
             parents = [program.parents[n] for n in reads]
-            if isinstance(made, ast.Call) and all(isinstance(p, ast.Attribute) and p.attr in READ_OR_SAVED for p in parents):
+            if isinstance(made, ast.Call) and all(
+                isinstance(p, ast.Attribute) and p.attr in READ_OR_SAVED for p in parents
+            ):
                 yield made, f"self.{name}"
 
 
 def _makes(program: Program, value: ast.expr, scope: Scope) -> bool:
-    return isinstance(value, ast.Call) and is_scheduler_origin(Origin(program.resolve(value.func), value, scope))
+    return isinstance(value, ast.Call) and is_scheduler_origin(
+        Origin(program.resolve(value.func), value, scope)
+    )
 
 
 def _is_used(program: Program, name: str, scope: Scope) -> bool:
@@ -50,17 +71,39 @@ def _is_used(program: Program, name: str, scope: Scope) -> bool:
         if not isinstance(node.ctx, ast.Load):
             continue
         parent = program.parents[node]
-        if (isinstance(parent, ast.Attribute) and parent.attr in READ_OR_SAVED) or (isinstance(parent, ast.Call) and last_name(parent.func) == "prepare"):
+        if (isinstance(parent, ast.Attribute) and parent.attr in READ_OR_SAVED) or (
+            isinstance(parent, ast.Call) and last_name(parent.func) == "prepare"
+        ):
             continue
-        if not isinstance(parent, (ast.IfExp, ast.Compare)) and not (isinstance(parent, ast.Dict) and not _steps_what_it_holds(program, parent)):
+        if not isinstance(parent, (ast.IfExp, ast.Compare)) and not (
+            isinstance(parent, ast.Dict) and not _steps_what_it_holds(program, parent)
+        ):
             return True
-    return scope.parent is None and not any(program.scope(n) is scope for n in program.nodes[ast.For])
+    return scope.parent is None and not any(
+        program.scope(n) is scope for n in program.nodes[ast.For]
+    )
 
 
 def _steps_what_it_holds(program: Program, held: ast.Dict) -> bool:
-    """Whether something in a dict may be stepped: the dict is handed on, or something other than an optimizer is stepped in the file."""
+    """Whether something in a dict may be stepped: the dict is handed on, or something other than an
+    optimizer is stepped in the file.
+    """
     statement = program.statement(held)
-    name = last_name(statement.targets[0]) if isinstance(statement, ast.Assign) and statement.value is held else ""
-    readers = [program.parents[n] for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
-    handed_on = not name or any(not isinstance(p, ast.Attribute) or p.attr not in ("items", "values", "keys") for p in readers)
-    return handed_on or any(method(c) == "step" and not is_optimizer(program, receiver(c), program.scope(c)) for c in program.all_calls)
+    name = (
+        last_name(statement.targets[0])
+        if isinstance(statement, ast.Assign) and statement.value is held
+        else ""
+    )
+    readers = [
+        program.parents[n]
+        for n in program.nodes[ast.Name]
+        if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+    ]
+    handed_on = not name or any(
+        not isinstance(p, ast.Attribute) or p.attr not in ("items", "values", "keys")
+        for p in readers
+    )
+    return handed_on or any(
+        method(c) == "step" and not is_optimizer(program, receiver(c), program.scope(c))
+        for c in program.all_calls
+    )

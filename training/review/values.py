@@ -1,4 +1,6 @@
-"""What a tensor is: the last value that a name was given, the activation it went through, the loss that takes it."""
+"""What a tensor is: the last value that a name was given, the activation it went through, the loss
+that takes it.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,38 @@ from typing import NamedTuple
 from training.review.kinds import is_model
 from training.review.lookups import made_names
 from training.review.program import WRAPPERS, Program, Scope, argument
-from training.review.syntax import constant, defaults, dotted, keyword, method, once, own_nodes, receiver
+from training.review.syntax import (
+    constant,
+    defaults,
+    dotted,
+    keyword,
+    method,
+    once,
+    own_nodes,
+    receiver,
+)
 
 NAMES = 4  # that a number is followed through
 ACTIVATIONS = {
-    "softmax": "softmax", "Softmax": "softmax", "softmax2d": "softmax", "log_softmax": "log_softmax", "LogSoftmax": "log_softmax", "sigmoid": "sigmoid",
-    "Sigmoid": "sigmoid", "logsigmoid": "log_sigmoid", "LogSigmoid": "log_sigmoid", "expit": "sigmoid", "Linear": "linear", "linear": "linear",
-    "relu": "relu", "ReLU": "relu", "argmax": "argmax", "tanh": "tanh", "Tanh": "tanh", "softplus": "softplus",
+    "softmax": "softmax", "Softmax": "softmax", "softmax2d": "softmax",
+    "log_softmax": "log_softmax", "LogSoftmax": "log_softmax", "sigmoid": "sigmoid",
+    "Sigmoid": "sigmoid", "logsigmoid": "log_sigmoid", "LogSigmoid": "log_sigmoid",
+    "expit": "sigmoid", "Linear": "linear", "linear": "linear", "relu": "relu", "ReLU": "relu",
+    "argmax": "argmax", "tanh": "tanh", "Tanh": "tanh", "softplus": "softplus",
     "Softplus": "softplus",
 }  # fmt: skip
-PASSED_ON = {"squeeze", "unsqueeze", "view", "reshape", "flatten", "float", "to", "double", "contiguous", "transpose", "permute", "cpu", "cuda", "t", "clone"}
+PASSED_ON = {
+    "squeeze", "unsqueeze", "view", "reshape", "flatten", "float", "to", "double", "contiguous",
+    "transpose", "permute", "cpu", "cuda", "t", "clone",
+}  # fmt: skip
 MODULE_LOSSES = {
-    "CrossEntropyLoss": "cross_entropy", "NLLLoss": "nll", "CTCLoss": "ctc", "BCELoss": "bce", "BCEWithLogitsLoss": "bce_logits", "KLDivLoss": "kl", "MSELoss": "mse",
-    "L1Loss": "l1", "SmoothL1Loss": "l1", "HuberLoss": "l1",
+    "CrossEntropyLoss": "cross_entropy", "NLLLoss": "nll", "CTCLoss": "ctc", "BCELoss": "bce",
+    "BCEWithLogitsLoss": "bce_logits", "KLDivLoss": "kl", "MSELoss": "mse", "L1Loss": "l1",
+    "SmoothL1Loss": "l1", "HuberLoss": "l1",
 }  # fmt: skip
 FUNCTION_LOSSES = {
-    "cross_entropy": "cross_entropy", "nll_loss": "nll", "ctc_loss": "ctc", "binary_cross_entropy": "bce", "binary_cross_entropy_with_logits": "bce_logits", "kl_div": "kl",
+    "cross_entropy": "cross_entropy", "nll_loss": "nll", "ctc_loss": "ctc",
+    "binary_cross_entropy": "bce", "binary_cross_entropy_with_logits": "bce_logits", "kl_div": "kl",
     "mse_loss": "mse", "l1_loss": "l1", "smooth_l1_loss": "l1", "huber_loss": "l1",
 }  # fmt: skip
 
@@ -49,13 +67,23 @@ def _loss_calls(program: Program) -> Iterator[LossCall]:
     for call, kind in loss_kinds(program).items():
         scores = keyword(call, "log_probs" if kind == "ctc" else "input", 0)
         if scores is not None:
-            yield LossCall(call, kind, scores, keyword(call, "targets" if kind == "ctc" else "target", 1), program.scope(call))
+            yield LossCall(
+                call,
+                kind,
+                scores,
+                keyword(call, "targets" if kind == "ctc" else "target", 1),
+                program.scope(call),
+            )
 
 
 @once
 def loss_kinds(program: Program) -> dict[ast.Call, str]:
     """Of each call of the file that computes a loss which."""
-    return {call: kind for call in program.all_calls if (kind := loss_kind(program, call, program.scope(call)))}
+    return {
+        call: kind
+        for call in program.all_calls
+        if (kind := loss_kind(program, call, program.scope(call)))
+    }
 
 
 def loss_kind(program: Program, call: ast.Call, scope: Scope) -> str:
@@ -65,26 +93,40 @@ def loss_kind(program: Program, call: ast.Call, scope: Scope) -> str:
         return FUNCTION_LOSSES.get(name.rpartition(".")[2], "")
     if made_names(program).isdisjoint(MODULE_LOSSES):
         return ""
-    kinds = {MODULE_LOSSES.get(o.last, "") for o in program.origins(call.func, scope) if o.name.startswith("torch.nn.")}
+    kinds = {
+        MODULE_LOSSES.get(o.last, "")
+        for o in program.origins(call.func, scope)
+        if o.name.startswith("torch.nn.")
+    }
     return kinds.pop() if len(kinds) == 1 else ""
 
 
 def value_of(program: Program, node: ast.expr, scope: Scope) -> ast.expr:
     """The only value that a name is given; of anything else itself."""
     bound = program.bindings_of(node, scope) if isinstance(node, ast.Name) else []
-    return bound[0].value if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else node
+    return (
+        bound[0].value
+        if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None
+        else node
+    )
 
 
 def reaching(program: Program, node: ast.Name, scope: Scope) -> list[ast.expr]:
-    """The values that a name may hold there, as `reaching_elements`; empty where one is an element of a tuple."""
+    """The values that a name may hold there, as `reaching_elements`; empty where one is an element
+    of a tuple.
+    """
     found = reaching_elements(program, node, scope)
     return [value for value, _ in found] if all(index is None for _, index in found) else []
 
 
-def reaching_elements(program: Program, node: ast.Name, scope: Scope) -> list[tuple[ast.expr, int | None]]:
-    """The values that a name may hold there: the last assignment before it, and earlier ones where that one is in a branch.
+def reaching_elements(
+    program: Program, node: ast.Name, scope: Scope
+) -> list[tuple[ast.expr, int | None]]:
+    """The values that a name may hold there: the last assignment before it, and earlier ones where
+    that one is in a branch.
 
-    Empty where it is a parameter or a loop's target. Of an element of a tuple the tuple, and which element.
+    Empty where it is a parameter or a loop's target. Of an element of a tuple the tuple, and which
+    element.
     """
     bound = scope.bindings.get(node.id)
     if not bound:
@@ -93,19 +135,25 @@ def reaching_elements(program: Program, node: ast.Name, scope: Scope) -> list[tu
     found: list[tuple[ast.expr, int | None]] = []
     around = set(program.ancestors(node)) if before else set()
     for binding in sorted(before, key=lambda b: _line(program, b.statement), reverse=True):
-        if program.statement(node) is binding.statement or _in_other_arm(program, binding.statement, node):
+        if program.statement(node) is binding.statement or _in_other_arm(
+            program, binding.statement, node
+        ):
             continue
         if binding.how != "assign":
             return []
         found.append((binding.value, binding.index))
-        branches = [a for a in program.ancestors(binding.statement) if isinstance(a, (ast.If, ast.Try))]
+        branches = [
+            a for a in program.ancestors(binding.statement) if isinstance(a, (ast.If, ast.Try))
+        ]
         if all(b in around for b in branches):
             return found
     return found if node.id not in scope.parameters else []
 
 
 def _in_other_arm(program: Program, a: ast.AST, b: ast.AST) -> bool:
-    """Whether two places are in different arms of one `if`, in no loop within it that would take both."""
+    """Whether two places are in different arms of one `if`, in no loop within it that would take
+    both.
+    """
     above = [a, *program.ancestors(a)]
     branches = [n for n in above if isinstance(n, ast.If)]
     if not branches:
@@ -115,7 +163,9 @@ def _in_other_arm(program: Program, a: ast.AST, b: ast.AST) -> bool:
         arms = [any(s in path for s in branch.orelse) for path in paths]
         inside = [any(s in path for s in (*branch.body, *branch.orelse)) for path in paths]
         looped = any(isinstance(n, (ast.For, ast.While)) for n in program.ancestors(branch))
-        if all(inside) and arms[0] != arms[1] and not looped:  # in a loop the other arm may have run the round before
+        if (
+            all(inside) and arms[0] != arms[1] and not looped
+        ):  # in a loop the other arm may have run the round before
             return True
     return False
 
@@ -125,8 +175,11 @@ def _line(program: Program, node: ast.AST) -> tuple[int, int]:
     return statement.lineno, statement.col_offset
 
 
-def activation(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0, index: int | None = None) -> str:
-    """The operation that made a tensor: `softmax`, `log_softmax`, `sigmoid`, `linear`, `argmax`…; empty where it is not certain.
+def activation(
+    program: Program, node: ast.expr | None, scope: Scope, depth: int = 0, index: int | None = None
+) -> str:
+    """The operation that made a tensor: `softmax`, `log_softmax`, `sigmoid`, `linear`, `argmax`…;
+    empty where it is not certain.
 
     `index`: of which element, where the expression gives a tuple.
     """
@@ -134,7 +187,10 @@ def activation(program: Program, node: ast.expr | None, scope: Scope, depth: int
         return ""
     match node:
         case ast.Name():
-            found = {activation(program, value, scope, depth + 1, i if index is None else index) for value, i in reaching_elements(program, node, scope)}
+            found = {
+                activation(program, value, scope, depth + 1, i if index is None else index)
+                for value, i in reaching_elements(program, node, scope)
+            }
             if not found and (over := _iterated(node, scope)) is not None:
                 return activation(program, over, scope, depth + 1)
             return found.pop() if len(found) == 1 else ""
@@ -150,55 +206,105 @@ def activation(program: Program, node: ast.expr | None, scope: Scope, depth: int
 
 
 def _iterated(node: ast.Name, scope: Scope) -> ast.expr | None:
-    """Return the tensor whose rows a loop gives a name one by one, directly or through `zip` and `enumerate`."""
+    """Return the tensor whose rows a loop gives a name one by one, directly or through `zip` and
+    `enumerate`.
+    """
     bound = scope.bindings.get(node.id, ())
     loop = bound[0].statement if len(bound) == 1 and bound[0].how == "loop" else None
-    return _part(loop.target, loop.iter, node.id) if isinstance(loop, (ast.For, ast.comprehension)) else None
+    return (
+        _part(loop.target, loop.iter, node.id)
+        if isinstance(loop, (ast.For, ast.comprehension))
+        else None
+    )
 
 
 def _part(target: ast.expr, over: ast.expr, name: str) -> ast.expr | None:
     if isinstance(target, ast.Name):
         return over if target.id == name else None
-    if not isinstance(target, ast.Tuple) or not isinstance(over, ast.Call) or dotted(over.func) not in ("zip", "enumerate"):
+    if (
+        not isinstance(target, ast.Tuple)
+        or not isinstance(over, ast.Call)
+        or dotted(over.func) not in ("zip", "enumerate")
+    ):
         return None
     parts = over.args if dotted(over.func) == "zip" else [ast.Constant(0), *over.args[:1]]
-    return next((found for t, p in zip(target.elts, parts, strict=False) if (found := _part(t, p, name)) is not None), None)
+    return next(
+        (
+            found
+            for t, p in zip(target.elts, parts, strict=False)
+            if (found := _part(t, p, name)) is not None
+        ),
+        None,
+    )
 
 
 def _of_call(program: Program, node: ast.Call, scope: Scope, depth: int, index: int | None) -> str:
     name = program.resolve(node.func)
     last = name.rpartition(".")[2]
     if name.startswith("torch."):
-        if last == "exp" and node.args and activation(program, node.args[0], scope, depth + 1) == "log_softmax":
+        if (
+            last == "exp"
+            and node.args
+            and activation(program, node.args[0], scope, depth + 1) == "log_softmax"
+        ):
             return "softmax"
-        if last == "log" and node.args and activation(program, node.args[0], scope, depth + 1) == "softmax":
+        if (
+            last == "log"
+            and node.args
+            and activation(program, node.args[0], scope, depth + 1) == "softmax"
+        ):
             return "log_softmax"
         return ACTIVATIONS.get(last, "") if last[:1].islower() else ""
     attribute = method(node)
     if attribute in PASSED_ON and receiver(node) is not None:
         return activation(program, receiver(node), scope, depth + 1)
-    if attribute in ("log_softmax", "softmax", "sigmoid", "argmax") and dotted(receiver(node)) != "self":
+    if (
+        attribute in ("log_softmax", "softmax", "sigmoid", "argmax")
+        and dotted(receiver(node)) != "self"
+    ):
         return attribute
     if attribute == "log" and activation(program, receiver(node), scope, depth + 1) == "softmax":
         return "log_softmax"
-    if attribute == "exp" and activation(program, receiver(node), scope, depth + 1) == "log_softmax":
+    if (
+        attribute == "exp"
+        and activation(program, receiver(node), scope, depth + 1) == "log_softmax"
+    ):
         return "softmax"
     return _of_module(program, node, scope, depth, index)
 
 
-def _of_module(program: Program, node: ast.Call, scope: Scope, depth: int, index: int | None) -> str:
+def _of_module(
+    program: Program, node: ast.Call, scope: Scope, depth: int, index: int | None
+) -> str:
     """The last operation of the network that is called; wrappers left out."""
     made = program.origins(node.func, scope)
     if not made and isinstance(node.func, ast.Name) and depth < 8:
         only = [owner for owner in program.module_classes if "forward" in program.methods[owner]]
-        here = len(only) == 1 and bool(program.calls_of(only[0].name))  # else the network comes from elsewhere
+        here = len(only) == 1 and bool(
+            program.calls_of(only[0].name)
+        )  # else the network comes from elsewhere
         owner = program.module_named(node.func.id) or (only[0] if here else None)
-        return class_activation(program, owner, depth + 1, index) if owner is not None and is_model(program, node.func, scope) else ""
-    found = {module_activation(program, o.call, o.name, o.scope, depth + 1, index) for o in made if o.last not in WRAPPERS}
+        return (
+            class_activation(program, owner, depth + 1, index)
+            if owner is not None and is_model(program, node.func, scope)
+            else ""
+        )
+    found = {
+        module_activation(program, o.call, o.name, o.scope, depth + 1, index)
+        for o in made
+        if o.last not in WRAPPERS
+    }
     return found.pop() if len(found) == 1 else ""
 
 
-def module_activation(program: Program, call: ast.Call, name: str, scope: Scope, depth: int = 0, index: int | None = None) -> str:
+def module_activation(
+    program: Program,
+    call: ast.Call,
+    name: str,
+    scope: Scope,
+    depth: int = 0,
+    index: int | None = None,
+) -> str:
     """The last operation of a module, given the call that makes it."""
     owner = program.classes.get(name)
     if owner is not None:
@@ -213,7 +319,9 @@ def module_activation(program: Program, call: ast.Call, name: str, scope: Scope,
     return ACTIVATIONS.get(last, "") if name.startswith("torch.nn.") else ""
 
 
-def class_activation(program: Program, owner: ast.ClassDef, depth: int = 0, index: int | None = None) -> str:
+def class_activation(
+    program: Program, owner: ast.ClassDef, depth: int = 0, index: int | None = None
+) -> str:
     """The last operation of a class's `forward`, where all its returns agree."""
     forward = program.find_method(owner, "forward")
     if forward is None or depth > 8:
@@ -224,19 +332,32 @@ def class_activation(program: Program, owner: ast.ClassDef, depth: int = 0, inde
 
 
 def number(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0) -> float | None:
-    """What is written there, bound once to a name, or a parameter's default that no caller replaces; or a difference or a whole quotient of such."""
+    """What is written there, bound once to a name, or a parameter's default that no caller
+    replaces; or a difference or a whole quotient of such.
+    """
     value = constant(node)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Sub, ast.FloorDiv)):
-        left, right = number(program, node.left, scope, depth), number(program, node.right, scope, depth)
+        left, right = (
+            number(program, node.left, scope, depth),
+            number(program, node.right, scope, depth),
+        )
         if left is None or right is None:
             return None
         return left - right if isinstance(node.op, ast.Sub) else left // right if right else None
     if not isinstance(node, ast.Name) or depth > NAMES:
         return None
     if node.id in scope.parameters:
-        passed = any(argument(call, scope, node.id) is not None for call, _ in program.call_sites[scope])
-        return None if passed else number(program, defaults(scope.node).get(node.id), scope, depth + 1)
+        passed = any(
+            argument(call, scope, node.id) is not None for call, _ in program.call_sites[scope]
+        )
+        return (
+            None if passed else number(program, defaults(scope.node).get(node.id), scope, depth + 1)
+        )
     bound = program.bindings_of(node, scope)
-    return number(program, bound[0].value, bound[0].scope, depth + 1) if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else None
+    return (
+        number(program, bound[0].value, bound[0].scope, depth + 1)
+        if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None
+        else None
+    )

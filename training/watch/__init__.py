@@ -1,4 +1,5 @@
-"""A user's training program run under watch: what its steps, networks, losses and loaders really do, told as findings.
+"""A user's training program run under watch: what its steps, networks, losses and loaders really
+do, told as findings.
 
 record      findings, the places of the program they belong to, and who listens
 patches     where torch is listened to
@@ -31,7 +32,7 @@ frames      tables of pandas that are divided, and the sides that their rows wen
 scopes      arrays that the program's variables hold, and which of them stand beside each other
 origins     the table that the rows of an array were taken of, and where they stand in it
 tables      which rows of which table were trained on and held out
-divided     what such a table shows: persons on both sides, columns made of all labels, columns chosen by them
+divided     what such a table shows: persons on both sides, columns made of or chosen by labels
 fitted      columns that were scaled, filled, turned or ranked by numbers of held-out rows
 apart       rows that are trained on beside labels of other rows
 series      windows, and the series that they were cut of

@@ -1,4 +1,6 @@
-"""Networks that are trained against each other: whether the gradients of one hold the loss of the other."""
+"""Networks that are trained against each other: whether the gradients of one hold the loss of the
+other.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ TWICE = 2
 
 @dataclass(eq=False)
 class Reached:
-    """A backward pass: the optimizers whose parameters it reached, and those that made a step on it."""
+    """A backward pass: the optimizers whose parameters it reached, and those that made a step on
+    it.
+    """
 
     place: Place
     optimizers: set[int]
@@ -25,10 +29,14 @@ class Reached:
 
 @dataclass(eq=False)
 class Turn:
-    """Of one optimizer: the backward passes that its gradients are the sum of, and its steps on such as were another's."""
+    """Of one optimizer: the backward passes that its gradients are the sum of, and its steps on
+    such as were another's.
+    """
 
     passes: list[Reached] = field(default_factory=list)
-    doubtful: Reached | None = None  # the last pass of a step that used two, until it is known which optimizers use it
+    doubtful: Reached | None = (
+        None  # the last pass of a step that used two, until it is known which optimizers use it
+    )
     first: Place | None = None  # of the other's
     mingled: int = 0
 
@@ -36,22 +44,33 @@ class Turn:
 class Adversaries:
     """Listens to the backward passes and steps of several optimizers.
 
-    A generator whose gradients still hold the discriminator's loss is told from several losses of one network: the discriminator has made a
-    step on the first pass, and the second reaches it as well without its making a step on that one; or, of a discriminator whose gradients hold
-    the generator's loss, the second reaches the discriminator alone.
+    A generator whose gradients still hold the discriminator's loss is told from several losses of
+    one network: the discriminator has made a step on the first pass, and the second reaches it as
+    well without its making a step on that one; or, of a discriminator whose gradients hold the
+    generator's loss, the second reaches the discriminator alone.
     """
 
     def __init__(self, watch: Watch, gradients: Gradients) -> None:
         self.watch, self.gradients = watch, gradients
-        self.left: WeakIdKeyDictionary = WeakIdKeyDictionary()  # the gradient of each parameter as the last backward pass left it
+        self.left: WeakIdKeyDictionary = (
+            WeakIdKeyDictionary()
+        )  # the gradient of each parameter as the last backward pass left it
         self.turns: dict[int, Turn] = {}
-        self.carried: set[int] = set()  # optimizers whose gradients were not cleared before this backward pass
+        self.carried: set[int] = (
+            set()
+        )  # optimizers whose gradients were not cleared before this backward pass
 
     def backing(self, place: Place) -> None:
-        """Before a backward pass: which gradients it is added to, and whether the last one was used by all whom it was meant for."""
+        """Before a backward pass: which gradients it is added to, and whether the last one was used
+        by all whom it was meant for.
+        """
         self._settle()
         held = self.gradients.held
-        self.carried = {key for key, h in held.items() if len(held) >= TWICE and any(self._as_left(p) for p, _ in h.items())}
+        self.carried = {
+            key
+            for key, h in held.items()
+            if len(held) >= TWICE and any(self._as_left(p) for p, _ in h.items())
+        }
 
     def _as_left(self, parameter: Tensor) -> bool:
         known: Mark | None = self.left.get(parameter)
@@ -76,7 +95,9 @@ class Adversaries:
         return found
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Whether the step used a pass that was another's, and one that reaches that other again, or this one alone."""
+        """Whether the step used a pass that was another's, and one that reaches that other again,
+        or this one alone.
+        """
         key = id(optimizer)
         turn = self.turns.get(key)
         if turn is None or not turn.passes:
@@ -88,7 +109,10 @@ class Adversaries:
         for one in earlier:
             again = latest.optimizers if latest.optimizers != {key} else one.optimizers
             others = (one.stepped & one.optimizers & again) - {key}
-            if any(self._apart(key, other) for other in others) and not self.gradients.held[key].by_closure:
+            if (
+                any(self._apart(key, other) for other in others)
+                and not self.gradients.held[key].by_closure
+            ):
                 turn.doubtful, turn.first = latest, one.place
 
     def _apart(self, key: int, other: int) -> bool:
@@ -96,7 +120,9 @@ class Adversaries:
         return not {id(p) for p, _ in held[key].items()} & {id(p) for p, _ in held[other].items()}
 
     def _settle(self) -> None:
-        """A step is counted where no other optimizer has used its last pass: what that left in their gradients is thrown away."""
+        """A step is counted where no other optimizer has used its last pass: what that left in
+        their gradients is thrown away.
+        """
         for key, turn in self.turns.items():
             if turn.doubtful is not None:
                 turn.mingled += turn.doubtful.stepped == {key}
@@ -108,5 +134,14 @@ class Adversaries:
         for key, turn in self.turns.items():
             held = self.gradients.held[key]
             if turn.mingled >= max(TWICE, held.steps / 2) and turn.first is not None:
-                told = f"in {turn.mingled} of {held.steps} steps the gradients of {type(held.optimizer).__name__} held those of the loss of line {turn.first.line} as well"
-                self.watch.tell("BH101", f"{told}, on which another optimizer had made its step: detach there, or clear them after it", held.stepped_at)
+                told = (
+                    f"in {turn.mingled} of {held.steps} steps the gradients of"
+                    f" {type(held.optimizer).__name__} held those of the loss of line"
+                    f" {turn.first.line} as well"
+                )
+                self.watch.tell(
+                    "BH101",
+                    f"{told}, on which another optimizer had made its step: detach there, or clear"
+                    " them after it",
+                    held.stepped_at,
+                )

@@ -1,4 +1,6 @@
-"""Whether a program's own dropout leaves the scale of what it thins out: tried on a copy, beside the program."""
+"""Whether a program's own dropout leaves the scale of what it thins out: tried on a copy, beside
+the program.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,27 @@ class Dropouts:
         self.seen.add(call.module)
         for name, part in call.module.named_modules():
             kind = type(part)
-            own = not kind.__module__.startswith("torch.") and "drop" in kind.__name__.lower() and next(part.parameters(), None) is None
-            if own and (scale := scale_of(self.watch, part)) is not None and not 1 - OFF < scale < 1 + OFF:
-                told = f"{kind.__name__} ({name}) gives {scale:.2g} times in train mode, on average, what it gives in eval mode"
+            own = (
+                not kind.__module__.startswith("torch.")
+                and "drop" in kind.__name__.lower()
+                and next(part.parameters(), None) is None
+            )
+            if (
+                own
+                and (scale := scale_of(self.watch, part)) is not None
+                and not 1 - OFF < scale < 1 + OFF
+            ):
+                told = (
+                    f"{kind.__name__} ({name}) gives {scale:.2g} times in train mode, on average,"
+                    " what it gives in eval mode"
+                )
                 self.watch.tell("BH886", told, call.place)
 
 
 def scale_of(watch: Watch, part: nn.Module) -> float | None:
-    """The mean of what a layer gives for ones in train mode, over what it gives in eval mode; None where it cannot be told or is as it should be within chance."""
+    """The mean of what a layer gives for ones in train mode, over what it gives in eval mode; None
+    where it cannot be told or is as it should be within chance.
+    """
     try:
         tried = copy.deepcopy(part)
     except Exception:
@@ -55,7 +70,9 @@ def scale_of(watch: Watch, part: nn.Module) -> float | None:
 
 
 def _tried(part: nn.Module, shape: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
-    """What a layer gives for ones in eval mode, and the means of what it gives in train mode; None where it takes no such shape."""
+    """What a layer gives for ones in eval mode, and the means of what it gives in train mode; None
+    where it takes no such shape.
+    """
     try:
         still = part.eval()(torch.ones(shape))
         drawn = torch.stack([part.train()(torch.ones(shape)).mean() for _ in range(DRAWS)])

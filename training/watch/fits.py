@@ -1,4 +1,6 @@
-"""Transformers of scikit-learn that learn from labels: whether held-out rows are among those that they learn from."""
+"""Transformers of scikit-learn that learn from labels: whether held-out rows are among those that
+they learn from.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from training.watch.record import Place, Watch, guarded
 from training.watch.rows import Rows
 
 FEW = 20
-SUPERVISED = ("sklearn.feature_selection.", "sklearn.cross_decomposition.", "sklearn.preprocessing._target_encoder")
+SUPERVISED = (
+    "sklearn.feature_selection.",
+    "sklearn.cross_decomposition.",
+    "sklearn.preprocessing._target_encoder",
+)
 LABEL_IGNORED = ("VarianceThreshold",)
 
 
@@ -31,14 +37,26 @@ class Fits:
         while pending:
             kind = pending.pop()
             pending += kind.__subclasses__()
-            if kind in self.known or not kind.__module__.startswith(SUPERVISED) or kind.__name__ in LABEL_IGNORED:
+            if (
+                kind in self.known
+                or not kind.__module__.startswith(SUPERVISED)
+                or kind.__name__ in LABEL_IGNORED
+            ):
                 continue
             self.known.add(kind)
             for name in ("fit", "fit_transform"):
                 if name in vars(kind):
                     around(kind, name, self._fit)
 
-    def _fit(self, original: Callable[..., Any], learner: Any, X: Any, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def _fit(
+        self,
+        original: Callable[..., Any],
+        learner: Any,
+        X: Any,
+        y: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         if not self.depth and not self.watch.quiet and not self.watch.steps and y is not None:
             self._keep(type(learner).__name__, X)
         self.depth += 1
@@ -49,11 +67,22 @@ class Fits:
 
     @guarded
     def _keep(self, name: str, given: Any) -> None:
-        self.made.append((name, int(given.shape[0]) if hasattr(given, "shape") else len(given), self.watch.here()))
+        self.made.append(
+            (
+                name,
+                int(given.shape[0]) if hasattr(given, "shape") else len(given),
+                self.watch.here(),
+            )
+        )
 
     def ended(self) -> None:
         """Fits before the first step, of as many rows as were trained on and held out together."""
         for trained, held_out in self.rows.counts():
             for name, size, place in self.made:
                 if held_out >= FEW and size == trained + held_out:
-                    self.watch.tell("BH501", f"{name} learns from the labels of all {size} rows, {held_out} of which are held out", place)
+                    self.watch.tell(
+                        "BH501",
+                        f"{name} learns from the labels of all {size} rows, {held_out} of which are"
+                        " held out",
+                        place,
+                    )

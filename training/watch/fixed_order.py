@@ -1,4 +1,6 @@
-"""Rows that a loop of its own takes in the same batches in every epoch, in an order of their classes or of the numbers by which they are looked up."""
+"""Rows that a loop of its own takes in the same batches in every epoch, in an order of their
+classes or of the numbers by which they are looked up.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ MOST = 4000  # steps that are looked at
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step was given: its content, and mean, variance and number of its classes or numbers."""
+    """What a step was given: its content, and mean, variance and number of its classes or
+    numbers.
+    """
 
     content: bytes
     mean: float
@@ -54,7 +58,13 @@ class FixedOrder:
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """The step is made: keep what it was given."""
         for kind, values in (("classes", self.labels), ("numbers", self.inputs)):
-            if values is not None and self.place is not None and values.numel() == len(values) and len(self.of[kind]) < MOST and _countable(values):
+            if (
+                values is not None
+                and self.place is not None
+                and values.numel() == len(values)
+                and len(self.of[kind]) < MOST
+                and _countable(values)
+            ):
                 self.of[kind].append(_batch(values, self.place))
         self.inputs = self.labels = self.place = None
 
@@ -66,13 +76,18 @@ class FixedOrder:
                 continue
             share = _spread(batches[:length])
             if share > min(SORTED, batches[0].rows / 2) and batches[0].rows >= SMALLEST:
-                told = f"each epoch has the same {length} batches, whose {kind} lie in an order: means of batches vary {share:.0f} times as much as those of rows drawn at random"
+                told = (
+                    f"each epoch has the same {length} batches, whose {kind} lie in an order: means"
+                    f" of batches vary {share:.0f} times as much as those of rows drawn at random"
+                )
                 self.watch.tell("BH806", told, batches[0].place)
                 return
 
 
 def _countable(values: Tensor) -> bool:
-    """Whether they are whole numbers: classes, decisions or places in a table; not what is measured, which follows time in a series."""
+    """Whether they are whole numbers: classes, decisions or places in a table; not what is
+    measured, which follows time in a series.
+    """
     return not values.is_floating_point() or bool(((values == 0) | (values == 1)).all())
 
 
@@ -89,13 +104,18 @@ def _period(contents: Sequence[Hashable]) -> int:
     (6, 0, 0)
     """
     length = next((i for i, c in enumerate(contents) if i and c == contents[0]), 0)
-    if length < FEWEST or len(contents) < EPOCHS * length or len(set(contents[:length])) <= length / 2:
+    if (
+        length < FEWEST
+        or len(contents) < EPOCHS * length
+        or len(set(contents[:length])) <= length / 2
+    ):
         return 0
     return length if all(c == contents[i % length] for i, c in enumerate(contents)) else 0
 
 
 def _spread(batches: list[Batch]) -> float:
-    """The variance of the means of batches beside that of means of rows drawn at random; the last batch may be a short one.
+    """The variance of the means of batches beside that of means of rows drawn at random; the last
+    batch may be a short one.
 
     >>> place = Place("a.py", 1)
     >>> _spread([Batch(b"", mean, 0.01, 10, place) for mean in (0.0, 0.0, 1.0, 1.0)]) > 9
@@ -103,5 +123,7 @@ def _spread(batches: list[Batch]) -> float:
     """
     full = [b for b in batches if b.rows == batches[0].rows]
     between = statistics.variance(b.mean for b in full) if len(full) > 1 else 0.0
-    expected = (statistics.fmean(b.variance for b in full) + between) / full[0].rows  # as if the rows of all batches were mixed
+    expected = (statistics.fmean(b.variance for b in full) + between) / full[
+        0
+    ].rows  # as if the rows of all batches were mixed
     return between / expected if expected else 0.0

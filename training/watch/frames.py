@@ -1,4 +1,6 @@
-"""Tables of pandas that a program divides, and which of their rows went to which side, however the program writes it."""
+"""Tables of pandas that a program divides, and which of their rows went to which side, however the
+program writes it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from training.watch.loaders import Loaders, Used
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
 
-FEWEST, MOST_CELLS, MOST_PARTS = 30, 5_000_000, 64  # rows of a part; cells of a table; parts, and vectors
+FEWEST, MOST_CELLS, MOST_PARTS = (
+    30,
+    5_000_000,
+    64,
+)  # rows of a part; cells of a table; parts, and vectors
 MOST_KEPT = 20_000_000  # cells of all parts: they live as long as the program
 SAME = 1e-3  # how far labels may be from values that were scaled to them
 
@@ -40,7 +46,9 @@ class Part:
 
 @dataclass(eq=False)
 class Made:
-    """A table that was made of another one, row by row: columns were left out or put beside it, or rows were put in another order."""
+    """A table that was made of another one, row by row: columns were left out or put beside it, or
+    rows were put in another order.
+    """
 
     frame: Any  # kept, so that its id is its own
     root: Any  # the first table
@@ -49,11 +57,15 @@ class Made:
 
 @dataclass(eq=False)
 class Frames:
-    """Listens to pandas, and at the end knows parts by the labels that loaders gave, or that became tensors."""
+    """Listens to pandas, and at the end knows parts by the labels that loaders gave, or that became
+    tensors.
+    """
 
     watch: Watch
     loaders: Loaders
-    parts: dict[int, Part] = field(default_factory=dict)  # by id of the frame that the program holds
+    parts: dict[int, Part] = field(
+        default_factory=dict
+    )  # by id of the frame that the program holds
     tables: dict[int, Table] = field(default_factory=dict)
     made: dict[int, Made] = field(default_factory=dict)  # by id of the frame
     vectors: list[np.ndarray] = field(default_factory=list)
@@ -84,13 +96,17 @@ class Frames:
             self._note(frame, found)
         return found
 
-    def _located(self, original: Callable[..., Any], indexer: Any, *args: Any, **kwargs: Any) -> Any:
+    def _located(
+        self, original: Callable[..., Any], indexer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         found = original(indexer, *args, **kwargs)
         self._note(indexer.obj, found)
         return found
 
     def _made(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Keep vectors that a program makes tensors of: labels, where rows come without a loader."""
+        """Keep vectors that a program makes tensors of: labels, where rows come without a
+        loader.
+        """
         made = original(*args, **kwargs)
         if self.parts:
             self._vector(made)
@@ -98,7 +114,12 @@ class Frames:
 
     @guarded
     def _vector(self, made: torch.Tensor) -> None:
-        if self.watch.quiet or not made.ndim or not FEWEST <= made.numel() == len(made) <= MOST_CELLS or len(self.vectors) >= MOST_PARTS:
+        if (
+            self.watch.quiet
+            or not made.ndim
+            or not FEWEST <= made.numel() == len(made) <= MOST_CELLS
+            or len(self.vectors) >= MOST_PARTS
+        ):
             return
         with self.watch.unwatched():
             self.vectors.append(made.detach().cpu().reshape(-1).double().numpy().copy())
@@ -108,30 +129,55 @@ class Frames:
         if not kwargs.get("ignore_index"):
             self._derive(frame, found, in_order=original.__name__ == "reset_index")
         part = self.parts.get(id(frame)) if original.__name__ in ("reset_index", "copy") else None
-        if part is not None and isinstance(found, self.kind) and len(found) == len(frame) and not self.watch.quiet:
+        if (
+            part is not None
+            and isinstance(found, self.kind)
+            and len(found) == len(frame)
+            and not self.watch.quiet
+        ):
             self._keep(Part(part.table, part.positions, found))
         return found
 
     def _joined(self, original: Callable[..., Any], objs: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(objs, *args, **kwargs)
-        if isinstance(objs, (list, tuple)) and objs and kwargs.get("axis", args[0] if args else 0) in (1, "columns"):
+        if (
+            isinstance(objs, (list, tuple))
+            and objs
+            and kwargs.get("axis", args[0] if args else 0) in (1, "columns")
+        ):
             self._derive(objs[0], found)
         return found
 
     @guarded
     def _derive(self, frame: Any, found: Any, in_order: bool = False) -> None:
-        """Keep of which rows of the first table a table of as many rows was made: by their index, or in the order in which they stand."""
-        if self.watch.quiet or found is frame or not isinstance(found, self.kind) or not isinstance(frame, self.kind) or not FEWEST <= len(found) == len(frame):
+        """Keep of which rows of the first table a table of as many rows was made: by their index,
+        or in the order in which they stand.
+        """
+        if (
+            self.watch.quiet
+            or found is frame
+            or not isinstance(found, self.kind)
+            or not isinstance(frame, self.kind)
+            or not FEWEST <= len(found) == len(frame)
+        ):
             return
         # half of what may be kept is left for parts
-        if len(self.made) >= MOST_PARTS or self.kept + found.size > MOST_KEPT / 2 or not frame.index.is_unique:
+        if (
+            len(self.made) >= MOST_PARTS
+            or self.kept + found.size > MOST_KEPT / 2
+            or not frame.index.is_unique
+        ):
             return
         with self.watch.unwatched():
             there = np.arange(len(frame)) if in_order else frame.index.get_indexer(found.index)
             if (there < 0).any() or not found.index.is_unique:
                 return
             above = self.made.get(id(frame))
-            root, before = (above.root, above.positions) if above is not None else (frame, np.arange(len(frame)))
+            root, before = (
+                (above.root, above.positions)
+                if above is not None
+                else (frame, np.arange(len(frame)))
+            )
             self.made[id(found)] = Made(found, root, before[there])
             self.kept += found.size
 
@@ -143,7 +189,12 @@ class Frames:
     @guarded
     def _note(self, frame: Any, found: Any) -> None:
         """Keep which rows were taken."""
-        if self.watch.quiet or not isinstance(found, self.kind) or not isinstance(frame, self.kind) or not FEWEST <= len(found) <= len(frame):
+        if (
+            self.watch.quiet
+            or not isinstance(found, self.kind)
+            or not isinstance(frame, self.kind)
+            or not FEWEST <= len(found) <= len(frame)
+        ):
             return
         if len(found) == len(frame):
             self._derive(frame, found)
@@ -162,28 +213,67 @@ class Frames:
                 self.tables[id(frame)] = Table(frame, self.watch.here())
             self._keep(Part(self.tables[id(frame)], positions, found))
 
-    # ------------------------------------------------------------------------------------------- end
+    # -------------------------------------------------------------------------------------------
+    # end
 
     def ended(self) -> None:
-        """The part of each loader's rows, one that trains beside each that does not; without loaders the parts of which vectors were made, the largest one first."""
-        used = [(u, labels) for u in self.loaders.used.values() if (labels := _labels_of(u)) is not None and len(labels) >= FEWEST] if self.parts else []
-        known = [(bool(u.steps), part, column) for u, labels in used for part, column in self._parts_with(labels)]
+        """The part of each loader's rows, one that trains beside each that does not; without
+        loaders the parts of which vectors were made, the largest one first.
+        """
+        used = (
+            [
+                (u, labels)
+                for u in self.loaders.used.values()
+                if (labels := _labels_of(u)) is not None and len(labels) >= FEWEST
+            ]
+            if self.parts
+            else []
+        )
+        known = [
+            (bool(u.steps), part, column)
+            for u, labels in used
+            for part, column in self._parts_with(labels)
+        ]
         if not known:
-            found = [pair for vector in self.vectors for pair in self._parts_with(vector, in_place=True)]
-            known = [(len(part.frame) == max(len(other.frame) for other, _ in found), part, column) for part, column in found]
+            found = [
+                pair for vector in self.vectors for pair in self._parts_with(vector, in_place=True)
+            ]
+            known = [
+                (len(part.frame) == max(len(other.frame) for other, _ in found), part, column)
+                for part, column in found
+            ]
         for mine, theirs, label in _sides(known):
-            columns = {c: mine.table.frame[c].to_numpy() for c in mine.table.frame.columns[:COLUMNS]}
-            look(self.watch, Divided(columns, mine.positions, theirs.positions, label, mine.table.place, gone=self._gone(mine.table.frame)))
+            columns = {
+                c: mine.table.frame[c].to_numpy() for c in mine.table.frame.columns[:COLUMNS]
+            }
+            look(
+                self.watch,
+                Divided(
+                    columns,
+                    mine.positions,
+                    theirs.positions,
+                    label,
+                    mine.table.place,
+                    gone=self._gone(mine.table.frame),
+                ),
+            )
 
     def _gone(self, frame: Any) -> dict[Any, np.ndarray]:
-        """The columns that the first table had which a table was made of, in the order of its rows."""
+        """The columns that the first table had which a table was made of, in the order of
+        its rows.
+        """
         made = self.made.get(id(frame))
         if made is None:
             return {}
-        return {c: made.root[c].to_numpy()[made.positions] for c in made.root.columns.difference(frame.columns, sort=False)}
+        return {
+            c: made.root[c].to_numpy()[made.positions]
+            for c in made.root.columns.difference(frame.columns, sort=False)
+        }
 
     def _parts_with(self, labels: np.ndarray, in_place: bool = False) -> Iterator[tuple[Part, Any]]:
-        """Parts of that many rows, with a column of just these labels, scaled perhaps: in any order, or in that of the rows."""
+        """Parts of that many rows, with a column of just these labels, scaled perhaps: in any
+        order, or in that of the rows.
+        """
         wanted = labels.astype(np.float64) if in_place else np.sort(labels.astype(np.float64))
         for part in list(self.parts.values()):
             for column in part.frame.columns[:COLUMNS] if len(part.frame) == len(labels) else ():
@@ -195,12 +285,19 @@ class Frames:
 
 
 def _sides(known: list[tuple[bool, Part, Any]]) -> Iterator[tuple[Part, Part, Any]]:
-    """Each part that trains beside each of the same table that does not and shares no row with it, and their label; the same rows once."""
+    """Each part that trains beside each of the same table that does not and shares no row with it,
+    and their label; the same rows once.
+    """
     seen = set[tuple[int, bytes, bytes, Any]]()
     for _, mine, label in (k for k in known if k[0]):
         for _, theirs, other in (k for k in known if not k[0]):
             key = (id(mine.table), mine.positions.tobytes(), theirs.positions.tobytes(), label)
-            if label == other and mine.table is theirs.table and key not in seen and not np.intersect1d(mine.positions, theirs.positions).size:
+            if (
+                label == other
+                and mine.table is theirs.table
+                and key not in seen
+                and not np.intersect1d(mine.positions, theirs.positions).size
+            ):
                 seen.add(key)
                 yield mine, theirs, label
 
@@ -212,14 +309,19 @@ def _labels_of(used: Used) -> np.ndarray | None:
         found = next((t for t in data.tensors[::-1] if t.numel() == len(t)), None)
         return found.detach().cpu().reshape(-1).float().numpy() if found is not None else None
     given = torch.cat(used.labels).float().cpu().numpy() if used.labels else None
-    return given if given is not None and hasattr(data, "__len__") and len(given) == len(data) else None
+    return (
+        given
+        if given is not None and hasattr(data, "__len__") and len(given) == len(data)
+        else None
+    )
 
 
 def _alike(values: np.ndarray, labels: np.ndarray) -> bool:
     """Whether labels [n] are these values, or values of many kinds that were centred and scaled.
 
     >>> values = np.arange(40.0) ** 2
-    >>> _alike(values, values / 3 - 1), _alike(values % 2, 1 - values % 2), _alike(values, values**0.9)
+    >>> (_alike(values, values / 3 - 1), _alike(values % 2, 1 - values % 2),
+    ...     _alike(values, values**0.9))
     (True, False, False)
     """
     if np.allclose(values, labels, rtol=1e-5, atol=1e-6):

@@ -1,4 +1,6 @@
-"""What is kept longer than meant, or not kept: graphs of earlier steps, best weights that are those of now, states that are not restored."""
+"""What is kept longer than meant, or not kept: graphs of earlier steps, best weights that are those
+of now, states that are not restored.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ ALIVE = 5  # graphs of earlier steps
 MOST_GRAPHS, MOST_STATES = 5000, 20
 
 
-COUNTERS = {"epoch", "step", "iteration", "global_step", "epochs", "steps", "updates"}  # in a file from which a training goes on
+COUNTERS = {
+    "epoch",
+    "step",
+    "iteration",
+    "global_step",
+    "epochs",
+    "steps",
+    "updates",
+}  # in a file from which a training goes on
 
 
 class Token:
@@ -29,9 +39,13 @@ class Kept:
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.graphs: list[tuple[int, weakref.ref[Token], Place]] = []
-        self.states: dict[int, tuple[dict[str, Any], int, Place]] = {}  # by id of the state dict: itself, the step, where
+        self.states: dict[
+            int, tuple[dict[str, Any], int, Place]
+        ] = {}  # by id of the state dict: itself, the step, where
         self.checkpoints: set[frozenset[str]] = set()  # keys of what was saved to go on from
-        self.resumed: Place | None = None  # where such a file was read, until an optimizer is restored
+        self.resumed: Place | None = (
+            None  # where such a file was read, until an optimizer is restored
+        )
         self.reloaded: set[int] = set()  # parameters that were loaded since
 
     def install(self) -> None:
@@ -57,21 +71,39 @@ class Kept:
         self.graphs = [g for g in self.graphs if g[1]() is not None]
         old = [g for g in self.graphs if g[0] < self.watch.steps - ALIVE]
         if len(old) >= ALIVE:
-            self.watch.tell("BH308", f"the graphs of {len(old)} losses of earlier steps are kept: memory grows with each step", old[0][2])
+            self.watch.tell(
+                "BH308",
+                f"the graphs of {len(old)} losses of earlier steps are kept: memory grows with each"
+                " step",
+                old[0][2],
+            )
 
     # -------------------------------------------------------------------------------------- weights
 
-    def _state_dict(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def _state_dict(
+        self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
+    ) -> Any:
         result = original(module, *args, **kwargs)
-        if not self.watch.quiet and not args and not kwargs.get("prefix") and isinstance(result, dict):
+        if (
+            not self.watch.quiet
+            and not args
+            and not kwargs.get("prefix")
+            and isinstance(result, dict)
+        ):
             self.states[id(result)] = (result, self.watch.steps, self.watch.here())
             while len(self.states) > MOST_STATES:
                 del self.states[next(iter(self.states))]
         return result
 
-    def _load(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        state = args[0] if args else kwargs.get("state_dict")  # by name from torch.distributed.checkpoint
-        by_helper = self.watch.calling("set_model_state_dict") or self.watch.calling("set_state_dict")  # which fills the network's own tensors first
+    def _load(
+        self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
+    ) -> Any:
+        state = (
+            args[0] if args else kwargs.get("state_dict")
+        )  # by name from torch.distributed.checkpoint
+        by_helper = self.watch.calling("set_model_state_dict") or self.watch.calling(
+            "set_state_dict"
+        )  # which fills the network's own tensors first
         if not self.watch.quiet and isinstance(state, dict) and not by_helper:
             self._loading(module, state)
         return original(module, *args, **kwargs)
@@ -81,15 +113,28 @@ class Kept:
         if self.resumed is not None:
             self.reloaded |= same_network(module, state)
         own = {p.data_ptr() for p in module.parameters() if p.numel()}
-        alias = [t for t in state.values() if isinstance(t, Tensor) and t.numel() and t.data_ptr() in own]
+        alias = [
+            t for t in state.values() if isinstance(t, Tensor) and t.numel() and t.data_ptr() in own
+        ]
         made = self._made(state, alias)
         if made is not None and (made[0] or made[1] != self.watch.here()):
-            self.watch.tell("BH207", f"{type(module).__name__} is given back its own weights of now: what was kept {made[0]} steps ago was no copy", made[1])
+            self.watch.tell(
+                "BH207",
+                f"{type(module).__name__} is given back its own weights of now: what was kept"
+                f" {made[0]} steps ago was no copy",
+                made[1],
+            )
         elif alias and self.watch.steps:
-            self.watch.tell("BH821", f"{type(module).__name__} is given its own weights: what should be a copy is the same network")
+            self.watch.tell(
+                "BH821",
+                f"{type(module).__name__} is given its own weights: what should be a copy is the"
+                " same network",
+            )
 
     def _made(self, state: dict[str, Any], alias: list[Tensor]) -> tuple[int, Place] | None:
-        """Steps since the state dict was made of which these tensors are, and where; None where that is not known."""
+        """Steps since the state dict was made of which these tensors are, and where; None where
+        that is not known.
+        """
         if not alias:
             return None
         pointers = {t.data_ptr() for t in alias}
@@ -109,7 +154,9 @@ class Kept:
     @guarded
     def _saving(self, what: Any) -> None:
         inside = list(what.values()) if isinstance(what, dict) else []
-        if isinstance(what, dict) and (any(map(of_optimizer, inside)) or COUNTERS & {str(k).lower() for k in what}):
+        if isinstance(what, dict) and (
+            any(map(of_optimizer, inside)) or COUNTERS & {str(k).lower() for k in what}
+        ):
             self.checkpoints.add(frozenset(map(str, what)))
         for state in [what, *inside]:
             if isinstance(state, nn.Module):
@@ -117,11 +164,20 @@ class Kept:
             elif isinstance(state, dict) and id(state) in self.states:
                 made = self._made(state, [t for t in state.values() if isinstance(t, Tensor)])
                 if made is not None and made[0]:
-                    self.watch.tell("BH207", f"the weights that are saved were kept {made[0]} steps ago without a copy: they are those of now", made[1])
+                    self.watch.tell(
+                        "BH207",
+                        f"the weights that are saved were kept {made[0]} steps ago without a copy:"
+                        " they are those of now",
+                        made[1],
+                    )
 
     def _read(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         found = original(*args, **kwargs)
-        if not self.watch.quiet and isinstance(found, dict) and frozenset(map(str, found)) in self.checkpoints:
+        if (
+            not self.watch.quiet
+            and isinstance(found, dict)
+            and frozenset(map(str, found)) in self.checkpoints
+        ):
             self.resumed, self.reloaded = self.watch.here(), set()
         return found
 
@@ -134,15 +190,22 @@ class Kept:
         """A step of an optimizer that was not restored, on weights that all were."""
         held = {id(p) for g in optimizer.param_groups for p in g["params"]}
         if self.resumed is not None and not optimizer.state and held and held <= self.reloaded:
-            self.watch.tell("BH707", f"training goes on from a checkpoint, and the state of {type(optimizer).__name__} is not restored", self.resumed)
+            self.watch.tell(
+                "BH707",
+                f"training goes on from a checkpoint, and the state of {type(optimizer).__name__}"
+                " is not restored",
+                self.resumed,
+            )
             self.resumed = None
 
 
 def same_network(module: nn.Module, state: dict[str, Any]) -> set[int]:
-    """Ids of the parameters of a network whose whole state this is; none of one that takes over a part of another, which is no resume.
+    """Ids of the parameters of a network whose whole state this is; none of one that takes over a
+    part of another, which is no resume.
 
     >>> half = nn.Sequential(nn.Linear(2, 2))
-    >>> len(same_network(half, half.state_dict())), len(same_network(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), half.state_dict()))
+    >>> (len(same_network(half, half.state_dict())),
+    ...     len(same_network(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), half.state_dict())))
     (2, 0)
     """
     parameters = dict(module.named_parameters(remove_duplicate=False))

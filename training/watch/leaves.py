@@ -15,19 +15,27 @@ from training.watch.record import Place, Watch, guarded
 TWICE = 2
 WALKED = 3  # backward passes of a line whose graph is walked, besides the 4th, 8th and so on
 NODES = 50_000
-CHANGES = 50  # of networks that are being trained, after which graphs are walked anew: some programs put in a module at every step
+# of networks that are being trained, after which graphs are walked anew: some programs put in a
+# module at every step
+CHANGES = 50
 
 
 @dataclass(eq=False)
 class Leaf:
     """A parameter in the graphs of losses."""
 
-    parameter: Tensor  # kept: a network that only a function of the program holds is gone at the end
+    parameter: (
+        Tensor  # kept: a network that only a function of the program holds is gone at the end
+    )
     name: str
-    state: tuple[int, float | None]  # at first sight: its version, which does not tell of changes by way of `.data`, and the sum of its values
+    # at first sight: its version, which does not tell of changes by way of `.data`, and the sum of
+    # its values
+    state: tuple[int, float | None]
     taken_over: bool  # in eval mode, or its weights were loaded: it is not meant to learn
     times: int = 0
-    restored: tuple[int, float | None] | None = None  # when weights were loaded into it that nothing had moved before
+    restored: tuple[int, float | None] | None = (
+        None  # when weights were loaded into it that nothing had moved before
+    )
     restored_at: int = -1  # step
 
 
@@ -39,7 +47,9 @@ class Leaves:
         self.of: dict[int, Leaf] = {}  # by id of the parameter
         self.walked: dict[Place, int] = {}
         self.changes = 0
-        self.put: dict[int, Place] = {}  # where a parameter was put into a network that had run or was wrapped, by its id
+        self.put: dict[
+            int, Place
+        ] = {}  # where a parameter was put into a network that had run or was wrapped, by its id
         self.on_walk: list[Callable[[list[Any]], None]] = []  # given the nodes of a graph
 
     def install(self) -> None:
@@ -54,7 +64,11 @@ class Leaves:
         times = self.walked[place] = self.walked.get(place, 0) + 1
         if times > WALKED and times & (times - 1):
             return []
-        found, pending, seen = list[Tensor](), [t.grad_fn for t in roots if t.grad_fn is not None], set[int]()
+        found, pending, seen = (
+            list[Tensor](),
+            [t.grad_fn for t in roots if t.grad_fn is not None],
+            set[int](),
+        )
         nodes = list[Any]()  # kept, so that no id is given twice
         while pending and len(seen) < NODES:
             node = pending.pop()
@@ -77,18 +91,38 @@ class Leaves:
             self._reach(leaves)
 
     def _reach(self, leaves: list[Tensor]) -> None:
-        owners = {id(p): (m, n) for m in self.forwards.executed for n, p in m.named_parameters(recurse=False)} if leaves else {}
-        spread = {id(p) for m in self.forwards.executed if hasattr(m, "unshard") for p in m.parameters()}  # by fully_shard
+        owners = (
+            {
+                id(p): (m, n)
+                for m in self.forwards.executed
+                for n, p in m.named_parameters(recurse=False)
+            }
+            if leaves
+            else {}
+        )
+        spread = {
+            id(p) for m in self.forwards.executed if hasattr(m, "unshard") for p in m.parameters()
+        }  # by fully_shard
         for p in leaves:
             if spread and (id(p) not in owners or id(p) in spread) and not hasattr(p, "to_local"):
-                continue  # gathered for this pass alone, and let go of after it: the optimizer holds shares
+                # gathered for this pass alone, and let go of after it: the optimizer holds shares
+                continue
             if id(p) not in self.of:
                 owner, name = owners.get(id(p), (None, "a parameter"))
-                taken_over = owner is not None and (not owner.training or owner in self.forwards.loaded)
-                self.of[id(p)] = Leaf(p, f"{type(owner).__name__}.{name}" if owner is not None else name, state_of(p), taken_over)
+                taken_over = owner is not None and (
+                    not owner.training or owner in self.forwards.loaded
+                )
+                self.of[id(p)] = Leaf(
+                    p,
+                    f"{type(owner).__name__}.{name}" if owner is not None else name,
+                    state_of(p),
+                    taken_over,
+                )
             self.of[id(p)].times += 1
 
-    def _set(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def _set(
+        self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
+    ) -> None:
         original(module, *args, **kwargs)
         value = [None, *args, *kwargs.values()][-1]
         if isinstance(value, nn.Module | nn.Parameter) and not self.watch.quiet:
@@ -105,7 +139,9 @@ class Leaves:
             for p in value.parameters() if isinstance(value, nn.Module) else [value]:
                 self.put[id(p)] = place
 
-    def _load(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def _load(
+        self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
+    ) -> Any:
         if self.watch.quiet:
             return original(module, *args, **kwargs)
         still = self._still(module)
@@ -116,7 +152,11 @@ class Leaves:
     @guarded
     def _still(self, module: nn.Module) -> list[Leaf]:
         with self.watch.unwatched():
-            return [leaf for p in module.parameters() if (leaf := self.of.get(id(p))) is not None and self._unmoved(leaf)]
+            return [
+                leaf
+                for p in module.parameters()
+                if (leaf := self.of.get(id(p))) is not None and self._unmoved(leaf)
+            ]
 
     @guarded
     def _restored(self, leaves: list[Leaf]) -> None:
@@ -125,9 +165,13 @@ class Leaves:
                 leaf.restored, leaf.restored_at = state_of(leaf.parameter), self.watch.steps
 
     def _unmoved(self, leaf: Leaf) -> bool:
-        """Whether a parameter is as at first sight, but for weights that were loaded after the last step."""
+        """Whether a parameter is as at first sight, but for weights that were loaded after the last
+        step.
+        """
         now = state_of(leaf.parameter)
-        same = now[1] == leaf.state[1] if now[1] and leaf.state[1] else now == leaf.state  # averaged weights may have been put in their place for a while
+        same = (
+            now[1] == leaf.state[1] if now[1] and leaf.state[1] else now == leaf.state
+        )  # averaged weights may have been put in their place for a while
         return same or (leaf.restored_at == self.watch.steps and now == leaf.restored)
 
     def unheld(self, held: set[int], place: Place) -> None:
@@ -135,17 +179,30 @@ class Leaves:
 
         Args:
             held: ids of the parameters of all optimizers.
-            place: where the first optimizer is made; those that are put into a network later are told where that is done.
+            place: where the first optimizer is made; those that are put into a network later are
+                told where that is done.
         """
         told: dict[Place, list[str]] = {}
         for key, leaf in self.of.items():
-            if key not in held and leaf.times >= TWICE and not leaf.taken_over and self._unmoved(leaf):
+            if (
+                key not in held
+                and leaf.times >= TWICE
+                and not leaf.taken_over
+                and self._unmoved(leaf)
+            ):
                 told.setdefault(self.put.get(key, place), []).append(leaf.name)
         for at, names in told.items():
-            self.watch.tell("BH422", f"{len(names)} parameters get gradients, and no optimizer holds them: {', '.join(names[:4])}", at)
+            self.watch.tell(
+                "BH422",
+                f"{len(names)} parameters get gradients, and no optimizer holds them:"
+                f" {', '.join(names[:4])}",
+                at,
+            )
 
     def moved(self) -> bool:
-        """Whether any of them was changed since it was first seen; loading the values that it has changes none."""
+        """Whether any of them was changed since it was first seen; loading the values that it has
+        changes none.
+        """
         for leaf in self.of.values():
             (version, total), (first_version, first_total) = state_of(leaf.parameter), leaf.state
             if total != first_total or (total is None and version != first_version):
@@ -154,7 +211,9 @@ class Leaves:
 
 
 def state_of(parameter: Tensor) -> tuple[int, float | None]:
-    """The version of a parameter and the sum of its values; the version and None of one that is spread over ranks, or whose gathered values FSDP has let go of."""
+    """The version of a parameter and the sum of its values; the version and None of one that is
+    spread over ranks, or whose gathered values FSDP has let go of.
+    """
     values = parameter.detach()
     there = type(values) is Tensor and values.untyped_storage().nbytes() >= values.nbytes
     return parameter._version, float(values.double().sum()) if there else None

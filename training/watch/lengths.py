@@ -1,4 +1,6 @@
-"""Scores of a sequence that depend on how much padding stands behind it: tried on a copy, with the padding cut off."""
+"""Scores of a sequence that depend on how much padding stands behind it: tried on a copy, with the
+padding cut off.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,11 @@ class Lengths:
         self.watch = watch
         self.calls: dict[int, int] = {}
         self.moved: dict[int, tuple[Place, list[float]]] = {}
-        self.widths: dict[int, set[int]] = {}  # places of float inputs: where batches have other numbers of them, the last ones fill up
-        self.sequences: dict[int, tuple[Place, list[float]]] = {}  # as `moved`, of networks that score each place
+        # places of float inputs: where batches have other numbers of them, the last ones fill up
+        self.widths: dict[int, set[int]] = {}
+        self.sequences: dict[
+            int, tuple[Place, list[float]]
+        ] = {}  # as `moved`, of networks that score each place
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
         """Try the network of a loss with its padding cut off."""
@@ -39,21 +44,62 @@ class Lengths:
         if not call.grad or not call.inputs:
             return
         self.calls[key] = self.calls.get(key, 0) + 1
-        out, rows = next(iter(call.outputs), None), len(call.inputs[0]) if call.inputs[0].ndim else 0
-        if target.ndim == 1 and out is not None and out.ndim == 3 and len(out) == rows and target.numel() == rows * out.shape[1]:
+        out, rows = (
+            next(iter(call.outputs), None),
+            (len(call.inputs[0]) if call.inputs[0].ndim else 0),
+        )
+        if (
+            target.ndim == 1
+            and out is not None
+            and out.ndim == 3
+            and len(out) == rows
+            and target.numel() == rows * out.shape[1]
+        ):
             target = target.reshape(rows, -1)  # of all places in a row
         if target.ndim > 1:
             self._of_sequences(call, target)
             return
-        tokens = next((t for t in call.inputs if t.dtype == torch.int64 and t.ndim == 2 and len(t) == len(target)), None)
-        series = next((t for t in call.inputs if t.is_floating_point() and t.ndim == 3 and len(t) == len(target)), None) if tokens is None else None
+        tokens = next(
+            (
+                t
+                for t in call.inputs
+                if t.dtype == torch.int64 and t.ndim == 2 and len(t) == len(target)
+            ),
+            None,
+        )
+        series = (
+            next(
+                (
+                    t
+                    for t in call.inputs
+                    if t.is_floating_point() and t.ndim == 3 and len(t) == len(target)
+                ),
+                None,
+            )
+            if tokens is None
+            else None
+        )
         if series is not None:
             self.widths.setdefault(key, set()).add(series.shape[1])
         tokens = series if series is not None else tokens
-        if self.calls[key] not in LOOKED_AT or tokens is None or sum(t.numel() for t in call.inputs) > MOST:
+        if (
+            self.calls[key] not in LOOKED_AT
+            or tokens is None
+            or sum(t.numel() for t in call.inputs) > MOST
+        ):
             return
-        lengths = lengths_of(tokens) if series is None else _steps_of(series) if len(self.widths[key]) > 1 else None
-        if lengths is None or (network := twin(call.module)) is None or (series is None and not _looks_up_sequences(network, call, tokens)):
+        lengths = (
+            lengths_of(tokens)
+            if series is None
+            else _steps_of(series)
+            if len(self.widths[key]) > 1
+            else None
+        )
+        if (
+            lengths is None
+            or (network := twin(call.module)) is None
+            or (series is None and not _looks_up_sequences(network, call, tokens))
+        ):
             return
         n, width = tokens.shape[:2]
         rows = (lengths <= min(width * (1 - SHARE), float(lengths.median()))).nonzero().squeeze(1)
@@ -61,22 +107,52 @@ class Lengths:
         if len(rows) < FEWEST_ROWS or not longest:
             return
         whole = scores_of(network, call, lambda t: t[rows] if t.ndim and len(t) == n else t)
-        short = scores_of(network, call, lambda t: _cut(t[rows], longest, width) if t.ndim and len(t) == n else t)
-        if short is None and series is None and _padding_as_another(network, tokens, int(tokens[lengths.argmin(), -1])):  # it takes that many places alone
+        short = scores_of(
+            network, call, lambda t: _cut(t[rows], longest, width) if t.ndim and len(t) == n else t
+        )
+        if (
+            short is None
+            and series is None
+            and _padding_as_another(network, tokens, int(tokens[lengths.argmin(), -1]))
+        ):  # it takes that many places alone
             short = scores_of(network, call, lambda t: t[rows] if t.ndim and len(t) == n else t)
-        if whole is None or short is None or whole.shape != short.shape or whole.ndim > 2 or len(whole) != len(rows):
+        if (
+            whole is None
+            or short is None
+            or whole.shape != short.shape
+            or whole.ndim > 2
+            or len(whole) != len(rows)
+        ):
             return
         spread = max(float(found.reshape(len(rows), -1).std(0).mean()) for found in (whole, short))
         if spread > 0:
-            self.moved.setdefault(key, (call.place, []))[1].append(float((whole - short).abs().mean()) / spread)
+            self.moved.setdefault(key, (call.place, []))[1].append(
+                float((whole - short).abs().mean()) / spread
+            )
 
     def _of_sequences(self, call: Call, target: Tensor) -> None:
-        """Whether scores [B, T, classes] of a network that attends depend on what stands behind its first input, which comes without some of its padding."""
+        """Whether scores [B, T, classes] of a network that attends depend on what stands behind its
+        first input, which comes without some of its padding.
+        """
         tokens = call.inputs[0]
-        if self.calls[id(call.module)] not in LOOKED_AT or tokens.dtype != torch.int64 or tokens.ndim != 2 or target.ndim != 2 or len(target) != len(tokens):
+        if (
+            self.calls[id(call.module)] not in LOOKED_AT
+            or tokens.dtype != torch.int64
+            or tokens.ndim != 2
+            or target.ndim != 2
+            or len(target) != len(tokens)
+        ):
             return
-        lengths = lengths_of(tokens) if sum(t.numel() for t in call.inputs) <= MOST and attends(call.module) else None
-        if lengths is None or (network := twin(call.module)) is None or not _looks_up_sequences(network, call, tokens):
+        lengths = (
+            lengths_of(tokens)
+            if sum(t.numel() for t in call.inputs) <= MOST and attends(call.module)
+            else None
+        )
+        if (
+            lengths is None
+            or (network := twin(call.module)) is None
+            or not _looks_up_sequences(network, call, tokens)
+        ):
             return
         rows = (lengths <= min(tokens.shape[1] - 1, float(lengths.median()))).nonzero().squeeze(1)
         longest = int(lengths[rows].max()) if len(rows) else 0
@@ -87,36 +163,64 @@ class Lengths:
             part = t[rows] if t.ndim and len(t) == len(tokens) else t
             return part[:, :longest] if t.shape == tokens.shape and torch.equal(t, tokens) else part
 
-        whole, cut = scores_of(network, call, lambda t: t[rows] if t.ndim and len(t) == len(tokens) else t), scores_of(network, call, short)
-        if whole is None or cut is None or whole.ndim != 3 or whole.shape[::2] != cut.shape[::2] or len(whole) != len(rows):
+        whole, cut = (
+            scores_of(network, call, lambda t: t[rows] if t.ndim and len(t) == len(tokens) else t),
+            scores_of(network, call, short),
+        )
+        if (
+            whole is None
+            or cut is None
+            or whole.ndim != 3
+            or whole.shape[::2] != cut.shape[::2]
+            or len(whole) != len(rows)
+        ):
             return
         places = min(longest, cut.shape[1]) if cut.shape != whole.shape else whole.shape[1]
         whole, cut = whole[:, :places], cut[:, :places]
-        shown = torch.arange(places).expand(len(rows), places) < (lengths[rows, None].cpu() if cut.shape[1] < target.shape[1] else places)
+        shown = torch.arange(places).expand(len(rows), places) < (
+            lengths[rows, None].cpu() if cut.shape[1] < target.shape[1] else places
+        )
         spread = float(whole.reshape(-1, whole.shape[2]).std(0).mean())
-        moved = (whole - cut).abs().amax(2).cpu()[shown].nan_to_num(spread)  # attention that is left nothing gives no number
+        moved = (
+            (whole - cut).abs().amax(2).cpu()[shown].nan_to_num(spread)
+        )  # attention that is left nothing gives no number
         if spread > 0:
-            self.sequences.setdefault(id(call.module), (call.place, []))[1].append(float(moved.mean()) / spread)
+            self.sequences.setdefault(id(call.module), (call.place, []))[1].append(
+                float(moved.mean()) / spread
+            )
 
     def ended(self) -> None:
-        """What all looks but the first show: weights of the start may give nearly the same score to every row."""
+        """What all looks but the first show: weights of the start may give nearly the same score to
+        every row.
+        """
         for place, moved in self.sequences.values():
             if len(moved) > 1 and min(moved[1:]) > ATTENDED:
-                told = f"without the padding behind its tokens the same rows get other scores, by {moved[-1]:.1g} of their standard deviation: padding is attended to"
+                told = (
+                    "without the padding behind its tokens the same rows get other scores, by"
+                    f" {moved[-1]:.1g} of their standard deviation: padding is attended to"
+                )
                 self.watch.tell("BH860", told, place)
         for place, moved in self.moved.values():
             if len(moved) > 1 and statistics.mean(moved[1:]) > MOVED:
                 told = (
-                    f"without the padding behind the tokens the same sequences get other scores, by {moved[-1]:.1g} of their standard deviation: padding counts"
+                    "without the padding behind the tokens the same sequences get other scores, by"
+                    f" {moved[-1]:.1g} of their standard deviation: padding counts"
                 )
                 self.watch.tell("BH860", told, place)
 
 
 def _looks_up_sequences(network: nn.Module, call: Call, tokens: Tensor) -> bool:
-    """Whether one table of the network is given all places of a row: codes of several columns go to a table each."""
+    """Whether one table of the network is given all places of a row: codes of several columns go to
+    a table each.
+    """
     whole: list[bool] = []
     tables = [m for m in network.modules() if isinstance(m, nn.Embedding)]
-    handles = [m.register_forward_pre_hook(lambda _, given: whole.append(bool(given) and given[0].numel() == tokens.numel())) for m in tables]
+    handles = [
+        m.register_forward_pre_hook(
+            lambda _, given: whole.append(bool(given) and given[0].numel() == tokens.numel())
+        )
+        for m in tables
+    ]
     scores_of(network, call, lambda t: t)
     for handle in handles:
         handle.remove()
@@ -124,7 +228,8 @@ def _looks_up_sequences(network: nn.Module, call: Call, tokens: Tensor) -> bool:
 
 
 def lengths_of(tokens: Tensor) -> Tensor | None:
-    """Places of each row [B] before the one value that fills the ends of rows; None where no value does.
+    """Places of each row [B] before the one value that fills the ends of rows; None where no value
+    does.
 
     >>> lengths_of(torch.tensor([[4, 5, 0, 0], [3, 7, 6, 0], [1, 2, 3, 4]])).tolist()
     [2, 3, 4]
@@ -135,23 +240,39 @@ def lengths_of(tokens: Tensor) -> Tensor | None:
     is_pad = tokens == pad
     ends = is_pad.flip(1).long().cumprod(1).sum(1)  # how many of it stand at the end
     inside = is_pad.sum(1) - ends
-    if float((inside > 0).float().mean()) > FEW or bool((ends == ends[0]).all()) or len(tokens[~is_pad].unique()) < min(FEWEST_KINDS, tokens.numel()):
+    if (
+        float((inside > 0).float().mean()) > FEW
+        or bool((ends == ends[0]).all())
+        or len(tokens[~is_pad].unique()) < min(FEWEST_KINDS, tokens.numel())
+    ):
         return None
-    return tokens.shape[1] - ends.masked_fill(inside > 0, 0)  # a row in which it stands among others is not told to have padding
+    return tokens.shape[1] - ends.masked_fill(
+        inside > 0, 0
+    )  # a row in which it stands among others is not told to have padding
 
 
 def _steps_of(series: Tensor) -> Tensor | None:
-    """Places of each row [B] of series [B, T, F] before the zeros that fill its end; None where the longest row has some, or rows are zero in between."""
+    """Places of each row [B] of series [B, T, F] before the zeros that fill its end; None where the
+    longest row has some, or rows are zero in between.
+    """
     empty = (series == 0).all(2)
     ends = empty.flip(1).long().cumprod(1).sum(1)
     inside = empty.sum(1) - ends
-    return None if int(ends.min()) or float((inside > 0).float().mean()) > FEW else series.shape[1] - ends
+    return (
+        None
+        if int(ends.min()) or float((inside > 0).float().mean()) > FEW
+        else series.shape[1] - ends
+    )
 
 
 def _padding_as_another(network: nn.Module, tokens: Tensor, pad: int) -> bool:
-    """Give the padding the vector of another token, in every table of the network with a row for each; whether there is one."""
+    """Give the padding the vector of another token, in every table of the network with a row for
+    each; whether there is one.
+    """
     other, rows = int(tokens[tokens != pad].mode().values), int(tokens.max()) + 1
-    tables = [m for m in network.modules() if isinstance(m, nn.Embedding) and m.num_embeddings >= rows]
+    tables = [
+        m for m in network.modules() if isinstance(m, nn.Embedding) and m.num_embeddings >= rows
+    ]
     with torch.no_grad():
         for table in tables:
             table.weight[pad] = table.weight[other]

@@ -1,4 +1,6 @@
-"""How batches are drawn: in which order, from where, and whether an evaluation gets all rows as they are."""
+"""How batches are drawn: in which order, from where, and whether an evaluation gets all rows as
+they are.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from training.watch.aside import aside
@@ -23,7 +33,9 @@ FEW_WEIGHTS = 0.5  # of the rows: larger parts may be drawn from on purpose
 UNMIXED = 0.5  # of the variance of labels lies between batches
 BATCHES = 6
 SURE = 3.5  # standard errors
-CUT_BACK = re.compile(r"\[\s*:\s*(?:len\(|n\b|n_|num|total|size|count)|gather_for_metrics|all_gather")
+CUT_BACK = re.compile(
+    r"\[\s*:\s*(?:len\(|n\b|n_|num|total|size|count)|gather_for_metrics|all_gather"
+)
 
 
 @dataclass(eq=False)
@@ -76,7 +88,9 @@ class Loaders:
         self.drawn = 0
         self.last: Used | None = None
         self.epoch = 0
-        self.firsts: dict[Place, list[tuple[Used, bytes]]] = {}  # the first batch of each epoch of a shuffling loader, by the line that draws
+        self.firsts: dict[
+            Place, list[tuple[Used, bytes]]
+        ] = {}  # the first batch of each epoch of a shuffling loader, by the line that draws
 
     def install(self) -> None:
         """Listen."""
@@ -116,13 +130,28 @@ class Loaders:
             with self.watch.unwatched():  # the program has not used its labels yet
                 if label is not None and label.ndim and label.numel() == len(label) > 1:
                     used.labels.append(label.detach().reshape(-1).double())
-                    if isinstance(used.loader.sampler, SequentialSampler) and tensors[0].ndim and tensors[0].numel():
-                        used.means.append(tensors[0].detach().reshape(len(tensors[0]), -1).mean(1, dtype=torch.float64))
+                    if (
+                        isinstance(used.loader.sampler, SequentialSampler)
+                        and tensors[0].ndim
+                        and tensors[0].numel()
+                    ):
+                        used.means.append(
+                            tensors[0]
+                            .detach()
+                            .reshape(len(tensors[0]), -1)
+                            .mean(1, dtype=torch.float64)
+                        )
 
     def _first(self, used: Used, batch: Any) -> None:
         first = next((t for t in tensors_in(batch) if t.numel() > 1 and len(t) > 1), None)
-        if first is not None and isinstance(used.loader.sampler, RandomSampler) and loader_rows(used.loader) > len(first):
-            self.firsts.setdefault(used.place, []).append((used, first.detach().contiguous().view(torch.uint8).numpy().tobytes()[:65536]))
+        if (
+            first is not None
+            and isinstance(used.loader.sampler, RandomSampler)
+            and loader_rows(used.loader) > len(first)
+        ):
+            self.firsts.setdefault(used.place, []).append(
+                (used, first.detach().contiguous().view(torch.uint8).numpy().tobytes()[:65536])
+            )
 
     @property
     def shuffles(self) -> bool:
@@ -147,58 +176,132 @@ class Loaders:
             elif used.batches and self.watch.steps:
                 self._evaluation(used)
         for place, firsts in self.firsts.items():
-            if len(firsts) > TWICE and len({b for _, b in firsts}) == 1 and all(u.steps for u, _ in firsts):
-                self.watch.tell("BH822", f"{len(firsts)} epochs began with the same batch: the generator is seeded anew for each", place)
+            if (
+                len(firsts) > TWICE
+                and len({b for _, b in firsts}) == 1
+                and all(u.steps for u, _ in firsts)
+            ):
+                self.watch.tell(
+                    "BH822",
+                    f"{len(firsts)} epochs began with the same batch: the generator is seeded anew"
+                    " for each",
+                    place,
+                )
 
     def _weighted(self, used: Used) -> None:
         """Row i is drawn by weight i, so that weights of classes draw the first rows alone."""
         loader = used.loader
-        sampler, rows = getattr(loader.batch_sampler, "sampler", loader.sampler), loader_rows(loader)
-        if not isinstance(sampler, WeightedRandomSampler) or isinstance(loader.dataset, IterableDataset) or not used.batches:
+        sampler, rows = (
+            getattr(loader.batch_sampler, "sampler", loader.sampler),
+            loader_rows(loader),
+        )
+        if (
+            not isinstance(sampler, WeightedRandomSampler)
+            or isinstance(loader.dataset, IterableDataset)
+            or not used.batches
+        ):
             return
         weights = len(sampler.weights)
         if weights < rows * FEW_WEIGHTS:
-            told = f"WeightedRandomSampler has {weights} weights for {rows} rows: only rows 0 to {weights - 1} are ever drawn, {sampler.num_samples} times an epoch"
+            told = (
+                f"WeightedRandomSampler has {weights} weights for {rows} rows: only rows 0 to"
+                f" {weights - 1} are ever drawn, {sampler.num_samples} times an epoch"
+            )
             self.watch.tell("BH836", told, used.place)
 
     def _train(self, used: Used) -> None:
         sampler = used.loader.sampler
-        if isinstance(sampler, DistributedSampler) and sampler.shuffle and len(used.set_epochs) >= TWICE and len(set(used.set_epochs)) == 1:
+        if (
+            isinstance(sampler, DistributedSampler)
+            and sampler.shuffle
+            and len(used.set_epochs) >= TWICE
+            and len(set(used.set_epochs)) == 1
+        ):
             self.watch.tell(
-                "BH512", f"{used.epochs} epochs were drawn in the same order: the epoch of the DistributedSampler stayed {sampler.epoch}", used.place
+                "BH512",
+                f"{used.epochs} epochs were drawn in the same order: the epoch of the"
+                f" DistributedSampler stayed {sampler.epoch}",
+                used.place,
             )
-        plain = isinstance(sampler, RandomSampler | SequentialSampler) and not isinstance(used.loader.dataset, IterableDataset | Subset)
+        plain = isinstance(sampler, RandomSampler | SequentialSampler) and not isinstance(
+            used.loader.dataset, IterableDataset | Subset
+        )
         if self.forwards.wrapped and plain:
-            self.watch.tell("BH513", "the network is wrapped for ranks, and its loader gives every rank all rows", used.place)
-        if not isinstance(sampler, SequentialSampler) or isinstance(used.loader.dataset, IterableDataset):
+            self.watch.tell(
+                "BH513",
+                "the network is wrapped for ranks, and its loader gives every rank all rows",
+                used.place,
+            )
+        if not isinstance(sampler, SequentialSampler) or isinstance(
+            used.loader.dataset, IterableDataset
+        ):
             return
         if unmixed(used.labels):
-            self.watch.tell("BH806", "train rows come in the order of the file, and labels are not mixed in it: batches hold one kind each", used.place)
-        elif used.epochs >= TWICE and used.steps >= used.batches // 2 and in_no_order(used.labels) and in_no_order(used.means):
-            told = f"each of {used.epochs} epochs had the same {len(used.labels)} batches in the same order, of rows that do not follow each other"
+            self.watch.tell(
+                "BH806",
+                "train rows come in the order of the file, and labels are not mixed in it: batches"
+                " hold one kind each",
+                used.place,
+            )
+        elif (
+            used.epochs >= TWICE
+            and used.steps >= used.batches // 2
+            and in_no_order(used.labels)
+            and in_no_order(used.means)
+        ):
+            told = (
+                f"each of {used.epochs} epochs had the same {len(used.labels)} batches in the same"
+                " order, of rows that do not follow each other"
+            )
             self.watch.tell("BH887", f"{told}: the loader does not shuffle", used.place)
 
     def _evaluation(self, used: Used) -> None:
         loader, size = used.loader, loader_rows(used.loader)
-        if loader.drop_last and size and loader.batch_size and size % loader.batch_size and used.batches >= size // loader.batch_size:
-            self.watch.tell("BH520", f"the evaluation leaves out {size % loader.batch_size} of {size} rows (drop_last)", used.place)
+        if (
+            loader.drop_last
+            and size
+            and loader.batch_size
+            and size % loader.batch_size
+            and used.batches >= size // loader.batch_size
+        ):
+            self.watch.tell(
+                "BH520",
+                f"the evaluation leaves out {size % loader.batch_size} of {size} rows (drop_last)",
+                used.place,
+            )
         if isinstance(loader.dataset, IterableDataset) or not size:
             return
-        if isinstance(loader.sampler, DistributedSampler) and (twice := loader.sampler.total_size - size) > 0 and adds_up(self.watch.program):
-            told = f"{loader.sampler.num_replicas} ranks share out {size} rows, and {twice} of them are repeated so that each has as many"
+        if (
+            isinstance(loader.sampler, DistributedSampler)
+            and (twice := loader.sampler.total_size - size) > 0
+            and adds_up(self.watch.program)
+        ):
+            told = (
+                f"{loader.sampler.num_replicas} ranks share out {size} rows, and {twice} of them"
+                " are repeated so that each has as many"
+            )
             self.watch.tell("BH879", f"{told}: sums over ranks count them twice", used.place)
         if read_otherwise(loader.dataset, min(READ, size), self.watch):
-            self.watch.tell("BH518", "a row of the evaluation is another one each time it is read: it is augmented at random", used.place)
+            self.watch.tell(
+                "BH518",
+                "a row of the evaluation is another one each time it is read: it is augmented at"
+                " random",
+                used.place,
+            )
 
 
 def read_otherwise(dataset: Dataset[Any], rows: int, watch: Watch) -> bool:
-    """Whether one of the first rows has other inputs each time, and the same label; the generators are left as they were."""
+    """Whether one of the first rows has other inputs each time, and the same label; the generators
+    are left as they were.
+    """
     with aside(watch):
         return any(differ(*(_values(dataset[i]) for _ in range(TWICE))) for i in range(rows))
 
 
 def adds_up(program: Path) -> bool:
-    """Whether a program adds numbers up over ranks, and cuts nothing back to the length of its data."""
+    """Whether a program adds numbers up over ranks, and cuts nothing back to the length of its
+    data.
+    """
     text = program.read_text(encoding="utf-8", errors="replace")
     return "all_reduce(" in text and not CUT_BACK.search(text)
 
@@ -206,14 +309,25 @@ def adds_up(program: Path) -> bool:
 def _values(row: Any) -> list[Tensor]:
     """The tensors of a row, numbers beside them included: `(image, 3)`."""
     parts = row if isinstance(row, tuple | list) else [row]
-    return [t for part in parts for t in ([torch.tensor(part)] if isinstance(part, int | float) else tensors_in(part))]
+    return [
+        t
+        for part in parts
+        for t in ([torch.tensor(part)] if isinstance(part, int | float) else tensors_in(part))
+    ]
 
 
 def differ(first: list[Tensor], again: list[Tensor]) -> bool:
     """Whether two readings of a row have one label, the last of them, and other inputs."""
-    if len(first) < TWICE or [t.shape for t in first] != [t.shape for t in again] or not torch.equal(first[-1], again[-1]):
+    if (
+        len(first) < TWICE
+        or [t.shape for t in first] != [t.shape for t in again]
+        or not torch.equal(first[-1], again[-1])
+    ):
         return False
-    return any(not torch.allclose(a.double(), b.double(), equal_nan=True) for a, b in zip(first[:-1], again[:-1], strict=True))
+    return any(
+        not torch.allclose(a.double(), b.double(), equal_nan=True)
+        for a, b in zip(first[:-1], again[:-1], strict=True)
+    )
 
 
 def loader_rows(loader: DataLoader[Any]) -> int:
@@ -225,7 +339,8 @@ def loader_rows(loader: DataLoader[Any]) -> int:
 
 
 def in_no_order(batches: list[Tensor]) -> bool:
-    """Whether values of rows say nothing about those of the next row, as those of a series, or of windows that overlap, do.
+    """Whether values of rows say nothing about those of the next row, as those of a series, or of
+    windows that overlap, do.
 
     >>> torch.manual_seed(0) and in_no_order([torch.randn(32) for _ in range(8)])
     True
@@ -237,15 +352,19 @@ def in_no_order(batches: list[Tensor]) -> bool:
     values = torch.cat(batches)
     moved = values - values.mean()
     size = float(moved.square().sum())
-    return size > 0 and abs(float((moved[1:] * moved[:-1]).sum()) / size) < SURE / len(values) ** 0.5
+    return (
+        size > 0 and abs(float((moved[1:] * moved[:-1]).sum()) / size) < SURE / len(values) ** 0.5
+    )
 
 
 def unmixed(labels: list[Tensor]) -> bool:
-    """Whether batches differ in their labels as no mixed order lets them: in their classes, or from the least measured value to the greatest.
+    """Whether batches differ in their labels as no mixed order lets them: in their classes, or from
+    the least measured value to the greatest.
 
     Measured values that go up and down are those of a series, whose rows come in the order of time.
 
-    >>> unmixed([torch.full((8,), float(i // 4)) for i in range(8)]), unmixed([torch.full((8,), i / 4) for i in range(8)])
+    >>> (unmixed([torch.full((8,), float(i // 4)) for i in range(8)]),
+    ...     unmixed([torch.full((8,), i / 4) for i in range(8)]))
     (True, True)
     >>> unmixed([torch.arange(8.0).add(i).sin() for i in range(8)])
     False
@@ -258,5 +377,7 @@ def unmixed(labels: list[Tensor]) -> bool:
     means = torch.stack([b.mean() for b in labels])
     total = float(whole.var())
     steps = means.diff()
-    sorted_so = bool((whole == whole.round()).all()) or bool((steps >= 0).all()) or bool((steps <= 0).all())
+    sorted_so = (
+        bool((whole == whole.round()).all()) or bool((steps >= 0).all()) or bool((steps <= 0).all())
+    )
     return total > 0 and sorted_so and float(means.var()) / total > UNMIXED

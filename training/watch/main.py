@@ -1,7 +1,9 @@
-"""The process that runs a program under watch: `python -m training.watch.main REPORT SECONDS PROGRAM [ARGUMENT]…`.
+"""The process that runs a program under watch: `python -m training.watch.main REPORT SECONDS
+PROGRAM [ARGUMENT]…`.
 
-The program runs as by `python PROGRAM`, on this machine and with its own effects; what it prints goes to standard error. REPORT is a JSON file
-of the findings, of how it ended, and of what the watch could not look at.
+The program runs as by `python PROGRAM`, on this machine and with its own effects; what it prints
+goes to standard error. REPORT is a JSON file of the findings, of how it ended, and of what the
+watch could not look at.
 """
 
 from __future__ import annotations
@@ -73,7 +75,13 @@ from training.watch.wrappers import Wrappers
 UNUSED = "find_unused_parameters=True"  # as DDP says it
 
 
-def watch(program: Path, arguments: list[str], seconds: float, calls: Path | None = None, folder: Path | None = None) -> dict[str, Any]:
+def watch(
+    program: Path,
+    arguments: list[str],
+    seconds: float,
+    calls: Path | None = None,
+    folder: Path | None = None,
+) -> dict[str, Any]:
     """Run a program in this process, whose torch is listened to from then on.
 
     Args:
@@ -93,11 +101,18 @@ def watch(program: Path, arguments: list[str], seconds: float, calls: Path | Non
         sys.path.insert(0, str(program.parent))
         return runpy.run_path(str(program), run_name="__main__")
 
-    return watched(program, seconds, calls, run, leads=os.environ.get("RANK", "0") == "0", folder=folder)[0]
+    return watched(
+        program, seconds, calls, run, leads=os.environ.get("RANK", "0") == "0", folder=folder
+    )[0]
 
 
 def watched(
-    program: Path, seconds: float, calls: Path | None, run: Callable[[], dict[str, Any]], leads: bool, folder: Path | None = None
+    program: Path,
+    seconds: float,
+    calls: Path | None,
+    run: Callable[[], dict[str, Any]],
+    leads: bool,
+    folder: Path | None = None,
 ) -> tuple[dict[str, Any], BaseException | None]:
     """Call something with all listeners in place.
 
@@ -105,14 +120,20 @@ def watched(
         program: of whose lines is told.
         seconds: after which it is ended at its next optimizer step.
         calls: file for the collectives of one rank of several.
-        run: gives what must outlive it: networks in a process group may wait for ever when they are taken down after it.
+        run: gives what must outlive it: networks in a process group may wait for ever when they are
+            taken down after it.
         leads: whether this is the first rank.
         folder: for the reports of processes that it starts; None where these are not watched.
 
     Returns:
         What is reported, and what it raised.
     """
-    seen = Watch(program, seconds, calls.with_name(f"{calls.stem.rpartition('-')[0]}stop") if calls else None, leads)
+    seen = Watch(
+        program,
+        seconds,
+        calls.with_name(f"{calls.stem.rpartition('-')[0]}stop") if calls else None,
+        leads,
+    )
     functions, ranks_told, even_windows = _listen(seen, calls)
     if folder is not None:
         Spawned(seen, folder).install()
@@ -129,14 +150,28 @@ def watched(
             error = "" if seen.complete else f"it exited with {ended.code}"
         except (Exception, KeyboardInterrupt) as raised:
             traceback.print_exc()
-            error, left = f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}", raised
-            owned = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(raised.__traceback__) if seen.owns(f.f_code.co_filename)]
+            error, left = (
+                f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}",
+                raised,
+            )
+            owned = [
+                (f.f_code.co_filename, n)
+                for f, n in traceback.walk_tb(raised.__traceback__)
+                if seen.owns(f.f_code.co_filename)
+            ]
             error_at = owned[-1] if owned else None
             if UNUSED in str(raised):
-                seen.tell("BH878", "DDP waits for gradients of parameters that this step did not use", Place(*error_at) if error_at else None)
+                seen.tell(
+                    "BH878",
+                    "DDP waits for gradients of parameters that this step did not use",
+                    Place(*error_at) if error_at else None,
+                )
     seen.emit("ended")
     report = {
-        "found": [{"rule": f.rule, "path": f.place.path, "line": f.place.line, "message": f.message} for f in seen.found.values()],
+        "found": [
+            {"rule": f.rule, "path": f.place.path, "line": f.place.line, "message": f.message}
+            for f in seen.found.values()
+        ],
         "steps": seen.steps,
         "backwards": seen.backwards + seen.differentiated,
         "complete": seen.complete,
@@ -149,12 +184,21 @@ def watched(
     return report, left
 
 
-def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], dict[str, Any]], Callable[[], bool | None]]:
-    """Put all listeners in place; the one for functions, what is compared between ranks, and whether windows of batches left nothing over."""
+def _listen(
+    seen: Watch, calls: Path | None
+) -> tuple[Functions, Callable[[], dict[str, Any]], Callable[[], bool | None]]:
+    """Put all listeners in place; the one for functions, what is compared between ranks, and
+    whether windows of batches left nothing over.
+    """
     forwards = Forwards(seen)
     loaders = Loaders(seen, forwards)
     gradients = Gradients(seen, forwards, loaders.draws)
-    precision, kept, networks, rows = Precision(seen, gradients), Kept(seen), Networks(seen, loaders), Rows(seen)
+    precision, kept, networks, rows = (
+        Precision(seen, gradients),
+        Kept(seen),
+        Networks(seen, loaders),
+        Rows(seen),
+    )
     fits, sides = Fits(seen, rows), Sides(seen, calls is not None)
     tokens = TokenRows(seen)
     schedules = Schedules(seen, forwards, loaders)
@@ -171,15 +215,34 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     others = (Operators(seen, forwards, functions), metrics, orders)
     noise = Noise(seen, functions)
     samples, networks.is_fresh = (Padding(seen, forwards, functions), noise), noise.is_fresh
-    for part in (forwards, loaders, gradients, precision, kept, schedules, recurrence, ranks, *others, *samples):
+    for part in (
+        forwards,
+        loaders,
+        gradients,
+        precision,
+        kept,
+        schedules,
+        recurrence,
+        ranks,
+        *others,
+        *samples,
+    ):
         part.install()
-    layers, classes, movement = Layers(seen, forwards, functions), Classes(seen, functions), Movement(seen, schedules)
+    layers, classes, movement = (
+        Layers(seen, forwards, functions),
+        Classes(seen, functions),
+        Movement(seen, schedules),
+    )
     forwards.on_call.append(layers.called)
     gradients.leaves.on_walk.append(layers.walked)
     precision.on_clip, movement.made = movement.clipping, schedules.made
-    movement.lines = lambda optimizer: gradients.held[id(optimizer)].lines if id(optimizer) in gradients.held else set()
+    movement.lines = lambda optimizer: (
+        gradients.held[id(optimizer)].lines if id(optimizer) in gradients.held else set()
+    )
     wrappers = Wrappers(seen, gradients.leaves)
-    scales, targets, lookups = (kind(seen, forwards, functions) for kind in (Scales, Targets, Lookups))
+    scales, targets, lookups = (
+        kind(seen, forwards, functions) for kind in (Scales, Targets, Lookups)
+    )
     scopes = Scopes(seen)
     late: list[Any] = [
         scopes,
@@ -209,9 +272,33 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         fixed.lost(call, scores, target)
 
     functions.on_loss.append(lost)
-    seen.listeners += [Sets(seen, loaders), Copies(seen, forwards, gradients), Balance(seen, loaders, classes)]
-    seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), Opponents(seen, gradients, functions)]
-    seen.listeners += [precision, kept, networks, rows, tokens, fits, sides, schedules, recurrence, ranks, orders, metrics]
+    seen.listeners += [
+        Sets(seen, loaders),
+        Copies(seen, forwards, gradients),
+        Balance(seen, loaders, classes),
+    ]
+    seen.listeners += [
+        forwards,
+        functions,
+        loaders,
+        gradients,
+        Adversaries(seen, gradients),
+        Opponents(seen, gradients, functions),
+    ]
+    seen.listeners += [
+        precision,
+        kept,
+        networks,
+        rows,
+        tokens,
+        fits,
+        sides,
+        schedules,
+        recurrence,
+        ranks,
+        orders,
+        metrics,
+    ]
     seen.listeners += [
         others[0],
         *samples,
@@ -226,7 +313,13 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         Updates(seen, gradients),
         movement,
     ]
-    return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told()), gradients.even_windows
+    return (
+        functions,
+        lambda: ranks.told(
+            rows.first(), next((h.made for h in gradients.held.values()), None), sides.told()
+        ),
+        gradients.even_windows,
+    )
 
 
 def one_rank(program: Path) -> None:
@@ -237,7 +330,14 @@ def one_rank(program: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    alone = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     for name, value in alone.items():
         os.environ.setdefault(name, value)
 
@@ -255,7 +355,9 @@ def main() -> None:
     out = os.dup(1)
     os.dup2(2, 1)  # the caller's standard output is for the findings
     one_rank(Path(program))
-    told = watch(Path(program), arguments, float(seconds), log_of(Path(report)), Path(report).parent)
+    told = watch(
+        Path(program), arguments, float(seconds), log_of(Path(report)), Path(report).parent
+    )
     sys.stdout.flush()
     os.close(out)
     write_atomic(Path(report), json.dumps(told))

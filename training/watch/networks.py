@@ -1,4 +1,6 @@
-"""Whether rows of a batch mix in a network, and whether a sequence sees its future: tried on a copy, beside the program."""
+"""Whether rows of a batch mix in a network, and whether a sequence sees its future: tried on a
+copy, beside the program.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Networks:
         self.looks: dict[int, int] = {}
         self.seen: dict[int, bytes] = {}
         self.last: Call | None = None
-        self.of_noise: list[Call] = []  # since the last backward pass, of rows that were drawn for it
+        self.of_noise: list[
+            Call
+        ] = []  # since the last backward pass, of rows that were drawn for it
         self.is_fresh: Callable[[Tensor], bool] = lambda tensor: False
         self.firsts: dict[int, tuple[float, ...]] = {}
         self.tries: dict[int, int] = {}
@@ -56,14 +60,25 @@ class Networks:
             self.crossed[key] = self.crossed.get(key, 0) + 1
             if self.crossed[key] == TWICE:
                 shape = list(call.outputs[0].shape)
-                told = f"scores {shape} of {type(call.module).__name__} are flattened place by place, and the labels row by row: they are of other places of other rows"
+                told = (
+                    f"scores {shape} of {type(call.module).__name__} are flattened place by place,"
+                    " and the labels row by row: they are of other places of other rows"
+                )
                 self.watch.tell("BH411", told, self.watch.here())
-        if not call.grad or self.looks.get(key, 0) >= LOOKS or not call.inputs or sum(t.numel() for t in call.inputs) > MOST:
+        if (
+            not call.grad
+            or self.looks.get(key, 0) >= LOOKS
+            or not call.inputs
+            or sum(t.numel() for t in call.inputs) > MOST
+        ):
             return
         first = call.inputs[0]
-        shown = bytes(first.detach().reshape(-1)[:16].float().cpu().numpy().tobytes()) + bytes(str(list(first.shape)), "ascii")
+        shown = bytes(first.detach().reshape(-1)[:16].float().cpu().numpy().tobytes()) + bytes(
+            str(list(first.shape)), "ascii"
+        )
         if self.seen.setdefault(key, shown) == shown:
-            return  # the same rows at each step: a graph, or full batches, whose rows may belong together
+            # the same rows at each step: a graph, or full batches, whose rows may belong together
+            return
         self.looks[key] = self.looks.get(key, 0) + 1
         if first.is_floating_point() or (target.ndim < 2 and target.numel() == len(first)):
             self._rows(call, target)
@@ -71,7 +86,12 @@ class Networks:
         if first.dtype == torch.int64 and first.ndim == 2:
             self._tokens(call, target, first)
         for other in call.inputs[1:]:  # of a decoder: what it has said so far
-            if other.dtype == torch.int64 and other.ndim == 2 and first.ndim > 1 and len(other) == len(first):
+            if (
+                other.dtype == torch.int64
+                and other.ndim == 2
+                and first.ndim > 1
+                and len(other) == len(first)
+            ):
                 self._tokens(call, target, other)
 
     def forwarded(self, call: Call) -> None:
@@ -82,19 +102,32 @@ class Networks:
                 self.of_noise = [*self.of_noise[-LOOKS:], call]
 
     def backed(self, *_: object) -> None:
-        """Try the network of a loss that is given no labels, as one of pairs: rows that are drawn, or looked up by their numbers, stand for themselves."""
-        calls = {id(c.module): c for c in (*self.of_noise, *([self.last] if self.last is not None else []))}
+        """Try the network of a loss that is given no labels, as one of pairs: rows that are drawn,
+        or looked up by their numbers, stand for themselves.
+        """
+        calls = {
+            id(c.module): c
+            for c in (*self.of_noise, *([self.last] if self.last is not None else []))
+        }
         noise, self.last, self.of_noise = {id(c) for c in self.of_noise}, None, []
         for call in calls.values():
             self._paired(call, id(call) in noise)
 
     def _paired(self, call: Call, of_noise: bool) -> None:
-        if not call.inputs or id(call.module) in self.looks or sum(t.numel() for t in call.inputs) > MOST:
+        if (
+            not call.inputs
+            or id(call.module) in self.looks
+            or sum(t.numel() for t in call.inputs) > MOST
+        ):
             return
         key, first = id(call.module), call.inputs[0]
         shown = tuple(first.detach().reshape(-1)[:16].tolist())
         drawn = of_noise or self.loaders.shuffles or first.dtype == torch.int64
-        if self.firsts.setdefault(key, shown) == shown or self.tries.get(key, 0) >= LOOKS or not drawn:
+        if (
+            self.firsts.setdefault(key, shown) == shown
+            or self.tries.get(key, 0) >= LOOKS
+            or not drawn
+        ):
             return
         if any(t.ndim > 1 and t.shape[1] == len(t) for t in call.inputs):
             return  # of each row with all others
@@ -105,28 +138,52 @@ class Networks:
 
     def _rows(self, call: Call, target: Tensor | None) -> None:
         n = call.rows
-        if n < FEWEST or any(t.ndim == 0 or len(t) != n for t in call.inputs) or (target is not None and (not target.ndim or len(target) != n)):
+        if (
+            n < FEWEST
+            or any(t.ndim == 0 or len(t) != n for t in call.inputs)
+            or (target is not None and (not target.ndim or len(target) != n))
+        ):
             return
         network = twin(call.module)
         if network is None:
             return
         before, after, small = self._exactly(network, call, _other_first)
-        if before is None or after is None or not before.ndim or len(before) != n or before.shape != after.shape:
+        if (
+            before is None
+            or after is None
+            or not before.ndim
+            or len(before) != n
+            or before.shape != after.shape
+        ):
             return
         square = before.ndim == 2 and before.shape[1] == n
         if square and not _as_wide_without_a_row(network, call, n):
             return  # each row against all others of its batch, as it is meant
         again = scores_of(network, call, lambda t: t) if small == SAME else before
-        if again is None or again.shape != before.shape or not torch.allclose(again, before, rtol=SAME, atol=SAME, equal_nan=True):
+        if (
+            again is None
+            or again.shape != before.shape
+            or not torch.allclose(again, before, rtol=SAME, atol=SAME, equal_nan=True)
+        ):
             if self.loaders.shuffles:
-                told = "gives the same rows other scores when it is called again, in eval mode and with the same seed: it keeps something of earlier batches"
+                told = (
+                    "gives the same rows other scores when it is called again, in eval mode and"
+                    " with the same seed: it keeps something of earlier batches"
+                )
                 self.watch.tell("BH826", f"{type(call.module).__name__} {told}", call.place)
             return
-        if call.inputs[0].ndim > 2 and call.inputs[0].shape[1] == n and _rows_in_columns(network, call, before):
+        if (
+            call.inputs[0].ndim > 2
+            and call.inputs[0].shape[1] == n
+            and _rows_in_columns(network, call, before)
+        ):
             return
         if float((after - before)[1:].abs().max()) > small * float(before.abs().max()):
             self.watch.tell(
-                "BH801", f"in {type(call.module).__name__} other values in one row move the scores of other rows of its batch, in eval mode too", call.place
+                "BH801",
+                f"in {type(call.module).__name__} other values in one row move the scores of other"
+                " rows of its batch, in eval mode too",
+                call.place,
             )
 
     # --------------------------------------------------------------------------------------- tokens
@@ -134,7 +191,12 @@ class Networks:
     def _tokens(self, call: Call, target: Tensor, tokens: Tensor) -> None:
         """Which tokens the labels are, and whether scores at a place depend on tokens after it."""
         n, length = tokens.shape
-        if length < FEWEST or n < 1 or target.dtype != torch.int64 or target.numel() not in (n * length, n * (length - 1)):
+        if (
+            length < FEWEST
+            or n < 1
+            or target.dtype != torch.int64
+            or target.numel() not in (n * length, n * (length - 1))
+        ):
             return
         labels = target.reshape(n, -1)
         shown = labels >= 0
@@ -145,26 +207,66 @@ class Networks:
         if network is None:
             return
         before, after, small = self._moved(network, call, tokens)
-        if before is None or after is None or before.shape != after.shape or before.numel() % (n * length):
+        if (
+            before is None
+            or after is None
+            or before.shape != after.shape
+            or before.numel() % (n * length)
+        ):
             return
         turned = before.ndim > 2 and n != length and before.shape[:2] == (length, n)
-        parts = [(s.transpose(0, 1) if turned else s).reshape(n, length, -1) for s in (before, after)]
-        change = (parts[1] - parts[0]).nan_to_num(0.0).abs()  # a place that attends to none has no number
-        moved, own, size = change[:, :-1].max(), change[:, -1].max(), parts[0].nan_to_num(0.0).abs().max()
+        parts = [
+            (s.transpose(0, 1) if turned else s).reshape(n, length, -1) for s in (before, after)
+        ]
+        change = (
+            (parts[1] - parts[0]).nan_to_num(0.0).abs()
+        )  # a place that attends to none has no number
+        moved, own, size = (
+            change[:, :-1].max(),
+            change[:, -1].max(),
+            parts[0].nan_to_num(0.0).abs().max(),
+        )
         ahead, own = (float(m / size.clamp(min=1e-12)) > small for m in (moved, own))
-        following = bool(((labels[:, :-1] == tokens[:, 1:]) | (~shown | at_its_end(tokens))[:, 1:] | ~shown[:, :-1]).all()) and bool(shown[:, :-1].any())
+        following = bool(
+            (
+                (labels[:, :-1] == tokens[:, 1:])
+                | (~shown | at_its_end(tokens))[:, 1:]
+                | ~shown[:, :-1]
+            ).all()
+        ) and bool(shown[:, :-1].any())
         if following:
             self._places(call, target, certain=True)
         if following and ahead:
-            self.watch.tell("BH802", f"{type(call.module).__name__} learns the next token, and its scores depend on tokens that come after", call.place)
-        elif not ahead and own and bool((labels == tokens)[shown].all()) and not following:  # where none moves the network shifts them itself
-            self.watch.tell("BH817", f"the labels are the very tokens that {type(call.module).__name__} is given: they are not shifted", call.place)
-        elif not ahead and bool((labels[:, 1:] == tokens[:, :-1])[shown[:, 1:]].all()) and not following:
             self.watch.tell(
-                "BH817", f"the labels are the tokens before those that {type(call.module).__name__} is given: they are shifted the wrong way", call.place
+                "BH802",
+                f"{type(call.module).__name__} learns the next token, and its scores depend on"
+                " tokens that come after",
+                call.place,
+            )
+        elif (
+            not ahead and own and bool((labels == tokens)[shown].all()) and not following
+        ):  # where none moves the network shifts them itself
+            self.watch.tell(
+                "BH817",
+                f"the labels are the very tokens that {type(call.module).__name__} is given: they"
+                " are not shifted",
+                call.place,
+            )
+        elif (
+            not ahead
+            and bool((labels[:, 1:] == tokens[:, :-1])[shown[:, 1:]].all())
+            and not following
+        ):
+            self.watch.tell(
+                "BH817",
+                f"the labels are the tokens before those that {type(call.module).__name__} is"
+                " given: they are shifted the wrong way",
+                call.place,
             )
 
-    def _moved(self, network: nn.Module, call: Call, tokens: Tensor) -> tuple[Tensor | None, Tensor | None, float]:
+    def _moved(
+        self, network: nn.Module, call: Call, tokens: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, float]:
         """Scores before and after another last token, and from which share on they differ."""
 
         def other(t: Tensor) -> Tensor:
@@ -172,9 +274,17 @@ class Networks:
 
         return self._exactly(network, call, other)
 
-    def _exactly(self, network: nn.Module, call: Call, change: Callable[[Tensor], Tensor]) -> tuple[Tensor | None, Tensor | None, float]:
-        """Scores before and after a change of the inputs, and from which share on they differ: in double precision, where the network bears it, noise is 0."""
-        if all(t.dtype == torch.float32 for t in (*network.parameters(), *network.buffers(), *call.inputs) if t.is_floating_point()):
+    def _exactly(
+        self, network: nn.Module, call: Call, change: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor | None, Tensor | None, float]:
+        """Scores before and after a change of the inputs, and from which share on they differ: in
+        double precision, where the network bears it, noise is 0.
+        """
+        if all(
+            t.dtype == torch.float32
+            for t in (*network.parameters(), *network.buffers(), *call.inputs)
+            if t.is_floating_point()
+        ):
             try:
                 exact = scores_of(network.double(), call, lambda t: t)
                 if exact is not None and exact.numel() and self.exact(network, call):
@@ -192,9 +302,15 @@ class Networks:
         """Labels that are the tokens after the next ones."""
         places = labels.shape[1]
         rest = tokens.shape[1] - places  # 1 where the last scores are cut off
-        next_ones = bool((labels[:, : tokens.shape[1] - 1] == tokens[:, 1 : 1 + places])[shown[:, : tokens.shape[1] - 1]].all())
+        next_ones = bool(
+            (labels[:, : tokens.shape[1] - 1] == tokens[:, 1 : 1 + places])[
+                shown[:, : tokens.shape[1] - 1]
+            ].all()
+        )
         beyond = labels[:, : tokens.shape[1] - 2] == tokens[:, 2 : 2 + places]
-        two_ahead = bool(beyond[shown[:, : beyond.shape[1]]].all()) and beyond.shape[1] > FEWEST - rest
+        two_ahead = (
+            bool(beyond[shown[:, : beyond.shape[1]]].all()) and beyond.shape[1] > FEWEST - rest
+        )
         known = self.far.setdefault(id(call.module), Far(call, call.place))
         known.next_ones |= next_ones
         known.two_ahead += two_ahead and not next_ones
@@ -203,29 +319,57 @@ class Networks:
         """Networks that never learned the next token, and the one after it instead."""
         for far in self.far.values():
             if far.two_ahead >= TWICE and not far.next_ones:
-                told = f"the labels are the tokens two places after those that {type(far.call.module).__name__} is given: they are shifted twice"
+                told = (
+                    "the labels are the tokens two places after those that"
+                    f" {type(far.call.module).__name__} is given: they are shifted twice"
+                )
                 self.watch.tell("BH817", told, far.place)
 
     def _places(self, call: Call, target: Tensor, certain: bool = False) -> None:
-        """Whether scores of a row depend on its place in the batch: the rows in another order, and what comes out in that order.
+        """Whether scores of a row depend on its place in the batch: the rows in another order, and
+        what comes out in that order.
 
         `certain` where rows are known to be the first axis.
         """
         n, first = len(call.inputs[0]), call.inputs[0]
-        if n < FEWEST or not target.ndim or any(t.ndim == 0 or len(t) != n for t in call.inputs) or _by_row(call.given, n):
+        if (
+            n < FEWEST
+            or not target.ndim
+            or any(t.ndim == 0 or len(t) != n for t in call.inputs)
+            or _by_row(call.given, n)
+        ):
             return
-        if not certain and (len(target) != n or (target.ndim > 1 and first.ndim > 2) or any(t.ndim > 1 and t.shape[1] == n for t in call.inputs)):
+        if not certain and (
+            len(target) != n
+            or (target.ndim > 1 and first.ndim > 2)
+            or any(t.ndim > 1 and t.shape[1] == n for t in call.inputs)
+        ):
             return
         network = twin(call.module)
         if network is None:
             return
-        before, again, turned = (scores_of(network, call, change, seed) for change, seed in ((_same, 0), (_same, 1), (_turned, 0)))
-        if before is None or again is None or turned is None or not before.ndim or len(before) != n or not before.shape == turned.shape == again.shape:
+        before, again, turned = (
+            scores_of(network, call, change, seed)
+            for change, seed in ((_same, 0), (_same, 1), (_turned, 0))
+        )
+        if (
+            before is None
+            or again is None
+            or turned is None
+            or not before.ndim
+            or len(before) != n
+            or not before.shape == turned.shape == again.shape
+        ):
             return
         if (before.ndim == 2 and before.shape[1] == n) or not torch.equal(before, again):
             return  # each row against all others, or numbers drawn at random for each place
-        if float((turned.flip(0) - before).abs().max()) > PLACED * float((before - before.mean(0)).abs().max().clamp(min=1e-12)):
-            told = f"gives rows of {list(call.inputs[0].shape)} other scores when they come in another order, in eval mode too: scores depend on the place in the batch"
+        if float((turned.flip(0) - before).abs().max()) > PLACED * float(
+            (before - before.mean(0)).abs().max().clamp(min=1e-12)
+        ):
+            told = (
+                f"gives rows of {list(call.inputs[0].shape)} other scores when they come in another"
+                " order, in eval mode too: scores depend on the place in the batch"
+            )
             self.watch.tell("BH801", f"{type(call.module).__name__} {told}", call.place)
 
     # ---------------------------------------------------------------------------------------- units
@@ -235,33 +379,82 @@ class Networks:
         steps = self.shifted[id(optimizer)] = self.shifted.get(id(optimizer), 0) + 1
         if steps != IDENTICAL_AFTER:
             return
-        alike = [p for g in optimizer.param_groups for p in g["params"] if p.ndim >= 2 and len(p) > 2 and p.requires_grad and p.grad is not None]
-        tables = {id(m.weight) for root in self.loaders.forwards.roots for m in root.modules() if isinstance(m, nn.Embedding)}
+        alike = [
+            p
+            for g in optimizer.param_groups
+            for p in g["params"]
+            if p.ndim >= 2 and len(p) > 2 and p.requires_grad and p.grad is not None
+        ]
+        tables = {
+            id(m.weight)
+            for root in self.loaders.forwards.roots
+            for m in root.modules()
+            if isinstance(m, nn.Embedding)
+        }
         for p in alike:
             rows = p.detach().reshape(len(p), -1)
-            if rows.shape[1] > 1 and bool((rows == rows[:1]).all()) and bool(rows.any()) and p.grad.any():
-                self.watch.tell("BH809", f"all {len(p)} units of a layer with weights {list(p.shape)} are identical and stay so: they were made alike")
-            elif id(p) in tables and rows.shape[1] > 1 and bool((rows == rows[:, :1]).all()) and bool(rows.any()):
-                told = f"the {rows.shape[1]} numbers of each row of an embedding {list(p.shape)} are identical and stay so: it holds one number a row"
+            if (
+                rows.shape[1] > 1
+                and bool((rows == rows[:1]).all())
+                and bool(rows.any())
+                and p.grad.any()
+            ):
+                self.watch.tell(
+                    "BH809",
+                    f"all {len(p)} units of a layer with weights {list(p.shape)} are identical and"
+                    " stay so: they were made alike",
+                )
+            elif (
+                id(p) in tables
+                and rows.shape[1] > 1
+                and bool((rows == rows[:, :1]).all())
+                and bool(rows.any())
+            ):
+                told = (
+                    f"the {rows.shape[1]} numbers of each row of an embedding {list(p.shape)} are"
+                    " identical and stay so: it holds one number a row"
+                )
                 self.watch.tell("BH809", told)
 
 
 def crossed(call: Call, scores: Tensor, target: Tensor) -> bool:
-    """Whether scores [T, B, C] are flattened as they are, and labels that stand in the input [B, T] row by row."""
+    """Whether scores [T, B, C] are flattened as they are, and labels that stand in the input [B, T]
+    row by row.
+    """
     out = next(iter(call.outputs), None)
-    if out is None or out.ndim != 3 or scores.ndim != 2 or target.dtype != torch.int64 or target.numel() != len(scores) or scores.numel() != out.numel():
+    if (
+        out is None
+        or out.ndim != 3
+        or scores.ndim != 2
+        or target.dtype != torch.int64
+        or target.numel() != len(scores)
+        or scores.numel() != out.numel()
+    ):
         return False
     places, rows = out.shape[:2]
-    sequences = [t for t in call.inputs if t.dtype == torch.int64 and t.ndim == 2 and len(t) == rows and t.shape[1] >= places]
+    sequences = [
+        t
+        for t in call.inputs
+        if t.dtype == torch.int64 and t.ndim == 2 and len(t) == rows and t.shape[1] >= places
+    ]
     if places == rows or scores.shape[1] != out.shape[2] or not sequences:
         return False
     labels = target.reshape(rows, places)
-    given = any(torch.equal(labels, t[:, k : k + places]) for t in sequences for k in range(t.shape[1] - places + 1))
-    return given and bool((labels != labels[:1]).any()) and torch.equal(out.detach().argmax(2).flatten(), scores.detach().argmax(1))
+    given = any(
+        torch.equal(labels, t[:, k : k + places])
+        for t in sequences
+        for k in range(t.shape[1] - places + 1)
+    )
+    return (
+        given
+        and bool((labels != labels[:1]).any())
+        and torch.equal(out.detach().argmax(2).flatten(), scores.detach().argmax(1))
+    )
 
 
 def at_its_end(tokens: Tensor) -> Tensor:
-    """Which places of [B, T] belong to the padding at the end of rows, of which one row at least has several.
+    """Which places of [B, T] belong to the padding at the end of rows, of which one row at least
+    has several.
 
     >>> at_its_end(torch.tensor([[4, 0, 0], [5, 6, 0], [5, 6, 7]])).long().tolist()
     [[0, 1, 1], [0, 0, 1], [0, 0, 0]]
@@ -273,14 +466,30 @@ def at_its_end(tokens: Tensor) -> Tensor:
 def ends_with(tokens: Tensor) -> Tensor:
     """The value with which most rows that end in several alike end; -1 where none does."""
     last = tokens[:, -1][(tokens[:, -1] == tokens[:, -2])] if tokens.shape[1] > 1 else tokens[:0, 0]
-    return last.mode().values if len(last) else torch.full((), -1, dtype=tokens.dtype, device=tokens.device)
+    return (
+        last.mode().values
+        if len(last)
+        else torch.full((), -1, dtype=tokens.dtype, device=tokens.device)
+    )
 
 
 def rows_first(call: Call) -> bool:
-    """Whether rows are the first axis of what a network gives: other values in the first row of its inputs move nothing of the others."""
+    """Whether rows are the first axis of what a network gives: other values in the first row of its
+    inputs move nothing of the others.
+    """
     network = twin(call.module)
-    before, after = (scores_of(network, call, change) for change in (lambda t: t, _other_first)) if network is not None else (None, None)
-    return before is not None and after is not None and before.shape == after.shape and not bool((after - before)[1:].any()) and bool((after - before)[0].any())
+    before, after = (
+        (scores_of(network, call, change) for change in (lambda t: t, _other_first))
+        if network is not None
+        else (None, None)
+    )
+    return (
+        before is not None
+        and after is not None
+        and before.shape == after.shape
+        and not bool((after - before)[1:].any())
+        and bool((after - before)[0].any())
+    )
 
 
 def _as_wide_without_a_row(network: nn.Module, call: Call, rows: int) -> bool:
@@ -290,7 +499,9 @@ def _as_wide_without_a_row(network: nn.Module, call: Call, rows: int) -> bool:
 
 
 def _rows_in_columns(network: nn.Module, call: Call, before: Tensor) -> bool:
-    """Whether rows lie along the second axis: neither the first nor the last of them moves the scores of another."""
+    """Whether rows lie along the second axis: neither the first nor the last of them moves the
+    scores of another.
+    """
     for at, others in ((0, slice(1, None)), (-1, slice(None, -1))):
         after = scores_of(network, call, lambda t, at=at: _other_column(t, at))
         if after is None or after.shape != before.shape:
@@ -301,12 +512,17 @@ def _rows_in_columns(network: nn.Module, call: Call, before: Tensor) -> bool:
 
 
 def scores_of(network: nn.Module, call: Call, change: Any, seed: int = 0) -> Tensor | None:
-    """The first floating-point result for changed inputs, in eval mode; None where the copy cannot be run so."""
+    """The first floating-point result for changed inputs, in eval mode; None where the copy cannot
+    be run so.
+    """
     double = any(p.dtype == torch.float64 for p in network.parameters())
     swapped = {id(t): change(_as_wide(t.detach().clone(), double)) for t in call.inputs}
     args, kwargs = (_swap(g, swapped) for g in call.given)
     found = None
-    for with_gradients in (False, True):  # fast kernels for inference give no number where attention is left nothing
+    for with_gradients in (
+        False,
+        True,
+    ):  # fast kernels for inference give no number where attention is left nothing
         with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(with_gradients):
             torch.manual_seed(seed)
             try:
@@ -335,7 +551,13 @@ def _by_row(given: Any, rows: int, depth: int = 3) -> bool:
 def _first(value: Any) -> Tensor | None:
     if isinstance(value, Tensor):
         return value if value.is_floating_point() and value.ndim else None
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    items = (
+        value.values()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    )
     return next((t for t in map(_first, items) if t is not None), None)
 
 

@@ -33,7 +33,9 @@ class Products:
     total_squares: float = 0.0
 
     def add(self, given: Tensor, noise: Tensor) -> None:
-        """Those of one step: of each value with its own noise, and of narrow rows [B, D] each with all."""
+        """Those of one step: of each value with its own noise, and of narrow rows [B, D] each with
+        all.
+        """
         x, n = (t.detach().double().reshape(len(t), -1) for t in (given, noise))
         self.times, self.values = self.times + 1, self.values + x.numel()
         self.total += float((x * n).sum())
@@ -47,7 +49,9 @@ class Products:
         if self.times < STEPS or self.values < FEWEST:
             return False
         pairs = torch.as_tensor(self.sums).abs() < OF_MANY * torch.as_tensor(self.squares).sqrt()
-        return abs(self.total) < CHANCE * math.sqrt(self.total_squares) and (not isinstance(self.sums, Tensor) or bool(pairs.all()))
+        return abs(self.total) < CHANCE * math.sqrt(self.total_squares) and (
+            not isinstance(self.sums, Tensor) or bool(pairs.all())
+        )
 
 
 class Noise:
@@ -70,16 +74,28 @@ class Noise:
     def is_fresh(self, tensor: Tensor) -> bool:
         """Whether it was drawn since the last step, and is no function of what was."""
         pointer = tensor.untyped_storage().data_ptr()
-        return any((drawn := known()) is not None and drawn.untyped_storage().data_ptr() == pointer for known in self.fresh)
+        return any(
+            (drawn := known()) is not None and drawn.untyped_storage().data_ptr() == pointer
+            for known in self.fresh
+        )
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
         """A distance: is its target noise, and in the input?"""
-        if not self.fresh or target.ndim < 1 or not target.is_floating_point() or not call.grad or not self.is_fresh(target):
+        if (
+            not self.fresh
+            or target.ndim < 1
+            or not target.is_floating_point()
+            or not call.grad
+            or not self.is_fresh(target)
+        ):
             return
         inputs = [t for t in call.inputs if t.is_floating_point()]
         alike = [t for t in inputs if t.shape == target.shape]
-        # what another network made, what is noise itself, and what holds more than the noisy values is not what this looks for
-        if any(t.requires_grad or self.is_fresh(t) for t in alike) or any(t.numel() > target.numel() for t in inputs):
+        # what another network made, what is noise itself, and what holds more than the noisy values
+        # is not what this looks for
+        if any(t.requires_grad or self.is_fresh(t) for t in alike) or any(
+            t.numel() > target.numel() for t in inputs
+        ):
             return
         known = self.seen.setdefault(self.watch.here(), {}) if alike else {}
         for i, given in enumerate(alike):
@@ -94,4 +110,9 @@ class Noise:
         for place, inputs in self.seen.items():
             if all(products.by_chance for products in inputs.values()):
                 values = max(products.values for products in inputs.values())
-                self.watch.tell("BH834", f"the noise that is to be found is not in the input: over {values} values the two have nothing in common", place)
+                self.watch.tell(
+                    "BH834",
+                    f"the noise that is to be found is not in the input: over {values} values the"
+                    " two have nothing in common",
+                    place,
+                )

@@ -1,4 +1,6 @@
-"""Networks that are trained against each other: in which direction each pushes the scores of made rows, and what the maker is given."""
+"""Networks that are trained against each other: in which direction each pushes the scores of made
+rows, and what the maker is given.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,18 @@ from training.watch.record import Place, Watch, guarded
 SOME = 10  # steps
 MOST = 0.9  # of them
 ROWS = 0.95  # of a batch that are pushed the same way
-STRAIGHT, NEAR = 1e-9, 1e-9  # share of a gradient's squares that a line over the scores leaves: below, it is that of a squared distance
+# share of a gradient's squares that a line over the scores leaves: below, it is that of a squared
+# distance
+STRAIGHT, NEAR = (
+    1e-9,
+    1e-9,
+)
 NOTHING = 1e-12
 LARGEST = 1_000_000  # values that are hashed
-DRAWS = ("randn", "rand", "randn_like", "rand_like", "normal", "normal_", "uniform_", "bernoulli", "bernoulli_", "dropout", "randint", "multinomial")
+DRAWS = (
+    "randn", "rand", "randn_like", "rand_like", "normal", "normal_", "uniform_", "bernoulli",
+    "bernoulli_", "dropout", "randint", "multinomial",
+)  # fmt: skip
 KEPT = 32  # outputs
 TWICE = 2
 
@@ -59,9 +69,15 @@ class Scored:
 class Pair:
     """A judge and a maker."""
 
-    against: Counter[bool] = field(default_factory=Counter)  # steps of the judge, by whether it pushes made and real rows apart
-    alike: Counter[bool] = field(default_factory=Counter)  # the same, by whether it pushes them alike, where all rows of a side have one label
-    helping: Counter[bool] = field(default_factory=Counter)  # steps of the maker, by whether it pushes made rows as the judge does
+    against: Counter[bool] = field(
+        default_factory=Counter
+    )  # steps of the judge, by whether it pushes made and real rows apart
+    alike: Counter[bool] = field(
+        default_factory=Counter
+    )  # the same, by whether it pushes them alike, where all rows of a side have one label
+    helping: Counter[bool] = field(
+        default_factory=Counter
+    )  # steps of the maker, by whether it pushes made rows as the judge does
     down: int = 0  # how the judge pushed them last
     at: Place | None = None
     judged_at: Place | None = None
@@ -76,7 +92,9 @@ class Opponents:
 
     def __init__(self, watch: Watch, gradients: Gradients, functions: Functions) -> None:
         self.watch, self.gradients, self.forwards = watch, gradients, gradients.forwards
-        self.drawing: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # draw their noise themselves
+        self.drawing: weakref.WeakSet[torch.nn.Module] = (
+            weakref.WeakSet()
+        )  # draw their noise themselves
         functions.listen(DRAWS, after=self._drew)
         self.made: list[Made] = []
         self.scored: list[Scored] = []
@@ -91,31 +109,56 @@ class Opponents:
     def _owners(self, call: Call) -> frozenset[int]:
         mine = {id(p) for p in call.module.parameters()}
         return frozenset(
-            key for key, held in self.gradients.held.items() if any(id(p) in mine for group in held.optimizer.param_groups for p in group["params"])
+            key
+            for key, held in self.gradients.held.items()
+            if any(id(p) in mine for group in held.optimizer.param_groups for p in group["params"])
         )
 
     def forwarded(self, call: Call) -> None:
-        """Keep what was made, and listen to the gradient of scores of something that a network may have made."""
+        """Keep what was made, and listen to the gradient of scores of something that a network may
+        have made.
+        """
         if len(self.gradients.held) < TWICE or not call.outputs:
             return
         owners, out = self._owners(call), call.outputs[0]
         if type(out) is not Tensor or not owners:
             return
         self.made = [m for m in self.made if not m.storage.expired()][-KEPT:]
-        made = next((m for t in call.inputs for m in self.made if _lies_in(t, m) and not m.owners & owners), None)
+        made = next(
+            (m for t in call.inputs for m in self.made if _lies_in(t, m) and not m.owners & owners),
+            None,
+        )
         key = _key(call.inputs)
         if call.grad and out.requires_grad and out.is_floating_point() and call.inputs:
-            record = Scored(owners, made, any(t.requires_grad for t in call.inputs), key, out.detach(), len(call.inputs) == 1)
+            record = Scored(
+                owners,
+                made,
+                any(t.requires_grad for t in call.inputs),
+                key,
+                out.detach(),
+                len(call.inputs) == 1,
+            )
             out.register_hook(self._pushed(record))
         if out.layout == torch.strided and out.numel():
-            told = call.module not in self.drawing and all(t.is_floating_point() for t in call.inputs)
-            self.made.append(Made(StorageWeakRef(out.untyped_storage()), owners, key if told else b"", told and _rows_alike(call.inputs)))
+            told = call.module not in self.drawing and all(
+                t.is_floating_point() for t in call.inputs
+            )
+            self.made.append(
+                Made(
+                    StorageWeakRef(out.untyped_storage()),
+                    owners,
+                    key if told else b"",
+                    told and _rows_alike(call.inputs),
+                )
+            )
 
     def _pushed(self, record: Scored) -> Callable[[Tensor], None]:
         def listen(gradient: Tensor) -> None:
             self._listen(record, gradient)
 
-        listen.__dict__["__torch_unserializable__"] = True  # torch warns of other hooks where a program saves these scores
+        listen.__dict__["__torch_unserializable__"] = (
+            True  # torch warns of other hooks where a program saves these scores
+        )
         return listen
 
     @guarded
@@ -149,7 +192,11 @@ class Opponents:
             judges = {s.owners for s in self.scored if s.made is not None and s.made.owners == made}
             for judge in judges:
                 pair = self.pairs.setdefault((judge, made), Pair())
-                fakes = [s for s in self.scored if s.owners == judge and s.made is not None and s.made.owners == made]
+                fakes = [
+                    s
+                    for s in self.scored
+                    if s.owners == judge and s.made is not None and s.made.owners == made
+                ]
                 if key in judge and key not in made:
                     self._of_judge(pair, judge, fakes)
                 elif key in made and key not in judge:
@@ -183,17 +230,29 @@ class Opponents:
         for pair in self.pairs.values():
             steps = pair.helping.total()
             if steps >= SOME and mostly(pair.against) and mostly(pair.helping):
-                told = f"in {pair.helping[True]} of {steps} steps what makes rows pushes their scores as the judge does, away from those of other rows"
+                told = (
+                    f"in {pair.helping[True]} of {steps} steps what makes rows pushes their scores"
+                    " as the judge does, away from those of other rows"
+                )
                 self.watch.tell("BH856", f"{told}: it learns to be found out", pair.at)
             elif steps >= SOME and pair.alike.total() >= SOME and mostly(pair.alike):
-                told = f"in {pair.alike[True]} of {pair.alike.total()} steps the judge pushes the scores of made rows the way in which it pushes those of the others"
+                told = (
+                    f"in {pair.alike[True]} of {pair.alike.total()} steps the judge pushes the"
+                    " scores of made rows the way in which it pushes those of the others"
+                )
                 self.watch.tell("BH856", f"{told}: it learns no difference", pair.judged_at)
             if steps >= SOME and pair.of_one >= MOST * steps:
                 self.watch.tell(
-                    "BH857", f"in {pair.of_one} of {steps} steps all rows that are given to what makes rows are equal: it learns to make one", pair.at
+                    "BH857",
+                    f"in {pair.of_one} of {steps} steps all rows that are given to what makes rows"
+                    " are equal: it learns to make one",
+                    pair.at,
                 )
             elif steps >= SOME and pair.same >= MOST * (steps - 1) and len(pair.reals) >= SOME:
-                told = f"in {pair.same} of {steps} steps what makes rows is given the values of the step before, while those it is compared with change"
+                told = (
+                    f"in {pair.same} of {steps} steps what makes rows is given the values of the"
+                    " step before, while those it is compared with change"
+                )
                 self.watch.tell("BH857", told, pair.at)
 
 
@@ -222,9 +281,11 @@ def _direction(gradient: Tensor) -> int:
 
 
 def _of_one_label(gradient: Tensor, scores: Tensor, alone: bool) -> bool:
-    """Whether a gradient is that of a cross-entropy with the same label for all scores, logits or probabilities; or, of rows `alone`, of their mean.
+    """Whether a gradient is that of a cross-entropy with the same label for all scores, logits or
+    probabilities; or, of rows `alone`, of their mean.
 
-    Each row's own target, as in a value network, gives another gradient; a distance to one target gives a straight line, whose sign tells nothing.
+    Each row's own target, as in a value network, gives another gradient; a distance to one target
+    gives a straight line, whose sign tells nothing.
     """
     y, x = gradient.double().flatten(), scores.double().flatten()
     total = float((y * y).sum())
@@ -235,7 +296,9 @@ def _of_one_label(gradient: Tensor, scores: Tensor, alone: bool) -> bool:
     if float(x.min()) > 0 and float(x.max()) < 1:
         curves.append(torch.stack([1 / x, 1 / (1 - x)], 1))
     straight = _left(torch.stack([one, x], 1), y)
-    return straight > STRAIGHT * total and any(_left(c, y) < straight / TWICE and _left(c, y) < NEAR * total for c in curves)
+    return straight > STRAIGHT * total and any(
+        _left(c, y) < straight / TWICE and _left(c, y) < NEAR * total for c in curves
+    )
 
 
 def _left(basis: Tensor, values: Tensor) -> float:
@@ -254,7 +317,11 @@ def _lies_in(tensor: Tensor, made: Made) -> bool:
 
 def _key(tensors: list[Tensor]) -> bytes:
     """Of the values; empty where there are too many."""
-    if not tensors or any(t.layout != torch.strided or t.dtype in (torch.bfloat16,) for t in tensors) or sum(t.numel() for t in tensors) > LARGEST:
+    if (
+        not tensors
+        or any(t.layout != torch.strided or t.dtype in (torch.bfloat16,) for t in tensors)
+        or sum(t.numel() for t in tensors) > LARGEST
+    ):
         return b""
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
@@ -264,4 +331,6 @@ def _key(tensors: list[Tensor]) -> bytes:
 
 def _rows_alike(tensors: list[Tensor]) -> bool:
     """Whether all rows of all of them are equal, and there are several."""
-    return bool(tensors) and all(t.ndim > 0 and len(t) >= TWICE and bool((t == t[:1]).all()) for t in tensors)
+    return bool(tensors) and all(
+        t.ndim > 0 and len(t) >= TWICE and bool((t == t[:1]).all()) for t in tensors
+    )

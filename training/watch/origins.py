@@ -1,4 +1,6 @@
-"""Which table the rows of an array were taken of, and where they stand in it: found by equal rows, by scaled ones, and by the numbers that choose them."""
+"""Which table the rows of an array were taken of, and where they stand in it: found by equal rows,
+by scaled ones, and by the numbers that choose them.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,20 @@ from training.watch.record import Place
 from training.watch.scopes import Column, Scopes, Space, plain
 
 MOST = 0.98  # of the rows of a part are rows of the table
-BESIDE, EXACTLY, MOSTLY = 0.98, 1 - 1e-6, 0.8  # correlation of columns that stand beside each other, and the share of columns that do
+BESIDE, EXACTLY, MOSTLY = (
+    0.98,
+    1 - 1e-6,
+    0.8,
+)  # correlation of columns that stand beside each other, and the share of columns that do
 HOLES = 0.4  # of the values that may be missing
 FIRST = 3  # rows by which an array is told from most others
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A table, the places of some rows in it [n], and where they were seen apart from the others."""
+    """A table, the places of some rows in it [n], and where they were seen apart from the
+    others.
+    """
 
     space: Space
     places: np.ndarray
@@ -30,20 +38,30 @@ class Origins:
 
     def __init__(self, scopes: Scopes) -> None:
         self.columns = scopes.columns
-        self.spaces = {c.key: space for space in reversed(scopes.spaces) for c in space.columns.values()}
+        self.spaces = {
+            c.key: space for space in reversed(scopes.spaces) for c in space.columns.values()
+        }
         self.steps: dict[bytes, tuple[Column, Column, np.ndarray] | None] = {}
         self.positions: dict[bytes, tuple[Column, np.ndarray]] = {}
         unlike = [c for c in scopes.columns.values() if c.unlike]
         orders = [np.argsort(c.rows, kind="stable") for c in unlike]
         for i, column in enumerate(unlike):
             for j, (other, order) in enumerate(zip(unlike, orders, strict=True)):
-                older = len(other.rows) > len(column.rows) or (len(other.rows) == len(column.rows) and j < i)
-                if older and column.width == other.width and (found := places_of(column.rows, other.rows, order=order)) is not None:
+                older = len(other.rows) > len(column.rows) or (
+                    len(other.rows) == len(column.rows) and j < i
+                )
+                if (
+                    older
+                    and column.width == other.width
+                    and (found := places_of(column.rows, other.rows, order=order)) is not None
+                ):
                     self.positions[column.key] = (other, found)
                     break
 
     def of(self, column: Column) -> Origin | None:
-        """The table that a column's rows were taken of, and where they stand in it; the column's own table where it is that."""
+        """The table that a column's rows were taken of, and where they stand in it; the column's
+        own table where it is that.
+        """
         places, part, here = np.arange(len(column.rows)), column, column
         for _ in range(len(self.positions) + 1):
             taken = self._taken(here)
@@ -55,7 +73,9 @@ class Origins:
         return Origin(space, places, self.spaces[part.key].place) if space is not None else None
 
     def _taken(self, column: Column) -> tuple[Column, Column, np.ndarray] | None:
-        """What a column's rows were taken of: the part that shows it, the whole, and the places in it."""
+        """What a column's rows were taken of: the part that shows it, the whole, and the places in
+        it.
+        """
         if column.key not in self.steps:
             self.steps[column.key] = self._found(column)
         return self.steps[column.key]
@@ -66,11 +86,22 @@ class Origins:
         if column.width == 1 and (chosen := self._chosen(column)) is not None:
             return chosen
         space = self.spaces.get(column.key)
-        near = [c for c in (space.columns.values() if space is not None else ()) if c.key in self.positions]
+        near = [
+            c
+            for c in (space.columns.values() if space is not None else ())
+            if c.key in self.positions
+        ]
         if len({self.positions[c.key][1].tobytes() for c in near}) == 1:
             return near[0], *self.positions[near[0].key]
         known = (self.columns[key] for key in self.positions)
-        part = next((c for c in known if len(c.rows) == len(column.rows) and moves_with(column.values, c.values)), None)
+        part = next(
+            (
+                c
+                for c in known
+                if len(c.rows) == len(column.rows) and moves_with(column.values, c.values)
+            ),
+            None,
+        )
         if part is not None:
             return part, *self.positions[part.key]
         return (self._chosen(column) or self._reordered(column)) if column.width > 1 else None
@@ -89,28 +120,52 @@ class Origins:
     def _chosen(self, column: Column) -> tuple[Column, Column, np.ndarray] | None:
         """The column of a table of which the program's own numbers choose these rows."""
         for whole in self.columns.values():
-            if whole.telling and (whole.unlike or whole.width == 1) and whole.width == column.width and len(whole.rows) > len(column.rows):
+            if (
+                whole.telling
+                and (whole.unlike or whole.width == 1)
+                and whole.width == column.width
+                and len(whole.rows) > len(column.rows)
+            ):
                 for places in self._selections(len(column.rows), len(whole.rows)):
-                    if np.array_equal(whole.rows[places], column.rows) if column.width == 1 else _scaled_alike(column, whole, places):
+                    if (
+                        np.array_equal(whole.rows[places], column.rows)
+                        if column.width == 1
+                        else _scaled_alike(column, whole, places)
+                    ):
                         return column, whole, places
         return None
 
     def _selections(self, part: int, whole: int) -> Iterator[np.ndarray]:
-        """Places of so many of the rows of a table that the program's variables name: the first or last ones, by numbers, and by yes or no."""
+        """Places of so many of the rows of a table that the program's variables name: the first or
+        last ones, by numbers, and by yes or no.
+        """
         yield np.arange(part)
         yield np.arange(whole - part, whole)
         for column in self.columns.values():
             values = column.values
             if values is None or values.ndim != 1:
                 continue
-            if len(values) == part and values.dtype.kind in "iu" and values.min() >= 0 and values.max() < whole and len(np.unique(values)) == part:
+            if (
+                len(values) == part
+                and values.dtype.kind in "iu"
+                and values.min() >= 0
+                and values.max() < whole
+                and len(np.unique(values)) == part
+            ):
                 yield values.astype(np.int64)
-            elif len(values) == whole and values.dtype.kind == "b" and values.sum() in (part, whole - part):
+            elif (
+                len(values) == whole
+                and values.dtype.kind == "b"
+                and values.sum() in (part, whole - part)
+            ):
                 yield np.flatnonzero(values if values.sum() == part else ~values)
 
 
-def places_of(rows: np.ndarray, table: np.ndarray, least: float = MOST, order: np.ndarray | None = None) -> np.ndarray | None:
-    """Where rows [n] stand in a table [N], told by a number each; None where some of them are not in it.
+def places_of(
+    rows: np.ndarray, table: np.ndarray, least: float = MOST, order: np.ndarray | None = None
+) -> np.ndarray | None:
+    """Where rows [n] stand in a table [N], told by a number each; None where some of them are not
+    in it.
 
     Args:
         rows: [n]
@@ -118,7 +173,8 @@ def places_of(rows: np.ndarray, table: np.ndarray, least: float = MOST, order: n
         least: share of the rows that are in it.
         order: [N] that sorts the table.
 
-    >>> places_of(np.array([3, 1]), np.array([1, 2, 3])).tolist(), places_of(np.array([4, 1]), np.array([1, 2, 3]))
+    >>> (places_of(np.array([3, 1]), np.array([1, 2, 3])).tolist(),
+    ...     places_of(np.array([4, 1]), np.array([1, 2, 3])))
     ([2, 0], None)
     """
     if order is None:
@@ -130,10 +186,12 @@ def places_of(rows: np.ndarray, table: np.ndarray, least: float = MOST, order: n
 
 
 def in_another_order(values: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:
-    """Where rows [N, D] stand among others [N, D] that are the same ones, once scaled: told by the order in which a column rises, and asked of all of them.
+    """Where rows [N, D] stand among others [N, D] that are the same ones, once scaled: told by the
+    order in which a column rises, and asked of all of them.
 
     >>> others = np.random.default_rng(0).normal(size=(40, 3))
-    >>> in_another_order(others[[3, 1, 2, 0, *range(4, 40)]] * 2 - 1, others)[:5].tolist(), in_another_order(others + others[::-1], others)
+    >>> (in_another_order(others[[3, 1, 2, 0, *range(4, 40)]] * 2 - 1, others)[:5].tolist(),
+    ...     in_another_order(others + others[::-1], others))
     ([3, 1, 2, 0, 4], None)
     """
     if values is None or others is None or values.ndim != 2 or others.shape != values.shape:

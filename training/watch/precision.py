@@ -30,7 +30,9 @@ class Precision:
         self.off: weakref.WeakSet[GradScaler] = weakref.WeakSet()  # made so
         self.in_scaler = False
         self.at_half = False
-        self.on_clip: Callable[[list[Tensor], Any, float], object] = lambda *_: None  # given the norm before and the largest one
+        self.on_clip: Callable[[list[Tensor], Any, float], object] = lambda *_: (
+            None
+        )  # given the norm before and the largest one
 
     def install(self) -> None:
         """Listen."""
@@ -42,7 +44,9 @@ class Precision:
         around(GradScaler, "unscale_", self._unscale)
         around(GradScaler, "step", self._scaler_step)
 
-    def _clip(self, original: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any) -> Any:
+    def _clip(
+        self, original: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         if self.watch.quiet:
             return original(parameters, *args, **kwargs)
         given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
@@ -63,9 +67,15 @@ class Precision:
         graded = [p for p in given if p.grad is not None]
         known = [p for p in graded if id(p) in states]
         if not graded:
-            what = "no parameters are given (a generator is used up after one pass)" if not given else "no gradient is there yet"
+            what = (
+                "no parameters are given (a generator is used up after one pass)"
+                if not given
+                else "no gradient is there yet"
+            )
             self.watch.tell("BH106", f"{name} clips nothing: {what}")
-        elif known and all(states[id(p)].used is not None and same(mark(p), states[id(p)].used) for p in known):
+        elif known and all(
+            states[id(p)].used is not None and same(mark(p), states[id(p)].used) for p in known
+        ):
             self.watch.tell("BH106", f"{name} clips gradients that a step has used already")
         if math.isfinite(float(args[0] if args else next(iter(kwargs.values()), 1.0))):
             self.gradients.clipping({id(p) for p in known})
@@ -79,27 +89,45 @@ class Precision:
             for p, state in held.items():
                 state.left = mark(p) if state.fresh and p.grad is not None else state.left
 
-    def _made(self, original: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any) -> None:
+    def _made(
+        self, original: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any
+    ) -> None:
         original(scaler, *args, **kwargs)
         if kwargs.get("enabled", True) is False:
-            self.off.add(scaler)  # where there is no GPU one that is meant to be on is off as well, and its use can be judged all the same
+            # where there is no GPU one that is meant to be on is off as well, and its use can be
+            # judged all the same
+            self.off.add(scaler)
 
     def _scale(self, original: Callable[..., Any], scaler: GradScaler, outputs: Any) -> Any:
         result = original(scaler, outputs)
-        if not self.watch.quiet and scaler not in self.off and isinstance(outputs, Tensor) and isinstance(result, Tensor):
+        if (
+            not self.watch.quiet
+            and scaler not in self.off
+            and isinstance(outputs, Tensor)
+            and isinstance(result, Tensor)
+        ):
             self.scaled += 1
             self.scales += 1
             setattr(result, UNSCALED, type(outputs.grad_fn).__name__)
         return result
 
-    def _unscale(self, original: Callable[..., Any], scaler: GradScaler, optimizer: torch.optim.Optimizer) -> Any:
+    def _unscale(
+        self, original: Callable[..., Any], scaler: GradScaler, optimizer: torch.optim.Optimizer
+    ) -> Any:
         if not self.in_scaler:
             self.unscaled.add(id(optimizer))
         result = original(scaler, optimizer)
         self._keep_marks()
         return result
 
-    def _scaler_step(self, original: Callable[..., Any], scaler: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def _scaler_step(
+        self,
+        original: Callable[..., Any],
+        scaler: GradScaler,
+        optimizer: torch.optim.Optimizer,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         self.in_scaler = True
         try:
             return original(scaler, optimizer, *args, **kwargs)
@@ -110,7 +138,10 @@ class Precision:
 
     def forwarded(self, call: Call) -> None:
         """Whether a network that learns runs in float16."""
-        halves = [torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is torch.float16 for kind in ("cpu", "cuda")]
+        halves = [
+            torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is torch.float16
+            for kind in ("cpu", "cuda")
+        ]
         if call.grad:
             self.at_half = any(halves)
 
@@ -119,7 +150,14 @@ class Precision:
         if self.scaled and not self.in_scaler:
             self.steps_past += 1
             if self.steps_past >= TWICE:
-                self.watch.tell("BH133", f"the loss is scaled, and {type(optimizer).__name__} steps past the scaler")
+                self.watch.tell(
+                    "BH133",
+                    f"the loss is scaled, and {type(optimizer).__name__} steps past the scaler",
+                )
             self.scaled = 0
         elif self.at_half and not self.scales:
-            self.watch.tell("BH134", "the network runs in float16 under autocast, and the loss is not scaled: small gradients become 0")
+            self.watch.tell(
+                "BH134",
+                "the network runs in float16 under autocast, and the loss is not scaled: small"
+                " gradients become 0",
+            )

@@ -1,4 +1,6 @@
-"""Several ranks of one program: which collectives each calls, and whether their weights are still the same at the end."""
+"""Several ranks of one program: which collectives each calls, and whether their weights are still
+the same at the end.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,17 @@ from training.watch.patches import around
 from training.watch.record import Place, Watch
 
 COLLECTIVES = [
-    "all_reduce",
-    "all_gather",
-    "all_gather_object",
-    "all_gather_into_tensor",
-    "broadcast",
-    "broadcast_object_list",
-    "barrier",
-    "reduce",
-    "gather",
-    "gather_object",
-    "scatter",
+    "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast",
+    "broadcast_object_list", "barrier", "reduce", "gather", "gather_object", "scatter",
     "reduce_scatter",
-]
+]  # fmt: skip
 MOST = 20_000
 
 
 class Ranks:
-    """Listens to collectives and to wrappers; writes each call down before it is made, since it may never return."""
+    """Listens to collectives and to wrappers; writes each call down before it is made, since it may
+    never return.
+    """
 
     def __init__(self, watch: Watch, forwards: Forwards, log: Path | None) -> None:
         self.watch, self.forwards, self.log = watch, forwards, log
@@ -53,7 +48,13 @@ class Ranks:
             around(dist, name, self._called)
 
     def _called(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self.watch.quiet and not self.depth and self.calls < MOST and self.log is not None and not (args and isinstance(args[0], nn.Module)):
+        if (
+            not self.watch.quiet
+            and not self.depth
+            and self.calls < MOST
+            and self.log is not None
+            and not (args and isinstance(args[0], nn.Module))
+        ):
             place = self.watch.here()
             self.calls += 1
             with self.log.open("a") as file:
@@ -73,17 +74,27 @@ class Ranks:
         number = self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
         self.optimizers[id(optimizer)] = optimizer
         if not number & (number - 1) and (held := _whole(optimizer)):
-            self.digests[f"{list(self.steps).index(id(optimizer))}:{number}:{[list(p.shape) for p in held]}"] = _digest(held)
+            self.digests[
+                f"{list(self.steps).index(id(optimizer))}:{number}:{[list(p.shape) for p in held]}"
+            ] = _digest(held)
 
-    def told(self, rows: list[str], optimizer_at: Place | None, sides: tuple[list[str], list[tuple[Place, list[str]]]]) -> dict[str, Any]:
+    def told(
+        self,
+        rows: list[str],
+        optimizer_at: Place | None,
+        sides: tuple[list[str], list[tuple[Place, list[str]]]],
+    ) -> dict[str, Any]:
         """What is compared between ranks.
 
         Args:
             rows: hashes of the first that were trained on.
             optimizer_at: where the first optimizer is made.
-            sides: hashes of rows that its loaders gave to training, and, by loader, of held-out ones.
+            sides: hashes of rows that its loaders gave to training, and, by loader, of held-out
+                ones.
         """
-        last = [_digest(held) for optimizer in self.optimizers.values() if (held := _whole(optimizer))]
+        last = [
+            _digest(held) for optimizer in self.optimizers.values() if (held := _whole(optimizer))
+        ]
         return {
             "grouped": self.grouped,
             "digests": self.digests,
@@ -97,7 +108,12 @@ class Ranks:
 
 def _whole(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """The weights that this rank holds whole."""
-    return [p.detach() for g in optimizer.param_groups for p in g["params"] if type(p) in (Tensor, nn.Parameter)]
+    return [
+        p.detach()
+        for g in optimizer.param_groups
+        for p in g["params"]
+        if type(p) in (Tensor, nn.Parameter)
+    ]
 
 
 def _digest(held: list[Tensor]) -> str:

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 from training.watch.record import Place, Seen
 
 FEW, SHARED = 10, 0.02  # rows, and which part of them
-GONE = ("Connection closed by peer", "Connection reset by peer")  # as gloo tells that another process has ended
+GONE = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+)  # as gloo tells that another process has ended
 
 
 class Called(NamedTuple):
@@ -37,13 +40,24 @@ def compared(reports: list[dict[str, Any] | None], calls: list[list[Called]]) ->
     for position in range(max(map(len, calls), default=0)):
         at = [c[position] if position < len(c) else None for c in calls]
         if len(set(at)) > 1:
-            who = next(i for i, c in enumerate(at) if c is not None and any(c != other for other in at))
+            who = next(
+                i for i, c in enumerate(at) if c is not None and any(c != other for other in at)
+            )
             there, missing = at[who], next(i for i, c in enumerate(at) if c != at[who])
             if there is not None and (at[missing] is None or at[missing] != there):
                 other = at[missing]
-                does = f"calls {other.name} in line {other.place.line}" if other is not None else "does not"
+                does = (
+                    f"calls {other.name} in line {other.place.line}"
+                    if other is not None
+                    else "does not"
+                )
                 found.append(
-                    Seen("BH604", there.place, f"rank {who} calls {there.name}, and rank {missing} {does}: they wait for each other, or mix their numbers")
+                    Seen(
+                        "BH604",
+                        there.place,
+                        f"rank {who} calls {there.name}, and rank {missing} {does}: they wait for"
+                        " each other, or mix their numbers",
+                    )
                 )
             break
     found += _left(reports) + _idle(reports)
@@ -55,12 +69,18 @@ def _left(reports: list[dict[str, Any] | None]) -> list[Seen]:
     """A rank that came to its end while another one still waited for it."""
     ended = [i for i, r in enumerate(reports) if r is not None and r["complete"] and not r["error"]]
     for rank, report in enumerate(reports):
-        if ended and report is not None and report["error_at"] and any(gone in report["error"] for gone in GONE):
+        if (
+            ended
+            and report is not None
+            and report["error_at"]
+            and any(gone in report["error"] for gone in GONE)
+        ):
             return [
                 Seen(
                     "BH619",
                     Place(*report["error_at"]),
-                    f"rank {rank} waits here for rank {ended[0]}, which has left its loop and ended: each decides by itself when to stop",
+                    f"rank {rank} waits here for rank {ended[0]}, which has left its loop and"
+                    " ended: each decides by itself when to stop",
                 )
             ]
     return []
@@ -68,11 +88,32 @@ def _left(reports: list[dict[str, Any] | None]) -> list[Seen]:
 
 def _idle(reports: list[dict[str, Any] | None]) -> list[Seen]:
     """A rank that computes gradients as others do, and whose optimizer makes no step."""
-    idle = next((i for i, r in enumerate(reports) if r is not None and r["complete"] and r["backwards"] and not r["steps"]), None)
-    leads = next((r["ranks"]["optimizer_at"] for r in reports if r is not None and r["complete"] and r["steps"]), None)
+    idle = next(
+        (
+            i
+            for i, r in enumerate(reports)
+            if r is not None and r["complete"] and r["backwards"] and not r["steps"]
+        ),
+        None,
+    )
+    leads = next(
+        (
+            r["ranks"]["optimizer_at"]
+            for r in reports
+            if r is not None and r["complete"] and r["steps"]
+        ),
+        None,
+    )
     if idle is None or leads is None:
         return []
-    return [Seen("BH824", Place(*leads), f"rank {idle} makes no step of its optimizer, and others do: it keeps its first weights, and gives gradients of them")]
+    return [
+        Seen(
+            "BH824",
+            Place(*leads),
+            f"rank {idle} makes no step of its optimizer, and others do: it keeps its first"
+            " weights, and gives gradients of them",
+        )
+    ]
 
 
 def _apart(ranks: list[dict[str, Any]]) -> list[Seen]:
@@ -82,14 +123,31 @@ def _apart(ranks: list[dict[str, Any]]) -> list[Seen]:
         return found
     place = Place(*ranks[0]["optimizer_at"])
     common = [key for key in ranks[0]["digests"] if all(key in r["digests"] for r in ranks)]
-    averaged = ranks[0]["last"] and all(r["last"] == ranks[0]["last"] for r in ranks)  # ranks train alone for a while, and average their weights
-    apart = [] if averaged else [key for key in common if len({r["digests"][key] for r in ranks}) > 1]
+    averaged = ranks[0]["last"] and all(
+        r["last"] == ranks[0]["last"] for r in ranks
+    )  # ranks train alone for a while, and average their weights
+    apart = (
+        [] if averaged else [key for key in common if len({r["digests"][key] for r in ranks}) > 1]
+    )
     if apart:
         step = apart[0].split(":")[1]
-        found.append(Seen("BH824", place, f"after step {step} ranks hold different weights: each trains a network of its own"))
+        found.append(
+            Seen(
+                "BH824",
+                place,
+                f"after step {step} ranks hold different weights: each trains a network of its own",
+            )
+        )
     rows = [set(r["rows"]) for r in ranks]
     if all(len(r) >= FEW for r in rows) and all(r == rows[0] for r in rows[1:]):
-        found.append(Seen("BH513", place, f"the first {len(rows[0])} rows that each of {len(rows)} ranks trains on are the same"))
+        found.append(
+            Seen(
+                "BH513",
+                place,
+                f"the first {len(rows[0])} rows that each of {len(rows)} ranks trains on are the"
+                " same",
+            )
+        )
     return found + (_crossed(ranks) if common and not apart else [])
 
 
@@ -101,6 +159,9 @@ def _crossed(ranks: list[dict[str, Any]]) -> list[Seen]:
             for other, trained in enumerate(r["trained"] for r in ranks):
                 known = len(set(rows) & set(trained))
                 if other != rank and known >= max(FEW, SHARED * len(rows)):
-                    told = f"rank {other} trains on {known} of the {len(rows)} rows that rank {rank} holds out: each rank has made a split of its own"
+                    told = (
+                        f"rank {other} trains on {known} of the {len(rows)} rows that rank {rank}"
+                        " holds out: each rank has made a split of its own"
+                    )
                     found.append(Seen("BH803", Place(*place), told))
     return found[:1]

@@ -45,7 +45,9 @@ R = TypeVar("R")
 
 
 def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
-    """A method of a listener whose errors are kept in `watch.failures`: a program must run as it does without a watch."""
+    """A method of a listener whose errors are kept in `watch.failures`: a program must run as it
+    does without a watch.
+    """
 
     @functools.wraps(method)
     def tried(*args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -53,7 +55,10 @@ def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
             return method(*args, **kwargs)
         except Exception as error:
             listener: Any = args[0]
-            listener.watch.failures.append(f"{method.__qualname__}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+            listener.watch.failures.append(
+                f"{method.__qualname__}: {type(error).__name__}:"
+                f" {(str(error).splitlines() or [''])[0]}"
+            )
             return None
 
     return tried
@@ -63,8 +68,9 @@ def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
 class Watch:
     """One run of a program.
 
-    `listeners` may have `forwarded(call)`, `backing(place)`, `backed(loss, place)`, `stepping(optimizer)`, `stepped(optimizer)` and `ended()`;
-    what they raise is kept in `failures` and never reaches the program. `quiet` is true while they look at something by themselves.
+    `listeners` may have `forwarded(call)`, `backing(place)`, `backed(loss, place)`,
+    `stepping(optimizer)`, `stepped(optimizer)` and `ended()`; what they raise is kept in `failures`
+    and never reaches the program. `quiet` is true while they look at something by themselves.
     """
 
     program: Path
@@ -76,10 +82,13 @@ class Watch:
     failures: list[str] = field(default_factory=list)
     steps: int = 0
     backwards: int = 0
-    differentiated: int = 0  # calls of torch.autograd.grad, by which a program may train without backward and optimizer
+    # calls of torch.autograd.grad, by which a program may train without backward and optimizer
+    differentiated: int = 0
     quiet: bool = False
     complete: bool = False  # whether the program came to its own end
-    namespace: dict[str, Any] = field(default_factory=dict)  # its globals: to take DDP down may wait for ever for a thread of its group
+    namespace: dict[str, Any] = field(
+        default_factory=dict
+    )  # its globals: to take DDP down may wait for ever for a thread of its group
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -99,7 +108,11 @@ class Watch:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not self.owns(frame.f_code.co_filename):
             frame = frame.f_back
-        return Place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else Place(str(self.program), 1)
+        return (
+            Place(frame.f_code.co_filename, frame.f_lineno)
+            if frame is not None
+            else Place(str(self.program), 1)
+        )
 
     def calling(self, function: str) -> bool:
         """Whether a function of that name is running."""
@@ -133,12 +146,16 @@ class Watch:
                 try:
                     method(*given)
                 except Exception as error:  # a program must run as it does without a watch
-                    self.failures.append(f"{type(listener).__name__}.{event}: {type(error).__name__}: {error}")
+                    self.failures.append(
+                        f"{type(listener).__name__}.{event}: {type(error).__name__}: {error}"
+                    )
         if event == "stepped" and self._over():
             raise Enough
 
     def _over(self) -> bool:
-        """Whether the time is up; of several ranks, whether all have made the step that the first of them named."""
+        """Whether the time is up; of several ranks, whether all have made the step that the first
+        of them named.
+        """
         up = time.monotonic() - self.started > self.seconds
         if self.stop_file is None:
             return up

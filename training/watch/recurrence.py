@@ -12,14 +12,19 @@ from training.watch.forwards import tensors_in
 from training.watch.losses import Functions
 from training.watch.record import Place, Watch, guarded
 
-TWICE, CUT = 2, 3  # backward passes in which it is seen, calls that are cut off for each one that is not
+TWICE, CUT = (
+    2,
+    3,
+)  # backward passes in which it is seen, calls that are cut off for each one that is not
 NEAR = 100  # nodes between the result of a call and what is detached
 MOST = 2_000
 OUTPUTS = 4
 
 
 class Mark(NamedTuple):
-    """A call of a module, on the nodes of what it gave: all calls are counted between two backward passes."""
+    """A call of a module, on the nodes of what it gave: all calls are counted between two backward
+    passes.
+    """
 
     turn: int
     module: int
@@ -36,7 +41,9 @@ class Cut(NamedTuple):
 
 @dataclass(eq=False)
 class Chain:
-    """Calls of a module since the last backward pass, and those that were given an earlier result without its graph."""
+    """Calls of a module since the last backward pass, and those that were given an earlier result
+    without its graph.
+    """
 
     name: str
     links: dict[Mark, Mark] = field(default_factory=dict)  # call -> the one before it
@@ -69,14 +76,20 @@ class Recurrence:
             node, seen = pending.pop(), seen + 1
             marks = {m for m in marks_on(node) if m.turn == self.turn}
             found |= marks
-            pending += [] if marks or node is None else [n for n, _ in node.next_functions if n is not None]
+            pending += (
+                []
+                if marks or node is None
+                else [n for n, _ in node.next_functions if n is not None]
+            )
         return frozenset(found)
 
     @guarded
     def called(self, module: nn.Module, given: Any, result: Any) -> None:
         """A module with weights was called with gradients on."""
         mark = Mark(self.turn, id(module), next(self.calls))
-        for cut in [self.cuts[id(t)] for t in tensors_in(given) if id(t) in self.cuts] if self.cuts else []:
+        for cut in (
+            [self.cuts[id(t)] for t in tensors_in(given) if id(t) in self.cuts] if self.cuts else []
+        ):
             for earlier in cut.after:
                 if earlier.module == mark.module:
                     chain = self.chains.setdefault(mark.module, Chain(type(module).__name__))
@@ -92,11 +105,21 @@ class Recurrence:
         reached = {m for node in nodes for m in marks_on(node)}
         for key, chain in self.chains.items():
             last = [m for m in reached if m.module == key and m.turn == self.turn]
-            if last and set(last) <= set(chain.links) and not set(chain.links.values()) & reached and len(chain.links) >= CUT * len(last):
+            if (
+                last
+                and set(last) <= set(chain.links)
+                and not set(chain.links.values()) & reached
+                and len(chain.links) >= CUT * len(last)
+            ):
                 times = self.seen[key, chain.place] = self.seen.get((key, chain.place), 0) + 1
                 if times == TWICE:
-                    told = f"{len(chain.links)} times before a backward pass the state of {chain.name} is detached between two calls"
-                    self.watch.tell("BH830", f"{told}: no gradient reaches any call but the last", chain.place)
+                    told = (
+                        f"{len(chain.links)} times before a backward pass the state of {chain.name}"
+                        " is detached between two calls"
+                    )
+                    self.watch.tell(
+                        "BH830", f"{told}: no gradient reaches any call but the last", chain.place
+                    )
 
     def backed(self, *_: object) -> None:
         """A backward pass ends the calls before it."""

@@ -1,7 +1,10 @@
-"""Arrays of a program, from its variables: those that stand beside each other are columns of one table, and equal rows tell which of them went to which side.
+"""Arrays of a program, from its variables: those that stand beside each other are columns of one
+table, and equal rows tell which of them went to which side.
 
-Python tells of each function of the program that returns, until the first forward pass that trains. What its variables hold then is copied: arrays, tensors, lists
-of numbers or names, and what objects, dictionaries and lists of records hold of them. No name and no wording of the program is asked for.
+Python tells of each function of the program that returns, until the first forward pass that trains.
+What its variables hold then is copied: arrays, tensors, lists of numbers or names, and what
+objects, dictionaries and lists of records hold of them. No name and no wording of the program is
+asked for.
 """
 
 from __future__ import annotations
@@ -26,17 +29,36 @@ from training.watch.record import Place, Watch
 
 FEWEST, MOST_ROWS = 30, 200_000  # rows of a table
 MOST_CELLS, MOST_KEPT = 2_000_000, 20_000_000  # of an array whose values are kept; of all of them
-MOST_HASHED, MOST_SEEN = 20_000_000, 100_000_000  # cells of an array that is looked at, and of all of them
-EVENTS, RETURNS = 8_000_000, 6  # calls and returns that Python tells of; of one function that are looked at
+MOST_HASHED, MOST_SEEN = (
+    20_000_000,
+    100_000_000,
+)  # cells of an array that is looked at, and of all of them
+EVENTS, RETURNS = (
+    8_000_000,
+    6,
+)  # calls and returns that Python tells of; of one function that are looked at
 ARRAYS = 64  # of a scope
 DISTINCT = 0.9  # of the rows
 RECORDS, WIDEST = 12, 64  # fields of a record; columns of an array that are looked at one by one
 DEEPEST = 2
 LABELS = {"label", "labels", "target", "targets", "y", "outcome", "response"}
 TELLING = LABELS | KEPT_TOGETHER
-KINDS = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool}
+KINDS = {
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+}
 RETURNED = -1  # what a function gives back stands in one order, too
-SPLITTERS = {"train_test_split"}  # of scikit-learn: what it returns may be given another name at once
+SPLITTERS = {
+    "train_test_split"
+}  # of scikit-learn: what it returns may be given another name at once
 WEIGHTS = np.random.default_rng(0).integers(1, 2**63, 4096, dtype=np.uint64) | np.uint64(1)
 
 
@@ -55,7 +77,9 @@ class Column:
     @property
     def name(self) -> str:
         """One that says what it is, or the first one."""
-        return next((n for n in self.names if TELLING & words(n)), next((n for n in self.names if n), ""))
+        return next(
+            (n for n in self.names if TELLING & words(n)), next((n for n in self.names if n), "")
+        )
 
 
 @dataclass(eq=False)
@@ -111,11 +135,17 @@ class Scopes:
         self.events += 1
         if event != "return":
             return
-        if self.events > EVENTS:  # loops of small calls: what is left is seen when the training begins
+        if (
+            self.events > EVENTS
+        ):  # loops of small calls: what is left is seen when the training begins
             self._stop()
             return
         code = frame.f_code
-        if self.watch.quiet or self.returned.get(code, 0) >= RETURNS or not (self.watch.owns(code.co_filename) or code.co_name in SPLITTERS):
+        if (
+            self.watch.quiet
+            or self.returned.get(code, 0) >= RETURNS
+            or not (self.watch.owns(code.co_filename) or code.co_name in SPLITTERS)
+        ):
             return
         self.returned[code] = self.returned.get(code, 0) + 1
         with self.watch.unwatched():
@@ -124,19 +154,31 @@ class Scopes:
             except Exception as error:  # a program must run as it does without a watch
                 self.watch.failures.append(f"{code.co_name}: {type(error).__name__}: {error}")
 
-    # ------------------------------------------------------------------------------------------ scan
+    # ------------------------------------------------------------------------------------------
+    # scan
 
     def _scan(self, frame: FrameType, result: Any) -> None:
         found: list[Held] = []
         for name, value in frame.f_locals.items():
             if not name.startswith("__") and len(found) < ARRAYS:
                 found += arrays_of(name, value)
-        found += [held if held.table else held._replace(table=RETURNED) for held in arrays_of("", result)]
-        place = self.watch.here() if frame.f_code.co_name in SPLITTERS else Place(frame.f_code.co_filename, frame.f_lineno)
+        found += [
+            held if held.table else held._replace(table=RETURNED) for held in arrays_of("", result)
+        ]
+        place = (
+            self.watch.here()
+            if frame.f_code.co_name in SPLITTERS
+            else Place(frame.f_code.co_filename, frame.f_lineno)
+        )
         for length in dict.fromkeys(len(held.array) for held in found):
-            of: dict[int, dict[bytes, Column]] = {}  # by table: its columns stand beside each other in any case
+            of: dict[
+                int, dict[bytes, Column]
+            ] = {}  # by table: its columns stand beside each other in any case
             for held in found:
-                if len(held.array) == length and (column := self._column(held.name, held.array)) is not None:
+                if (
+                    len(held.array) == length
+                    and (column := self._column(held.name, held.array)) is not None
+                ):
                     of.setdefault(held.table, {})[column.key] = column
             for table in [t for t in of if t < RETURNED]:  # entries of a list, as batches
                 self._join(of.pop(table), length, place)
@@ -157,15 +199,21 @@ class Scopes:
             self.kept += array.size if keep else 0
             telling = not counted(flat)
             unlike = telling and len(np.unique(rows)) >= DISTINCT * len(rows)
-            self.columns[key] = Column({}, key, rows, flat.shape[1], telling, unlike, array.copy() if keep else None)
+            self.columns[key] = Column(
+                {}, key, rows, flat.shape[1], telling, unlike, array.copy() if keep else None
+            )
         self.columns[key].names.setdefault(name)
         return self.columns[key]
 
     def _join(self, columns: dict[bytes, Column], length: int, place: Place) -> None:
-        """Put columns that stand beside each other into one space, with those that stood beside one of them elsewhere."""
+        """Put columns that stand beside each other into one space, with those that stood beside one
+        of them elsewhere.
+        """
         known = list(dict.fromkeys(self.of[key] for key in columns if key in self.of))
         if disordered(columns | {key: c for space in known for key, c in space.columns.items()}):
-            columns = {key: c for key, c in columns.items() if key not in self.of}  # some were put in another order, and the others were not
+            columns = {
+                key: c for key, c in columns.items() if key not in self.of
+            }  # some were put in another order, and the others were not
             if len(columns) > 1:
                 return
             known = []
@@ -184,7 +232,9 @@ class Scopes:
 
 
 class Held(NamedTuple):
-    """An array [N, ...] that a variable holds; those of one table stand beside each other, others of a scope may not, those of a table below `RETURNED` do not."""
+    """An array [N, ...] that a variable holds; those of one table stand beside each other, others
+    of a scope may not, those of a table below `RETURNED` do not.
+    """
 
     name: str
     array: np.ndarray
@@ -194,15 +244,30 @@ class Held(NamedTuple):
 def arrays_of(name: str, value: Any, depth: int = 0) -> Iterator[Held]:
     """Arrays of many rows that a variable is or holds.
 
-    >>> [(held.name, held.array.shape) for held in arrays_of("data", {"x": np.zeros((40, 3)), "who": ["a"] * 40, "n": 3})]
+    >>> [(held.name, held.array.shape) for held in arrays_of("data",
+    ...     {"x": np.zeros((40, 3)), "who": ["a"] * 40, "n": 3})]
     [('x', (40, 3)), ('who', (40,))]
     """
     if isinstance(value, Tensor):
-        plain_kind = value.device.type == "cpu" and value.layout == torch.strided and not value.requires_grad and value.dtype in KINDS
-        if value.ndim and FEWEST <= len(value) <= MOST_ROWS and value.numel() <= MOST_HASHED and plain_kind:
+        plain_kind = (
+            value.device.type == "cpu"
+            and value.layout == torch.strided
+            and not value.requires_grad
+            and value.dtype in KINDS
+        )
+        if (
+            value.ndim
+            and FEWEST <= len(value) <= MOST_ROWS
+            and value.numel() <= MOST_HASHED
+            and plain_kind
+        ):
             array = None
-            with suppress(RuntimeError):  # inside of `vmap` or `grad` a tensor has no numbers of its own
-                array = (value.detach().float() if value.dtype.itemsize == 2 else value.detach()).numpy()
+            with suppress(
+                RuntimeError
+            ):  # inside of `vmap` or `grad` a tensor has no numbers of its own
+                array = (
+                    value.detach().float() if value.dtype.itemsize == 2 else value.detach()
+                ).numpy()
             if array is not None:
                 yield Held(name, array)
     elif isinstance(value, np.ndarray):
@@ -218,29 +283,52 @@ def arrays_of(name: str, value: Any, depth: int = 0) -> Iterator[Held]:
     elif type(value).__module__.startswith("pandas"):
         yield from _of_pandas(name, value)
     elif depth < DEEPEST and not isinstance(value, type | ModuleType | nn.Module):
-        inside = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, tuple | list) else getattr(value, "__dict__", None)
-        for inner, part in list(inside.items()) if inside is not None and len(inside) <= ARRAYS else ():
+        inside = (
+            value
+            if isinstance(value, dict)
+            else (
+                dict(enumerate(value))
+                if isinstance(value, tuple | list)
+                else getattr(value, "__dict__", None)
+            )
+        )
+        for inner, part in (
+            list(inside.items()) if inside is not None and len(inside) <= ARRAYS else ()
+        ):
             found = arrays_of(inner if isinstance(inner, str) else name, part, depth + 1)
             apart = isinstance(value, list | tuple) and isinstance(part, list | tuple | dict)
-            yield from (held._replace(table=-id(part)) if apart and not held.table else held for held in found)
+            yield from (
+                held._replace(table=-id(part)) if apart and not held.table else held
+                for held in found
+            )
 
 
 def _of_pandas(name: str, value: Any) -> Iterator[Held]:
     """The columns of a table, its index where it has a name, and all its numbers together."""
     if type(value).__name__ not in ("DataFrame", "Series") or not FEWEST <= len(value) <= MOST_ROWS:
         return
-    columns = dict(value.items()) if type(value).__name__ == "DataFrame" else {value.name or name: value}
+    columns = (
+        dict(value.items()) if type(value).__name__ == "DataFrame" else {value.name or name: value}
+    )
     if value.index.name is not None and value.index.name not in columns:
         columns[value.index.name] = value.index
     for inner, part in list(columns.items())[:ARRAYS]:
         array = part.to_numpy() if part.dtype.kind in "biufM" else part.to_numpy(dtype=object)
-        yield Held(str(inner), array.astype(np.int64) if array.dtype.kind == "M" else array, id(value))
-    if type(value).__name__ == "DataFrame" and 1 < value.shape[1] <= ARRAYS and all(kind.kind in "biuf" for kind in value.dtypes):
+        yield Held(
+            str(inner), array.astype(np.int64) if array.dtype.kind == "M" else array, id(value)
+        )
+    if (
+        type(value).__name__ == "DataFrame"
+        and 1 < value.shape[1] <= ARRAYS
+        and all(kind.kind in "biuf" for kind in value.dtypes)
+    ):
         yield Held(name, value.to_numpy(), id(value))
 
 
 def _listed(name: str, value: Any) -> Iterator[Held]:
-    """A list of numbers or names, of sequences, or of records: a column for each field that is a number or a name."""
+    """A list of numbers or names, of sequences, or of records: a column for each field that is a
+    number or a name.
+    """
     first = value[0]
     if isinstance(first, str | int | float | np.generic):
         if all(type(v) is type(first) for v in value):
@@ -249,12 +337,23 @@ def _listed(name: str, value: Any) -> Iterator[Held]:
         if first.ndim and all(type(v) is type(first) for v in value):
             parts = [np.asarray(v.detach()) if isinstance(v, Tensor) else v for v in value]
             one_shape = len({v.shape for v in parts}) == 1
-            yield Held(name, np.stack(parts) if one_shape else np.asarray([hash(v.tobytes()) % 2**24 for v in parts]))
+            yield Held(
+                name,
+                (
+                    np.stack(parts)
+                    if one_shape
+                    else np.asarray([hash(v.tobytes()) % 2**24 for v in parts])
+                ),
+            )
     else:
         records = [v if isinstance(v, dict) else getattr(v, "__dict__", None) for v in value]
         fields = records[0] or {}
-        if 0 < len(fields) <= RECORDS and all(r is not None and r.keys() == fields.keys() for r in records):
-            yield Held(f"{name} records", np.asarray([id(v) // 16 % 2**24 for v in value]), id(value))
+        if 0 < len(fields) <= RECORDS and all(
+            r is not None and r.keys() == fields.keys() for r in records
+        ):
+            yield Held(
+                f"{name} records", np.asarray([id(v) // 16 % 2**24 for v in value]), id(value)
+            )
             for inner, one in fields.items():
                 if isinstance(inner, str) and isinstance(one, str | int | float | np.generic):
                     yield Held(inner, np.asarray([r[inner] for r in records]), id(value))  # type: ignore[index]
@@ -264,7 +363,9 @@ def plain(array: np.ndarray) -> np.ndarray:
     """Rows [N, D] as float32, names by a number each."""
     if array.dtype.kind in "USO":
         array = np.asarray([hash(str(v)) % 2**24 for v in array.tolist()])
-    return np.ascontiguousarray(array, dtype=np.float32).reshape(len(array), -1) + np.float32(0)  # one zero
+    return np.ascontiguousarray(array, dtype=np.float32).reshape(len(array), -1) + np.float32(
+        0
+    )  # one zero
 
 
 def row_keys(flat: np.ndarray) -> np.ndarray:
@@ -278,7 +379,10 @@ def row_keys(flat: np.ndarray) -> np.ndarray:
     keys = np.zeros(len(bits), dtype=np.uint64)
     for start in range(0, bits.shape[1], len(WEIGHTS)):
         part = bits[:, start : start + len(WEIGHTS)].astype(np.uint64)
-        keys = keys * np.uint64(0x9E3779B97F4A7C15) + (part ^ (part << np.uint64(29))) @ WEIGHTS[: part.shape[1]]
+        keys = (
+            keys * np.uint64(0x9E3779B97F4A7C15)
+            + (part ^ (part << np.uint64(29))) @ WEIGHTS[: part.shape[1]]
+        )
     return keys
 
 
@@ -288,13 +392,17 @@ def key_of(rows: np.ndarray) -> bytes:
 
 
 def counted(flat: np.ndarray) -> bool:
-    """Whether values rise or fall from row to row, as counts and sorted labels do: such columns are alike in many tables."""
+    """Whether values rise or fall from row to row, as counts and sorted labels do: such columns are
+    alike in many tables.
+    """
     steps = np.diff(flat[:, 0]) if flat.shape[1] == 1 else np.ones(0)
     return bool(flat.shape[1] == 1 and ((steps >= 0).all() or (steps <= 0).all()))
 
 
 def disordered(columns: Mapping[bytes, Column]) -> bool:
-    """Whether two of the columns hold the same rows in different orders: then it is not known which stand beside each other."""
+    """Whether two of the columns hold the same rows in different orders: then it is not known which
+    stand beside each other.
+    """
     orders = [np.sort(c.rows).tobytes() for c in columns.values() if c.unlike or c.width == 1]
     return len(set(orders)) < len(orders)
 

@@ -1,4 +1,6 @@
-"""Seeds that are set again while a network is trained, and orders of rows that come out the same in each epoch."""
+"""Seeds that are set again while a network is trained, and orders of rows that come out the same in
+each epoch.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,27 @@ from training.watch.record import Place, Watch
 
 SOME = 5  # times, between steps of one optimizer
 Seed = tuple[Place, int]
-AGAIN, FEWEST, NEARLY = 3, 20, 0.9  # the same orders, rows, share of the rows that were trained on in between
+AGAIN, FEWEST, NEARLY = (
+    3,
+    20,
+    0.9,
+)  # the same orders, rows, share of the rows that were trained on in between
 
 
 @dataclass(eq=False)
 class Order:
-    """The last permutation that a line drew, and how often it was the one before and its rows were trained on in between."""
+    """The last permutation that a line drew, and how often it was the one before and its rows were
+    trained on in between.
+    """
 
     values: Tensor
     times: int = 0
 
 
 class Seeds:
-    """Listens to `torch.manual_seed`, to what keeps or puts back the state of its generator, and to permutations."""
+    """Listens to `torch.manual_seed`, to what keeps or puts back the state of its generator, and to
+    permutations.
+    """
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
@@ -39,7 +49,9 @@ class Seeds:
         self.orders: dict[Place, Order] = {}
         self.rows = 0  # that were trained on since the last permutation
         self.batch = 0  # of them in the batch at hand
-        self.times: weakref.WeakKeyDictionary[torch.optim.Optimizer, Counter[Seed]] = weakref.WeakKeyDictionary()
+        self.times: weakref.WeakKeyDictionary[torch.optim.Optimizer, Counter[Seed]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def install(self) -> None:
         """Listen."""
@@ -56,11 +68,16 @@ class Seeds:
         place = self.watch.here()
         known = self.orders.get(place)
         if (
-            known is not None and torch.equal(known.values, drawn) and NEARLY * len(drawn) <= self.rows <= (2 - NEARLY) * len(drawn)
+            known is not None
+            and torch.equal(known.values, drawn)
+            and NEARLY * len(drawn) <= self.rows <= (2 - NEARLY) * len(drawn)
         ):  # a batch may be drawn ahead
             known.times += 1
             if known.times == AGAIN - 1:
-                told = f"{AGAIN} permutations of {len(drawn)} rows are the same, and their rows were trained on in between"
+                told = (
+                    f"{AGAIN} permutations of {len(drawn)} rows are the same, and their rows were"
+                    " trained on in between"
+                )
                 self.watch.tell("BH822", f"{told}: the generator is seeded anew for each", place)
         else:
             self.orders[place] = Order(drawn.clone())
@@ -70,7 +87,9 @@ class Seeds:
     def forwarded(self, call: Call) -> None:
         """Rows that a network is trained on."""
         if call.grad and call.training:
-            self.batch = max(self.batch, call.rows)  # two calls may be given the same rows, as of pairs
+            self.batch = max(
+                self.batch, call.rows
+            )  # two calls may be given the same rows, as of pairs
 
     def backed(self, *_: object) -> None:
         """A batch is through."""
@@ -86,7 +105,9 @@ class Seeds:
             self.since.clear()
         return original(*args, **kwargs)
 
-    def _fork(self, original: Callable[..., AbstractContextManager[None]], *args: Any, **kwargs: Any) -> AbstractContextManager[None]:
+    def _fork(
+        self, original: Callable[..., AbstractContextManager[None]], *args: Any, **kwargs: Any
+    ) -> AbstractContextManager[None]:
         @contextmanager
         def forked() -> Iterator[None]:
             with original(*args, **kwargs):
@@ -99,13 +120,18 @@ class Seeds:
         return forked()
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """What was set since the last step stands between two steps of one training, from its second step on."""
+        """What was set since the last step stands between two steps of one training, from its
+        second step on.
+        """
         if optimizer not in self.times:
             self.times[optimizer] = Counter()
         else:
             self.times[optimizer].update(self.since)
             for (place, seed), times in self.times[optimizer].items() if self.since else ():
                 if times >= SOME:
-                    told = f"the generator is seeded with {seed} again and again between steps: what follows draws the same numbers each time"
+                    told = (
+                        f"the generator is seeded with {seed} again and again between steps: what"
+                        " follows draws the same numbers each time"
+                    )
                     self.watch.tell("BH859", told, place)
         self.since.clear()

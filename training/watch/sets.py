@@ -1,4 +1,6 @@
-"""Data sets behind loaders: rows that a held-out one shares with the one that was trained on, and evaluations that draw rows at random."""
+"""Data sets behind loaders: rows that a held-out one shares with the one that was trained on, and
+evaluations that draw rows at random.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from training.watch.forwards import Call, tensors_in
@@ -19,12 +29,28 @@ from training.watch.loaders import Loaders, Used, loader_rows
 from training.watch.record import Watch
 
 MOST, MOST_VALUES = 50_000, 50_000_000  # rows and values of a data set that is compared
-LEAST, SHARED, ALL = 10, 0.02, 0.95  # rows in common, and their share of the held-out ones: where all are, the train rows are measured on purpose
+# rows in common, and their share of the held-out ones: where all are, the train rows are measured
+# on purpose
+LEAST, SHARED, ALL = (
+    10,
+    0.02,
+    0.95,
+)
 COVERED = 0.5  # of the train rows: a table of all rows is evaluated on purpose
-REPEATED, DISTINCT = 0.05, 2000  # share of distinct held-out rows that are copies of train rows; rows and columns that are looked at
+# share of distinct held-out rows that are copies of train rows; rows and columns that are looked at
+REPEATED, DISTINCT = (
+    0.05,
+    2000,
+)
 CHANCE, SIGMAS = 3.0, 4.0  # times the share of train rows that repeat each other; deviations
 VALUES = {True: 2, False: 8}  # of a row, by whether they are fractions: fewer are equal by chance
-PLAIN = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+PLAIN = (
+    SequentialSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    DistributedSampler,
+)
 DRAWN = 0.5  # of the rows: fewer are an estimate
 
 
@@ -78,13 +104,18 @@ class Sets:
                 self._fed(call.module).trained[id(used.loader.dataset)] = used
         self.pending.clear()
 
-    # ------------------------------------------------------------------------------------------- end
+    # -------------------------------------------------------------------------------------------
+    # end
 
     def ended(self) -> None:
-        """Each held-out data set beside the one that was trained on, and how its rows were drawn."""
+        """Each held-out data set beside the one that was trained on, and how its rows were
+        drawn.
+        """
         trained = {key for fed in self.all for key in fed.trained}
         for fed in self.all:
-            held = {key: used for key, used in fed.held.items() if key not in trained and not used.steps}
+            held = {
+                key: used for key, used in fed.held.items() if key not in trained and not used.steps
+            }
             owner = self._owner(fed)
             for used in held.values():
                 self._drawn(used)
@@ -92,19 +123,33 @@ class Sets:
                     self._compared(next(iter(owner.trained.values())), used)
 
     def _owner(self, fed: Fed) -> Fed | None:
-        """Whose training a network shows: its own, or that of the only trained one of its kind, of which it is a copy or an average."""
+        """Whose training a network shows: its own, or that of the only trained one of its kind, of
+        which it is a copy or an average.
+        """
         alike = [f for f in self.all if f.trained and f.kind is fed.kind]
         return fed if fed.trained else alike[0] if len(alike) == 1 else None
 
     def _drawn(self, used: Used) -> None:
         loader = used.loader
-        sampler, rows = getattr(loader.batch_sampler, "sampler", loader.sampler), loader_rows(loader)
+        sampler, rows = (
+            getattr(loader.batch_sampler, "sampler", loader.sampler),
+            loader_rows(loader),
+        )
         weighted = isinstance(sampler, WeightedRandomSampler) and len(sampler.weights.unique()) > 1
-        if not rows or not isinstance(sampler, WeightedRandomSampler | RandomSampler) or not sampler.replacement:
+        if (
+            not rows
+            or not isinstance(sampler, WeightedRandomSampler | RandomSampler)
+            or not sampler.replacement
+        ):
             return
-        if (weighted and sampler.num_samples >= DRAWN * rows) or (isinstance(sampler, RandomSampler) and sampler.num_samples == rows):
+        if (weighted and sampler.num_samples >= DRAWN * rows) or (
+            isinstance(sampler, RandomSampler) and sampler.num_samples == rows
+        ):
             how = "by weights that are not alike, " if weighted else ""
-            told = f"the {rows} rows of an evaluation are drawn {how}with replacement ({type(sampler).__name__}): some count twice and more, others not at all"
+            told = (
+                f"the {rows} rows of an evaluation are drawn {how}with replacement"
+                f" ({type(sampler).__name__}): some count twice and more, others not at all"
+            )
             self.watch.tell("BH853", told, used.place)
 
     def _compared(self, train: Used, held: Used) -> None:
@@ -118,8 +163,15 @@ class Sets:
         by_chance = repeated + SIGMAS * (repeated * (1 - repeated) / max(total, 1)) ** 0.5
         if continuous and len(both) >= max(LEAST, REPEATED * len(set(others))):
             by_chance = 0.0  # rows were repeated before they were split
-        if count >= LEAST and max(SHARED, by_chance) <= count / total < ALL and len(both) <= COVERED * len(known):
-            told = f"{count} of {total} rows of the evaluation are rows that were trained on, as their data sets hold them"
+        if (
+            count >= LEAST
+            and max(SHARED, by_chance) <= count / total < ALL
+            and len(both) <= COVERED * len(known)
+        ):
+            told = (
+                f"{count} of {total} rows of the evaluation are rows that were trained on, as their"
+                " data sets hold them"
+            )
             self.watch.tell("BH803", told, held.place)
 
 
@@ -127,10 +179,12 @@ Rows = tuple[list[Hashable], list[Hashable], bool]
 
 
 def rows_of_both(train: DataLoader[Any], held: DataLoader[Any]) -> Rows | None:
-    """What tells the rows of two loaders apart, before anything is drawn or augmented; None where their data sets do not show it.
+    """What tells the rows of two loaders apart, before anything is drawn or augmented; None where
+    their data sets do not show it.
 
-    Rows are told by their index in the same data set, by an index into the same table, or by the values that both hold a row each of. The last of
-    the three is whether no two rows are the same by chance, since several columns hardly hold a value twice.
+    Rows are told by their index in the same data set, by an index into the same table, or by the
+    values that both hold a row each of. The last of the three is whether no two rows are the same
+    by chance, since several columns hardly hold a value twice.
 
     >>> rows = TensorDataset(torch.arange(8.0).reshape(4, 2))
     >>> rows_of_both(DataLoader(Subset(rows, [0, 1])), DataLoader(Subset(rows, [1, 3])))
@@ -144,11 +198,25 @@ def rows_of_both(train: DataLoader[Any], held: DataLoader[Any]) -> Rows | None:
         return list(here), list(there), True
     if type(mine) is not type(others):
         return None
-    parts = [(mine_of, others_of) for name, mine_of in contents(mine).items() if (others_of := contents(others).get(name)) is not None]
-    apart = [p for p in parts if not same_values(*p) and len(p[0]) == len(mine) and len(p[1]) == len(others)]
+    parts = [
+        (mine_of, others_of)
+        for name, mine_of in contents(mine).items()
+        if (others_of := contents(others).get(name)) is not None
+    ]
+    apart = [
+        p
+        for p in parts
+        if not same_values(*p) and len(p[0]) == len(mine) and len(p[1]) == len(others)
+    ]
     together = min((len(m) for m, o in parts if same_values(m, o) and is_table(m)), default=0)
     indices = next((p for p in apart if together and all(is_index(v, together) for v in p)), None)
-    tables = [p for p in apart if all(map(is_table, p)) and np.shape(p[0])[1:] == np.shape(p[1])[1:] and p[0].dtype == p[1].dtype]
+    tables = [
+        p
+        for p in apart
+        if all(map(is_table, p))
+        and np.shape(p[0])[1:] == np.shape(p[1])[1:]
+        and p[0].dtype == p[1].dtype
+    ]
     if indices is not None:
         keys: list[list[Hashable]] = [[int(v) for v in side] for side in indices]
     elif tables and not together:
@@ -158,7 +226,11 @@ def rows_of_both(train: DataLoader[Any], held: DataLoader[Any]) -> Rows | None:
         keys = [list[Hashable](hashes(v)) for v in widest]
     else:
         return None
-    return [keys[0][i] for i in here], [keys[1][i] for i in there], indices is not None or continuous_columns(widest[0])
+    return (
+        [keys[0][i] for i in here],
+        [keys[1][i] for i in there],
+        indices is not None or continuous_columns(widest[0]),
+    )
 
 
 def continuous_columns(table: Any) -> bool:
@@ -167,8 +239,16 @@ def continuous_columns(table: Any) -> bool:
     >>> continuous_columns(torch.rand(50, 3)), continuous_columns((torch.rand(50, 3) * 4).round())
     (True, False)
     """
-    rows = np.unique(np.asarray(table.detach().cpu().float() if isinstance(table, Tensor) else table)[:DISTINCT].reshape(min(len(table), DISTINCT), -1), axis=0)
-    return bool(sum(len(np.unique(column)) > len(rows) / 2 for column in rows.T[:DISTINCT]) >= min(2, rows.shape[1]))
+    rows = np.unique(
+        np.asarray(table.detach().cpu().float() if isinstance(table, Tensor) else table)[
+            :DISTINCT
+        ].reshape(min(len(table), DISTINCT), -1),
+        axis=0,
+    )
+    return bool(
+        sum(len(np.unique(column)) > len(rows) / 2 for column in rows.T[:DISTINCT])
+        >= min(2, rows.shape[1])
+    )
 
 
 def source(loader: DataLoader[Any]) -> tuple[Any, Sequence[int]] | None:
@@ -176,7 +256,11 @@ def source(loader: DataLoader[Any]) -> tuple[Any, Sequence[int]] | None:
     sampler, rows = getattr(loader.batch_sampler, "sampler", None), loader_rows(loader)
     if type(sampler) not in PLAIN or not 0 < rows <= MOST:
         return None
-    index: Sequence[int] = [int(i) for i in sampler.indices] if isinstance(sampler, SubsetRandomSampler) else range(rows)
+    index: Sequence[int] = (
+        [int(i) for i in sampler.indices]
+        if isinstance(sampler, SubsetRandomSampler)
+        else range(rows)
+    )
     dataset: Any = loader.dataset
     while isinstance(dataset, Subset):
         index, dataset = [int(dataset.indices[i]) for i in index], dataset.dataset
@@ -187,8 +271,17 @@ def contents(dataset: Any) -> dict[str, Any]:
     """Arrays and lists of a data set, by name."""
     if isinstance(dataset, Tensor | np.ndarray):
         return {"": dataset}
-    held = {str(i): t for i, t in enumerate(dataset.tensors)} if isinstance(dataset, TensorDataset) else getattr(dataset, "__dict__", {})
-    return {name: v for name, v in held.items() if (isinstance(v, Tensor | np.ndarray) and v.ndim) or (isinstance(v, list | range) and len(v))}
+    held = (
+        {str(i): t for i, t in enumerate(dataset.tensors)}
+        if isinstance(dataset, TensorDataset)
+        else getattr(dataset, "__dict__", {})
+    )
+    return {
+        name: v
+        for name, v in held.items()
+        if (isinstance(v, Tensor | np.ndarray) and v.ndim)
+        or (isinstance(v, list | range) and len(v))
+    }
 
 
 def same_values(a: Any, b: Any) -> bool:
@@ -197,12 +290,18 @@ def same_values(a: Any, b: Any) -> bool:
         return True
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return bool(a.data_ptr() == b.data_ptr() and a.shape == b.shape)
-    return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and bool(a.shape == b.shape and a.ctypes.data == b.ctypes.data)
+    return (
+        isinstance(a, np.ndarray)
+        and isinstance(b, np.ndarray)
+        and bool(a.shape == b.shape and a.ctypes.data == b.ctypes.data)
+    )
 
 
 def is_table(value: Any) -> bool:
     """Whether rows of an array are told apart by their values."""
-    if not isinstance(value, Tensor | np.ndarray) or (isinstance(value, np.ndarray) and value.dtype.kind not in "fiu"):
+    if not isinstance(value, Tensor | np.ndarray) or (
+        isinstance(value, np.ndarray) and value.dtype.kind not in "fiu"
+    ):
         return False
     fractions = value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
     return bool(value.ndim > 1) and int(np.prod(value.shape[1:])) >= VALUES[fractions]
@@ -211,12 +310,20 @@ def is_table(value: Any) -> bool:
 def is_index(value: Any, rows: int) -> bool:
     """Whether a value holds distinct row numbers of a table of so many rows."""
     if isinstance(value, Tensor | np.ndarray):
-        whole = value.dtype in (torch.int64, torch.int32) if isinstance(value, Tensor) else value.dtype.kind in "iu"
+        whole = (
+            value.dtype in (torch.int64, torch.int32)
+            if isinstance(value, Tensor)
+            else value.dtype.kind in "iu"
+        )
         return bool(value.ndim == 1 and whole) and is_index(value.tolist(), rows)
-    return all(isinstance(v, int | np.integer) and 0 <= v < rows for v in value) and len(set(value)) == len(value)
+    return all(isinstance(v, int | np.integer) and 0 <= v < rows for v in value) and len(
+        set(value)
+    ) == len(value)
 
 
 def hashes(table: Any) -> list[bytes]:
     """One of each row."""
-    rows = np.ascontiguousarray(table.detach().cpu().float().numpy() if isinstance(table, Tensor) else table).reshape(len(table), -1)
+    rows = np.ascontiguousarray(
+        table.detach().cpu().float().numpy() if isinstance(table, Tensor) else table
+    ).reshape(len(table), -1)
     return [hashlib.blake2b(row.tobytes(), digest_size=12).digest() for row in rows]

@@ -1,4 +1,6 @@
-"""Rows that the loaders of one rank give to training and to evaluations, to be compared with those of other ranks."""
+"""Rows that the loaders of one rank give to training and to evaluations, to be compared with those
+of other ranks.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,14 @@ class Sides:
         self.rows: dict[int, tuple[Used, set[str]]] = {}
 
     def drew(self, used: Used, batch: Any) -> None:
-        """Keep hashes of the rows as they were drawn: what the program does to them afterwards may differ between epochs."""
-        first = next((t for t in tensors_in(batch) if t.ndim and len(t) > 1), None) if self.several else None
+        """Keep hashes of the rows as they were drawn: what the program does to them afterwards may
+        differ between epochs.
+        """
+        first = (
+            next((t for t in tensors_in(batch) if t.ndim and len(t) > 1), None)
+            if self.several
+            else None
+        )
         _, known = self.rows.setdefault(id(used), (used, set()))
         if first is None or len(known) >= MOST or first[0].numel() > LARGEST:
             return
@@ -32,7 +40,13 @@ class Sides:
         known.update(hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in flat)
 
     def told(self) -> tuple[list[str], list[tuple[Place, list[str]]]]:
-        """Hashes of rows that this rank trained on, and, by loader, of those that it evaluated and never trained on."""
+        """Hashes of rows that this rank trained on, and, by loader, of those that it evaluated and
+        never trained on.
+        """
         trained = {key for used, rows in self.rows.values() if used.steps for key in rows}
-        held = [(used.place, sorted(rows)) for used, rows in self.rows.values() if not used.steps and rows and not rows & trained]
+        held = [
+            (used.place, sorted(rows))
+            for used, rows in self.rows.values()
+            if not used.steps and rows and not rows & trained
+        ]
         return sorted(trained), held

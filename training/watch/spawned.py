@@ -1,4 +1,6 @@
-"""Processes that a program starts by `torch.multiprocessing.spawn` or `start_processes`: each is watched as a rank of its own."""
+"""Processes that a program starts by `torch.multiprocessing.spawn` or `start_processes`: each is
+watched as a rank of its own.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,48 @@ class Spawned:
 
     def install(self) -> None:
         """Listen."""
-        for owner in (importlib.import_module("torch.multiprocessing.spawn"), torch.multiprocessing):
+        for owner in (
+            importlib.import_module("torch.multiprocessing.spawn"),
+            torch.multiprocessing,
+        ):
             around(owner, "start_processes", self._start)
 
-    def _start(self, original: Callable[..., Any], fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> Any:
+    def _start(
+        self,
+        original: Callable[..., Any],
+        fn: Any,
+        args: Any = (),
+        nprocs: int = 1,
+        *more: Any,
+        **options: Any,
+    ) -> Any:
         if self.watch.quiet:
             return original(fn, args, nprocs, *more, **options)
         self.groups += 1
         report = self.folder / f"spawned-{self.groups}"
-        return original(rank, (fn, str(report), nprocs, str(self.watch.program), self.watch.seconds, args), nprocs, *more, **options)
+        return original(
+            rank,
+            (fn, str(report), nprocs, str(self.watch.program), self.watch.seconds, args),
+            nprocs,
+            *more,
+            **options,
+        )
 
 
-def rank(index: int, fn: Callable[..., Any], report: str, ranks: int, program: str, seconds: float, args: tuple[Any, ...]) -> None:
-    """One process: what the program wanted to run there, under watch, and a report beside the program's own.
+def rank(
+    index: int,
+    fn: Callable[..., Any],
+    report: str,
+    ranks: int,
+    program: str,
+    seconds: float,
+    args: tuple[Any, ...],
+) -> None:
+    """One process: what the program wanted to run there, under watch, and a report beside the
+    program's own.
 
-    One that was forked still has the listeners of its parent, which are quiet there, and gets its own around them.
+    One that was forked still has the listeners of its parent, which are quiet there, and gets its
+    own around them.
     """
     from training.watch.main import quieten, watched  # which imports this module
 
@@ -49,15 +78,25 @@ def rank(index: int, fn: Callable[..., Any], report: str, ranks: int, program: s
     quieten()
 
     def run() -> dict[str, Any]:
-        known = getattr(fn, "__globals__", {})  # the program has imported its names before anything was listened to
+        known = getattr(
+            fn, "__globals__", {}
+        )  # the program has imported its names before anything was listened to
         for name, value in list(known.items()):
             if id(value) in REPLACED:
                 known[name] = REPLACED[id(value)][1]
         fn(index, *args)
         return {}
 
-    told, raised = watched(Path(program), seconds, path.with_suffix(".calls") if ranks > 1 else None, run, leads=not index)
+    told, raised = watched(
+        Path(program),
+        seconds,
+        path.with_suffix(".calls") if ranks > 1 else None,
+        run,
+        leads=not index,
+    )
     write_atomic(path, json.dumps(told))
-    time.sleep(LAST_TENSOR_SECONDS)  # gloo's threads drop the tensor of the last collective while Python is still there
+    time.sleep(
+        LAST_TENSOR_SECONDS
+    )  # gloo's threads drop the tensor of the last collective while Python is still there
     if raised is not None:
         raise raised

@@ -1,4 +1,6 @@
-"""Sequences of tokens that a network was trained on and is evaluated on, whatever padding stands behind them."""
+"""Sequences of tokens that a network was trained on and is evaluated on, whatever padding stands
+behind them.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,19 @@ class Sequences(Batches):
         """Add rows; their hashes."""
         self.place = place
         rows = values.detach().cpu()
-        keys = [hashlib.blake2b(row[:end].numpy().tobytes(), digest_size=12).digest() for row, end in zip(rows, ends(rows).tolist(), strict=True)]
+        keys = [
+            hashlib.blake2b(row[:end].numpy().tobytes(), digest_size=12).digest()
+            for row, end in zip(rows, ends(rows).tolist(), strict=True)
+        ]
         if len(self.rows) < MOST:
             self.rows.update(dict.fromkeys(keys, rows[0, :1]))
             self.times.update(keys)
         return keys
 
     def by_chance(self, known: int, total: int) -> bool:
-        """Whether so many of other rows may be among these though both were drawn apart: as often as these repeat each other."""
+        """Whether so many of other rows may be among these though both were drawn apart: as often
+        as these repeat each other.
+        """
         return self.repeats(known, total)
 
 
@@ -52,7 +59,13 @@ class TokenRows(Rows):
     def forwarded(self, call: Call) -> None:
         """Keep calls until it is known whether they were for training."""
         first = call.inputs[0] if call.inputs else None
-        if first is None or first.dtype != torch.int64 or first.ndim != 2 or not first.numel() or len(first.unique()) < KINDS:
+        if (
+            first is None
+            or first.dtype != torch.int64
+            or first.ndim != 2
+            or not first.numel()
+            or len(first.unique()) < KINDS
+        ):
             return
         if float(ends(first).float().mean()) >= SHORTEST:
             self._forwarded(call)

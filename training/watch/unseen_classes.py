@@ -12,7 +12,11 @@ from training.watch.losses import Functions
 from training.watch.metrics import Metrics
 from training.watch.record import Place, Watch
 
-ENOUGH, FEW, PART = 200, 10, 0.1  # labels of the training; held-out ones of a class, and which share of them
+ENOUGH, FEW, PART = (
+    200,
+    10,
+    0.1,
+)  # labels of the training; held-out ones of a class, and which share of them
 MOST = 30  # classes: of a vocabulary there are always some that training never saw
 TWO = 2
 
@@ -33,13 +37,24 @@ class UnseenClasses:
         self.functions.listen(("eq", "__eq__", "ne", "__ne__"), before=self._compared)
         self.metrics.on_scored.append(self._scored)
 
-    def _loss(self, name: str, input: Tensor, target: Tensor, *_: Any, ignore_index: int = -100, **__: Any) -> None:
-        if input.ndim != TWO or target.ndim != 1 or target.is_floating_point() or not TWO <= input.shape[1] <= MOST:
+    def _loss(
+        self, name: str, input: Tensor, target: Tensor, *_: Any, ignore_index: int = -100, **__: Any
+    ) -> None:
+        if (
+            input.ndim != TWO
+            or target.ndim != 1
+            or target.is_floating_point()
+            or not TWO <= input.shape[1] <= MOST
+        ):
             return
-        labels = target.detach()[(target != ignore_index) & (target >= 0) & (target < input.shape[1])].cpu()
+        labels = target.detach()[
+            (target != ignore_index) & (target >= 0) & (target < input.shape[1])
+        ].cpu()
         if input.requires_grad:
             counts = torch.bincount(labels, minlength=input.shape[1])
-            self.trained[input.shape[1]] = self.trained.get(input.shape[1], torch.zeros_like(counts)) + counts
+            self.trained[input.shape[1]] = (
+                self.trained.get(input.shape[1], torch.zeros_like(counts)) + counts
+            )
         elif not torch.is_grad_enabled():
             self._hold(labels)
 
@@ -48,28 +63,51 @@ class UnseenClasses:
 
     def _compared(self, name: str, a: Any, b: Any = None, *_: Any, **__: Any) -> None:
         decided = self.decided() if self.decided is not None else None
-        if decided is not None and isinstance(a, Tensor) and isinstance(b, Tensor) and (a is decided) != (b is decided) and a.shape == b.shape:
+        if (
+            decided is not None
+            and isinstance(a, Tensor)
+            and isinstance(b, Tensor)
+            and (a is decided) != (b is decided)
+            and a.shape == b.shape
+        ):
             self._hold(b if a is decided else a)
 
     def _scored(self, labels: Tensor, *_: Tensor) -> None:
         self._hold(labels)
 
     def _hold(self, labels: Tensor) -> None:
-        if labels.ndim == 1 and len(labels) and not labels.is_floating_point() and int(labels.min()) >= 0 and int(labels.max()) < MOST:
+        if (
+            labels.ndim == 1
+            and len(labels)
+            and not labels.is_floating_point()
+            and int(labels.min()) >= 0
+            and int(labels.max()) < MOST
+        ):
             counts = torch.bincount(labels.detach().long().cpu(), minlength=MOST)
             place = self.watch.here()
             self.held[place] = self.held.get(place, torch.zeros_like(counts)) + counts
 
     def ended(self) -> None:
-        """One kind of labels was trained on, and an evaluation asks for a class of them that was not there."""
+        """One kind of labels was trained on, and an evaluation asks for a class of them that was
+        not there.
+        """
         if len(self.trained) != 1 or not self.watch.complete:
             return
         classes, trained = next(iter(self.trained.items()))
         if int(trained.sum()) < ENOUGH or int((trained > 0).sum()) < 1:
             return
         for place, counts in self.held.items():
-            missing = [k for k in range(classes) if not trained[k] and counts[k] >= max(FEW, PART * float(counts.sum()))]
+            missing = [
+                k
+                for k in range(classes)
+                if not trained[k] and counts[k] >= max(FEW, PART * float(counts.sum()))
+            ]
             if missing and int(counts[classes:].sum()) == 0:
-                told = f"{int(counts[missing[0]])} of {int(counts.sum())} labels of this evaluation are of class {missing[0]}, which no row of the training has"
-                self.watch.tell("BH877", f"{told}: rows were divided in the order of their labels", place)
+                told = (
+                    f"{int(counts[missing[0]])} of {int(counts.sum())} labels of this evaluation"
+                    f" are of class {missing[0]}, which no row of the training has"
+                )
+                self.watch.tell(
+                    "BH877", f"{told}: rows were divided in the order of their labels", place
+                )
                 return

@@ -1,4 +1,6 @@
-"""What is put into a network after DistributedDataParallel has looked at it: its gradients stay on their rank."""
+"""What is put into a network after DistributedDataParallel has looked at it: its gradients stay on
+their rank.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,15 @@ class Wrappers:
     def __init__(self, watch: Watch, leaves: Leaves) -> None:
         self.watch, self.leaves = watch, leaves
         self.made: weakref.WeakKeyDictionary[nn.Module, Place] = weakref.WeakKeyDictionary()
-        self.known: WeakIdKeyDictionary = WeakIdKeyDictionary()  # parameters that any wrapper was given: a network may be wrapped anew
-        self.used: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # wrappers through which their network was last called, with gradients on
-        self.exchanged = 0  # values that the program itself gave to other ranks since the last call of a network
+        self.known: WeakIdKeyDictionary = (
+            WeakIdKeyDictionary()
+        )  # parameters that any wrapper was given: a network may be wrapped anew
+        self.used: weakref.WeakSet[nn.Module] = (
+            weakref.WeakSet()
+        )  # wrappers through which their network was last called, with gradients on
+        self.exchanged = (
+            0  # values that the program itself gave to other ranks since the last call of a network
+        )
 
     def install(self) -> None:
         """Listen."""
@@ -37,7 +45,9 @@ class Wrappers:
         for name in REDUCING:
             around(dist, name, self._reduced)
 
-    def _wrap(self, original: Callable[..., Any], wrapper: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def _wrap(
+        self, original: Callable[..., Any], wrapper: nn.Module, *args: Any, **kwargs: Any
+    ) -> None:
         original(wrapper, *args, **kwargs)
         self._wrapped(wrapper)
 
@@ -54,8 +64,14 @@ class Wrappers:
     @guarded
     def _exchange(self, given: list[Any]) -> None:
         if self.made and not self.watch.quiet:
-            flat = [t for value in given for t in (value if isinstance(value, list | tuple) else [value])]
-            self.exchanged += sum(t.numel() for t in flat if isinstance(t, Tensor) and t.is_floating_point())
+            flat = [
+                t
+                for value in given
+                for t in (value if isinstance(value, list | tuple) else [value])
+            ]
+            self.exchanged += sum(
+                t.numel() for t in flat if isinstance(t, Tensor) and t.is_floating_point()
+            )
 
     def forwarded(self, call: Call) -> None:
         """Whether a network is called through its wrapper, or past it."""
@@ -72,8 +88,21 @@ class Wrappers:
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
         """Parameters with a gradient that their wrapper has never seen."""
         for wrapper in list(self.used):
-            late = [(n, p) for n, p in wrapper.module.named_parameters() if p.requires_grad and p not in self.known and nonzero(p)]
-            if late and self.exchanged < sum(p.numel() for _, p in late):  # else the program may well average them by itself
-                names = ", ".join(n for n, _ in late[:3]) + (f" and {len(late) - 3} more" if len(late) > 3 else "")
-                told = f"{names}: put into the network after {type(wrapper).__name__} was made, which does not average their gradients"
-                self.watch.tell("BH843", told, self.leaves.put.get(id(late[0][1]), self.made[wrapper]))
+            late = [
+                (n, p)
+                for n, p in wrapper.module.named_parameters()
+                if p.requires_grad and p not in self.known and nonzero(p)
+            ]
+            if late and self.exchanged < sum(
+                p.numel() for _, p in late
+            ):  # else the program may well average them by itself
+                names = ", ".join(n for n, _ in late[:3]) + (
+                    f" and {len(late) - 3} more" if len(late) > 3 else ""
+                )
+                told = (
+                    f"{names}: put into the network after {type(wrapper).__name__} was made, which"
+                    " does not average their gradients"
+                )
+                self.watch.tell(
+                    "BH843", told, self.leaves.put.get(id(late[0][1]), self.made[wrapper])
+                )

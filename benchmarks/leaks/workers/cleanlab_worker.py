@@ -1,4 +1,5 @@
-"""Cleanlab's Datalab in its own environment, over both sides together: reads a job a line, writes what fired a line.
+"""Cleanlab's Datalab in its own environment, over both sides together: reads a job a line, writes
+what fired a line.
 
 A near-duplicate counts where its set holds rows of both sides.
 """
@@ -34,10 +35,14 @@ def main() -> None:
 
 
 def run(Datalab: Any, pd: Any, frames: list[Any], roles: dict[str, str]) -> list[dict[str, str]]:
-    """Near-duplicates between the sides, and rows that are not independent, over standardised numbers and coded categories."""
+    """Near-duplicates between the sides, and rows that are not independent, over standardised
+    numbers and coded categories.
+    """
     whole = pd.concat(frames, ignore_index=True)
     features = whole.drop(columns=[c for c in set(roles.values()) if c in whole])
-    coded = features.apply(lambda c: c if c.dtype.kind in "iuf" else pd.Series(pd.factorize(c)[0], index=c.index)).astype(float)
+    coded = features.apply(
+        lambda c: c if c.dtype.kind in "iuf" else pd.Series(pd.factorize(c)[0], index=c.index)
+    ).astype(float)
     spread = coded.std().replace(0, 1)
     numbers = ((coded - coded.mean()) / spread).fillna(0).to_numpy()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -45,10 +50,24 @@ def run(Datalab: Any, pd: Any, frames: list[Any], roles: dict[str, str]) -> list
         lab.find_issues(features=numbers, issue_types={"near_duplicate": {}, "non_iid": {}})
     found = lab.get_issues("near_duplicate")
     cut = len(frames[0])
-    crossing = sum(any((other < cut) != (i < cut) for other in others) for i, others in enumerate(found["near_duplicate_sets"]) if len(others))
-    findings = [{"check": "near_duplicate", "verdict": "fail", "text": f"{crossing} rows"}] if crossing else []
+    crossing = sum(
+        any((other < cut) != (i < cut) for other in others)
+        for i, others in enumerate(found["near_duplicate_sets"])
+        if len(others)
+    )
+    findings = (
+        [{"check": "near_duplicate", "verdict": "fail", "text": f"{crossing} rows"}]
+        if crossing
+        else []
+    )
     if bool(lab.get_issues("non_iid")["is_non_iid_issue"].any()):
-        findings.append({"check": "non_iid", "verdict": "warn", "text": "rows are not independent in their order"})
+        findings.append(
+            {
+                "check": "non_iid",
+                "verdict": "warn",
+                "text": "rows are not independent in their order",
+            }
+        )
     return findings
 
 

@@ -1,4 +1,6 @@
-"""Deepchecks in its own environment: reads a job a line, writes what fired a line. Only checks that could be about a leak are run."""
+"""Deepchecks in its own environment: reads a job a line, writes what fired a line. Only checks that
+could be about a leak are run.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def main() -> None:
         checks.IndexTrainTestLeakage().add_condition_ratio_less_or_equal(),
         checks.DateTrainTestLeakageDuplicates().add_condition_leakage_ratio_less_or_equal(),
         checks.DateTrainTestLeakageOverlap().add_condition_leakage_ratio_less_or_equal(),
-        checks.FeatureLabelCorrelationChange().add_condition_feature_pps_difference_less_than().add_condition_feature_pps_in_train_less_than(),
+        checks.FeatureLabelCorrelationChange()
+        .add_condition_feature_pps_difference_less_than()
+        .add_condition_feature_pps_in_train_less_than(),
         checks.StringMismatchComparison().add_condition_no_new_variants(),
     ]
     for line in sys.stdin:
@@ -68,14 +72,23 @@ def run(alone: list[Any], both: list[Any], sides: list[Any]) -> dict[str, Any]:
     for check, arguments in [*((c, sides[:1]) for c in alone), *((c, sides) for c in both)]:
         name = type(check).__name__
         try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            with (
+                contextlib.redirect_stdout(io.StringIO()),
+                contextlib.redirect_stderr(io.StringIO()),
+            ):
                 result = check.run(*arguments)
         except Exception as error:
             broken.append(f"{name}: {error}"[:100])
             continue
         for condition in result.conditions_results:
             if condition.category.name in ("FAIL", "WARN"):
-                findings.append({"check": name, "verdict": condition.category.name.lower(), "text": condition.details[:2000]})
+                findings.append(
+                    {
+                        "check": name,
+                        "verdict": condition.category.name.lower(),
+                        "text": condition.details[:2000],
+                    }
+                )
     return {"findings": findings, "broken": broken}
 
 

@@ -1,4 +1,5 @@
-"""Preparation as one would write it with pandas and scikit-learn: check, split by group, look for copies, fit on train, transform, save.
+"""Preparation as one would write it with pandas and scikit-learn: check, split by group, look for
+copies, fit on train, transform, save.
 
 python pandas_sklearn.py TABLE OUT
 """
@@ -37,8 +38,14 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def check_sides(sides: dict[str, pd.DataFrame], features: list[str]) -> None:
     """No id and no group on two sides, no held-out row that equals a train row."""
-    keys = {side: {name: pd.unique(rows[name]) for name in ("row_id", "patient")} for side, rows in sides.items()}
-    content = {side: pd.util.hash_pandas_object(rows[features], index=False).to_numpy() for side, rows in sides.items()}
+    keys = {
+        side: {name: pd.unique(rows[name]) for name in ("row_id", "patient")}
+        for side, rows in sides.items()
+    }
+    content = {
+        side: pd.util.hash_pandas_object(rows[features], index=False).to_numpy()
+        for side, rows in sides.items()
+    }
     for one, other in (("train", "val"), ("train", "test"), ("val", "test")):
         for name in ("row_id", "patient"):
             if len(np.intersect1d(keys[one][name], keys[other][name], assume_unique=True)):
@@ -58,10 +65,18 @@ def main(table: str, out: Path) -> None:
     check_sides(sides, features)
     encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1, dtype=np.int64)
     numbers = make_pipeline(SimpleImputer(strategy="median", add_indicator=True), StandardScaler())
-    fitted = ColumnTransformer([("numeric", numbers, numeric), ("categorical", encoder, categorical)]).fit(sides["train"])
+    fitted = ColumnTransformer(
+        [("numeric", numbers, numeric), ("categorical", encoder, categorical)]
+    ).fit(sides["train"])
     for side, held in sides.items():
-        np.save(out / f"{side}-numeric.npy", fitted.named_transformers_["numeric"].transform(held[numeric]).astype(np.float32))
-        np.save(out / f"{side}-categorical.npy", fitted.named_transformers_["categorical"].transform(held[categorical]))
+        np.save(
+            out / f"{side}-numeric.npy",
+            fitted.named_transformers_["numeric"].transform(held[numeric]).astype(np.float32),
+        )
+        np.save(
+            out / f"{side}-categorical.npy",
+            fitted.named_transformers_["categorical"].transform(held[categorical]),
+        )
         np.save(out / f"{side}-label.npy", held["outcome"].to_numpy())
 
 

@@ -1,4 +1,5 @@
-"""Preparation written by hand with Polars, whole columns in memory: the same checks and arrays as `pandas_sklearn.py`.
+"""Preparation written by hand with Polars, whole columns in memory: the same checks and arrays as
+`pandas_sklearn.py`.
 
 python polars_by_hand.py TABLE OUT
 """
@@ -29,7 +30,9 @@ def check(rows: pl.DataFrame, numeric: list[str]) -> None:
 def split(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """Whole groups by the hash of their name."""
     place = rows["patient"].hash(seed=0) / 2.0**64
-    return {side: rows.filter((place >= low) & (place < high)) for side, (low, high) in SHARES.items()}
+    return {
+        side: rows.filter((place >= low) & (place < high)) for side, (low, high) in SHARES.items()
+    }
 
 
 def check_sides(sides: dict[str, pl.DataFrame], features: list[str]) -> None:
@@ -55,19 +58,31 @@ def main(table: str, out: Path) -> None:
     del rows
     check_sides(sides, features)
     train = sides["train"]
-    nulls = [c for c, n in zip(numeric, train.select(pl.col(numeric).null_count()).row(0), strict=True) if n]
+    nulls = [
+        c
+        for c, n in zip(numeric, train.select(pl.col(numeric).null_count()).row(0), strict=True)
+        if n
+    ]
     fills = dict(zip(nulls, train.select(pl.col(nulls).median()).row(0), strict=True))
-    filled = [pl.col(c).fill_null(fills[c]) if c in fills else pl.col(c).cast(pl.Float64) for c in numeric]
+    filled = [
+        pl.col(c).fill_null(fills[c]) if c in fills else pl.col(c).cast(pl.Float64) for c in numeric
+    ]
     statistics = train.select(
         *[e.mean().alias(f"mean {c}") for c, e in zip(numeric, filled, strict=True)],
         *[e.std(ddof=0).alias(f"std {c}") for c, e in zip(numeric, filled, strict=True)],
     ).row(0, named=True)
     words = {c: pl.Enum(train[c].drop_nulls().unique().sort()) for c in categorical}
-    scaled = [((e - statistics[f"mean {c}"]) / statistics[f"std {c}"]).cast(pl.Float32) for c, e in zip(numeric, filled, strict=True)]
+    scaled = [
+        ((e - statistics[f"mean {c}"]) / statistics[f"std {c}"]).cast(pl.Float32)
+        for c, e in zip(numeric, filled, strict=True)
+    ]
     indicators = [pl.col(c).is_null().cast(pl.Float32).alias(f"{c} null") for c in nulls]
     for side, held in sides.items():
         np.save(out / f"{side}-numeric.npy", held.select(*scaled, *indicators).to_numpy())
-        codes = held.select(pl.col(c).cast(words[c], strict=False).to_physical().cast(pl.Int64).fill_null(-1) for c in categorical)
+        codes = held.select(
+            pl.col(c).cast(words[c], strict=False).to_physical().cast(pl.Int64).fill_null(-1)
+            for c in categorical
+        )
         np.save(out / f"{side}-categorical.npy", codes.to_numpy())
         np.save(out / f"{side}-label.npy", held["outcome"].to_numpy())
 

@@ -1,4 +1,5 @@
-"""The limit: every column of the file decoded into memory once, batch by batch, and nothing done with it.
+"""The limit: every column of the file decoded into memory once, batch by batch, and nothing done
+with it.
 
 python scan.py TABLE OUT
 """

@@ -31,7 +31,11 @@ def declared(
     return declare(
         {
             "name": "built",
-            "data": {"uri": str(uri) if isinstance(uri, Path) else uri, "columns": dict(columns), **(data or {})},
+            "data": {
+                "uri": str(uri) if isinstance(uri, Path) else uri,
+                "columns": dict(columns),
+                **(data or {}),
+            },
             "task": {"kind": task} if isinstance(task, str) else dict(task),
             "split": {"kind": split} if isinstance(split, str) else dict(split),
             **sections,
@@ -58,7 +62,9 @@ def validated_of(declaration: Declaration, out: Path) -> ValidatedTable:
     return validate(fingerprint(declaration.data), declaration, out)
 
 
-def split_of(declaration: Declaration, out: Path, ledger: Path | None = None) -> tuple[ValidatedTable, SplitTables]:
+def split_of(
+    declaration: Declaration, out: Path, ledger: Path | None = None
+) -> tuple[ValidatedTable, SplitTables]:
     """Fingerprint, validate and split."""
     validated = validated_of(declaration, out)
     return validated, split(validated, declaration, out, ledger or out / "ledger")

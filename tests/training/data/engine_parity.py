@@ -1,4 +1,6 @@
-"""Rows with every trap, expressions over them, and what the engine of training makes of both: the measure of serving."""
+"""Rows with every trap, expressions over them, and what the engine of training makes of both: the
+measure of serving.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,50 @@ from training.data.serving_expressions import derive
 
 ENGINE = connect(threads=1)
 N = None
-DATES = ["2020-02-29", "1970-01-01", "1969-12-31", N, "2021-01-03", "2000-12-31", "2024-12-30", "1900-03-01", "2016-01-31"]
-ENDS = ["2021-02-28", "1970-01-08", N, "2020-01-01", "2021-01-04", "2000-12-31", "2023-01-01", "1900-02-28", "2016-02-29"]
-MICROS = [1583020799999999, 0, -3599999995, N, 1609675200000000, 978224523120000, 1735516800000000, -2203877694000000, 1454236200000000]
-NANOS = [1582934399123456789, 0, -1, N, 1609675200000000500, -315619199876543500, 999, 1735516800000000001, 5]
+DATES = [
+    "2020-02-29",
+    "1970-01-01",
+    "1969-12-31",
+    N,
+    "2021-01-03",
+    "2000-12-31",
+    "2024-12-30",
+    "1900-03-01",
+    "2016-01-31",
+]
+ENDS = [
+    "2021-02-28",
+    "1970-01-08",
+    N,
+    "2020-01-01",
+    "2021-01-04",
+    "2000-12-31",
+    "2023-01-01",
+    "1900-02-28",
+    "2016-02-29",
+]
+MICROS = [
+    1583020799999999,
+    0,
+    -3599999995,
+    N,
+    1609675200000000,
+    978224523120000,
+    1735516800000000,
+    -2203877694000000,
+    1454236200000000,
+]
+NANOS = [
+    1582934399123456789,
+    0,
+    -1,
+    N,
+    1609675200000000500,
+    -315619199876543500,
+    999,
+    1735516800000000001,
+    5,
+]
 AMOUNTS = ["1.25", "-0.05", "99999999.99", N, "0.00", "-2.50", "3.14", "12345.67", "0.01"]
 
 
@@ -52,7 +94,19 @@ TABLE = pa.table(
         "ns": pa.array(NANOS, pa.timestamp("ns")),
         "ms": pa.array([v and v // 1_000_000 for v in NANOS], pa.timestamp("ms")),
         "dec": pa.array([v and Decimal(v) for v in AMOUNTS], pa.decimal128(10, 2)),
-        "dteday": pa.array(["1/1/11", "12/31/12", "02/29/12", N, "7/4/11", "01/02/69", "01/02/68", " 3/3/03", "10/10/10"]),
+        "dteday": pa.array(
+            [
+                "1/1/11",
+                "12/31/12",
+                "02/29/12",
+                N,
+                "7/4/11",
+                "01/02/69",
+                "01/02/68",
+                " 3/3/03",
+                "10/10/10",
+            ]
+        ),
         "cat": pa.array(["u", "v", N, "u", "w", "v", "u", "u", "w"]).dictionary_encode(),
     }
 )
@@ -110,7 +164,7 @@ cast(cast(ts as varchar) as timestamp) ; cast(cast(cast(ns as varchar) as timest
 strptime(cast(d as varchar), '%Y-%m-%d') ; try_strptime(cast(ts as varchar), '%Y-%m-%d %H:%M:%S')
 try_strptime(cast(ts as varchar), '%Y-%m-%d %H:%M:%S.%f') ; try_strptime(s, '%Y') ; cat = 'u' ; cat || '!' ; cat in ('u', 'w') ; cat ; cat is null ; i
 x ; s ; dec ; d is null and x > 1 or b ; 1 ; 'a' ; i + null ; string_split(s, '-')[1] ; list_extract(string_split(s, t), k)
-""".replace("\n", ";").split(";")
+""".replace("\n", ";").split(";")  # noqa: E501
     if expression.strip()
 ]
 
@@ -118,7 +172,9 @@ x ; s ; dec ; d is null and x > 1 or b ; 1 ; 'a' ; i + null ; string_split(s, '-
 def engine(expressions: list[str], table: pa.Table) -> list[list[Any]]:
     """What the engine gives: a list of values for each expression."""
     ENGINE.register("given", table)
-    found = ENGINE.execute(f"select {', '.join(f'({e})' for e in expressions)} from given").fetchall()
+    found = ENGINE.execute(
+        f"select {', '.join(f'({e})' for e in expressions)} from given"
+    ).fetchall()
     return [list(values) for values in zip(*found, strict=True)] or [[] for _ in expressions]
 
 
@@ -140,7 +196,9 @@ def trees_of(expressions: tuple[str, ...], types: tuple[tuple[str, str], ...]) -
     return portable({f"y{i}": e for i, e in enumerate(expressions)}, dict(types))
 
 
-def served(expressions: list[str], table: pa.Table, frame: pd.DataFrame | None = None) -> list[list[Any]]:
+def served(
+    expressions: list[str], table: pa.Table, frame: pd.DataFrame | None = None
+) -> list[list[Any]]:
     """What serving gives for the same rows in a frame."""
     trees = trees_of(tuple(expressions), tuple(types_of(table).items()))
     found = derive(table.to_pandas(integer_object_nulls=True) if frame is None else frame, trees)
@@ -148,23 +206,39 @@ def served(expressions: list[str], table: pa.Table, frame: pd.DataFrame | None =
 
 
 def is_null(value: Any) -> bool:
-    return value is None or value is pd.NaT or (isinstance(value, float | np.floating) and math.isnan(value))
+    return (
+        value is None
+        or value is pd.NaT
+        or (isinstance(value, float | np.floating) and math.isnan(value))
+    )
 
 
 def same(found: Any, wanted: Any) -> bool:
     if is_null(found) or is_null(wanted):
         return is_null(found) and is_null(wanted)
     if isinstance(found, pd.Timestamp):
-        moment = wanted if isinstance(wanted, dt.datetime) else dt.datetime.combine(wanted, dt.time())
+        moment = (
+            wanted if isinstance(wanted, dt.datetime) else dt.datetime.combine(wanted, dt.time())
+        )
         return found.to_pydatetime(warn=False) == moment.replace(tzinfo=None)
     if isinstance(wanted, float | Decimal):
-        return math.isclose(found, float(wanted), rel_tol=1e-14) and math.copysign(1, found) == math.copysign(1, wanted)
-    return isinstance(found, str) == isinstance(wanted, str) and isinstance(found, bool | np.bool_) == isinstance(wanted, bool) and found == wanted
+        return math.isclose(found, float(wanted), rel_tol=1e-14) and math.copysign(
+            1, found
+        ) == math.copysign(1, wanted)
+    return (
+        isinstance(found, str) == isinstance(wanted, str)
+        and isinstance(found, bool | np.bool_) == isinstance(wanted, bool)
+        and found == wanted
+    )
 
 
-def differences(expressions: list[str], table: pa.Table, frame: pd.DataFrame | None = None) -> list[str]:
+def differences(
+    expressions: list[str], table: pa.Table, frame: pd.DataFrame | None = None
+) -> list[str]:
     """Where serving and engine disagree, in words."""
-    both = zip(expressions, served(expressions, table, frame), engine(expressions, table), strict=True)
+    both = zip(
+        expressions, served(expressions, table, frame), engine(expressions, table), strict=True
+    )
     return [
         f"{expression}: row {row}: serving {f!r}, engine {w!r}"
         for expression, found, wanted in both

@@ -22,7 +22,9 @@ def validated(folder: Path, frame: pd.DataFrame, **data: Any) -> Any:
     frame.to_parquet(folder / "x.parquet", index=False)
     columns = {"y": "label", "f": "numeric", **data.pop("columns")}
     section = {"uri": str(folder / "x.parquet"), "columns": columns, **data}
-    declared = declare({"name": "n", "data": section, "task": {"kind": "binary"}, "split": {"kind": "random"}})
+    declared = declare(
+        {"name": "n", "data": section, "task": {"kind": "binary"}, "split": {"kind": "random"}}
+    )
     return validate(fingerprint(declared.data), declared, folder / "out")
 
 
@@ -41,7 +43,10 @@ def test_rows_without_a_group_are_left_out_as_the_error_says(name: str, tmp_path
     table = frame(name, ["p", None, "q", "r"])
     advice = re.search(r"data\.(filter: .*)$", refusal(tmp_path, table, columns={name: "group"}))
     assert advice is not None
-    assert validated(tmp_path, table, columns={name: "group"}, **yaml.safe_load(advice[1])).table.rows == 3
+    assert (
+        validated(tmp_path, table, columns={name: "group"}, **yaml.safe_load(advice[1])).table.rows
+        == 3
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,7 +56,9 @@ def test_a_date_becomes_a_feature_as_the_error_says(name: str, tmp_path: Path) -
     advice = re.search(r"data\.(derive: .*), and set data\.columns: (.*)$", told)
     assert advice is not None, told
     derive, columns = yaml.safe_load(advice[1]), yaml.safe_load(advice[2])
-    made = validated(tmp_path, table, columns={**columns, **dict.fromkeys(derive["derive"], "numeric")}, **derive)
+    made = validated(
+        tmp_path, table, columns={**columns, **dict.fromkeys(derive["derive"], "numeric")}, **derive
+    )
     assert next(iter(derive["derive"])) in made.spec.features
 
 
@@ -61,15 +68,26 @@ def test_a_name_that_sql_cannot_read_gets_its_quotes(name: str, tmp_path: Path) 
     told = refusal(tmp_path, table, columns={name: "numeric"}, filter=f"{name} > 1")
     advice = re.search(r"need double quotes: (filter: .*)$", told)
     assert advice is not None, told
-    assert validated(tmp_path, table, columns={name: "numeric"}, **yaml.safe_load(advice[1])).table.rows == 3
+    assert (
+        validated(
+            tmp_path, table, columns={name: "numeric"}, **yaml.safe_load(advice[1])
+        ).table.rows
+        == 3
+    )
 
 
 def test_a_written_index_is_no_reason_to_drop_the_header(tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
-    for head, words in ((",a,y", "it may be a written index"), ("a,,y", "name it"), ("1,,3", r"set data\.csv\.header: false")):
+    for head, words in (
+        (",a,y", "it may be a written index"),
+        ("a,,y", "name it"),
+        ("1,,3", r"set data\.csv\.header: false"),
+    ):
         file.write_text(f"{head}\n0,1,0\n1,2,1\n")
         columns = {"y": "label", "*": "feature"}
         data = {"uri": str(file), "columns": columns}
-        declared = declare({"name": "n", "data": data, "task": {"kind": "binary"}, "split": {"kind": "random"}})
+        declared = declare(
+            {"name": "n", "data": data, "task": {"kind": "binary"}, "split": {"kind": "random"}}
+        )
         with pytest.raises(BulkheadError, match=words):
             validate(fingerprint(declared.data), declared, tmp_path / "out")

@@ -31,7 +31,9 @@ EDGES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=30)
 
 def arrays(edges: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     numbers = {r: i for i, r in enumerate(sorted({r for r, _ in edges}))}
-    return np.array([numbers[r] for r, _ in edges], dtype=np.int64), np.array([k for _, k in edges], dtype=np.int64)
+    return np.array([numbers[r] for r, _ in edges], dtype=np.int64), np.array(
+        [k for _, k in edges], dtype=np.int64
+    )
 
 
 @pytest.mark.req("D8")
@@ -44,7 +46,9 @@ def test_clusters_are_what_merging_sets_gives(edges: list[tuple[int, int]]) -> N
 @pytest.mark.req("D8")
 @settings(max_examples=200, deadline=None)
 @given(EDGES, st.sets(st.integers(0, 11)))
-def test_known_keys_keep_themselves_and_new_ones_join_a_known_one_of_their_cluster(edges: list[tuple[int, int]], known: set[int]) -> None:
+def test_known_keys_keep_themselves_and_new_ones_join_a_known_one_of_their_cluster(
+    edges: list[tuple[int, int]], known: set[int]
+) -> None:
     found = representatives(*arrays(edges), np.array([k in known for k in range(12)]))
     cluster = united(edges, 12)
     for key in range(12):
@@ -68,7 +72,9 @@ def shared(one: str, other: str) -> int:
 @pytest.mark.req("D8")
 def test_edited_texts_share_a_band_and_unrelated_ones_do_not() -> None:
     draw = random.Random(5)
-    words = ["".join(draw.choices(string.ascii_lowercase, k=draw.randint(2, 9))) for _ in range(400)]
+    words = [
+        "".join(draw.choices(string.ascii_lowercase, k=draw.randint(2, 9))) for _ in range(400)
+    ]
     texts = [" ".join(draw.choices(words, k=30)) for _ in range(300)]
     edited = []
     for text in texts:
@@ -85,7 +91,9 @@ def test_bands_depend_on_the_text_alone_and_never_change() -> None:
     texts = [f"a text of some length, number {i}, with ü and 漢字" for i in range(500)]
     found = band_hashes(pa.array(texts))
     assert found.shape == (500, BANDS)
-    assert (band_hashes(pa.array(texts[::-1]))[::-1] == found).all() and (band_hashes(pa.array(texts)[100:200]) == found[100:200]).all()
+    assert (band_hashes(pa.array(texts[::-1]))[::-1] == found).all() and (
+        band_hashes(pa.array(texts)[100:200]) == found[100:200]
+    ).all()
     assert int(found[0, 0]) == 10727534140337553356  # frozen ledgers rest on it
     with pytest.raises(ValueError, match="expected texts of at least 5 bytes"):
         band_hashes(pa.array(["abc"]))

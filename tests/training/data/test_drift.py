@@ -1,4 +1,6 @@
-"""Drift is found where it was planted, and chance raises no alarm however many columns there are."""
+"""Drift is found where it was planted, and chance raises no alarm however many columns
+there are.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,17 @@ from training.reevaluate import has_drifted
 
 def rows(seed: int, count: int = 400, columns: int = 30) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
-    numbers = {f"x{i}": np.where(rng.random(count) < 0.1, np.nan, rng.normal(size=count)) for i in range(columns)}
-    return pd.DataFrame({**numbers, "flag": rng.random(count) < 0.3, "ward": rng.choice(["a", "b", "c", None], count, p=[0.5, 0.3, 0.1, 0.1])})
+    numbers = {
+        f"x{i}": np.where(rng.random(count) < 0.1, np.nan, rng.normal(size=count))
+        for i in range(columns)
+    }
+    return pd.DataFrame(
+        {
+            **numbers,
+            "flag": rng.random(count) < 0.3,
+            "ward": rng.choice(["a", "b", "c", None], count, p=[0.5, 0.3, 0.1, 0.1]),
+        }
+    )
 
 
 def found(before: pd.DataFrame, now: pd.DataFrame) -> dict[str, Drift]:
@@ -25,7 +36,13 @@ def found(before: pd.DataFrame, now: pd.DataFrame) -> dict[str, Drift]:
 @pytest.mark.req("R3")
 def test_chance_in_many_columns_raises_no_alarm() -> None:
     alarms = sum(bool(found(rows(2 * seed), rows(2 * seed + 1))) for seed in range(40))
-    unadjusted = sum(any(d.p_value < 0.05 for d in find_drift(rows(2 * s), rows(2 * s + 1), list(rows(0).columns))) for s in range(10))
+    unadjusted = sum(
+        any(
+            d.p_value < 0.05
+            for d in find_drift(rows(2 * s), rows(2 * s + 1), list(rows(0).columns))
+        )
+        for s in range(10)
+    )
     assert alarms <= 2 and unadjusted >= 7
 
 
@@ -57,6 +74,9 @@ def test_a_difference_that_is_certain_and_small_is_no_drift() -> None:
 
 @pytest.mark.req("R3")
 def test_few_rows_say_nothing_and_a_group_counts_once() -> None:
-    assert find_drift(rows(0, 4), rows(1), ["x0"]) == () and len(find_drift(rows(0, 5), rows(1), ["x0"])) == 1
+    assert (
+        find_drift(rows(0, 4), rows(1), ["x0"]) == ()
+        and len(find_drift(rows(0, 5), rows(1), ["x0"])) == 1
+    )
     frame = pd.DataFrame({"g": ["a", "a", None, None, "b", "a"], "x": range(6)})
     assert one_of_each(frame, "g")["x"].tolist() == [0, 2, 3, 4]

@@ -10,7 +10,10 @@ from training.data.engine import connect, rows
 from training.data.expressions import derived_sql, failing_expression, filtered_sql
 
 ENGINE = connect(threads=1)
-TABLE = "(select 1 as a, cast(2.5 as double) as b, 'x' as c, true as d, timestamp '2020-01-05 06:00' as t, [1, 2] as l)"
+TABLE = (
+    "(select 1 as a, cast(2.5 as double) as b, 'x' as c, true as d, timestamp '2020-01-05 06:00' as"
+    " t, [1, 2] as l)"
+)
 
 ALLOWED = [
     ("a + b * 2", 6.0),
@@ -34,7 +37,9 @@ ALLOWED = [
 @pytest.mark.req("D8")
 @pytest.mark.parametrize(("expression", "value"), ALLOWED, ids=[e for e, _ in ALLOWED])
 def test_functions_of_the_row_are_allowed(expression: str, value: object) -> None:
-    assert rows(ENGINE, f"select z from {derived_sql(ENGINE, TABLE, {'z': expression})}") == [(value,)]
+    assert rows(ENGINE, f"select z from {derived_sql(ENGINE, TABLE, {'z': expression})}") == [
+        (value,)
+    ]
 
 
 REFUSED = [
@@ -85,10 +90,15 @@ def test_all_else_is_refused_with_its_key(expression: str, reason: str) -> None:
 
 @pytest.mark.req("P1")
 def test_a_derived_column_may_use_those_before_it_and_take_no_name_of_the_source() -> None:
-    assert rows(ENGINE, f"select w from {derived_sql(ENGINE, TABLE, {'z': 'a + 1', 'w': 'z * 2'})}") == [(4,)]
+    assert rows(
+        ENGINE, f"select w from {derived_sql(ENGINE, TABLE, {'z': 'a + 1', 'w': 'z * 2'})}"
+    ) == [(4,)]
     with pytest.raises(ConfigError, match=r"data\.derive\.w: .*unknown column 'z'"):
         derived_sql(ENGINE, TABLE, {"w": "z * 2", "z": "a + 1"})
-    with pytest.raises(ConfigError, match=r"data\.derive\.A: the source has a column 'a' already; choose another name"):
+    with pytest.raises(
+        ConfigError,
+        match=r"data\.derive\.A: the source has a column 'a' already; choose another name",
+    ):
         derived_sql(ENGINE, TABLE, {"A": "a + 1"})
 
 
@@ -97,7 +107,10 @@ def test_a_filter_keeps_rows_for_which_it_is_true() -> None:
     table = "(select * from (values (1), (2), (null)) t(a))"
     assert rows(ENGINE, f"select a from {filtered_sql(ENGINE, table, 'a > 1 -- big')}") == [(2,)]
     assert filtered_sql(ENGINE, table, None) == table
-    with pytest.raises(ConfigError, match=r"data\.filter: expected a condition, got 'a' of type INTEGER; compare it"):
+    with pytest.raises(
+        ConfigError,
+        match=r"data\.filter: expected a condition, got 'a' of type INTEGER; compare it",
+    ):
         filtered_sql(ENGINE, table, "a")
 
 
@@ -108,4 +121,6 @@ def test_an_expression_that_fails_on_a_row_is_named() -> None:
     with pytest.raises(duckdb.ConversionException) as caught:
         rows(ENGINE, f"select * from {derived_sql(ENGINE, table, derive)}")
     error = failing_expression(ENGINE, table, derive, caught.value)
-    assert "data.derive.number: 'cast(a as integer)' fails on a row" in str(error) and "try_cast" in str(error)
+    assert "data.derive.number: 'cast(a as integer)' fails on a row" in str(
+        error
+    ) and "try_cast" in str(error)

@@ -1,6 +1,8 @@
-"""D3: the rule of every kind of fold against an oracle in plain Python, row by row, on many small random tables.
+"""D3: the rule of every kind of fold against an oracle in plain Python, row by row, on many small
+random tables.
 
-The rules are asked for in the engine, without files; `test_folds.py` looks at the files that folds are written to.
+The rules are asked for in the engine, without files; `test_folds.py` looks at the files that folds
+are written to.
 """
 
 from __future__ import annotations
@@ -43,7 +45,17 @@ class Row(NamedTuple):
     y: int
 
 
-Tables = st.lists(st.builds(Row, st.integers(0, 15), st.integers(0, 40), st.sampled_from([0, 0, 1, 6]), st.integers(0, 1)), min_size=4, max_size=60)
+Tables = st.lists(
+    st.builds(
+        Row,
+        st.integers(0, 15),
+        st.integers(0, 40),
+        st.sampled_from([0, 0, 1, 6]),
+        st.integers(0, 1),
+    ),
+    min_size=4,
+    max_size=60,
+)
 
 
 class Fold(NamedTuple):
@@ -62,13 +74,24 @@ def engine() -> Iterator[duckdb.DuckDBPyConnection]:
 def declaration_for(way: str, k: int) -> tuple[TableSpec, Declaration]:
     split, cv, roles = WAYS[way]
     has = set(roles)
-    spec = spec_of(group=("who",) if "who" in has else (), time="at" if "at" in has else None, label_time="known" if "known" in has else None, numeric=("x",))
+    spec = spec_of(
+        group=("who",) if "who" in has else (),
+        time="at" if "at" in has else None,
+        label_time="known" if "known" in has else None,
+        numeric=("x",),
+    )
     columns = {"id": "id", "y": "label", "x": "numeric", **ROLES, **roles}
-    return spec, declared("made.parquet", columns, split=split, cv={**cv, "folds": k, "seed": SEED, "val": VAL})
+    return spec, declared(
+        "made.parquet", columns, split=split, cv={**cv, "folds": k, "seed": SEED, "val": VAL}
+    )
 
 
-def folds_of(engine: duckdb.DuckDBPyConnection, table: list[Row], way: str, k: int, folder: Path) -> list[Fold]:
-    """What the rule says of each row, fold by fold; each is decided anew, as if it were the first."""
+def folds_of(
+    engine: duckdb.DuckDBPyConnection, table: list[Row], way: str, k: int, folder: Path
+) -> list[Fold]:
+    """What the rule says of each row, fold by fold; each is decided anew, as if it were the
+    first.
+    """
     spec, declaration = declaration_for(way, k)
     ids = [f"r{i}" for i in range(len(table))]
     columns = {
@@ -80,17 +103,30 @@ def folds_of(engine: duckdb.DuckDBPyConnection, table: list[Row], way: str, k: i
         "y": [r.y for r in table],
     }
     engine.register("given", pa.table(columns))
-    engine.execute(f"create or replace view {ROWS} as select *, {label_end_sql(spec, declaration)} as {END} from given")
+    engine.execute(
+        f"create or replace view {ROWS} as select *, {label_end_sql(spec, declaration)} as {END}"
+        " from given"
+    )
     engine.execute(f"create or replace view {POOL} as select * from {ROWS}")
     found = []
     for number in range(k):
         with opened(folder / "ledger", digest_of(fold_way(declaration, spec))) as book:
             decided = decide_fold(engine, spec, declaration, number, book)
-            found.append(Fold(dict(rows(engine, f"select __id, {decided.side_sql} from {POOL} {decided.joined}")), decided.plan))
+            found.append(
+                Fold(
+                    dict(
+                        rows(
+                            engine, f"select __id, {decided.side_sql} from {POOL} {decided.joined}"
+                        )
+                    ),
+                    decided.plan,
+                )
+            )
     return found
 
 
-# ------------------------------------------------------------------------------------------- oracles
+# -------------------------------------------------------------------------------------------
+# oracles
 
 
 def hashed(salt: str, key: str) -> int:
@@ -108,8 +144,12 @@ def by_hash(key: str, k: int, number: int) -> str:
     return "val" if hashed(f"cv-val:{SEED}", key) < VAL * 2**32 else "train"
 
 
-def by_time(way: str, row: Row, table: list[Row], plan: dict[str, Any], declaration: Declaration) -> str | None:
-    """The side that a row may have, from the definition: what was known, how long the label looks ahead, how long the gap is."""
+def by_time(
+    way: str, row: Row, table: list[Row], plan: dict[str, Any], declaration: Declaration
+) -> str | None:
+    """The side that a row may have, from the definition: what was known, how long the label looks
+    ahead, how long the gap is.
+    """
     has_known = "known" in WAYS[way][2]
     gap, horizon = embargo_of(declaration), declaration.cv.horizon
 
@@ -123,7 +163,15 @@ def by_time(way: str, row: Row, table: list[Row], plan: dict[str, Any], declarat
     if "purged" in way:
         last = max(map(end, tested))
         meets = row.at <= last and end(row) >= begin
-        return None if meets or last < row.at <= last + gap else "val" if row.at >= val else None if end(row) >= val else "train"
+        return (
+            None
+            if meets or last < row.at <= last + gap
+            else "val"
+            if row.at >= val
+            else None
+            if end(row) >= val
+            else "train"
+        )
     if row.at >= begin or end(row) >= begin or row.at + gap > begin:
         return None
     if plan["window"] is not None and row.at < begin - gap - plan["window"]:
@@ -135,7 +183,10 @@ def expected(way: str, table: list[Row], fold: Fold, number: int, k: int) -> lis
     """The side of every row of one fold."""
     declaration = declaration_for(way, k)[1]
     if way in ("kfold", "group"):
-        return [by_hash(f"g{r.who}" if way == "group" else f"r{i}", k, number) for i, r in enumerate(table)]
+        return [
+            by_hash(f"g{r.who}" if way == "group" else f"r{i}", k, number)
+            for i, r in enumerate(table)
+        ]
     found = [by_time(way, r, table, fold.plan, declaration) for r in table]
     if way != "group_walk_forward":
         return found
@@ -145,7 +196,9 @@ def expected(way: str, table: list[Row], fold: Fold, number: int, k: int) -> lis
 
 
 def check_rows(way: str, table: list[Row], folds: list[Fold]) -> None:
-    """Every row has the side that the oracle gives it; tested once; no group and no timestamp on two sides."""
+    """Every row has the side that the oracle gives it; tested once; no group and no timestamp on
+    two sides.
+    """
     k, tested = len(folds), Counter[str]()
     for number, fold in enumerate(folds):
         side = {name: s if s in ("train", "val", "test") else None for name, s in fold.side.items()}
@@ -163,18 +216,34 @@ def check_rows(way: str, table: list[Row], folds: list[Fold]) -> None:
 
 
 def check_strata(way: str, table: list[Row], folds: list[Fold]) -> None:
-    """Classes are dealt out evenly: rows to within one, groups to within the rows of the largest one."""
-    units = Counter((r.who, r.y) for r in table) if way == "stratified_group" else Counter({(i, r.y): 1 for i, r in enumerate(table)})
+    """Classes are dealt out evenly: rows to within one, groups to within the rows of the largest
+    one.
+    """
+    units = (
+        Counter((r.who, r.y) for r in table)
+        if way == "stratified_group"
+        else Counter({(i, r.y): 1 for i, r in enumerate(table)})
+    )
     for label in {r.y for r in table}:
-        counts = [sum(s == "test" and table[int(name[1:])].y == label for name, s in fold.side.items()) for fold in folds]
+        counts = [
+            sum(s == "test" and table[int(name[1:])].y == label for name, s in fold.side.items())
+            for fold in folds
+        ]
         largest = max(n for (_, y), n in units.items() if y == label)
-        assert max(counts) - min(counts) <= largest * (1 if way == "stratified" else 2), (counts, largest)
+        assert max(counts) - min(counts) <= largest * (1 if way == "stratified" else 2), (
+            counts,
+            largest,
+        )
 
 
-def compare(engine: duckdb.DuckDBPyConnection, folder: Path, way: str, table: list[Row], k: int) -> None:
+def compare(
+    engine: duckdb.DuckDBPyConnection, folder: Path, way: str, table: list[Row], k: int
+) -> None:
     """One example; folds of new groups in later time need a group for each side."""
     try:
-        folds = folds_of(engine, table, way, max(k, 3) if way == "group_walk_forward" else k, folder)
+        folds = folds_of(
+            engine, table, way, max(k, 3) if way == "group_walk_forward" else k, folder
+        )
     except SplitError as error:
         assert "expected at least" in str(error) or "need at least" in str(error)
         event("refused")
@@ -193,7 +262,11 @@ SETTINGS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=
 @SETTINGS
 @given(table=Tables, k=st.integers(2, 5))
 def test_every_row_has_the_side_that_the_definition_gives(
-    engine: duckdb.DuckDBPyConnection, tmp_path_factory: pytest.TempPathFactory, way: str, table: list[Row], k: int
+    engine: duckdb.DuckDBPyConnection,
+    tmp_path_factory: pytest.TempPathFactory,
+    way: str,
+    table: list[Row],
+    k: int,
 ) -> None:
     compare(engine, tmp_path_factory.mktemp("oracle"), way, table, k)
 
@@ -204,6 +277,10 @@ def test_every_row_has_the_side_that_the_definition_gives(
 @settings(SETTINGS, max_examples=MANY_EXAMPLES)
 @given(table=Tables, k=st.integers(2, 5))
 def test_every_row_has_the_side_that_the_definition_gives_on_many_tables(
-    engine: duckdb.DuckDBPyConnection, tmp_path_factory: pytest.TempPathFactory, way: str, table: list[Row], k: int
+    engine: duckdb.DuckDBPyConnection,
+    tmp_path_factory: pytest.TempPathFactory,
+    way: str,
+    table: list[Row],
+    k: int,
 ) -> None:
     compare(engine, tmp_path_factory.mktemp("oracle"), way, table, k)

@@ -25,7 +25,9 @@ from training.data.folds import fold_declaration, make_fold
 from training.data.leakage import check_leakage, check_overlap, require_passed
 from training.data.leakage.fold_checks import check_folds, check_intervals
 
-WAYS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {  # split, cv, roles besides id, label and feature
+WAYS: dict[
+    str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]
+] = {  # split, cv, roles besides id, label and feature
     "kfold": ({"kind": "random"}, {}, {}),
     "stratified": ({"kind": "stratified"}, {}, {}),
     "group": ({"kind": "group"}, {}, {"who": "group"}),
@@ -34,15 +36,38 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {  # sp
     "sliding": ({"kind": "time"}, {"window": 30, "embargo": 4}, {"at": "time"}),
     "known later": ({"kind": "time"}, {"embargo": 1}, {"at": "time", "known": "label_time"}),
     "group_walk_forward": (
-        {"kind": "group_time", "embargo": 2, "group_fractions": {"train": 0.6, "val": 0.2, "test": 0.2}},
+        {
+            "kind": "group_time",
+            "embargo": 2,
+            "group_fractions": {"train": 0.6, "val": 0.2, "test": 0.2},
+        },
         {},
         {"who": "group", "at": "time"},
     ),
-    "purged": ({"kind": "time", "embargo": 2}, {"kind": "purged", "horizon": 3}, {"at": "time"}),
-    "purged of intervals": ({"kind": "random"}, {"kind": "purged", "embargo": 5}, {"at": "time", "known": "label_time"}),
+    "purged": (
+        {"kind": "time", "embargo": 2},
+        {"kind": "purged", "horizon": 3},
+        {"at": "time"},
+    ),
+    "purged of intervals": (
+        {"kind": "random"},
+        {"kind": "purged", "embargo": 5},
+        {"at": "time", "known": "label_time"},
+    ),
 }
 EACH = [
-    w if w in ("kfold", "stratified_group", "known later", "group_walk_forward", "purged of intervals") else pytest.param(w, marks=pytest.mark.long)
+    (
+        w
+        if w
+        in (
+            "kfold",
+            "stratified_group",
+            "known later",
+            "group_walk_forward",
+            "purged of intervals",
+        )
+        else pytest.param(w, marks=pytest.mark.long)
+    )
     for w in WAYS
 ]
 ONCE = {"kfold", "stratified", "group", "stratified_group", "purged", "purged of intervals"}
@@ -67,20 +92,43 @@ def taken(table: dict[str, list[Any]], order: list[int]) -> dict[str, list[Any]]
 
 
 def made(
-    folder: Path, table: dict[str, list[Any]], way: str, k: int, ledger: Path | None = None, split: dict[str, Any] | None = None, **cv: Any
+    folder: Path,
+    table: dict[str, list[Any]],
+    way: str,
+    k: int,
+    ledger: Path | None = None,
+    split: dict[str, Any] | None = None,
+    **cv: Any,
 ) -> tuple[ValidatedTable, SplitTables, list[SplitTables], Declaration]:
     declared_split, own, roles = WAYS[way]
     split = {**declared_split, **(split or {})}
     columns = {"id": "id", "y": "label", "x": "numeric", **ROLES, **roles}
-    declaration = declared(write_table(folder / "t.parquet", table), columns, split=split, cv={**own, "folds": k, **cv})
+    declaration = declared(
+        write_table(folder / "t.parquet", table), columns, split=split, cv={**own, "folds": k, **cv}
+    )
     validated, pool = split_of(declaration, folder / "pool", ledger)
-    folds = [make_fold(validated, pool, declaration, i, folder / f"fold{i}", ledger or folder / "ledger") for i in range(k)]
+    folds = [
+        make_fold(validated, pool, declaration, i, folder / f"fold{i}", ledger or folder / "ledger")
+        for i in range(k)
+    ]
     return validated, pool, folds, declaration
 
 
-def assert_in_time(way: str, rows: dict[str, dict[str, Any]], folds: list[SplitTables], pool: SplitTables, declaration: Declaration) -> None:
-    """Purging, embargo and order, row by row, from the table alone; nothing more than that is left out."""
-    gap = float(declaration.cv.embargo if declaration.cv.embargo is not None else getattr(declaration.split, "embargo", 0))
+def assert_in_time(
+    way: str,
+    rows: dict[str, dict[str, Any]],
+    folds: list[SplitTables],
+    pool: SplitTables,
+    declaration: Declaration,
+) -> None:
+    """Purging, embargo and order, row by row, from the table alone; nothing more than that is left
+    out.
+    """
+    gap = float(
+        declaration.cv.embargo
+        if declaration.cv.embargo is not None
+        else getattr(declaration.split, "embargo", 0)
+    )
 
     def end(name: str) -> float:
         known = rows[name]["known"] if "known" in WAYS[way][2] else rows[name]["at"]
@@ -103,15 +151,33 @@ def assert_in_time(way: str, rows: dict[str, dict[str, Any]], folds: list[SplitT
             else:
                 start = fold.plan["test_begins"]
                 near_test = t >= start or e >= start or t + gap > start
-                outside = "window" in fold.plan and fold.plan["window"] is not None and t < start - gap - fold.plan["window"]
-                expected = None if near_test or outside else "val" if t >= v else None if e >= v or t + gap > v else "train"
+                outside = (
+                    "window" in fold.plan
+                    and fold.plan["window"] is not None
+                    and t < start - gap - fold.plan["window"]
+                )
+                expected = (
+                    None
+                    if near_test or outside
+                    else "val"
+                    if t >= v
+                    else None
+                    if e >= v or t + gap > v
+                    else "train"
+                )
             if way != "group_walk_forward":
                 assert side.get(name) == expected, (name, t, e, side.get(name), expected)
             else:
                 assert side.get(name) in (None, expected)
         if "purged" not in way:
-            assert max(at["train"]) + gap <= min(at["val"]) and max(at["val"]) + gap <= begin and max(at["val"]) < begin
-        assert not set(at["test"]) & set(at["train"] + at["val"]) and not set(at["val"]) & set(at["train"])
+            assert (
+                max(at["train"]) + gap <= min(at["val"])
+                and max(at["val"]) + gap <= begin
+                and max(at["val"]) < begin
+            )
+        assert not set(at["test"]) & set(at["train"] + at["val"]) and not set(at["val"]) & set(
+            at["train"]
+        )
 
 
 @pytest.mark.req("D3")
@@ -119,7 +185,9 @@ def assert_in_time(way: str, rows: dict[str, dict[str, Any]], folds: list[SplitT
 @pytest.mark.parametrize("way", EACH)
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(num_rows=st.integers(200, 350), seed=st.integers(0, 10_000), k=st.integers(3, 5))
-def test_folds_keep_their_promise_row_by_row(tmp_path_factory: pytest.TempPathFactory, way: str, num_rows: int, seed: int, k: int) -> None:
+def test_folds_keep_their_promise_row_by_row(
+    tmp_path_factory: pytest.TempPathFactory, way: str, num_rows: int, seed: int, k: int
+) -> None:
     table = table_of(num_rows, seed)
     folder = tmp_path_factory.mktemp("folds")
     try:
@@ -149,16 +217,30 @@ def test_folds_keep_their_promise_row_by_row(tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.req("D4")
 @pytest.mark.parametrize("way", EACH)
-def test_rows_that_are_added_removed_or_reordered_move_no_other_row(tmp_path: Path, way: str) -> None:
+def test_rows_that_are_added_removed_or_reordered_move_no_other_row(
+    tmp_path: Path, way: str
+) -> None:
     first, later, draw = table_of(300, 5), table_of(60, 6, first=300), random.Random(7)
     both = {name: first[name] + later[name] for name in first}
     ledger = tmp_path / "ledger"
     before = [sides_of(f) for f in made(tmp_path / "1", first, way, 3, ledger, val=0.25)[2]]
-    same = [sides_of(f) for f in made(tmp_path / "2", taken(first, draw.sample(range(300), 300)), way, 3, ledger, val=0.25)[2]]
+    same = [
+        sides_of(f)
+        for f in made(
+            tmp_path / "2", taken(first, draw.sample(range(300), 300)), way, 3, ledger, val=0.25
+        )[2]
+    ]
     assert same == before
-    grown = [sides_of(f) for f in made(tmp_path / "3", taken(both, draw.sample(range(360), 330)), way, 3, ledger, val=0.25)[2]]
+    grown = [
+        sides_of(f)
+        for f in made(
+            tmp_path / "3", taken(both, draw.sample(range(360), 330)), way, 3, ledger, val=0.25
+        )[2]
+    ]
     for old, new in zip(before, grown, strict=True):
-        assert "purged" in way or all(new[n] == old[n] for n in new if n in old)  # a longer last label purges more
+        assert "purged" in way or all(
+            new[n] == old[n] for n in new if n in old
+        )  # a longer last label purges more
         assert all(new[n] == old[n] for n in new if n in old and "test" in (new[n], old[n]))
 
 
@@ -167,7 +249,10 @@ def test_the_fold_of_a_row_is_the_hash_that_every_language_computes(tmp_path: Pa
     _, pool, folds, _ = made(tmp_path, table_of(200, 1), "group", 4, seed=9)
     found = {g: i for i, fold in enumerate(folds) for g in read(fold.test)["__group"]}
     for group in {g for s in ("train", "val") for g in read(pool.side(s))["__group"]}:
-        assert found[group] == int(hashlib.md5(f"cv:9:{group}".encode()).hexdigest()[:8], 16) * 4 // 2**32
+        assert (
+            found[group]
+            == int(hashlib.md5(f"cv:9:{group}".encode()).hexdigest()[:8], 16) * 4 // 2**32
+        )
 
 
 @pytest.mark.req("D3")
@@ -185,29 +270,63 @@ def test_a_number_is_stratified_over_folds(tmp_path: Path) -> None:
     table = table_of(600, 3)
     table["y"] = [random.Random(i).lognormvariate(0, 1) for i in range(600)]
     columns = {"id": "id", "y": "label", "x": "numeric", **ROLES}
-    declaration = declared(write_table(tmp_path / "t.parquet", table), columns, "regression", "stratified", cv={"folds": 3})
+    declaration = declared(
+        write_table(tmp_path / "t.parquet", table),
+        columns,
+        "regression",
+        "stratified",
+        cv={"folds": 3},
+    )
     validated, pool = split_of(declaration, tmp_path / "pool")
-    folds = [make_fold(validated, pool, declaration, i, tmp_path / f"f{i}", tmp_path / "ledger") for i in range(3)]
+    folds = [
+        make_fold(validated, pool, declaration, i, tmp_path / f"f{i}", tmp_path / "ledger")
+        for i in range(3)
+    ]
     medians = [np.median(read(fold.test)["y"]) for fold in folds]
     assert max(medians) - min(medians) < 0.15
     require_passed(check_folds(folds, declaration))
 
 
 @pytest.mark.req("D8")
-def test_rows_of_derived_groups_stay_in_one_fold_also_where_they_bridge_groups(tmp_path: Path) -> None:
+def test_rows_of_derived_groups_stay_in_one_fold_also_where_they_bridge_groups(
+    tmp_path: Path,
+) -> None:
     columns = {"id": "id", "who": "group", "y": "label", "x": "numeric"}
     draw = random.Random(3)
-    first = {"id": [f"r{i}" for i in range(240)], "who": [f"g{i // 2}" for i in range(240)], "x": [float(i) for i in range(240)]}
+    first = {
+        "id": [f"r{i}" for i in range(240)],
+        "who": [f"g{i // 2}" for i in range(240)],
+        "x": [float(i) for i in range(240)],
+    }
     first["y"] = [draw.randrange(2) for _ in range(240)]
-    more = {"id": [f"n{i}" for i in range(60)], "who": [f"g{draw.randrange(120)}" for _ in range(60)], "x": [float(draw.randrange(240)) for _ in range(60)]}
+    more = {
+        "id": [f"n{i}" for i in range(60)],
+        "who": [f"g{draw.randrange(120)}" for _ in range(60)],
+        "x": [float(draw.randrange(240)) for _ in range(60)],
+    }
     more["y"] = [draw.randrange(2) for _ in range(60)]
     left_out = []
     for name, table in (("1", first), ("2", {n: first[n] + more[n] for n in first})):
         source = write_table(tmp_path / f"{name}.parquet", table)
-        declaration = declared(source, columns, split="group", data={"group_by": {"duplicates": "features"}}, cv={"folds": 4})
+        declaration = declared(
+            source,
+            columns,
+            split="group",
+            data={"group_by": {"duplicates": "features"}},
+            cv={"folds": 4},
+        )
         validated, pool = split_of(declaration, tmp_path / name, tmp_path / "ledger")
-        folds = [make_fold(validated, pool, declaration, i, tmp_path / name / str(i), tmp_path / "ledger") for i in range(4)]
-        x = {i: v for s in SPLITS for i, v in zip(*(read(pool.side(s))[n] for n in ("__id", "x")), strict=True)}
+        folds = [
+            make_fold(
+                validated, pool, declaration, i, tmp_path / name / str(i), tmp_path / "ledger"
+            )
+            for i in range(4)
+        ]
+        x = {
+            i: v
+            for s in SPLITS
+            for i, v in zip(*(read(pool.side(s))[n] for n in ("__id", "x")), strict=True)
+        }
         for fold in folds:
             side = sides_of(fold)
             for value in set(x.values()):
@@ -219,15 +338,23 @@ def test_rows_of_derived_groups_stay_in_one_fold_also_where_they_bridge_groups(t
 
 @pytest.mark.req("D3")
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=30), st.integers(2, 8))
-def test_cuts_make_blocks_that_are_as_even_as_single_steps_allow(counts: list[int], blocks: int) -> None:
+def test_cuts_make_blocks_that_are_as_even_as_single_steps_allow(
+    counts: list[int], blocks: int
+) -> None:
     if len(counts) < blocks:
         reject()
     times = np.arange(len(counts), dtype=float)
     cuts = nearest_cuts(times, np.array(counts), blocks)
-    assert len(cuts) == blocks - 1 and all(a < b for a, b in pairwise([times[0], *cuts])) and set(cuts) <= set(times)
+    assert (
+        len(cuts) == blocks - 1
+        and all(a < b for a, b in pairwise([times[0], *cuts]))
+        and set(cuts) <= set(times)
+    )
     if max(counts) * blocks <= sum(counts):
         earlier = [sum(counts[: int(c)]) for c in cuts]
-        assert all(abs(e - sum(counts) * (i + 1) / blocks) <= max(counts) for i, e in enumerate(earlier))
+        assert all(
+            abs(e - sum(counts) * (i + 1) / blocks) <= max(counts) for i, e in enumerate(earlier)
+        )
 
 
 def moved(folds: list[SplitTables], name: str, folder: Path) -> SplitTables:
@@ -252,34 +379,95 @@ def test_a_planted_row_near_the_test_block_is_found(tmp_path: Path, way: str) ->
     inside = both["test"].slice(0, 1)
     path = tmp_path / "train.parquet"
     pq.write_table(pa.concat_tables([both["train"], inside]), path)
-    leaky = folds[1].model_copy(update={"train": TrainTable(file=file_ref(path), rows=folds[1].train.rows + 1)})
+    leaky = folds[1].model_copy(
+        update={"train": TrainTable(file=file_ref(path), rows=folds[1].train.rows + 1)}
+    )
     found = check_intervals(leaky, validated.spec, declaration).results[0]
-    assert found.verdict == "fail" and "1 rows have a timestamp of the test block" in found.summary and "the labels of 1 rows overlap" in found.summary
+    assert (
+        found.verdict == "fail"
+        and "1 rows have a timestamp of the test block" in found.summary
+        and "the labels of 1 rows overlap" in found.summary
+    )
 
 
 @pytest.mark.req("D5")
 def test_a_row_that_is_tested_twice_or_never_is_found(tmp_path: Path) -> None:
     _, _, folds, declaration = made(tmp_path, table_of(300, 4), "kfold", 3)
     name = read(folds[0].train)["__id"][0]
-    twice = check_folds([moved(folds, name, tmp_path / "moved"), *folds[1:]], declaration).results[0]
-    assert twice.verdict == "fail" and f"rows are tested in two folds (first: {name})" in twice.summary
+    twice = check_folds([moved(folds, name, tmp_path / "moved"), *folds[1:]], declaration).results[
+        0
+    ]
+    assert (
+        twice.verdict == "fail" and f"rows are tested in two folds (first: {name})" in twice.summary
+    )
     never = check_folds(folds[:2], declaration).results[0]
-    assert never.verdict == "fail" and f"{folds[2].test.rows} of " in never.summary and "rows are tested in no fold" in never.summary
+    assert (
+        never.verdict == "fail"
+        and f"{folds[2].test.rows} of " in never.summary
+        and "rows are tested in no fold" in never.summary
+    )
 
 
 PINNED = {"pin": {"g0": "train", "g1": "val", "g2": "test", "g3": "train"}}
 REFUSED: list[tuple[str, int, dict[str, Any], dict[str, Any], dict[str, list[Any]], str]] = [
-    ("group", 5, PINNED, {}, {"who": [f"g{i % 4}" for i in range(200)]}, r"cv\.folds: expected at least 5 groups in train and validation, one for each fold, got 3; lower cv\.folds"),
-    ("walk_forward", 5, {"embargo": 0}, {}, {"at": [float(i % 7) for i in range(200)]}, r"cv\.folds: 5 folds of kind 'walk_forward' need at least 7 different times, got \d; lower"),
-    ("walk_forward", 3, {}, {"embargo": 80}, {}, r"fold 1 of 3 \(walk_forward\): expected at least two different times to train and validate on, got 0; lower cv\.folds, or shorten"),
-    ("group", 4, {}, {"val": 1e-6}, {}, r"fold \d of 4 \(group\): expected rows on every side, .*val would be empty; lower cv\.folds, change cv\.seed"),
-]  # fmt: skip
+    (
+        "group",
+        5,
+        PINNED,
+        {},
+        {"who": [f"g{i % 4}" for i in range(200)]},
+        (
+            r"cv\.folds: expected at least 5 groups in train and validation, one for each fold, got"
+            r" 3; lower cv\.folds"
+        ),
+    ),
+    (
+        "walk_forward",
+        5,
+        {"embargo": 0},
+        {},
+        {"at": [float(i % 7) for i in range(200)]},
+        r"cv\.folds: 5 folds of kind 'walk_forward' need at least 7 different times, got \d; lower",
+    ),
+    (
+        "walk_forward",
+        3,
+        {},
+        {"embargo": 80},
+        {},
+        (
+            r"fold 1 of 3 \(walk_forward\): expected at least two different times to train and"
+            r" validate on, got 0; lower cv\.folds, or shorten"
+        ),
+    ),
+    (
+        "group",
+        4,
+        {},
+        {"val": 1e-6},
+        {},
+        (
+            r"fold \d of 4 \(group\): expected rows on every side, .*val would be empty; lower"
+            r" cv\.folds, change cv\.seed"
+        ),
+    ),
+]
 
 
 @pytest.mark.req("S2")
-@pytest.mark.parametrize(("way", "k", "split", "cv", "columns", "message"), REFUSED, ids=["groups", "times", "embargo", "val"])
+@pytest.mark.parametrize(
+    ("way", "k", "split", "cv", "columns", "message"),
+    REFUSED,
+    ids=["groups", "times", "embargo", "val"],
+)
 def test_folds_that_cannot_be_made_are_refused_with_what_to_do(
-    tmp_path: Path, way: str, k: int, split: dict[str, Any], cv: dict[str, Any], columns: dict[str, Any], message: str
+    tmp_path: Path,
+    way: str,
+    k: int,
+    split: dict[str, Any],
+    cv: dict[str, Any],
+    columns: dict[str, Any],
+    message: str,
 ) -> None:
     with pytest.raises(SplitError, match=message):
         made(tmp_path, {**table_of(200, 2), **columns}, way, k, split=split, **cv)
@@ -287,19 +475,54 @@ def test_folds_that_cannot_be_made_are_refused_with_what_to_do(
 
 IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"kind": "random"}, {"folds": 1}, "folds must be 0 .* or at least 2, got 1"),
-    ({"kind": "random"}, {"folds": 5, "kind": "group"}, "cv.kind 'group' needs a column with role group, or groups derived"),
-    ({"kind": "random"}, {"folds": 5, "kind": "purged"}, "cv.kind 'purged' needs a column with role time"),
-    ({"kind": "random"}, {"folds": 5, "horizon": "2h"}, "cv.horizon has no meaning for folds of kind 'kfold'"),
-    ({"kind": "group"}, {"folds": 5, "kind": "kfold"}, "cv.kind 'kfold' would put a group into train and test, which split.kind 'group' keeps apart"),
-    ({"kind": "time"}, {"folds": 5, "kind": "kfold"}, "cv.kind 'kfold' would train on what is later than the test rows"),
+    (
+        {"kind": "random"},
+        {"folds": 5, "kind": "group"},
+        "cv.kind 'group' needs a column with role group, or groups derived",
+    ),
+    (
+        {"kind": "random"},
+        {"folds": 5, "kind": "purged"},
+        "cv.kind 'purged' needs a column with role time",
+    ),
+    (
+        {"kind": "random"},
+        {"folds": 5, "horizon": "2h"},
+        "cv.horizon has no meaning for folds of kind 'kfold'",
+    ),
+    (
+        {"kind": "group"},
+        {"folds": 5, "kind": "kfold"},
+        (
+            "cv.kind 'kfold' would put a group into train and test, which split.kind 'group' keeps"
+            " apart"
+        ),
+    ),
+    (
+        {"kind": "time"},
+        {"folds": 5, "kind": "kfold"},
+        "cv.kind 'kfold' would train on what is later than the test rows",
+    ),
     ({"kind": "group_time"}, {"folds": 2}, "group_walk_forward needs at least 3"),
-    ({"kind": "time"}, {"folds": 3, "kind": "purged", "window": 3}, "cv.window has no meaning for folds of kind 'purged'"),
+    (
+        {"kind": "time"},
+        {"folds": 3, "kind": "purged", "window": 3},
+        "cv.window has no meaning for folds of kind 'purged'",
+    ),
 ]
 
 
 @pytest.mark.req("P1")
 @pytest.mark.parametrize(("split", "cv", "message"), IMPOSSIBLE, ids=lambda v: str(v)[:30])
-def test_impossible_folds_are_refused_before_anything_runs(split: dict[str, Any], cv: dict[str, Any], message: str) -> None:
-    roles = {"group": {"who": "group"}, "time": {"at": "time"}, "group_time": {"who": "group", "at": "time"}}.get(split["kind"], {})
+def test_impossible_folds_are_refused_before_anything_runs(
+    split: dict[str, Any], cv: dict[str, Any], message: str
+) -> None:
+    roles = {
+        "group": {"who": "group"},
+        "time": {"at": "time"},
+        "group_time": {"who": "group", "at": "time"},
+    }.get(split["kind"], {})
     with pytest.raises(ConfigError, match=message):
-        declared("t.parquet", {"id": "id", "y": "label", "x": "numeric", **roles}, split=split, cv=cv)
+        declared(
+            "t.parquet", {"id": "id", "y": "label", "x": "numeric", **roles}, split=split, cv=cv
+        )

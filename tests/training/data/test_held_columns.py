@@ -20,7 +20,21 @@ from training.data.normalize import fit
 
 LEVELS = (0.0, 0.1, 0.5, 0.999, 1.0)
 HALF = 2.0 ** -(BITS + 1)  # rounded to an integer in units of 2^-62, away from zero
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 1e300, -1e300, 5e-324, HALF, -HALF, 3 * HALF, -5 * HALF, 0.1, 2.0**53 + 2]
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    1e300,
+    -1e300,
+    5e-324,
+    HALF,
+    -HALF,
+    3 * HALF,
+    -5 * HALF,
+    0.1,
+    2.0**53 + 2,
+]
 NUMBERS = st.one_of(st.none(), st.floats(-1e300, 1e300), st.floats(-4, 4), st.sampled_from(SPECIAL))
 
 
@@ -29,7 +43,11 @@ def _by_engine(rows: Rows, name: str) -> tuple[Moments, tuple[float, ...] | None
     connection.register("held", rows.table)
     chosen = f"(select * from held where {CODE} = {rows.code})"
     found = column_moments(connection, chosen, [name])[name]
-    return found, column_quantiles(connection, chosen, {name: LEVELS}, {name: found.present})[name] if found.present else None
+    return found, (
+        column_quantiles(connection, chosen, {name: LEVELS}, {name: found.present})[name]
+        if found.present
+        else None
+    )
 
 
 def _in_memory(rows: Rows, name: str) -> tuple[Moments, tuple[float, ...] | None]:
@@ -43,7 +61,9 @@ def _bits(found: tuple[Moments, tuple[float, ...] | None]) -> str:
 
 @pytest.mark.req("D7")
 @given(st.lists(st.tuples(NUMBERS, st.integers(0, 2)), min_size=1, max_size=30))
-def test_moments_and_quantiles_are_those_of_the_engine(values: list[tuple[float | None, int]]) -> None:
+def test_moments_and_quantiles_are_those_of_the_engine(
+    values: list[tuple[float | None, int]],
+) -> None:
     numbers, codes = zip(*values, strict=True)
     table = pa.table({"x": pa.array(numbers, pa.float64()), CODE: pa.array(codes, pa.uint8())})
     rows = Rows(table, codes[0])
@@ -55,9 +75,26 @@ def test_moments_and_quantiles_are_those_of_the_engine(values: list[tuple[float 
 def test_many_rows_are_summed_block_by_block(shape: str) -> None:
     rng = np.random.default_rng(1)
     size = 3 * BLOCK_ROWS + 7
-    drawn = {"normal": rng.normal(size=size), "skewed": rng.lognormal(0, 9, size), "whole": rng.poisson(3, size).astype(float), "far": 1e9 + rng.random(size)}
-    x = pa.array(drawn.get(shape, drawn["normal"]), mask=rng.random(size) < 0.2 if shape == "nulls" else None)
-    table = pa.table({"before": pa.nulls(size, pa.int8()), "x": x, CODE: pa.array(rng.integers(0, 3, size), pa.uint8())}).slice(5).combine_chunks()
+    drawn = {
+        "normal": rng.normal(size=size),
+        "skewed": rng.lognormal(0, 9, size),
+        "whole": rng.poisson(3, size).astype(float),
+        "far": 1e9 + rng.random(size),
+    }
+    x = pa.array(
+        drawn.get(shape, drawn["normal"]), mask=rng.random(size) < 0.2 if shape == "nulls" else None
+    )
+    table = (
+        pa.table(
+            {
+                "before": pa.nulls(size, pa.int8()),
+                "x": x,
+                CODE: pa.array(rng.integers(0, 3, size), pa.uint8()),
+            }
+        )
+        .slice(5)
+        .combine_chunks()
+    )
     assert _bits(_in_memory(Rows(table, 1), "x")) == _bits(_by_engine(Rows(table, 1), "x"))
     whole = held_moments(Rows(table), ["x"])["x"]
     assert whole.present + whole.nulls == size - 5
@@ -66,16 +103,26 @@ def test_many_rows_are_summed_block_by_block(shape: str) -> None:
 @pytest.mark.req("S2")
 @pytest.mark.parametrize("bad", [float("inf"), float("nan"), 2e300])
 def test_extraordinary_numbers_are_refused_by_name(bad: float) -> None:
-    with pytest.raises(DataError, match=r"expected finite numbers up to 1e\+300; 1 columns hold others: y \("):
+    with pytest.raises(
+        DataError, match=r"expected finite numbers up to 1e\+300; 1 columns hold others: y \("
+    ):
         held_moments(Rows(pa.table({"x": [1.0, 2.0], "y": [1.0, bad]})), ["x", "y"])
 
 
 @pytest.mark.req("D7")
-@given(st.lists(st.tuples(st.sampled_from([None, "", "a", "b", "ä", "Z", "😀"]), st.integers(0, 1)), min_size=1, max_size=30))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([None, "", "a", "b", "ä", "Z", "😀"]), st.integers(0, 1)),
+        min_size=1,
+        max_size=30,
+    )
+)
 def test_texts_are_counted_as_by_hand(values: list[tuple[str | None, int]]) -> None:
     texts, codes = zip(*values, strict=True)
     column = pa.array(texts, pa.string())
-    table = pa.table({"c": column.dictionary_encode(), "t": column, CODE: pa.array(codes, pa.uint8())})
+    table = pa.table(
+        {"c": column.dictionary_encode(), "t": column, CODE: pa.array(codes, pa.uint8())}
+    )
     mine = [text for text, code in values if code == 1]
     expected = {text: mine.count(text) for text in mine if text is not None}, mine.count(None)
     assert held_counts(Rows(table, 1), "c") == expected
@@ -103,7 +150,12 @@ def test_a_fit_on_held_rows_is_that_on_their_file(scale: str, tmp_path: Path) ->
     }
     columns |= {"note": pa.array([f"note {i % 300}" for i in range(size)])}
     kinds = {"id": "id", "y": "label", "day": "time", "on": "categorical", "*": "feature"}
-    declaration = declared(write_table(tmp_path / "t.parquet", columns), kinds, split="random", normalize={"scale": scale, "min_count": 2, "max_categories": 3})
+    declaration = declared(
+        write_table(tmp_path / "t.parquet", columns),
+        kinds,
+        split="random",
+        normalize={"scale": scale, "min_count": 2, "max_categories": 3},
+    )
     with holding():
         validated, sides = split_of(declaration, tmp_path)
         held = fit(sides.train, validated.spec, declaration)

@@ -1,4 +1,6 @@
-"""Rows held in memory: only within their block and where they fit, never in the place of a file that was changed, always in the same order."""
+"""Rows held in memory: only within their block and where they fit, never in the place of a file
+that was changed, always in the same order.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def _digests(declaration: Declaration, out: Path, keep: bool) -> tuple[Any, ...]
 
 
 @pytest.mark.req("D9")
-def test_rows_are_held_where_they_fit_and_within_the_block_alone(tmp_path: Path, declaration: Declaration, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_held_where_they_fit_and_within_the_block_alone(
+    tmp_path: Path, declaration: Declaration, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = _digests(declaration, tmp_path / "kept", True)
     assert kept == (True, *_digests(declaration, tmp_path / "read", False)[1:])
     (tmp_path / "meminfo").write_text("MemAvailable: 700 kB\n")
@@ -68,7 +72,9 @@ def test_rows_are_held_where_they_fit_and_within_the_block_alone(tmp_path: Path,
 
 
 @pytest.mark.req("D9")
-def test_files_do_not_depend_on_the_number_of_threads(tmp_path: Path, declaration: Declaration, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_do_not_depend_on_the_number_of_threads(
+    tmp_path: Path, declaration: Declaration, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = []
     for number in (1, 5):
         monkeypatch.setattr(threads, "num_threads", lambda number=number: number)
@@ -90,13 +96,18 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.req("D5")
-def test_held_rows_do_not_stand_for_a_file_that_was_changed(tmp_path: Path, declaration: Declaration) -> None:
+def test_held_rows_do_not_stand_for_a_file_that_was_changed(
+    tmp_path: Path, declaration: Declaration
+) -> None:
     with holding():
         validated, sides = split_of(declaration, tmp_path)
         content = bytearray(sides.train.file.file.read_bytes())
         content[100] ^= 1
         sides.train.file.file.write_bytes(bytes(content))
-        with pytest.raises(IntegrityError, match=r"train\.parquet: SHA-256 is .* the file was changed after it was written"):
+        with pytest.raises(
+            IntegrityError,
+            match=r"train\.parquet: SHA-256 is .* the file was changed after it was written",
+        ):
             fit(sides.train, validated.spec, declaration)
 
 
@@ -104,7 +115,16 @@ def test_held_rows_do_not_stand_for_a_file_that_was_changed(tmp_path: Path, decl
 def test_equal_ids_are_refused_by_name(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pq.write_table(_table(np.array([*range(50), 7]), rng), tmp_path / "t.parquet")
-    with holding(), pytest.raises(SchemaError, match=r"column 'id': expected each value once \(a row id\), but 1 value is that of 2 rows \(first: '7'\)"):
+    with (
+        holding(),
+        pytest.raises(
+            SchemaError,
+            match=(
+                r"column 'id': expected each value once \(a row id\), but 1 value is that of 2 rows"
+                r" \(first: '7'\)"
+            ),
+        ),
+    ):
         validated_of(declared(tmp_path / "t.parquet", COLUMNS, split="group"), tmp_path / "out")
 
 
@@ -112,13 +132,16 @@ def test_equal_ids_are_refused_by_name(tmp_path: Path) -> None:
 def test_rows_are_in_the_order_of_the_engine() -> None:
     connection = connect()
     rows = (
-        "(select cast(range as varchar) as __id, range * 0.5 as half, case when range % 3 > 0 then range end as some, range % 2 = 0 as even from range(3000))"
+        "(select cast(range as varchar) as __id, range * 0.5 as half, case when range % 3 > 0 then"
+        " range end as some, range % 2 = 0 as even from range(3000))"
     )
     found, ids_differ = hash_sorted(connection, rows, 3000)
     wanted = connection.sql(f"select * from {rows} order by md5(__id)").to_arrow_table()
     assert ids_differ
     assert found.cast(wanted.schema).equals(wanted)
-    assert found["__id"][0].as_py() == min(map(str, range(3000)), key=lambda i: hashlib.md5(i.encode()).hexdigest())
+    assert found["__id"][0].as_py() == min(
+        map(str, range(3000)), key=lambda i: hashlib.md5(i.encode()).hexdigest()
+    )
     assert len(hash_sorted(connection, f"(select * from {rows} where false)", 0)[0]) == 0
 
 
@@ -153,9 +176,16 @@ def test_texts_are_gathered_as_they_were(texts: str) -> None:
 
 
 @pytest.mark.req("D4")
-@pytest.mark.parametrize(("second", "order", "differ"), [((5, 2, 0), [2, 1, 0], True), ((2, 2, 0), [2, 0, 1], False)])
-def test_hashes_with_one_first_half_are_told_apart_by_the_second(second: tuple[int, ...], order: list[int], differ: bool) -> None:
-    content = b"".join(first.to_bytes(8, "big") + half.to_bytes(8, "big") for first, half in zip((9, 9, 1), second, strict=True))
+@pytest.mark.parametrize(
+    ("second", "order", "differ"), [((5, 2, 0), [2, 1, 0], True), ((2, 2, 0), [2, 0, 1], False)]
+)
+def test_hashes_with_one_first_half_are_told_apart_by_the_second(
+    second: tuple[int, ...], order: list[int], differ: bool
+) -> None:
+    content = b"".join(
+        first.to_bytes(8, "big") + half.to_bytes(8, "big")
+        for first, half in zip((9, 9, 1), second, strict=True)
+    )
     hashes = pa.Array.from_buffers(pa.decimal128(38), 3, [None, pa.py_buffer(content)])
     found, ids_differ = hash_order(hashes)
     assert (found.tolist(), ids_differ) == (order, differ)
@@ -170,6 +200,8 @@ def test_hashes_are_sorted_as_by_both_halves(rows: int, most: int, shift: int) -
     first, second = (rng.integers(0, most, rows, dtype=np.uint64, endpoint=True) for _ in range(2))
     first = first << np.uint64(shift)  # the digits that are sorted alone, or those that are not
     content = np.stack([first, second], axis=1).astype(">u8").tobytes()
-    order, ids_differ = hash_order(pa.Array.from_buffers(pa.decimal128(38), rows, [None, pa.py_buffer(content)]))
+    order, ids_differ = hash_order(
+        pa.Array.from_buffers(pa.decimal128(38), rows, [None, pa.py_buffer(content)])
+    )
     assert order.tolist() == np.lexsort((second, first)).tolist()
     assert ids_differ == (len(set(zip(first.tolist(), second.tolist(), strict=True))) == rows)

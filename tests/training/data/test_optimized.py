@@ -68,12 +68,18 @@ for name, fault in FAULTS.items():
         print(f"{name}: NOT REFUSED")
     except BulkheadError as error:
         print(f"{name}: {type(error).__name__}: {error}".replace(chr(10), " "))
-"""
+"""  # noqa: E501
 EXPECTED = {
-    "null group": r"SchemaError: column 'who': expected a value in each row \(role group\), but 1 row has not, first ids: 0",
+    "null group": (
+        r"SchemaError: column 'who': expected a value in each row \(role group\), but 1 row has"
+        r" not, first ids: 0"
+    ),
     "repeated id": r"SchemaError: column 'id': expected each value once .*first: '1'",
     "infinite": r"SchemaError: column 'x': expected finite numbers, but 1 row has not",
-    "range": r"SchemaError: column 'x': expected at most 38, but 1 row has not \(values 39\.0\), first ids: 39",
+    "range": (
+        r"SchemaError: column 'x': expected at most 38, but 1 row has not \(values 39\.0\), first"
+        r" ids: 39"
+    ),
     "one class": r"SchemaError: column 'y': expected at least two classes",
     "empty side": r"SplitError: split group: expected rows on every side",
     "group on two sides": r"LeakageError: 1 who values are in both train and test \(first: g0\)",
@@ -88,7 +94,9 @@ EXPECTED = {
 def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each fault led to, from one interpreter."""
     command = [sys.executable, "-O", "-c", SCRIPT, str(tmp_path_factory.mktemp("optimized"))]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    found = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+    )
     assert found.returncode == 0, found.stderr
     return dict(line.split(": ", 1) for line in found.stdout.splitlines())
 

@@ -1,4 +1,6 @@
-"""D6, D7: whatever is fitted on held-out rows changes when they are corrupted, and nothing else does."""
+"""D6, D7: whatever is fitted on held-out rows changes when they are corrupted, and nothing else
+does.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from sklearn.decomposition import PCA
 from sklearn.feature_selection import SelectKBest, f_classif
 from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, OrdinalEncoder, QuantileTransformer, StandardScaler, TargetEncoder
+from sklearn.preprocessing import (
+    KBinsDiscretizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    QuantileTransformer,
+    StandardScaler,
+    TargetEncoder,
+)
 
 import training.poisoned_fit as stages
 from schemas.records import SplitTables, TrainTable
@@ -33,7 +42,10 @@ X = ["x0", "x1", "x2"]
 
 def rows(seed: int, count: int = ROWS) -> pa.Table:
     rng = np.random.default_rng(seed)
-    columns: dict[str, Any] = {"__id": [f"{seed}-{i}" for i in range(count)], **{n: rng.normal(size=count) for n in X}}
+    columns: dict[str, Any] = {
+        "__id": [f"{seed}-{i}" for i in range(count)],
+        **{n: rng.normal(size=count) for n in X},
+    }
     columns["x2"] = np.where(rng.random(count) < 0.1, np.nan, columns["x2"])
     columns["c"] = rng.choice(["a", "b", "c"], count)
     columns["y"] = (columns["x0"] + rng.normal(size=count) > 0).astype(np.int64)
@@ -42,7 +54,11 @@ def rows(seed: int, count: int = ROWS) -> pa.Table:
 
 def frames(train: pa.Table, held_out: pa.Table, leaky: bool) -> pd.DataFrame:
     """What the fit is shown: train, or both as one."""
-    return pd.concat([train.to_pandas(), held_out.to_pandas()], ignore_index=True) if leaky else train.to_pandas()
+    return (
+        pd.concat([train.to_pandas(), held_out.to_pandas()], ignore_index=True)
+        if leaky
+        else train.to_pandas()
+    )
 
 
 def filled(frame: pd.DataFrame) -> pd.DataFrame:
@@ -74,11 +90,15 @@ FITS: dict[str, Callable[[pd.DataFrame], Any]] = {
 @pytest.mark.parametrize("name", FITS)
 def test_a_fit_that_saw_held_out_rows_changes_and_one_on_train_does_not(name: str) -> None:
     train, held_out = rows(0), rows(1)
-    leak = poison_result(lambda t, h: {name: FITS[name](frames(t, h, leaky=True))}, train, held_out, SPEC)
+    leak = poison_result(
+        lambda t, h: {name: FITS[name](frames(t, h, leaky=True))}, train, held_out, SPEC
+    )
     assert (leak.verdict, leak.figures["unstable"]) == ("fail", 0)
     assert leak.evidence[0]["artefact"].startswith(name)
     assert "fit on train rows alone" in leak.remedy
-    own = poison_result(lambda t, h: {name: FITS[name](frames(t, h, leaky=False))}, train, held_out, SPEC)
+    own = poison_result(
+        lambda t, h: {name: FITS[name](frames(t, h, leaky=False))}, train, held_out, SPEC
+    )
     assert own.verdict == "pass", own.summary
     assert "byte-identical" in own.summary
 
@@ -86,7 +106,15 @@ def test_a_fit_that_saw_held_out_rows_changes_and_one_on_train_does_not(name: st
 @pytest.mark.req("D6")
 def test_a_fit_that_is_no_function_of_its_rows_is_said_to_be_undecidable() -> None:
     generator = np.random.default_rng()
-    found = poison_result(lambda t, h: {"noise": generator.normal(size=3), "mean": float(np.mean(t["x0"].to_numpy()))}, rows(0), rows(1), SPEC)
+    found = poison_result(
+        lambda t, h: {
+            "noise": generator.normal(size=3),
+            "mean": float(np.mean(t["x0"].to_numpy())),
+        },
+        rows(0),
+        rows(1),
+        SPEC,
+    )
     assert (found.verdict, found.figures["unstable"]) == ("warn", 1)
     assert "two fits of the same rows differ (noise)" in found.summary
 
@@ -94,7 +122,11 @@ def test_a_fit_that_is_no_function_of_its_rows_is_said_to_be_undecidable() -> No
 @pytest.mark.parametrize("way", ["extreme", "shuffled"])
 def test_poison_changes_features_and_labels_and_nothing_else(way: str) -> None:
     images = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(ROWS * 4, dtype=np.uint8)), 4)
-    before = rows(1).append_column("image", images).append_column("value", pa.array(np.linspace(0, 1, ROWS)))
+    before = (
+        rows(1)
+        .append_column("image", images)
+        .append_column("value", pa.array(np.linspace(0, 1, ROWS)))
+    )
     after = poison(before, SPEC.model_copy(update={"tensor": {"image": (2, 2)}, "labels": {}}), way)
     assert after.schema == before.schema
     assert after["__id"].equals(before["__id"])
@@ -103,7 +135,9 @@ def test_poison_changes_features_and_labels_and_nothing_else(way: str) -> None:
         assert not after[name].equals(before[name]), name
         assert after[name].null_count == before[name].null_count
     assert set(after["y"].to_pylist()) == {0, 1}
-    assert way == "shuffled" or all(a != b for a, b in zip(after["y"].to_pylist(), before["y"].to_pylist(), strict=True))
+    assert way == "shuffled" or all(
+        a != b for a, b in zip(after["y"].to_pylist(), before["y"].to_pylist(), strict=True)
+    )
 
 
 class Scaled:
@@ -128,7 +162,15 @@ def functions_of(by: float) -> list[Callable[..., Any]]:
     def named(x: float, *, scale: float = by) -> float:
         return x * scale
 
-    return [closed, preset, named, Scaled(by).apply, partial(max, by), {by: 1}.get, lambda x: closed(x)]
+    return [
+        closed,
+        preset,
+        named,
+        Scaled(by).apply,
+        partial(max, by),
+        {by: 1}.get,
+        lambda x: closed(x),
+    ]
 
 
 @pytest.mark.req("D6")
@@ -136,15 +178,24 @@ def test_a_fit_that_hands_over_nothing_has_not_passed() -> None:
     for nothing in ({}, None):
         found = poison_result(lambda t, h, nothing=nothing: nothing, rows(0), rows(1), SPEC)  # type: ignore[misc]
         assert (
-            found.verdict == "fail" and "nothing was compared: the fit returned no artefact" in found.summary and "return all that was fitted" in found.remedy
+            found.verdict == "fail"
+            and "nothing was compared: the fit returned no artefact" in found.summary
+            and "return all that was fitted" in found.remedy
         )
-    leak = poison_result(lambda t, h: functions_of(float(np.mean(h["x0"].to_numpy())))[0], rows(0), rows(1), SPEC)
-    own = poison_result(lambda t, h: functions_of(float(np.mean(t["x0"].to_numpy())))[0], rows(0), rows(1), SPEC)
+    leak = poison_result(
+        lambda t, h: functions_of(float(np.mean(h["x0"].to_numpy())))[0], rows(0), rows(1), SPEC
+    )
+    own = poison_result(
+        lambda t, h: functions_of(float(np.mean(t["x0"].to_numpy())))[0], rows(0), rows(1), SPEC
+    )
     assert (leak.verdict, own.verdict) == ("fail", "pass")
 
 
 def test_digests_tell_every_leaf_and_refuse_what_they_cannot_read() -> None:
-    a, b = ({"w": [np.arange(3), {"k": (1.0, "x")}], "f": pd.DataFrame({"a": [1, value]})} for value in (2, 3))
+    a, b = (
+        {"w": [np.arange(3), {"k": (1.0, "x")}], "f": pd.DataFrame({"a": [1, value]})}
+        for value in (2, 3)
+    )
     changed = {name for (name, x), (_, y) in zip(digests(a), digests(b), strict=True) if x != y}
     assert changed == {"f.values[1]"} or changed == {"f.values"}
     scale = {leaky: [dict(digests(f)) for f in functions_of(leaky)] for leaky in (1.0, 2.0)}
@@ -154,12 +205,17 @@ def test_digests_tell_every_leaf_and_refuse_what_they_cannot_read() -> None:
         list(digests({"open": object()}))
 
 
-# -------------------------------------------------------------------------------------- the run itself
+# -------------------------------------------------------------------------------------- the run
+# itself
 
 
 def sides(folder: Path, task: str = "binary") -> tuple[SplitTables, Any, Any]:
     table = rows(3, 600).drop(["__id"]).append_column("id", pa.array([str(i) for i in range(600)]))
-    declaration = declared(write_table(folder / "t.parquet", {n: table[n] for n in table.column_names}), task=task, model={"kind": "mlp", "hidden": [8]})
+    declaration = declared(
+        write_table(folder / "t.parquet", {n: table[n] for n in table.column_names}),
+        task=task,
+        model={"kind": "mlp", "hidden": [8]},
+    )
     validated, split = split_of(declaration, folder / "out")
     return split, validated, declaration
 
@@ -172,15 +228,30 @@ def test_a_run_passes_and_says_how_much_was_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("D7")
-def test_a_run_whose_statistics_see_all_sides_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_statistics_see_all_sides_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     split, validated, declaration = sides(tmp_path)
 
     def leaky(train: TrainTable, spec: Any, own: Any) -> Any:
         statistics = fit(train, spec, own)
         test = pq.read_table(train.file.file.with_name("test.parquet"))
         first = statistics.numeric[0]
-        center = float(np.mean(np.concatenate([pq.read_table(train.file.path)[first.name].to_numpy(), test[first.name].to_numpy()])))
-        return statistics.model_copy(update={"numeric": (first.model_copy(update={"center": center}), *statistics.numeric[1:])})
+        center = float(
+            np.mean(
+                np.concatenate(
+                    [
+                        pq.read_table(train.file.path)[first.name].to_numpy(),
+                        test[first.name].to_numpy(),
+                    ]
+                )
+            )
+        )
+        return statistics.model_copy(
+            update={
+                "numeric": (first.model_copy(update={"center": center}), *statistics.numeric[1:])
+            }
+        )
 
     monkeypatch.setattr(stages, "fit", leaky)
     found = stages.poison_check(split, validated, declaration)
@@ -190,11 +261,19 @@ def test_a_run_whose_statistics_see_all_sides_is_stopped(tmp_path: Path, monkeyp
     assert "changed when the held-out rows were corrupted" in found.summary
 
 
-@pytest.mark.parametrize(("kind", "label"), [("float", [0.0, 1.0, 1.0, 0.0, None]), ("int", [0, 1, 1, 0, None])])
+@pytest.mark.parametrize(
+    ("kind", "label"), [("float", [0.0, 1.0, 1.0, 0.0, None]), ("int", [0, 1, 1, 0, None])]
+)
 def test_classes_written_as_floats_stay_classes(kind: str, label: list[float]) -> None:
-    """Whole decimals and whole numbers with nulls are floats; a class that train lacks would end the fit, not test it."""
+    """Whole decimals and whole numbers with nulls are floats; a class that train lacks would end
+    the fit, not test it.
+    """
     spec = spec_of(label_type=kind, numeric=("a",))
     after = poison(pa.table({"a": [1.0] * 5, "y": label}), spec, "extreme")["y"].to_pylist()
     assert after == [1, 0, 0, 1, None]
-    amounts = poison(pa.table({"a": [1.0] * 5, "y": [0.5, 1.0, 1.0, 0.0, None]}), spec_of(label_type="float", numeric=("a",)), "extreme")
+    amounts = poison(
+        pa.table({"a": [1.0] * 5, "y": [0.5, 1.0, 1.0, 0.0, None]}),
+        spec_of(label_type="float", numeric=("a",)),
+        "extreme",
+    )
     assert set(amounts["y"].to_pylist()).isdisjoint({0.5, 1.0, 0.0})

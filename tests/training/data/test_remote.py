@@ -1,4 +1,6 @@
-"""D1, S1: sources on an S3 store and a web server, real ones on loopback: fetched whole, refused when changed, errors within seconds, no secret shown."""
+"""D1, S1: sources on an S3 store and a web server, real ones on loopback: fetched whole, refused
+when changed, errors within seconds, no secret shown.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    moto = pytest.importorskip("moto.server", reason="the S3-compatible test server comes with the dev extra: pip install -e '.[dev]'")
+    moto = pytest.importorskip(
+        "moto.server",
+        reason="the S3-compatible test server comes with the dev extra: pip install -e '.[dev]'",
+    )
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -56,9 +61,18 @@ def endpoint() -> Iterator[str]:
 @pytest.fixture
 def store(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> pafs.FileSystem:
     """The bucket, empty, and an environment that leads to it."""
-    for name, value in {"AWS_ACCESS_KEY_ID": "key-of-tests", "AWS_SECRET_ACCESS_KEY": "hush-hush-secret", "AWS_ENDPOINT_URL": endpoint}.items():
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key-of-tests",
+        "AWS_SECRET_ACCESS_KEY": "hush-hush-secret",
+        "AWS_ENDPOINT_URL": endpoint,
+    }.items():
         monkeypatch.setenv(name, value)
-    store = pafs.S3FileSystem(endpoint_override=endpoint.removeprefix("http://"), scheme="http", region="us-east-1", allow_bucket_creation=True)
+    store = pafs.S3FileSystem(
+        endpoint_override=endpoint.removeprefix("http://"),
+        scheme="http",
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
     store.create_dir(BUCKET)
     store.delete_dir_contents(BUCKET)
     return store
@@ -69,7 +83,9 @@ def put(store: pafs.FileSystem, key: str, content: bytes) -> None:
         file.write(content)
 
 
-def test_an_s3_object_gives_the_table_of_the_same_local_file(store: pafs.FileSystem, tmp_path: Path) -> None:
+def test_an_s3_object_gives_the_table_of_the_same_local_file(
+    store: pafs.FileSystem, tmp_path: Path
+) -> None:
     content = parquet_bytes()
     put(store, "2024/a b.parquet", content)
     (tmp_path / "a.parquet").write_bytes(content)
@@ -81,7 +97,9 @@ def test_an_s3_object_gives_the_table_of_the_same_local_file(store: pafs.FileSys
     found, sides = split_of(there, tmp_path / "there")
     expected, wanted = split_of(declared(tmp_path / "a.parquet"), tmp_path / "here")
     assert found.table.file.sha256 == expected.table.file.sha256
-    assert [sides.side(s).file.sha256 for s in ("train", "val", "test")] == [wanted.side(s).file.sha256 for s in ("train", "val", "test")]
+    assert [sides.side(s).file.sha256 for s in ("train", "val", "test")] == [
+        wanted.side(s).file.sha256 for s in ("train", "val", "test")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -102,29 +120,45 @@ def test_folders_and_globs_of_a_bucket(store: pafs.FileSystem, uri: str, names: 
     assert sorted(f.file.name for f in fingerprint(declared(uri).data).files) == names
 
 
-def test_a_compressed_text_is_fetched_as_it_lies_there(store: pafs.FileSystem, tmp_path: Path) -> None:
+def test_a_compressed_text_is_fetched_as_it_lies_there(
+    store: pafs.FileSystem, tmp_path: Path
+) -> None:
     put(store, "t.csv.gz", gzip.compress(CSV.encode(), mtime=0))
     assert validated_of(declared(f"s3://{BUCKET}/t.csv.gz"), tmp_path).table.rows == 60
 
 
-def test_a_fetched_copy_is_used_again_while_object_and_copy_are_the_same(store: pafs.FileSystem) -> None:
+def test_a_fetched_copy_is_used_again_while_object_and_copy_are_the_same(
+    store: pafs.FileSystem,
+) -> None:
     put(store, "t.parquet", parquet_bytes())
     data = declared(f"s3://{BUCKET}/t.parquet").data
     first = fingerprint(data)
     copy, written = first.files[0].file, first.files[0].file.stat().st_mtime_ns
-    assert fingerprint(data) == first and copy.stat().st_mtime_ns == written, "the second run downloads nothing"
+    assert fingerprint(data) == first and copy.stat().st_mtime_ns == written, (
+        "the second run downloads nothing"
+    )
     copy.write_bytes(copy.read_bytes()[:-1] + b"x")
-    assert fingerprint(data) == first, "a damaged copy is fetched again, never taken for another source"
+    assert fingerprint(data) == first, (
+        "a damaged copy is fetched again, never taken for another source"
+    )
     put(store, "t.parquet", parquet_bytes(x=[1.5] * 60))
     assert fingerprint(data).sha256 != first.sha256
 
 
-def test_an_object_that_changes_during_the_run_is_refused(store: pafs.FileSystem, tmp_path: Path) -> None:
+def test_an_object_that_changes_during_the_run_is_refused(
+    store: pafs.FileSystem, tmp_path: Path
+) -> None:
     put(store, "t.parquet", parquet_bytes())
     source = fingerprint(declared(f"s3://{BUCKET}/t.parquet").data)
     verify_source(source)
     put(store, "t.parquet", parquet_bytes(x=[2.5] * 60))
-    with pytest.raises(SourceError, match=r"s3://visits/t\.parquet: expected what was fetched .* but the source was changed since; run again"):
+    with pytest.raises(
+        SourceError,
+        match=(
+            r"s3://visits/t\.parquet: expected what was fetched .* but the source was changed"
+            r" since; run again"
+        ),
+    ):
         verify_source(source)
     store.delete_file(f"{BUCKET}/t.parquet")
     with pytest.raises(SourceError, match=r"s3://visits/t\.parquet: no such file \(404\)"):
@@ -135,15 +169,29 @@ def test_an_object_that_changes_during_the_run_is_refused(store: pafs.FileSystem
     ("uri", "message"),
     [
         ("s3://no-such-bucket/t.parquet", r"no such bucket|bucket 'no-such-bucket' does not exist"),
-        ("s3://no-such-bucket/*.parquet", r"no such bucket; check data\.uri|bucket 'no-such-bucket' does not exist"),
-        ("s3://visits/none.parquet", r"expected data files, found none; the bucket 'visits' exists: check data\.uri"),
+        (
+            "s3://no-such-bucket/*.parquet",
+            r"no such bucket; check data\.uri|bucket 'no-such-bucket' does not exist",
+        ),
+        (
+            "s3://visits/none.parquet",
+            r"expected data files, found none; the bucket 'visits' exists: check data\.uri",
+        ),
         ("s3://visits/*.csv", r"expected data files, found none"),
         ("s3:///t.parquet", r"name the bucket"),
-        ("s3://key:hush-hush-secret@visits/t.parquet", r"s3://…@visits: expected an address without user and password.*AWS_ACCESS_KEY_ID"),
-        ("gs://visits/t.parquet", r"expected a local path, s3:// or https://, got gs://; mount or copy the data"),
+        (
+            "s3://key:hush-hush-secret@visits/t.parquet",
+            r"s3://…@visits: expected an address without user and password.*AWS_ACCESS_KEY_ID",
+        ),
+        (
+            "gs://visits/t.parquet",
+            r"expected a local path, s3:// or https://, got gs://; mount or copy the data",
+        ),
     ],
 )
-def test_what_is_not_there_is_refused_within_seconds(store: pafs.FileSystem, uri: str, message: str) -> None:
+def test_what_is_not_there_is_refused_within_seconds(
+    store: pafs.FileSystem, uri: str, message: str
+) -> None:
     refused(uri, message)
 
 
@@ -156,21 +204,32 @@ def refused(uri: str, message: str, seconds: float = 10) -> str:
     return str(caught.value)
 
 
-def test_a_store_that_cannot_be_reached(store: pafs.FileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_reached(
+    store: pafs.FileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    refused("s3://visits/t.parquet", r"cannot be reached .*connection failed.*check the address, the network and AWS_ENDPOINT_URL")
+    refused(
+        "s3://visits/t.parquet",
+        r"cannot be reached .*connection failed.*check the address, the network and"
+        r" AWS_ENDPOINT_URL",
+    )
 
 
 def test_credentials_that_the_store_does_not_know(store: pafs.FileSystem, endpoint: str) -> None:
     put(store, "t.parquet", parquet_bytes())
 
     def unauthenticated_calls(number: bytes) -> None:
-        request = urllib.request.Request(f"{endpoint}/moto-api/reset-auth", data=number, headers={"Content-Type": "text/plain"})
+        request = urllib.request.Request(
+            f"{endpoint}/moto-api/reset-auth", data=number, headers={"Content-Type": "text/plain"}
+        )
         urllib.request.urlopen(request).close()
 
     unauthenticated_calls(b"0")  # from now on the server asks who calls
     try:
-        refused("s3://visits/t.parquet", r"refuses access \(403\); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+        refused(
+            "s3://visits/t.parquet",
+            r"refuses access \(403\); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        )
         refused("s3://visits/*.parquet", r"refuses access \(403\)")
     finally:
         unauthenticated_calls(b"1000000000")
@@ -180,7 +239,9 @@ def test_credentials_that_the_store_does_not_know(store: pafs.FileSystem, endpoi
 
 
 class Files(BaseHTTPRequestHandler):
-    """A server of `content` that knows ETag and Range, asks for `password`, and breaks off after `cut` bytes of each answer."""
+    """A server of `content` that knows ETag and Range, asks for `password`, and breaks off after
+    `cut` bytes of each answer.
+    """
 
     content, etag, password, cut = b"", '"1"', "", 1 << 40
     asked: list[str] = []
@@ -193,10 +254,16 @@ class Files(BaseHTTPRequestHandler):
             self.send_header("Location", "/t.csv")
             self.end_headers()
             return
-        if self.path == "/teapot.csv" or (of.password and self.headers.get("Authorization") != of.password):
+        if self.path == "/teapot.csv" or (
+            of.password and self.headers.get("Authorization") != of.password
+        ):
             self.send_error(503 if self.path == "/teapot.csv" else 401)
             return
-        begin = int(self.headers["Range"][6:-1]) if "Range" in self.headers and self.headers["If-Range"] == of.etag else 0
+        begin = (
+            int(self.headers["Range"][6:-1])
+            if "Range" in self.headers and self.headers["If-Range"] == of.etag
+            else 0
+        )
         self.send_response(206 if begin else 200)
         self.send_header("ETag", of.etag)
         self.send_header("Content-Length", str(len(of.content) - begin))
@@ -237,14 +304,20 @@ def test_a_file_of_a_plain_web_server(plain: tuple[str, Path], tmp_path: Path) -
     (folder / "t.parquet").write_bytes(parquet_bytes())
     declaration = declared(f"{address}/t.parquet")
     source = fingerprint(declaration.data)
-    assert source.files[0].sha256 == hashlib.sha256(parquet_bytes()).hexdigest() and source.remote[0].version.endswith("GMT")
+    assert source.files[0].sha256 == hashlib.sha256(parquet_bytes()).hexdigest() and source.remote[
+        0
+    ].version.endswith("GMT")
     assert validated_of(declaration, tmp_path / "out").table.rows == 60
     (folder / "t.parquet").write_bytes(parquet_bytes(x=[None] * 60))
-    with pytest.raises(SourceError, match=r"t\.parquet: expected what was fetched .* changed since; run again"):
+    with pytest.raises(
+        SourceError, match=r"t\.parquet: expected what was fetched .* changed since; run again"
+    ):
         verify_source(source)
 
 
-def test_a_transfer_that_breaks_off_is_taken_up_where_it_ended(files: tuple[str, type[Files]]) -> None:
+def test_a_transfer_that_breaks_off_is_taken_up_where_it_ended(
+    files: tuple[str, type[Files]],
+) -> None:
     address, handler = files
     handler.cut = len(CSV) // 2 + 1
     source = fingerprint(declared(f"{address}/t.csv").data)
@@ -252,39 +325,74 @@ def test_a_transfer_that_breaks_off_is_taken_up_where_it_ended(files: tuple[str,
     assert handler.asked[1:] == ["whole", f"bytes={handler.cut}-"]
 
 
-def test_a_transfer_that_breaks_off_again_and_again_is_refused(files: tuple[str, type[Files]], tmp_path: Path) -> None:
+def test_a_transfer_that_breaks_off_again_and_again_is_refused(
+    files: tuple[str, type[Files]], tmp_path: Path
+) -> None:
     address, handler = files
     handler.cut = 10
-    refused(f"{address}/t.csv", r"t\.csv: expected \d+ bytes, got 30; it is being changed or the connection breaks off; run again")
-    assert not [p for p in (tmp_path / "home").rglob("*") if p.is_file()], "nothing half-fetched stays"
+    refused(
+        f"{address}/t.csv",
+        r"t\.csv: expected \d+ bytes, got 30; it is being changed or the connection breaks off; run"
+        r" again",
+    )
+    assert not [p for p in (tmp_path / "home").rglob("*") if p.is_file()], (
+        "nothing half-fetched stays"
+    )
 
 
-def test_credentials_for_a_web_server(files: tuple[str, type[Files]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_for_a_web_server(
+    files: tuple[str, type[Files]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     address, handler = files
     handler.password = "Bearer hush-hush"
-    refused(f"{address}/t.csv", r"t\.csv: the server refuses access \(401\); set BULKHEAD_HTTP_AUTHORIZATION in the environment")
+    refused(
+        f"{address}/t.csv",
+        r"t\.csv: the server refuses access \(401\); set BULKHEAD_HTTP_AUTHORIZATION in the"
+        r" environment",
+    )
     monkeypatch.setenv(AUTHORIZATION, handler.password)
     source = fingerprint(declared(f"{address}/t.csv").data)
     assert "hush" not in SourceRef.model_dump_json(source)
-    refused(f"{address}/moved.csv", r"moved\.csv: the server refuses access \(401\)")  # a redirect is not given the credentials
+    refused(
+        f"{address}/moved.csv", r"moved\.csv: the server refuses access \(401\)"
+    )  # a redirect is not given the credentials
 
 
 @pytest.mark.parametrize(
     ("path", "message"),
     [
         ("/teapot.csv", r"the server answered 503; try again later"),
-        ("/", r"a web server cannot be asked what a folder or glob holds; list its files in data\.uri"),
+        (
+            "/",
+            (
+                r"a web server cannot be asked what a folder or glob holds; list its files in"
+                r" data\.uri"
+            ),
+        ),
         ("/*.csv", r"a web server cannot be asked"),
         ("/t.csv?X-Amz-Signature=hush", r"/t\.csv: the parameter 'X-Amz-Signature' is a secret"),
-        ("/t.csv?token=hush&v=1", r"the parameter 'token' is a secret that would stand in logs; set BULKHEAD_HTTP_AUTHORIZATION"),
+        (
+            "/t.csv?token=hush&v=1",
+            (
+                r"the parameter 'token' is a secret that would stand in logs; set"
+                r" BULKHEAD_HTTP_AUTHORIZATION"
+            ),
+        ),
     ],
 )
-def test_what_a_web_server_cannot_give(files: tuple[str, type[Files]], path: str, message: str) -> None:
+def test_what_a_web_server_cannot_give(
+    files: tuple[str, type[Files]], path: str, message: str
+) -> None:
     refused(files[0] + path, message)
 
 
 def test_what_is_not_on_a_web_server(plain: tuple[str, Path]) -> None:
     refused(f"{plain[0]}/none.csv", r"none\.csv: no such file \(404\); check data\.uri")
-    refused("http://127.0.0.1:1/t.csv", r"cannot be reached or the connection broke off \(.*refused\)")
+    refused(
+        "http://127.0.0.1:1/t.csv", r"cannot be reached or the connection broke off \(.*refused\)"
+    )
     refused("https://bulkhead.invalid/t.csv", r"cannot be reached")
-    refused("http://ann:hush@127.0.0.1/t.csv", r"http://…@127\.0\.0\.1: expected an address without user and password")
+    refused(
+        "http://ann:hush@127.0.0.1/t.csv",
+        r"http://…@127\.0\.0\.1: expected an address without user and password",
+    )

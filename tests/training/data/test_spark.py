@@ -1,6 +1,8 @@
-"""D9, D4: the same declaration on local Spark and on DuckDB gives the same bytes: table, sides, statistics, arrays, verdicts, refusals.
+"""D9, D4: the same declaration on local Spark and on DuckDB gives the same bytes: table, sides,
+statistics, arrays, verdicts, refusals.
 
-Run with `make test-spark`; needs Java and the extra `spark`. Two Python workers stand for two executors.
+Run with `make test-spark`; needs Java and the extra `spark`. Two Python workers stand for two
+executors.
 """
 
 from __future__ import annotations
@@ -36,7 +38,11 @@ from training.data.validate import validate
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 EXAMPLES = Path(__file__).parents[3] / "examples"
-CONF = {"spark.sql.shuffle.partitions": 3, "spark.sql.codegen.wholeStage": False, "spark.default.parallelism": 2}
+CONF = {
+    "spark.sql.shuffle.partitions": 3,
+    "spark.sql.codegen.wholeStage": False,
+    "spark.default.parallelism": 2,
+}
 SPARK = {"master": "local[2]", "conf": CONF}
 
 
@@ -67,9 +73,17 @@ def prepared(declaration: Declaration, folder: Path, ledger: Path) -> dict[str, 
     sides = split(validated, declaration, folder / "split", ledger)
     statistics = fit(sides.train, validated.spec, declaration)
     arrays = materialise(sides, validated, statistics, declaration, folder / "arrays")
-    checks = [*check_overlap(sides, validated, declaration).results, *check_leakage(sides, validated, declaration).results]
+    checks = [
+        *check_overlap(sides, validated, declaration).results,
+        *check_leakage(sides, validated, declaration).results,
+    ]
     return {
-        "rows": (validated.table.rows, validated.filtered_rows, validated.unlabelled_rows, validated.ignored_labels),
+        "rows": (
+            validated.table.rows,
+            validated.filtered_rows,
+            validated.unlabelled_rows,
+            validated.ignored_labels,
+        ),
         "spec": validated.spec,
         "table": validated.table.file.sha256,
         "raw rows": validated.raw_rows and validated.raw_rows.sha256,
@@ -84,7 +98,10 @@ def prepared(declaration: Declaration, folder: Path, ledger: Path) -> dict[str, 
 
 
 def require_equal(declaration: Declaration, folder: Path) -> dict[str, Any]:
-    found = {engine: prepared(on(engine, declaration), folder / engine, folder / engine / "ledger") for engine in ("duckdb", "spark")}
+    found = {
+        engine: prepared(on(engine, declaration), folder / engine, folder / engine / "ledger")
+        for engine in ("duckdb", "spark")
+    }
     for part, wanted in found["duckdb"].items():
         assert found["spark"][part] == wanted, part
     return found["duckdb"]
@@ -112,88 +129,207 @@ def test_clinic_visits_by_group_and_time(example: Declaration, tmp_path: Path) -
     assert found["plan"]["cuts_from"].startswith("shares of rows") and found["raw rows"] is not None
 
 
-def test_clinic_visits_stratified_by_group_also_when_rows_arrive(clinic: Path, tmp_path: Path) -> None:
-    columns = {"visit_id": "id", "patient_id": "group", "visit_date": "ignore", "admitted_30d": "label", "*": "feature"}
+def test_clinic_visits_stratified_by_group_also_when_rows_arrive(
+    clinic: Path, tmp_path: Path
+) -> None:
+    columns = {
+        "visit_id": "id",
+        "patient_id": "group",
+        "visit_date": "ignore",
+        "admitted_30d": "label",
+        "*": "feature",
+    }
     whole = pq.read_table(clinic)
     for number, table in enumerate([whole.slice(0, 5_000), whole]):
         pq.write_table(table, tmp_path / "t.parquet", row_group_size=2_000)
-        declaration = declared(tmp_path / "t.parquet", columns, split={"kind": "stratified_group", "seed": 7}, normalize={"scale": "robust"})
+        declaration = declared(
+            tmp_path / "t.parquet",
+            columns,
+            split={"kind": "stratified_group", "seed": 7},
+            normalize={"scale": "robust"},
+        )
         ledgers = [tmp_path / engine / "ledger" for engine in ("duckdb", "spark")]
-        found = [prepared(on(e, declaration), tmp_path / e / str(number), ledger) for e, ledger in zip(("duckdb", "spark"), ledgers, strict=True)]
+        found = [
+            prepared(on(e, declaration), tmp_path / e / str(number), ledger)
+            for e, ledger in zip(("duckdb", "spark"), ledgers, strict=True)
+        ]
         assert found[0] == found[1]
-        assert [p.read_bytes() for p in ledgers[:1]] == [p.read_bytes() for p in ledgers[1:]], "the ledgers freeze the same decisions"
+        assert [p.read_bytes() for p in ledgers[:1]] == [p.read_bytes() for p in ledgers[1:]], (
+            "the ledgers freeze the same decisions"
+        )
 
 
 def traps(rows: int, first: int = 0) -> pa.Table:
     """Rows with every type and value on which two engines like to differ."""
     draw = random.Random(first)
-    days = [dt.datetime(2024, 1, 1) + dt.timedelta(microseconds=draw.randrange(10**13)) for _ in range(rows)]
+    days = [
+        dt.datetime(2024, 1, 1) + dt.timedelta(microseconds=draw.randrange(10**13))
+        for _ in range(rows)
+    ]
 
     def some(value: Any) -> Any:
         return None if draw.random() < 0.1 else value
 
-    names = ["Zoë", "Zoe\u0308", "ÅNGSTRÖM", "emoji 🧪", "quote ' and \" and ` and \\", "tab\t", "", " pad ", "ǆ", "１２", "1.0", "NULL"]
+    names = [
+        "Zoë",
+        "Zoe\u0308",
+        "ÅNGSTRÖM",
+        "emoji 🧪",
+        "quote ' and \" and ` and \\",
+        "tab\t",
+        "",
+        " pad ",
+        "ǆ",
+        "１２",
+        "1.0",
+        "NULL",
+    ]
     return pa.table(
         {
             "id": pa.array([f"{names[i % 12]}|{first + i}%" for i in range(rows)]),
             "part": pa.array([i % 5 for i in range(rows)], pa.int8()),
             "who": pa.array([draw.randrange(rows // 4) for _ in range(rows)], pa.uint32()),
-            "seen_at": pa.array([d.replace(tzinfo=dt.UTC) for d in days], pa.timestamp("us", tz="America/New_York")),
+            "seen_at": pa.array(
+                [d.replace(tzinfo=dt.UTC) for d in days], pa.timestamp("us", tz="America/New_York")
+            ),
             "y": pa.array([some(draw.choice(["no", "yes", "no", "unsure"])) for _ in range(rows)]),
             "plain": pa.array([some(draw.gauss(0, 1)) for _ in range(rows)]),
-            "special": pa.array([some(draw.choice([0.0, -0.0, float("nan"), 1e60, 5e-324, 0.1, 1 / 3])) for _ in range(rows)]),
+            "special": pa.array(
+                [
+                    some(draw.choice([0.0, -0.0, float("nan"), 1e60, 5e-324, 0.1, 1 / 3]))
+                    for _ in range(rows)
+                ]
+            ),
             "single": pa.array([some(draw.gauss(0, 1e6)) for _ in range(rows)], pa.float32()),
-            "money": pa.array([some(Decimal(draw.randrange(10**7)).scaleb(-2)) for _ in range(rows)], pa.decimal128(12, 2)),
+            "money": pa.array(
+                [some(Decimal(draw.randrange(10**7)).scaleb(-2)) for _ in range(rows)],
+                pa.decimal128(12, 2),
+            ),
             "big": pa.array([some(draw.randrange(2**63, 2**64)) for _ in range(rows)], pa.uint64()),
             "flag": pa.array([some(draw.random() < 0.5) for _ in range(rows)]),
             "a`b \"c\" 'd'": pa.array([some(draw.choice(names)) for _ in range(rows)]),
             "dot.ted": pa.array([some(draw.choice(names)) for _ in range(rows)]),
             "code": pa.array([some(draw.choice([1.0, 2.5, 1e20, -0.0])) for _ in range(rows)]),
             "coded": pa.array([some(draw.choice(names)) for _ in range(rows)]).dictionary_encode(),
-            "nano": pa.array([d.replace(tzinfo=None) for d in days], pa.timestamp("us")).cast(pa.timestamp("ns")),
+            "nano": (
+                pa.array([d.replace(tzinfo=None) for d in days], pa.timestamp("us")).cast(
+                    pa.timestamp("ns")
+                )
+            ),
             "day": pa.array([some(d.date()) for d in days]),
         }
     )
 
 
-TRAPS = {"id": "id", "part": "id", "who": "group", "seen_at": "time", "y": "label", "code": "categorical", "nano": "ignore", "day": "ignore", "*": "feature"}
-DERIVED = {"hour_of": "hour(nano) + minute(seen_at) / 60", "month_of": "concat(month(day), '/', upper(coded))", "root": "sqrt(abs(plain)) * 0.1"}
+TRAPS = {
+    "id": "id",
+    "part": "id",
+    "who": "group",
+    "seen_at": "time",
+    "y": "label",
+    "code": "categorical",
+    "nano": "ignore",
+    "day": "ignore",
+    "*": "feature",
+}
+DERIVED = {
+    "hour_of": "hour(nano) + minute(seen_at) / 60",
+    "month_of": "concat(month(day), '/', upper(coded))",
+    "root": "sqrt(abs(plain)) * 0.1",
+}
 
 
-@pytest.mark.parametrize("way", [{"kind": "stratified"}, {"kind": "time", "embargo": "6h"}, {"kind": "random", "seed": 11}])
+@pytest.mark.parametrize(
+    "way",
+    [{"kind": "stratified"}, {"kind": "time", "embargo": "6h"}, {"kind": "random", "seed": 11}],
+)
 def test_rows_full_of_traps(tmp_path: Path, way: dict[str, Any]) -> None:
     (tmp_path / "traps").mkdir()
     for number in range(2):
-        pq.write_table(traps(900, 10_000 * number), tmp_path / "traps" / f"{number}.parquet", row_group_size=400)
+        pq.write_table(
+            traps(900, 10_000 * number),
+            tmp_path / "traps" / f"{number}.parquet",
+            row_group_size=400,
+        )
     data = {"derive": DERIVED, "filter": "plain is null or plain > -2", "null_labels": "drop"}
-    rest = {"normalize": {"scale": "quantile", "columns": {"money": {"scale": "robust", "impute": "mean"}}}, "checks": {"constant_features": "drop"}}
-    declaration = declared(tmp_path / "traps", TRAPS, split=way, data=data, task={"kind": "binary", "ignore": ["unsure"]}, **rest)
+    rest = {
+        "normalize": {
+            "scale": "quantile",
+            "columns": {"money": {"scale": "robust", "impute": "mean"}},
+        },
+        "checks": {"constant_features": "drop"},
+    }
+    declaration = declared(
+        tmp_path / "traps",
+        TRAPS,
+        split=way,
+        data=data,
+        task={"kind": "binary", "ignore": ["unsure"]},
+        **rest,
+    )
     found = require_equal(declaration, tmp_path)
-    assert found["rows"][1] and found["rows"][2] and found["rows"][3]["y"], "rows are left out for every reason"
+    assert found["rows"][1] and found["rows"][2] and found["rows"][3]["y"], (
+        "rows are left out for every reason"
+    )
 
 
 def trial_over_connect(folder: Path) -> None:
-    """Run in a process of its own: a session of this process and one of a server do not go together."""
+    """Run in a process of its own: a session of this process and one of a server do not go
+    together.
+    """
     SPARK.clear()
-    SPARK.update({"remote": "local[2]", "conf": {k: v for k, v in CONF.items() if k.startswith("spark.sql.")}})  # pyspark starts a server here and talks to it
+    SPARK.update(
+        {
+            "remote": "local[2]",
+            "conf": {k: v for k, v in CONF.items() if k.startswith("spark.sql.")},
+        }
+    )  # pyspark starts a server here and talks to it
     pq.write_table(traps(300), folder / "t.parquet", row_group_size=200)
     data = {"null_labels": "drop", "derive": DERIVED}
     split = {"kind": "stratified_group"}
-    require_equal(declared(folder / "t.parquet", TRAPS, split=split, data=data, task="multiclass", checks={"constant_features": "drop"}), folder)
+    require_equal(
+        declared(
+            folder / "t.parquet",
+            TRAPS,
+            split=split,
+            data=data,
+            task="multiclass",
+            checks={"constant_features": "drop"},
+        ),
+        folder,
+    )
 
 
 def test_a_spark_connect_server_gives_the_same(tmp_path: Path) -> None:
-    program = "import sys, pathlib; from tests.training.data.test_spark import trial_over_connect; trial_over_connect(pathlib.Path(sys.argv[1]))"
-    run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=EXAMPLES.parent, capture_output=True, text=True, timeout=1500)
+    program = (
+        "import sys, pathlib; from tests.training.data.test_spark import trial_over_connect;"
+        " trial_over_connect(pathlib.Path(sys.argv[1]))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=EXAMPLES.parent,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
     assert run.returncode == 0, run.stderr[-3000:]
 
 
 def test_a_number_as_label_stratified_in_bins(tmp_path: Path) -> None:
     draw = random.Random(5)
     size = 800
-    columns = {"id": list(range(size)), "y": [draw.gauss(0, 3) for _ in range(size)], "x": [draw.random() for _ in range(size)]}
+    columns = {
+        "id": list(range(size)),
+        "y": [draw.gauss(0, 3) for _ in range(size)],
+        "x": [draw.random() for _ in range(size)],
+    }
     pq.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=300)
-    weighted = declared(tmp_path / "t.parquet", {"id": "id", "y": "label", "x": "numeric"}, task="regression", split={"kind": "stratified", "bins": 7})
+    weighted = declared(
+        tmp_path / "t.parquet",
+        {"id": "id", "y": "label", "x": "numeric"},
+        task="regression",
+        split={"kind": "stratified", "bins": 7},
+    )
     require_equal(weighted, tmp_path)
 
 
@@ -218,16 +354,36 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_faults_are_refused_in_the_same_words(tmp_path: Path, fault: str) -> None:
     changed, declares = FAULTS[fault]
     data = {k: declares[k] for k in ("derive", "filter") if k in declares}
-    columns = {"id": "id", "y": "label", **{k: v for k, v in declares.items() if k not in data}, "*": "feature"}
-    table = pa.table({"id": list(range(60)), "y": [0, 1] * 30, "x": [float(i) for i in range(60)], "c": ["a", "b"] * 30, **changed})
+    columns = {
+        "id": "id",
+        "y": "label",
+        **{k: v for k, v in declares.items() if k not in data},
+        "*": "feature",
+    }
+    table = pa.table(
+        {
+            "id": list(range(60)),
+            "y": [0, 1] * 30,
+            "x": [float(i) for i in range(60)],
+            "c": ["a", "b"] * 30,
+            **changed,
+        }
+    )
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=25)
     messages = []
     for engine in ("duckdb", "spark"):
-        declaration = on(engine, declared(tmp_path / "t.parquet", columns, data=data, checks={"constant_features": "fail"}))
+        declaration = on(
+            engine,
+            declared(
+                tmp_path / "t.parquet", columns, data=data, checks={"constant_features": "fail"}
+            ),
+        )
         with pytest.raises(BulkheadError) as caught:
             validate(fingerprint(declaration.data), declaration, tmp_path / engine)
         messages.append((type(caught.value), str(caught.value)))
-        assert not (tmp_path / engine).exists() or not list((tmp_path / engine).iterdir()), "nothing half-written stays"
+        assert not (tmp_path / engine).exists() or not list((tmp_path / engine).iterdir()), (
+            "nothing half-written stays"
+        )
     assert messages[0] == messages[1]
 
 
@@ -237,7 +393,12 @@ def test_hashes_and_texts_are_those_of_duckdb(spark: SparkConnection) -> None:
     with connect() as engine:
         for connection in (engine, spark):
             connection.register("keys", pa.table({"k": keys}))
-            wanted.append(rows(connection, f"select k, {hash_sql('k', 3)}, md5(k), length(k) from keys order by k"))
+            wanted.append(
+                rows(
+                    connection,
+                    f"select k, {hash_sql('k', 3)}, md5(k), length(k) from keys order by k",
+                )
+            )
     assert wanted[0] == wanted[1]
 
 
@@ -251,11 +412,23 @@ def test_sums_are_exact_integers_on_both(spark: SparkConnection) -> None:
         for connection in (engine, spark):
             connection.register("moments_of", values)
             moments = column_moments(connection, "moments_of", ["x"])
-            found.append((moments, column_quantiles(connection, "moments_of", {"x": (0.1, 0.5, 0.999)}, {"x": moments["x"].present})))
+            found.append(
+                (
+                    moments,
+                    column_quantiles(
+                        connection,
+                        "moments_of",
+                        {"x": (0.1, 0.5, 0.999)},
+                        {"x": moments["x"].present},
+                    ),
+                )
+            )
     assert found[0] == found[1]
 
 
-def test_scratch_files_are_gone_and_the_folder_is_looked_at(spark: SparkConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_files_are_gone_and_the_folder_is_looked_at(
+    spark: SparkConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = connect_spark(SparkConfig(**SPARK))
     other.execute("create temp table t as select 1 as x")
     assert row(other, "select x from t") == (1,)
@@ -264,11 +437,37 @@ def test_scratch_files_are_gone_and_the_folder_is_looked_at(spark: SparkConnecti
     from training.data import spark_engine
 
     # a folder of this process alone, as one that is not shared is
-    monkeypatch.setattr(spark_engine, "_look", lambda path: lambda _: {"host": "worker-7", "sign": "", "versions": spark_engine._versions()})
-    with pytest.raises(ConfigError, match=r"needs a folder that driver and executors share: worker-7 did not see .*set BULKHEAD_HOME to a shared folder"):
+    monkeypatch.setattr(
+        spark_engine,
+        "_look",
+        lambda path: (
+            lambda _: {
+                "host": "worker-7",
+                "sign": "",
+                "versions": spark_engine._versions(),
+            }
+        ),
+    )
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"needs a folder that driver and executors share: worker-7 did not see .*set"
+            r" BULKHEAD_HOME to a shared folder"
+        ),
+    ):
         connect_spark(SparkConfig(**SPARK))
     versions = {**spark_engine._versions(), "duckdb": "0.9"}
-    monkeypatch.setattr(spark_engine, "_look", lambda path: lambda _: {"host": "worker-7", "sign": Path(path).read_text(), "versions": versions})
+    monkeypatch.setattr(
+        spark_engine,
+        "_look",
+        lambda path: (
+            lambda _: {
+                "host": "worker-7",
+                "sign": Path(path).read_text(),
+                "versions": versions,
+            }
+        ),
+    )
     with pytest.raises(ConfigError, match=r"worker-7 has duckdb 0\.9, not .*; install them alike"):
         connect_spark(SparkConfig(**SPARK))
 
@@ -278,7 +477,13 @@ def test_a_job_that_fails_is_told_in_one_line() -> None:
         raise ZeroDivisionError(f"in part {number}")
 
     with (
-        pytest.raises(DataError, match=r"^data\.engine: spark: a job failed: ZeroDivisionError: in part \d; look into the logs[^\n]*$"),
+        pytest.raises(
+            DataError,
+            match=(
+                r"^data\.engine: spark: a job failed: ZeroDivisionError: in part \d; look into the"
+                r" logs[^\n]*$"
+            ),
+        ),
         opened_spark(SparkConfig(**SPARK)) as found,
     ):
         found.on_executors(2, broken)
@@ -289,18 +494,31 @@ def test_a_file_that_executors_do_not_see_is_refused(tmp_path: Path) -> None:
     from training.data.spark_validate import _plan, type_group
 
     pq.write_table(pa.table({"id": [1, 2], "y": [0, 1], "x": [0.5, 1.5]}), tmp_path / "t.parquet")
-    declaration = on("spark", declared(tmp_path / "t.parquet", {"id": "id", "y": "label", "x": "numeric"}))
+    declaration = on(
+        "spark", declared(tmp_path / "t.parquet", {"id": "id", "y": "label", "x": "numeric"})
+    )
     plan = _plan(fingerprint(declaration.data), declaration, tmp_path)
     shutil.move(tmp_path / "t.parquet", tmp_path / "elsewhere.parquet")
     assert "put it on a folder that driver and executors share" in type_group(plan, 0)["message"]
 
 
-@pytest.mark.parametrize(("name", "table"), [("cmapss_fd001", "cmapss_fd001.parquet"), ("bike_hour", "bike_hour.csv"), ("diabetes130", "diabetes130.csv.gz")])
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("cmapss_fd001", "cmapss_fd001.parquet"),
+        ("bike_hour", "bike_hour.csv"),
+        ("diabetes130", "diabetes130.csv.gz"),
+    ],
+)
 def test_real_tables(real_data: Path, tmp_path: Path, name: str, table: str) -> None:
     parquet = real_data / table
     if parquet.suffix != ".parquet":  # which is all that this engine reads
         parquet = tmp_path / f"{name}.parquet"
         texts = csv.ConvertOptions(null_values=["", "?"], strings_can_be_null=True)
-        pq.write_table(csv.read_csv(real_data / table, convert_options=texts), parquet, row_group_size=20_000)
-    found = require_equal(load_declaration(EXAMPLES / f"{name}.yaml", [f"data.uri={parquet}"]), tmp_path)
+        pq.write_table(
+            csv.read_csv(real_data / table, convert_options=texts), parquet, row_group_size=20_000
+        )
+    found = require_equal(
+        load_declaration(EXAMPLES / f"{name}.yaml", [f"data.uri={parquet}"]), tmp_path
+    )
     assert found["rows"][0] > 15_000

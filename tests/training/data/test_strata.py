@@ -16,14 +16,26 @@ FRACTIONS = (0.7, 0.15, 0.15)
 @pytest.mark.req("D3")
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 40)).filter(lambda p: p[0] + p[1] > 0), min_size=1, max_size=12),
+    st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 40)).filter(
+            lambda p: p[0] + p[1] > 0
+        ),
+        min_size=1,
+        max_size=12,
+    ),
     st.lists(st.integers(0, 30), min_size=9, max_size=9),
 )
-def test_each_unit_is_dealt_once_and_no_side_is_left_empty_while_another_has_two(cells: list[tuple[int, int, int]], held: list[int]) -> None:
+def test_each_unit_is_dealt_once_and_no_side_is_left_empty_while_another_has_two(
+    cells: list[tuple[int, int, int]], held: list[int]
+) -> None:
     profiles, units = np.array([c[:2] for c in cells]), np.array([c[2] for c in cells])
     held_rows, held_units = np.array(held[:6]).reshape(3, 2), np.array(held[6:])
     counts = allocate(profiles, units, held_rows, held_units, FRACTIONS)
-    assert counts.shape == (len(cells), 3) and (counts >= 0).all() and (counts.sum(axis=1) == units).all()
+    assert (
+        counts.shape == (len(cells), 3)
+        and (counts >= 0).all()
+        and (counts.sum(axis=1) == units).all()
+    )
     totals = held_units + counts.sum(axis=0)
     assert (totals > 0).all() or units.sum() < 3 or counts.sum(axis=0).max() < 2
 

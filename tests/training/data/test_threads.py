@@ -1,4 +1,6 @@
-"""Work in threads: in the order of its items, with the first error, and never more than one piece ahead."""
+"""Work in threads: in the order of its items, with the first error, and never more than one piece
+ahead.
+"""
 
 from __future__ import annotations
 

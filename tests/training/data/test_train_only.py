@@ -1,4 +1,6 @@
-"""From the source to the statistics: whatever happens to validation and test rows, the fit stays byte-identical."""
+"""From the source to the statistics: whatever happens to validation and test rows, the fit stays
+byte-identical.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from training.data.source import fingerprint
 from training.data.split import split
 from training.data.validate import validate
 
-FEW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 ROWS = 500
 
 
@@ -49,20 +53,29 @@ def run(folder: Path, columns: dict[str, Any]) -> tuple[SplitTables, Statistics,
         normalize={"scale": "robust"},
         loss={"class_weights": "balanced"},
     )
-    declaration = declaration.model_copy(update={"data": declaration.data.model_copy(update={"uri": str(folder / "source.parquet")})})
+    declaration = declaration.model_copy(
+        update={"data": declaration.data.model_copy(update={"uri": str(folder / "source.parquet")})}
+    )
     validated = validate(fingerprint(declaration.data), declaration, folder / "validated")
     sides = split(validated, declaration, folder / "split", folder / "ledger.jsonl")
     return sides, fit(sides.train, validated.spec, declaration), declaration
 
 
 def ids_of(sides: SplitTables, side: str) -> np.ndarray:
-    return np.array(pq.read_table(sides.side(side).file.path, columns=["__id"])["__id"].to_pylist()).astype(int)
+    return np.array(
+        pq.read_table(sides.side(side).file.path, columns=["__id"])["__id"].to_pylist()
+    ).astype(int)
 
 
 @pytest.mark.req("D7")
 @FEW
-@given(seed=st.integers(0, 10**6), change=st.sampled_from(["values", "labels", "shuffled", "fewer", "shuffled whole table"]))
-def test_changed_shuffled_and_deleted_rows_of_val_and_test_leave_the_statistics_byte_identical(tmp_path, seed, change):
+@given(
+    seed=st.integers(0, 10**6),
+    change=st.sampled_from(["values", "labels", "shuffled", "fewer", "shuffled whole table"]),
+)
+def test_changed_shuffled_and_deleted_rows_of_val_and_test_leave_the_statistics_byte_identical(
+    tmp_path, seed, change
+):
     columns, rng = table(), np.random.default_rng(seed)
     sides, statistics, _ = run(tmp_path / "before", columns)
     held = np.isin(columns["id"], np.concatenate([ids_of(sides, "val"), ids_of(sides, "test")]))
@@ -89,7 +102,9 @@ def test_a_changed_train_row_does_change_the_statistics(tmp_path):
     columns = table()
     sides, statistics, _ = run(tmp_path / "before", columns)
     columns["level"][ids_of(sides, "train")[0]] += 1e-6
-    assert digest_of(run(tmp_path / "after", columns)[1].numeric[1]) != digest_of(statistics.numeric[1])
+    assert digest_of(run(tmp_path / "after", columns)[1].numeric[1]) != digest_of(
+        statistics.numeric[1]
+    )
 
 
 @pytest.mark.req("D7")

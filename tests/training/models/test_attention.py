@@ -1,4 +1,6 @@
-"""Self-attention equals torch's own layer, looks only where it may, and drops nothing in eval mode."""
+"""Self-attention equals torch's own layer, looks only where it may, and drops nothing in
+eval mode.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ def tokens() -> Tensor:
 
 def torchs(ours: SelfAttention) -> nn.MultiheadAttention:
     theirs = nn.MultiheadAttention(W, H, batch_first=True)
-    state = {"in_proj_weight": ours.project.weight, "in_proj_bias": ours.project.bias, "out_proj.weight": ours.merge.weight, "out_proj.bias": ours.merge.bias}
+    state = {
+        "in_proj_weight": ours.project.weight,
+        "in_proj_bias": ours.project.bias,
+        "out_proj.weight": ours.merge.weight,
+        "out_proj.bias": ours.merge.bias,
+    }
     theirs.load_state_dict(state)
     return theirs
 
@@ -47,7 +54,9 @@ def test_the_first_token_alone_and_its_gradient_are_what_they_are_among_all() ->
     expected, found = layer(x)[:, :1], layer.first(x)
     torch.testing.assert_close(found, expected)
     of = [x, *layer.parameters()]
-    for ours, theirs in zip(*(torch.autograd.grad(y.square().sum(), of) for y in (found, expected)), strict=True):
+    for ours, theirs in zip(
+        *(torch.autograd.grad(y.square().sum(), of) for y in (found, expected)), strict=True
+    ):
         torch.testing.assert_close(ours, theirs)
 
 

@@ -1,4 +1,6 @@
-"""The model contract: what goes in, what comes out, what is refused, and what the initial weights are."""
+"""The model contract: what goes in, what comes out, what is refused, and what the initial weights
+are.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +66,14 @@ def test_training_starts_near_the_base_rate(task: str, kind: str, weights: str) 
     with torch.no_grad():
         found = loss(network(toy)(batch), label)
     counts = np.bincount(toy.arrays["label"]) / 300 if task != "regression" else np.ones(1)
-    entropy = {"regression": 1.0, "none": float(-(counts * np.log(counts)).sum()), "balanced": math.log(len(counts))}
-    assert float(found) == pytest.approx(entropy["regression" if task == "regression" else weights], rel=0.1)
+    entropy = {
+        "regression": 1.0,
+        "none": float(-(counts * np.log(counts)).sum()),
+        "balanced": math.log(len(counts)),
+    }
+    assert float(found) == pytest.approx(
+        entropy["regression" if task == "regression" else weights], rel=0.1
+    )
 
 
 @pytest.mark.req("M1")
@@ -75,7 +83,9 @@ def test_every_parameter_gets_a_gradient(kind: str) -> None:
     batch, label = toy.batch(64)
     model = network(toy).train()
     make_loss(toy.declaration, toy.statistics)(model(batch), label).backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+    assert [
+        name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()
+    ] == []
 
 
 @pytest.mark.req("R1")
@@ -113,8 +123,18 @@ def test_linear_model_is_linear_in_the_one_hot_of_its_categories(task: str) -> N
     model, (batch, _) = network(toy), toy.batch(50)
     body = model.body
     torch.nn.init.normal_(body.categories.weight)
-    one_hot = torch.cat([nn.functional.one_hot(batch["categorical"][:, i], n) for i, n in enumerate(model.shape.categories)], dim=1)
-    expected = batch["numeric"] @ body.dense.weight.T + body.dense.bias + one_hot.float() @ body.categories.weight
+    one_hot = torch.cat(
+        [
+            nn.functional.one_hot(batch["categorical"][:, i], n)
+            for i, n in enumerate(model.shape.categories)
+        ],
+        dim=1,
+    )
+    expected = (
+        batch["numeric"] @ body.dense.weight.T
+        + body.dense.bias
+        + one_hot.float() @ body.categories.weight
+    )
     torch.testing.assert_close(model(batch), expected)
 
 
@@ -124,7 +144,9 @@ def test_linear_model_is_linear_in_the_one_hot_of_its_categories(task: str) -> N
 def test_any_kind_of_column_may_be_absent(kind: str, keys: tuple[str, ...]) -> None:
     toy = make_toy("binary", {"kind": kind})
     absent = {"numeric": (), "categorical": ()}
-    statistics = toy.statistics.model_copy(update={k: v for k, v in absent.items() if k not in keys})
+    statistics = toy.statistics.model_copy(
+        update={k: v for k, v in absent.items() if k not in keys}
+    )
     model = build_model(toy.declaration, statistics)
     batch = {k: v for k, v in toy.batch(5)[0].items() if k in keys}
     assert model(batch).shape == (5, 1)
@@ -154,7 +176,9 @@ def test_rows_of_codes_that_train_never_had_are_zero_and_stay_so() -> None:
 def test_rare_categories_give_the_unknown_code_weights() -> None:
     toy = make_toy("binary", {"kind": "mlp"})
     rare = toy.statistics.categorical[0].model_copy(update={"rare_rows": 4})
-    statistics = toy.statistics.model_copy(update={"categorical": (rare, toy.statistics.categorical[1])})
+    statistics = toy.statistics.model_copy(
+        update={"categorical": (rare, toy.statistics.categorical[1])}
+    )
     assert model_shape(toy.declaration, statistics).unseen == ((1,), (0,))
 
 
@@ -173,7 +197,9 @@ def test_parameters_are_counted() -> None:
 def test_a_batch_that_breaks_the_contract_is_refused() -> None:
     toy = make_toy("binary", {"kind": "mlp"})
     model, batch = network(toy), toy.batch(4)[0]
-    with pytest.raises(ConfigError, match=r"expects the batch keys \['categorical', 'numeric'\], got \['numeric'\]"):
+    with pytest.raises(
+        ConfigError, match=r"expects the batch keys \['categorical', 'numeric'\], got \['numeric'\]"
+    ):
         model({"numeric": batch["numeric"]})
     with pytest.raises(ConfigError, match=r"batch\['numeric'\]: expected \['B', 6\], got \[4, 5\]"):
         model({**batch, "numeric": batch["numeric"][:, :5]})
@@ -182,16 +208,25 @@ def test_a_batch_that_breaks_the_contract_is_refused() -> None:
 # ------------------------------------------------------------------------------------------ tensors
 
 
-def pictures(toy: Toy, shape: tuple[int, ...], dtype: str, channels: int = 1) -> tuple[Statistics, torch.Tensor]:
+def pictures(
+    toy: Toy, shape: tuple[int, ...], dtype: str, channels: int = 1
+) -> tuple[Statistics, torch.Tensor]:
     rng = np.random.default_rng(0)
     values = rng.integers(0, 256, (6, *shape)).astype(dtype)
-    mean, std = tuple(100.0 + 10 * i for i in range(channels)), tuple(50.0 + 5 * i for i in range(channels))
+    mean, std = (
+        tuple(100.0 + 10 * i for i in range(channels)),
+        tuple(50.0 + 5 * i for i in range(channels)),
+    )
     tensor = TensorStats(name="picture", shape=shape, dtype=dtype, mean=mean, std=std)  # type: ignore[arg-type]
-    return toy.statistics.model_copy(update={"tensor": (tensor,), "numeric": (), "categorical": ()}), torch.from_numpy(values)
+    return toy.statistics.model_copy(
+        update={"tensor": (tensor,), "numeric": (), "categorical": ()}
+    ), torch.from_numpy(values)
 
 
 @pytest.mark.req("M1")
-@pytest.mark.parametrize(("shape", "channels"), [((28, 28), 1), ((3, 5, 4), 3), ((1, 1), 1), ((3, 70, 33), 3)])
+@pytest.mark.parametrize(
+    ("shape", "channels"), [((28, 28), 1), ((3, 5, 4), 3), ((1, 1), 1), ((3, 70, 33), 3)]
+)
 def test_cnn_takes_pictures_of_any_size(shape: tuple[int, ...], channels: int) -> None:
     toy = make_toy("multiclass", {"kind": "cnn", "channels": [6, 12]})
     statistics, values = pictures(toy, shape, "uint8", channels)
@@ -219,7 +254,10 @@ def test_tensors_are_scaled_by_channel_inside_the_network(dtype: str) -> None:
     toy = make_toy("binary", {"kind": "linear"})
     statistics, values = pictures(toy, (3, 4, 2), dtype, 3)
     model = build_model(toy.declaration, statistics)
-    mean, std = torch.tensor(statistics.tensor[0].mean).view(3, 1, 1), torch.tensor(statistics.tensor[0].std).view(3, 1, 1)
+    mean, std = (
+        torch.tensor(statistics.tensor[0].mean).view(3, 1, 1),
+        torch.tensor(statistics.tensor[0].std).view(3, 1, 1),
+    )
     expected = model.body.dense(((values.float() - mean) / std).flatten(1))
     torch.testing.assert_close(model({"tensor_picture": values}), expected)
     assert not [name for name in model.state_dict() if "mean" in name or "std" in name]
@@ -239,14 +277,19 @@ def test_cnn_refuses_what_is_no_picture() -> None:
 
 
 def custom(name: str, **options: Any) -> Toy:
-    return make_toy("binary", {"kind": "custom", "path": f"tests.training.modules:{name}", "options": options})
+    return make_toy(
+        "binary", {"kind": "custom", "path": f"tests.training.modules:{name}", "options": options}
+    )
 
 
 @pytest.mark.req("S1")
 def test_custom_modules_come_from_allowed_packages_only(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = custom("Sound", width=5)
     monkeypatch.delenv("BULKHEAD_ALLOW_IMPORTS", raising=False)
-    with pytest.raises(ConfigError, match=r"package 'tests' is not allowed \(allowed: none\).*set BULKHEAD_ALLOW_IMPORTS=tests"):
+    with pytest.raises(
+        ConfigError,
+        match=r"package 'tests' is not allowed \(allowed: none\).*set BULKHEAD_ALLOW_IMPORTS=tests",
+    ):
         build_model(toy.declaration, toy.statistics)
     monkeypatch.setenv("BULKHEAD_ALLOW_IMPORTS", "test, tests.training")
     with pytest.raises(ConfigError, match="package 'tests' is not allowed"):
@@ -263,12 +306,26 @@ def test_custom_modules_come_from_allowed_packages_only(monkeypatch: pytest.Monk
     [
         ("tests.training.modules:Missing", {}, "cannot be imported .*has no attribute 'Missing'"),
         ("tests.training.nowhere:Sound", {}, "cannot be imported .*No module named"),
-        ("tests.training.modules:NOT_A_MODULE", {}, "expected a class derived from torch.nn.Module, got 3"),
-        ("tests.training.modules:Sound", {"depth": 3}, "cannot be constructed as Sound.*unexpected keyword argument 'depth'"),
-        ("tests.training.modules:Demanding", {}, "missing 1 required keyword-only argument: 'colour'"),
+        (
+            "tests.training.modules:NOT_A_MODULE",
+            {},
+            "expected a class derived from torch.nn.Module, got 3",
+        ),
+        (
+            "tests.training.modules:Sound",
+            {"depth": 3},
+            "cannot be constructed as Sound.*unexpected keyword argument 'depth'",
+        ),
+        (
+            "tests.training.modules:Demanding",
+            {},
+            "missing 1 required keyword-only argument: 'colour'",
+        ),
     ],
 )
-def test_custom_modules_that_cannot_be_built_are_refused(monkeypatch: pytest.MonkeyPatch, path: str, options: dict[str, Any], message: str) -> None:
+def test_custom_modules_that_cannot_be_built_are_refused(
+    monkeypatch: pytest.MonkeyPatch, path: str, options: dict[str, Any], message: str
+) -> None:
     monkeypatch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
     toy = make_toy("binary", {"kind": "custom", "path": path, "options": options})
     with pytest.raises(ConfigError, match=message):
@@ -278,9 +335,15 @@ def test_custom_modules_that_cannot_be_built_are_refused(monkeypatch: pytest.Mon
 @pytest.mark.req("M2")
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("TooWide", r"raw scores \[B, 1\] = \[4, 1\], got \[4, 2\]"), ("Squeezed", r"got \[4\]"), ("Tupled", "must return one tensor.*got tuple")],
+    [
+        ("TooWide", r"raw scores \[B, 1\] = \[4, 1\], got \[4, 2\]"),
+        ("Squeezed", r"got \[4\]"),
+        ("Tupled", "must return one tensor.*got tuple"),
+    ],
 )
-def test_output_of_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
+def test_output_of_another_shape_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
     monkeypatch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
     toy = custom(name)
     with pytest.raises(ConfigError, match=message):

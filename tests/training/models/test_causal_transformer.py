@@ -26,7 +26,15 @@ from training.optim import make_optimizer
 from training.overfit import without_dropout
 
 VOCABULARY, CONTEXT = 11, 24
-STATS = TokenStats(name="t", tokenizer="character", values=tuple("abcdefg"), counts=(1,) * 7, context=CONTEXT, stride=12, packing="documents")
+STATS = TokenStats(
+    name="t",
+    tokenizer="character",
+    values=tuple("abcdefg"),
+    counts=(1,) * 7,
+    context=CONTEXT,
+    stride=12,
+    packing="documents",
+)
 POSITIONS = ("rotary", "learned")
 
 
@@ -34,7 +42,9 @@ def network(packed: bool = True, seed: int = 0, noise: float = 0.3, **config: An
     """A network in float64 with weights far from their start."""
     torch.manual_seed(seed)
     shape = token_shape(STATS)
-    made = TokenNetwork(shape, CausalTransformer(shape, CausalTransformerModel(**{**SMALL, **config}), packed)).double()
+    made = TokenNetwork(
+        shape, CausalTransformer(shape, CausalTransformerModel(**{**SMALL, **config}), packed)
+    ).double()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter += noise * torch.randn_like(parameter)
@@ -48,7 +58,10 @@ def documents(*lengths: int) -> list[Tensor]:
 
 def packed_batch(parts: list[Tensor]) -> dict[str, Tensor]:
     tokens = torch.cat([*parts, torch.zeros(CONTEXT - sum(map(len, parts)), dtype=torch.int64)])
-    segments = torch.cat([torch.full((len(p),), i + 1) for i, p in enumerate(parts)] + [torch.zeros(CONTEXT - sum(map(len, parts)), dtype=torch.int64)])
+    segments = torch.cat(
+        [torch.full((len(p),), i + 1) for i, p in enumerate(parts)]
+        + [torch.zeros(CONTEXT - sum(map(len, parts)), dtype=torch.int64)]
+    )
     return {"tokens": tokens[None], "segments": segments[None]}
 
 
@@ -68,8 +81,14 @@ def test_packed_documents_have_the_logits_they_have_alone(positions: str) -> Non
 @pytest.mark.req("M1")
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_one_document_a_row_needs_no_mask(positions: str) -> None:
-    """The path that flash kernels serve gives the masked one's logits, whatever stands in the padding behind."""
-    plain, masked, part = network(packed=False, positions=positions), network(packed=True, positions=positions), documents(15)[0]
+    """The path that flash kernels serve gives the masked one's logits, whatever stands in the
+    padding behind.
+    """
+    plain, masked, part = (
+        network(packed=False, positions=positions),
+        network(packed=True, positions=positions),
+        documents(15)[0],
+    )
     batch = packed_batch([part])
     expected = masked(batch)[0, :15]
     torch.testing.assert_close(plain(batch)[0, :15], expected, rtol=0, atol=1e-12)
@@ -93,7 +112,10 @@ def test_the_mask_allows_the_past_of_the_own_document_and_nothing_else() -> None
     segments = torch.tensor([[1, 1, 2, 2, 2, 0]])
     expected = [[i >= j and segments[0, i] == segments[0, j] for j in range(6)] for i in range(6)]
     assert may_see(segments)[0, 0].tolist() == [[bool(v) for v in row] for row in expected]
-    assert positions_of(torch.tensor([[3, 3, 1, 0, 0, 2], [0, 0, 0, 0, 0, 0]])).tolist() == [[0, 1, 0, 0, 1, 0], [0, 1, 2, 3, 4, 5]]
+    assert positions_of(torch.tensor([[3, 3, 1, 0, 0, 2], [0, 0, 0, 0, 0, 0]])).tolist() == [
+        [0, 1, 0, 0, 1, 0],
+        [0, 1, 2, 3, 4, 5],
+    ]
 
 
 @pytest.mark.req("M1")
@@ -116,7 +138,10 @@ def test_attention_with_turned_pairs_knows_distances_alone() -> None:
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_first_loss_is_near_that_of_knowing_nothing(tied: bool) -> None:
     made = network(noise=0.0, tied=tied, width=64, dropout=0.2)
-    batch = {"tokens": torch.randint(0, VOCABULARY, (32, CONTEXT)), "segments": torch.ones(32, CONTEXT, dtype=torch.int64)}
+    batch = {
+        "tokens": torch.randint(0, VOCABULARY, (32, CONTEXT)),
+        "segments": torch.ones(32, CONTEXT, dtype=torch.int64),
+    }
     found = TokenCrossEntropy()(made(batch), torch.randint(2, VOCABULARY, (32, CONTEXT))).item()
     assert abs(found - math.log(VOCABULARY)) < 0.1
     residual = [module for module in made.modules() if isinstance(module, nn.Linear)]
@@ -135,8 +160,19 @@ def test_a_tied_matrix_is_one_parameter_without_decay(tmp_path: Path) -> None:
     assert {names["body.embedding.weight"], names["body.position.weight"]} <= undecayed
     assert names["body.blocks.0.attention.project.weight"] not in undecayed
     assert sum(len(g["params"]) for g in groups) == len(names)
-    untied = build_model(declare(corpus.declaration.model_dump(mode="json", by_alias=True) | {"model": {**SMALL, "tied": False}}), corpus.run.statistics)
-    assert sum(p.numel() for p in untied.parameters()) == sum(p.numel() for p in made.parameters()) + names["body.embedding.weight"].numel() - 32 * 16
+    untied = build_model(
+        declare(
+            corpus.declaration.model_dump(mode="json", by_alias=True)
+            | {"model": {**SMALL, "tied": False}}
+        ),
+        corpus.run.statistics,
+    )
+    assert (
+        sum(p.numel() for p in untied.parameters())
+        == sum(p.numel() for p in made.parameters())
+        + names["body.embedding.weight"].numel()
+        - 32 * 16
+    )
     found = copy.deepcopy(made).load_state_dict(made.state_dict())
     assert not found.missing_keys and not found.unexpected_keys
 
@@ -161,7 +197,10 @@ def test_a_batch_or_an_outcome_that_breaks_the_contract_is_refused() -> None:
 
 
 def test_widths_that_heads_cannot_share_are_refused() -> None:
-    for config, message in (({"width": 10, "heads": 4}, "cannot be shared by 4 heads"), ({"width": 9, "heads": 3}, "is odd")):
+    for config, message in (
+        ({"width": 10, "heads": 4}, "cannot be shared by 4 heads"),
+        ({"width": 9, "heads": 3}, "is odd"),
+    ):
         with pytest.raises(ValueError, match=message):
             CausalTransformerModel(**config)
     assert CausalTransformerModel(width=9, heads=3, positions="learned").width == 9

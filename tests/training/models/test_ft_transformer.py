@@ -1,4 +1,6 @@
-"""FT-Transformer: each column is its own token, unknown categories add nothing, dropout is in modules alone."""
+"""FT-Transformer: each column is its own token, unknown categories add nothing, dropout is in
+modules alone.
+"""
 
 from __future__ import annotations
 
@@ -37,24 +39,43 @@ def test_a_token_is_made_of_one_column() -> None:
     assert found.shape == (5, 1 + 6 + 2, 16)
     assert torch.equal(found[:, 0], tokenizer.class_token.expand(5, 16))
     for column in range(6):
-        expected = batch["numeric"][:, column, None] * tokenizer.weight[column] + tokenizer.bias[column]
+        expected = (
+            batch["numeric"][:, column, None] * tokenizer.weight[column] + tokenizer.bias[column]
+        )
         torch.testing.assert_close(found[:, 1 + column], expected)
     starts = (0, 5)  # both columns have five codes
     for column, start in enumerate(starts):
-        expected = tokenizer.categories.weight[start + batch["categorical"][:, column]] + tokenizer.bias[6 + column]
+        expected = (
+            tokenizer.categories.weight[start + batch["categorical"][:, column]]
+            + tokenizer.bias[6 + column]
+        )
         torch.testing.assert_close(found[:, 7 + column], expected)
 
 
 @pytest.mark.req("M1")
 def test_a_tensor_is_one_token() -> None:
     toy = make_toy("multiclass", SMALL)
-    tensor = TensorStats(name="picture", shape=(3, 4, 2), dtype="float32", mean=(0.0,) * 3, std=(1.0,) * 3)
-    model = build_model(toy.declaration, toy.statistics.model_copy(update={"tensor": (tensor,)})).eval()
-    batch = {**toy.batch(5)[0], "tensor_picture": torch.from_numpy(np.random.default_rng(0).normal(size=(5, 3, 4, 2)).astype(np.float32))}
+    tensor = TensorStats(
+        name="picture", shape=(3, 4, 2), dtype="float32", mean=(0.0,) * 3, std=(1.0,) * 3
+    )
+    model = build_model(
+        toy.declaration, toy.statistics.model_copy(update={"tensor": (tensor,)})
+    ).eval()
+    batch = {
+        **toy.batch(5)[0],
+        "tensor_picture": torch.from_numpy(
+            np.random.default_rng(0).normal(size=(5, 3, 4, 2)).astype(np.float32)
+        ),
+    }
     tokens = model.body.tokens(batch)
-    torch.testing.assert_close(tokens[:, -1], model.body.tokens.tensors[0](batch["tensor_picture"].flatten(1)))
+    torch.testing.assert_close(
+        tokens[:, -1], model.body.tokens.tensors[0](batch["tensor_picture"].flatten(1))
+    )
     assert tokens.shape[1] == 1 + 6 + 2 + 1
-    only = build_model(toy.declaration, toy.statistics.model_copy(update={"tensor": (tensor,), "numeric": (), "categorical": ()}))
+    only = build_model(
+        toy.declaration,
+        toy.statistics.model_copy(update={"tensor": (tensor,), "numeric": (), "categorical": ()}),
+    )
     assert only({"tensor_picture": batch["tensor_picture"]}).shape == (5, 3)
     assert model(batch).shape == (5, 3)
 
@@ -69,7 +90,11 @@ def test_embeddings_of_codes_that_train_never_had_are_zero_and_stay_so() -> None
         make_loss(toy.declaration, toy.statistics)(network(batch), label).backward()
         optimizer.step()
     weight = body.tokens.categories.weight
-    assert [row for row in range(10) if not weight[row].any()] == [0, 1, 5], "unknown and null of the first column, unknown of the second"
+    assert [row for row in range(10) if not weight[row].any()] == [
+        0,
+        1,
+        5,
+    ], "unknown and null of the first column, unknown of the second"
 
 
 @pytest.mark.req("M4")
@@ -84,9 +109,19 @@ def test_every_dropout_is_a_module_that_can_be_turned_off() -> None:
 @pytest.mark.req("M1")
 @pytest.mark.parametrize(("activation", "function"), [("reglu", F.relu), ("geglu", F.gelu)])
 def test_the_feed_forward_part_is_gated(activation: Any, function: Any) -> None:
-    part, x = FeedForward(FtTransformerModel(width=6, heads=2, expansion=1.5, activation=activation)).eval(), torch.randn(2, 3, 6)
-    value, gate = x @ part.expand.weight[:9].T + part.expand.bias[:9], x @ part.expand.weight[9:].T + part.expand.bias[9:]
-    torch.testing.assert_close(part(x), (value * function(gate)) @ part.contract.weight.T + part.contract.bias)
+    part, x = (
+        FeedForward(
+            FtTransformerModel(width=6, heads=2, expansion=1.5, activation=activation)
+        ).eval(),
+        torch.randn(2, 3, 6),
+    )
+    value, gate = (
+        x @ part.expand.weight[:9].T + part.expand.bias[:9],
+        x @ part.expand.weight[9:].T + part.expand.bias[9:],
+    )
+    torch.testing.assert_close(
+        part(x), (value * function(gate)) @ part.contract.weight.T + part.contract.bias
+    )
 
 
 @pytest.mark.req("M1")
@@ -94,9 +129,13 @@ def test_the_feed_forward_part_is_gated(activation: Any, function: Any) -> None:
 def test_the_last_block_computes_the_token_that_is_read_and_no_other(depth: int) -> None:
     toy, network, body = small(depth=depth)
     network.double().eval()
-    batch = {name: t.double() if t.is_floating_point() else t for name, t in toy.batch(5)[0].items()}
+    batch = {
+        name: t.double() if t.is_floating_point() else t for name, t in toy.batch(5)[0].items()
+    }
     found = network(batch)
-    assert body.blocks(body.tokens(batch)).shape == (5, 1, 16) and [block.last for block in body.blocks] == [False] * (depth - 1) + [True]
+    assert body.blocks(body.tokens(batch)).shape == (5, 1, 16) and [
+        block.last for block in body.blocks
+    ] == [False] * (depth - 1) + [True]
     body.blocks[-1].last = False
     assert body.blocks(body.tokens(batch)).shape == (5, 9, 16)
     torch.testing.assert_close(network(batch), found)

@@ -28,7 +28,9 @@ class Net(nn.Module):
     def forward(self, batch):
         return self.head(self.hidden(batch["numeric"]).relu())
 """
-ALWAYS_ON = SOUND.replace("self.head(self.hidden", "self.head(torch.nn.functional.dropout(self.hidden").replace(".relu())", ".relu(), 0.1))")
+ALWAYS_ON = SOUND.replace(
+    "self.head(self.hidden", "self.head(torch.nn.functional.dropout(self.hidden"
+).replace(".relu())", ".relu(), 0.1))")
 EXPLODING = "raise RuntimeError('this module was imported')\n"
 REASON = "predictions are sampled on purpose here"
 
@@ -55,7 +57,11 @@ def results(name: str, **sections: Any) -> dict[str, CheckResult]:
 def test_a_sound_module_passes_and_says_what_was_read(package: Path) -> None:
     (package / "sound.py").write_text(SOUND)
     found = results("sound")["review"]
-    assert found.verdict == "pass" and "Net in sound.py" in found.summary and found.figures["lines"] == 8
+    assert (
+        found.verdict == "pass"
+        and "Net in sound.py" in found.summary
+        and found.figures["lines"] == 8
+    )
 
 
 @pytest.mark.req("M5")
@@ -66,13 +72,17 @@ def test_an_error_fails_and_an_allowance_with_a_reason_lets_it_through(package: 
     assert found.evidence[0]["place"].startswith("noisy.py:13")
     allowed = results("noisy", checks={"allow": [{"check": "BH403", "reason": REASON}]})["BH403"]
     assert allowed.verdict == "allowed" and allowed.reason == REASON
-    (package / "commented.py").write_text(ALWAYS_ON.replace("0.1))", f"0.1))  # bulkhead: allow[BH403] {REASON}"))
+    (package / "commented.py").write_text(
+        ALWAYS_ON.replace("0.1))", f"0.1))  # bulkhead: allow[BH403] {REASON}")
+    )
     assert results("commented")["BH403"].reason == REASON
 
 
 def test_a_warning_warns(package: Path) -> None:
     (package / "loose.py").write_text(
-        SOUND.replace("self.head =", "self.shift = torch.zeros(width)\n        self.head =").replace(".relu()", ".relu() + self.shift")
+        SOUND.replace(
+            "self.head =", "self.shift = torch.zeros(width)\n        self.head ="
+        ).replace(".relu()", ".relu() + self.shift")
     )
     assert results("loose")["BH408"].verdict == "warn"
 
@@ -92,20 +102,29 @@ def test_nothing_is_imported(package: Path) -> None:
     assert results("sound")["review"].verdict == "pass"
     assert source_file("their_models.sound") == package / "sound.py"
     assert source_file("their_models") == package / "__init__.py"
-    assert source_file("their_models.absent") is None and source_file("no_such_package.module") is None
+    assert (
+        source_file("their_models.absent") is None and source_file("no_such_package.module") is None
+    )
 
 
 def test_what_cannot_be_read_is_said(package: Path) -> None:
     (package / "broken.py").write_text("class Net(:\n")
-    assert results("broken")["review"].verdict == "warn" and "cannot be parsed" in results("broken")["review"].summary
+    assert (
+        results("broken")["review"].verdict == "warn"
+        and "cannot be parsed" in results("broken")["review"].summary
+    )
     assert "no source file" in results("absent")["review"].summary
     assert review_own_module(declare("binary", {"kind": "mlp"})) == ()
 
 
 @pytest.mark.req("M5")
-def test_preflight_stops_on_it_and_the_result_is_part_of_the_report(package: Path, tmp_path: Path) -> None:
+def test_preflight_stops_on_it_and_the_result_is_part_of_the_report(
+    package: Path, tmp_path: Path
+) -> None:
     (package / "noisy.py").write_text(ALWAYS_ON)
     report = preflight(write_run(tmp_path / "run", declared("noisy")))
     assert next(r for r in report.checks.results if r.name == "BH403").verdict == "fail"
-    with pytest.raises(PreflightError, match=r"BH403: noisy\.py:13: dropout is on in evaluation too"):
+    with pytest.raises(
+        PreflightError, match=r"BH403: noisy\.py:13: dropout is on in evaluation too"
+    ):
         require_passed(report)

@@ -1,4 +1,6 @@
-"""Check the rules against programs that together execute every line of them: each program's heading names what is found in it."""
+"""Check the rules against programs that together execute every line of them: each program's heading
+names what is found in it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,19 @@ import pytest
 from training.review.engine import LOADED, chosen_rules, review_text
 
 TEXT = (Path(__file__).resolve().parents[2] / "zoo" / "programs.txt").read_text(encoding="utf-8")
-PROGRAMS = [(*head.split(), code) for head, _, code in (part.partition("\n") for part in TEXT.split("### ")[1:])]
+PROGRAMS = [
+    (*head.split(), code)
+    for head, _, code in (part.partition("\n") for part in TEXT.split("### ")[1:])
+]
 
 
 @pytest.mark.req("M5")
-@pytest.mark.parametrize(("rules", "name", "code"), PROGRAMS, ids=[f"{rules}-{name}" for rules, name, _ in PROGRAMS])
-def test_a_program_is_found_by_the_rules_of_its_heading_alone(rules: str, name: str, code: str) -> None:
+@pytest.mark.parametrize(
+    ("rules", "name", "code"), PROGRAMS, ids=[f"{rules}-{name}" for rules, name, _ in PROGRAMS]
+)
+def test_a_program_is_found_by_the_rules_of_its_heading_alone(
+    rules: str, name: str, code: str
+) -> None:
     found = {f.rule for f in review_text(code, name, chosen_rules())}
     assert found == (set() if rules == "sound" else set(rules.split(",")))
 

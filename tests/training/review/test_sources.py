@@ -14,7 +14,13 @@ import pytest
 
 from schemas.errors import ConfigError
 from tasks.review import Reviewed, choose, explanation
-from training.review.engine import chosen_rules, python_files, review_file, review_files, review_text
+from training.review.engine import (
+    chosen_rules,
+    python_files,
+    review_file,
+    review_files,
+    review_text,
+)
 from training.review.findings import RULES, Finding, Place, Subject
 from training.review.formats import as_sarif
 from training.review.retired import RETIRED
@@ -54,7 +60,12 @@ def test_a_file_that_is_no_python_is_a_finding(tmp_path: Path, raw: bytes, cause
 
 
 def test_latin_1_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: Path) -> None:
-    for raw in (b"# coding: latin-1\nx = '\xe4'\n", b"\xef\xbb\xbfx = 1\n", b"import torch\r\nx = 1\r\n", b""):
+    for raw in (
+        b"# coding: latin-1\nx = '\xe4'\n",
+        b"\xef\xbb\xbfx = 1\n",
+        b"import torch\r\nx = 1\r\n",
+        b"",
+    ):
         (tmp_path / "sound.py").write_bytes(raw)
         assert review_file(tmp_path / "sound.py", chosen_rules()) == []
 
@@ -64,13 +75,18 @@ def test_a_missing_file_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_a_comment_with_a_reason_allows_the_finding_of_its_statement() -> None:
-    found = review_text(LOOP.format(comment="  # bulkhead: allow[BH101] gradients of the whole run are wanted"))
+    found = review_text(
+        LOOP.format(comment="  # bulkhead: allow[BH101] gradients of the whole run are wanted")
+    )
     assert rules_of(found) == [("BH101", True)]
     assert found[0].allowed == "gradients of the whole run are wanted"
 
 
 def test_a_comment_on_a_line_of_its_own_is_for_the_statement_below() -> None:
-    above = LOOP.replace("        optimizer.step()", "        # bulkhead: allow[BH101] the sum over the run is wanted\n        optimizer.step()")
+    above = LOOP.replace(
+        "        optimizer.step()",
+        "        # bulkhead: allow[BH101] the sum over the run is wanted\n        optimizer.step()",
+    )
     assert rules_of(review_text(above.format(comment=""))) == [("BH101", True)]
 
 
@@ -78,11 +94,15 @@ def test_a_comment_without_a_reason_allows_nothing_and_is_told() -> None:
     for comment in ("  # bulkhead: allow[BH101]", "  # bulkhead: allow[BH101] ok"):
         found = review_text(LOOP.format(comment=comment))
         assert set(rules_of(found)) == {("BH101", False), ("BH002", False)}
-    assert ("BH002", False) in rules_of(review_text(LOOP.format(comment="  # bulkhead: allow this is fine with us")))
+    assert ("BH002", False) in rules_of(
+        review_text(LOOP.format(comment="  # bulkhead: allow this is fine with us"))
+    )
 
 
 def test_a_comment_that_allows_nothing_is_told() -> None:
-    found = review_text("import torch\nx = 1  # bulkhead: allow[BH101] nothing of the kind is here\n")
+    found = review_text(
+        "import torch\nx = 1  # bulkhead: allow[BH101] nothing of the kind is here\n"
+    )
     assert rules_of(found) == [("BH003", False)] and "finds nothing here" in found[0].message
     unknown = review_text("x = 1  # bulkhead: allow[BH999] there is no such rule at all\n")
     assert rules_of(unknown) == [("BH003", False)] and "no rule" in unknown[0].message
@@ -116,8 +136,15 @@ def test_a_rule_that_fails_is_told_and_hides_nothing_of_the_others() -> None:
 
     broken = dataclasses.replace(RULES["BH102"], check=check)
     found = review_text(LOOP.format(comment=""), rules=[broken, RULES["BH101"]])
-    assert rules_of(found) == [("BH004", False), ("BH101", False)] and "BH102" in found[0].message and "IndexError: planted" in found[0].message
-    assert found[0].severity == "warning" and as_sarif(found, "1")["runs"][0]["results"][0]["ruleId"] == "BH004"
+    assert (
+        rules_of(found) == [("BH004", False), ("BH101", False)]
+        and "BH102" in found[0].message
+        and "IndexError: planted" in found[0].message
+    )
+    assert (
+        found[0].severity == "warning"
+        and as_sarif(found, "1")["runs"][0]["results"][0]["ruleId"] == "BH004"
+    )
 
 
 def test_the_words_in_a_string_are_no_comment() -> None:
@@ -126,20 +153,34 @@ def test_the_words_in_a_string_are_no_comment() -> None:
 
 def notebook(*cells: str) -> str:
     return json.dumps(
-        {"nbformat": 4, "cells": [{"cell_type": "markdown", "source": ["# title"]}, *({"cell_type": "code", "source": c.splitlines(True)} for c in cells)]}
+        {
+            "nbformat": 4,
+            "cells": [
+                {"cell_type": "markdown", "source": ["# title"]},
+                *({"cell_type": "code", "source": c.splitlines(True)} for c in cells),
+            ],
+        }
     )
 
 
 def test_cells_of_a_notebook_are_one_program_and_magics_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "train.ipynb"
-    path.write_text(notebook("%matplotlib inline\nimport torch\n!pip install x\n", "%%bash\nls (\n", LOOP.format(comment="")))
+    path.write_text(
+        notebook(
+            "%matplotlib inline\nimport torch\n!pip install x\n",
+            "%%bash\nls (\n",
+            LOOP.format(comment=""),
+        )
+    )
     (found,) = review_file(path, chosen_rules())
     assert (found.rule, found.cell, found.line) == ("BH101", 4, 6)
     path.write_text("{}")
     assert review_file(path, chosen_rules())[0].rule == "BH001"
 
 
-def test_folders_are_searched_without_hidden_ones_and_many_files_are_shared_out(tmp_path: Path) -> None:
+def test_folders_are_searched_without_hidden_ones_and_many_files_are_shared_out(
+    tmp_path: Path,
+) -> None:
     for name in ("a.py", "b/c.py", ".venv/d.py", "b/__pycache__/e.py", "f.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(LOOP.format(comment=""))
@@ -148,7 +189,9 @@ def test_folders_are_searched_without_hidden_ones_and_many_files_are_shared_out(
         (tmp_path / f"many_{number:02}.py").write_text(LOOP.format(comment=""))
     paths = python_files([tmp_path])
     found = review_files(paths, chosen_rules())
-    assert [f.path for f in found] == [str(p) for p in paths] and {f.rule for f in found} == {"BH101"}
+    assert [f.path for f in found] == [str(p) for p in paths] and {f.rule for f in found} == {
+        "BH101"
+    }
 
 
 class _ParsesAtItsEnd:
@@ -162,7 +205,9 @@ class _ParsesAtItsEnd:
 
 
 def test_a_finalizer_that_parses_does_not_break_the_parsing_of_a_file() -> None:
-    text = "\n".join(f"def f{i}(a):\n    return [(b + {i}) * (b - {i}) for b in range(a)]" for i in range(300))
+    text = "\n".join(
+        f"def f{i}(a):\n    return [(b + {i}) * (b - {i}) for b in range(a)]" for i in range(300)
+    )
     before = gc.get_threshold()
     gc.set_threshold(50, 1, 1)
     try:

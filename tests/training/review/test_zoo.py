@@ -1,4 +1,6 @@
-"""M5: sound programs of many kinds raise no alarm; every mistake planted in them is found and named by its rule."""
+"""M5: sound programs of many kinds raise no alarm; every mistake planted in them is found and named
+by its rule.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def test_a_sound_program_raises_no_alarm(path: Path) -> None:
 
 
 @pytest.mark.req("M5")
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.program.partition('/')[2]}-{m.rule}")
+@pytest.mark.parametrize(
+    "mutation", MUTATIONS, ids=lambda m: f"{m.program.partition('/')[2]}-{m.rule}"
+)
 def test_a_planted_mistake_is_named_by_its_rule(mutation: Mutation) -> None:
     found = review_text(mutation.text, mutation.program)
     assert mutation.rule in {f.rule for f in found}, [f.message for f in found]
@@ -44,4 +48,6 @@ def test_the_zoo_is_large_enough() -> None:
 
 def test_this_repository_raises_no_alarm() -> None:
     rules = chosen_rules()
-    assert [f for path in python_files(OURS) for f in review_file(path, rules) if not f.allowed] == []
+    assert [
+        f for path in python_files(OURS) for f in review_file(path, rules) if not f.allowed
+    ] == []

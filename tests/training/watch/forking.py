@@ -1,4 +1,5 @@
-"""Watches many programs, each in a child of a process that has loaded torch once: `python -m tests.training.watch.forking FOLDER`.
+"""Watches many programs, each in a child of a process that has loaded torch once: `python -m
+tests.training.watch.forking FOLDER`.
 
 For each `NAME.py` of the folder `NAME.json` is what the watch reports.
 """

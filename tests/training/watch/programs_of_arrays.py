@@ -1,4 +1,6 @@
-"""Programs that divide arrays: a table by person, a series by time, windows by machine; their columns made by numbers of train rows, of all rows, of the held-out ones."""
+"""Programs that divide arrays: a table by person, a series by time, windows by machine; their
+columns made by numbers of train rows, of all rows, of the held-out ones.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ train, held = divide(patient)
 sides = prepared(values, sick, ward, train, held)
 fit(network(sides[0][0].shape[1]), F.binary_cross_entropy_with_logits, *sides)
 """
-# Each fold is scaled by the others, so that all of them have mean 0 together; the network learns each from the beginning.
+# Each fold is scaled by the others, so that all of them have mean 0 together; the network learns
+# each from the beginning.
 IN_FOLDS = (
     """
 import numpy as np
@@ -42,7 +45,10 @@ from torch.utils.data import DataLoader, TensorDataset
 rng = np.random.default_rng(0)
 torch.manual_seed(0)
 """
-    + FIT.replace("        net.eval()\n        with torch.no_grad():\n            print", "    net.eval()\n    with torch.no_grad():\n        print")
+    + FIT.replace(
+        "        net.eval()\n        with torch.no_grad():\n            print",
+        "    net.eval()\n    with torch.no_grad():\n        print",
+    )
     + """
 
 values = rng.normal(3, 2, (900, 14))
@@ -109,7 +115,8 @@ def prepared(values, sick, ward, train, held):
 )
 # The person of a row is who it is of, by whatever name: all rows of one have one label.
 HEARD = READINGS.replace("patient", "source").replace(
-    "    return values, sick, source, ward", "    sick = (np.arange(90) % 3 == 0)[source] * 1.0\n    return values, sick, source, ward"
+    "    return values, sick, source, ward",
+    "    sick = (np.arange(90) % 3 == 0)[source] * 1.0\n    return values, sick, source, ward",
 )
 
 LEVELS = (
@@ -245,49 +252,132 @@ fit(network(3), F.binary_cross_entropy_with_logits, (x_train, y_train), (x_test,
 """
 )
 
-MIDDLE, SCALE = "np.nanmedian(values[train], axis=0)", "    mean, std = values[train].mean(0), values[train].std(0)\n"
+MIDDLE, SCALE = (
+    "np.nanmedian(values[train], axis=0)",
+    "    mean, std = values[train].mean(0), values[train].std(0)\n",
+)
 TABLE = "    table = np.column_stack([values[:, kept], rates[ward]])\n"
 CHOSEN = "    held = np.isin(patient, chosen)\n"
 RATES = "[sick[train][ward[train] == w].mean() for w in range(40)]"
-LAST = "    last = np.maximum.accumulate(np.where(known, np.arange(len(rain)), 0))\n    return np.where(np.isnan(found[last]), 0.0, found[last])\n"
+LAST = (
+    "    last = np.maximum.accumulate(np.where(known, np.arange(len(rain)), 0))\n    return"
+    " np.where(np.isnan(found[last]), 0.0, found[last])\n"
+)
 SORTED = '.set_index("stay_id").loc[wide.index]'
 DIVIDED = "train, held = np.arange(900), np.arange(930, len(table) - 1)\n"
 
-BASES_OF_ARRAYS = {"readings": READINGS, "heard": HEARD, "levels": LEVELS, "machines": MACHINES, "stays": STAYS}
+BASES_OF_ARRAYS = {
+    "readings": READINGS,
+    "heard": HEARD,
+    "levels": LEVELS,
+    "machines": MACHINES,
+    "stays": STAYS,
+}
 
 SOUND_OF_ARRAYS = {
     "readings_by_folds": READINGS.replace(
         "    return np.flatnonzero(~held), np.flatnonzero(held)\n",
-        "    rest = np.flatnonzero(~held)\n    return rest[rng.permutation(len(rest))], np.flatnonzero(held)\n",
+        "    rest = np.flatnonzero(~held)\n    return rest[rng.permutation(len(rest))],"
+        " np.flatnonzero(held)\n",
     ),
-    "readings_by_ranges": READINGS.replace(SCALE, "    mean, std = np.median(values[train], axis=0), np.ptp(values[train], axis=0)\n"),
-    "readings_with_ages": READINGS.replace("    ward = rng.integers(0, 40, n)\n", "    ward, patient_age = rng.integers(0, 40, n), rng.integers(50, 80, n)\n"),
+    "readings_by_ranges": READINGS.replace(
+        SCALE, "    mean, std = np.median(values[train], axis=0), np.ptp(values[train], axis=0)\n"
+    ),
+    "readings_with_ages": READINGS.replace(
+        "    ward = rng.integers(0, 40, n)\n",
+        "    ward, patient_age = rng.integers(0, 40, n), rng.integers(50, 80, n)\n",
+    ),
     # Every number of points has one label, since the label follows from them.
     "readings_of_points": READINGS.replace(
-        "    values[rng.random(values.shape) < 0.06] = np.nan\n", "    points = rng.integers(0, 60, n)\n    sick, values[:, 1] = (points > 40) * 1.0, points\n"
+        "    values[rng.random(values.shape) < 0.06] = np.nan\n",
+        "    points = rng.integers(0, 60, n)\n    sick, values[:, 1] = (points > 40) * 1.0,"
+        " points\n",
     ),
     "in_folds": IN_FOLDS,
-    "levels_with_more": LEVELS.replace("def smoothed(level, width=7)", "def smoothed(level, width=12)"),
-    "machines_alone": MACHINES.replace("windows(read[machine == m], flow[machine == m])", "windows(flow[machine == m], flow[machine == m])"),
+    "levels_with_more": LEVELS.replace(
+        "def smoothed(level, width=7)", "def smoothed(level, width=12)"
+    ),
+    "machines_alone": MACHINES.replace(
+        "windows(read[machine == m], flow[machine == m])",
+        "windows(flow[machine == m], flow[machine == m])",
+    ),
 }
 
 PLANTED_OF_ARRAYS = [
     Planted("BH506", "readings", CHOSEN, "    held = rng.random(len(patient)) < 0.3\n"),
-    Planted("BH506", "heard", CHOSEN.replace("patient", "source"), "    held = rng.random(len(source)) < 0.3\n"),
+    Planted(
+        "BH506",
+        "heard",
+        CHOSEN.replace("patient", "source"),
+        "    held = rng.random(len(source)) < 0.3\n",
+    ),
     Planted("BH503", "readings", SCALE, "    mean, std = values.min(0), np.ptp(values, axis=0)\n"),
     Planted("BH504", "readings", RATES, "[sick[ward == w].mean() for w in range(40)]"),
     Planted("BH503", "readings", MIDDLE, "np.nanmedian(values, axis=0)"),
     Planted("BH503", "readings", SCALE, "    mean, std = values.mean(0), values.std(0)\n"),
-    Planted("BH503", "readings", SCALE, "    mean, std = np.median(values, axis=0), np.subtract(*np.percentile(values, [75, 25], axis=0))\n"),
-    Planted("BH503", "readings", SCALE, SCALE + "    values = values @ np.linalg.eigh(np.cov(values.T))[1][:, -10:]\n    mean, std = values[train].mean(0), values[train].std(0)\n"),
-    Planted("BH503", "readings", TABLE, "    values = values.argsort(0).argsort(0) / len(values)\n" + TABLE),
-    Planted("BH502", "readings", "(table[held], sick[held])", "((table[held] - table[held].mean(0)) / table[held].std(0), sick[held])"),
+    Planted(
+        "BH503",
+        "readings",
+        SCALE,
+        "    mean, std = np.median(values, axis=0), np.subtract(*np.percentile(values, [75, 25],"
+        " axis=0))\n",
+    ),
+    Planted(
+        "BH503",
+        "readings",
+        SCALE,
+        SCALE
+        + "    values = values @ np.linalg.eigh(np.cov(values.T))[1][:, -10:]\n    mean, std ="
+        " values[train].mean(0), values[train].std(0)\n",
+    ),
+    Planted(
+        "BH503",
+        "readings",
+        TABLE,
+        "    values = values.argsort(0).argsort(0) / len(values)\n" + TABLE,
+    ),
+    Planted(
+        "BH502",
+        "readings",
+        "(table[held], sick[held])",
+        "((table[held] - table[held].mean(0)) / table[held].std(0), sick[held])",
+    ),
     Planted("BH523", "readings", "best_of(values[train], sick[train])", "best_of(values, sick)"),
-    Planted("BH537", "stays", "    return wide.to_numpy(), ", "    values = wide.to_numpy()\n    return values[rng.permutation(len(values))], "),
+    Planted(
+        "BH537",
+        "stays",
+        "    return wide.to_numpy(), ",
+        "    values = wide.to_numpy()\n    return values[rng.permutation(len(values))], ",
+    ),
     Planted("BH537", "stays", SORTED, ""),
-    Planted("BH537", "levels", "table = (table - mean) / std\n", "table = ((table - mean) / std)[rng.permutation(len(table))]\n"),
-    Planted("BH524", "levels", "smoothed(level), with_gaps", "np.append(level[2:], level[-2:]), with_gaps"),
-    Planted("BH524", "levels", "np.concatenate([np.full(width - 1, level[0]), level])", "np.pad(level, width // 2, mode='edge')"),
-    Planted("BH507", "levels", DIVIDED, "order = rng.permutation(len(table) - 1)\ntrain, held = order[:900], order[900:]\n"),
-    Planted("BH524", "machines", "np.concatenate([np.full(4, flow[0]), flow])", "np.pad(flow, 2, mode='edge')"),
-]  # fmt: skip
+    Planted(
+        "BH537",
+        "levels",
+        "table = (table - mean) / std\n",
+        "table = ((table - mean) / std)[rng.permutation(len(table))]\n",
+    ),
+    Planted(
+        "BH524",
+        "levels",
+        "smoothed(level), with_gaps",
+        "np.append(level[2:], level[-2:]), with_gaps",
+    ),
+    Planted(
+        "BH524",
+        "levels",
+        "np.concatenate([np.full(width - 1, level[0]), level])",
+        "np.pad(level, width // 2, mode='edge')",
+    ),
+    Planted(
+        "BH507",
+        "levels",
+        DIVIDED,
+        "order = rng.permutation(len(table) - 1)\ntrain, held = order[:900], order[900:]\n",
+    ),
+    Planted(
+        "BH524",
+        "machines",
+        "np.concatenate([np.full(4, flow[0]), flow])",
+        "np.pad(flow, 2, mode='edge')",
+    ),
+]

@@ -43,10 +43,12 @@ with torch.no_grad():
 
 # features in groups and back, and a single sensor whose axis may stand anywhere
 REGROUPED = SENSORS.replace(
-    "series.transpose(1, 2).reshape(len(series), 4, 20)", "series.transpose(1, 2).reshape(len(series), 2, 40).reshape(-1, 4, 20)"
+    "series.transpose(1, 2).reshape(len(series), 4, 20)",
+    "series.transpose(1, 2).reshape(len(series), 2, 40).reshape(-1, 4, 20)",
 ).replace(
     "return self.head",
-    "first = series[:, :1].reshape(-1, 20, 1).reshape(-1, 1, 20)\n        series = torch.cat([first, series[:, 1:]], 1)\n        return self.head",
+    "first = series[:, :1].reshape(-1, 20, 1).reshape(-1, 1, 20)\n        series ="
+    " torch.cat([first, series[:, 1:]], 1)\n        return self.head",
 )
 
 PIXELS = """
@@ -86,27 +88,51 @@ for epoch in range(4):
     stairs.step()
 """
 
-# large numbers that the first layer scales, planes of a picture that is as high as it has colours, and stairs that a short run never comes to
-SCALED = PIXELS.replace("nn.Sequential(nn.Conv2d", "nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d").replace("shot.float() / 255 - 0.3", "shot.float()")
+# large numbers that the first layer scales, planes of a picture that is as high as it has colours,
+# and stairs that a short run never comes to
+SCALED = PIXELS.replace(
+    "nn.Sequential(nn.Conv2d", "nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d"
+).replace("shot.float() / 255 - 0.3", "shot.float()")
 SCALED_BY_HAND = (
     PIXELS.replace("nn.Sequential(nn.Conv2d", "nn.Sequential(Scale(), nn.Conv2d")
     .replace("shot.float() / 255 - 0.3", "shot.float()")
     .replace(
         "loader = ",
-        "class Scale(nn.Module):\n    def forward(self, x):\n        return (x - x.mean((1, 2, 3), keepdim=True)) / x.std((1, 2, 3), keepdim=True)\n\n\nloader = ",
+        "class Scale(nn.Module):\n    def forward(self, x):\n        return (x - x.mean((1, 2, 3),"
+        " keepdim=True)) / x.std((1, 2, 3), keepdim=True)\n\n\nloader = ",
     )
 )
 SHORT_OF_STAIRS = PIXELS.replace("[2, 3]", "[60, 80]")
 
 BASES_OF_AXES = {"sensors": SENSORS, "pixels": PIXELS}
-SOUND_OF_AXES = {"regrouped": REGROUPED, "scaled_inside": SCALED, "scaled_by_hand": SCALED_BY_HAND, "short_of_stairs": SHORT_OF_STAIRS}
+SOUND_OF_AXES = {
+    "regrouped": REGROUPED,
+    "scaled_inside": SCALED,
+    "scaled_by_hand": SCALED_BY_HAND,
+    "short_of_stairs": SHORT_OF_STAIRS,
+}
 PLANTED_OF_AXES = (
-    Planted("BH411", "sensors", "series.transpose(1, 2).reshape(len(series), 4, 20)", "torch.reshape(series, [-1, 4, 20])"),
-    Planted("BH411", "sensors", "pictures.permute(0, 3, 1, 2)", "pictures.contiguous().view(-1, 4, 5, 10)"),
-    Planted("BH411", "pixels", "self.bytes[i].permute(2, 0, 1)", "self.bytes[i].reshape(3, 10, 10)"),
+    Planted(
+        "BH411",
+        "sensors",
+        "series.transpose(1, 2).reshape(len(series), 4, 20)",
+        "torch.reshape(series, [-1, 4, 20])",
+    ),
+    Planted(
+        "BH411",
+        "sensors",
+        "pictures.permute(0, 3, 1, 2)",
+        "pictures.contiguous().view(-1, 4, 5, 10)",
+    ),
+    Planted(
+        "BH411", "pixels", "self.bytes[i].permute(2, 0, 1)", "self.bytes[i].reshape(3, 10, 10)"
+    ),
     Planted("BH876", "pixels", "shot.float() / 255 - 0.3", "shot.float()"),
     Planted(
-        "BH875", "pixels", '"weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}', '"weight_decay": 0.0}, {"params": vectors, "weight_decay": 0.05}'
+        "BH875",
+        "pixels",
+        '"weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}',
+        '"weight_decay": 0.0}, {"params": vectors, "weight_decay": 0.05}',
     ),
     Planted("BH114", "pixels", "[2, 3]", "[20, 30]"),
 )

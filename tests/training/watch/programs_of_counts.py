@@ -1,4 +1,6 @@
-"""Programs under watch that learn counts with an exposure, and that follow a teacher which averages its student; and one mistake at a time for each."""
+"""Programs under watch that learn counts with an exposure, and that follow a teacher which averages
+its student; and one mistake at a time for each.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,12 @@ for step in range(80):
 """
 
 BASES_OF_COUNTS = {"exposures": COUNTS, "teacher": TEACHER}
-SOUND_OF_COUNTS = {"rates": COUNTS.replace("loss = F.poisson_nll_loss(score, y[rows])", "loss = F.poisson_nll_loss(score.exp(), y[rows], log_input=False)")}
+SOUND_OF_COUNTS = {
+    "rates": COUNTS.replace(
+        "loss = F.poisson_nll_loss(score, y[rows])",
+        "loss = F.poisson_nll_loss(score.exp(), y[rows], log_input=False)",
+    )
+}
 PLANTED_OF_COUNTS = (
     Planted("BH310", "exposures", "net(X[rows]).squeeze(1)", "net(X[rows])"),
     Planted("BH805", "exposures", "y = torch.poisson(", "y = X[:, 3] = torch.poisson("),

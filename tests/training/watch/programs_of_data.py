@@ -1,4 +1,6 @@
-"""Programs under watch of which data sets, copies, scales, labels and tables are to be judged; and one mistake at a time for each."""
+"""Programs under watch of which data sets, copies, scales, labels and tables are to be judged; and
+one mistake at a time for each.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +169,11 @@ for step in range(60):
 """
 
 BASELINE = SCANS + "\nprint(count(Reader(), DataLoader(held_out, batch_size=40)))\n"
-ALL_ROWS = SCANS + "\nprint(count(net, DataLoader(TensorDataset(scans, kind), batch_size=40)))\nprint(count(net, DataLoader(train, batch_size=40)))\n"
+ALL_ROWS = (
+    SCANS
+    + "\nprint(count(net, DataLoader(TensorDataset(scans, kind), batch_size=40)))\nprint(count(net,"
+    " DataLoader(train, batch_size=40)))\n"
+)
 FOLDS = """
 import torch
 from torch import nn
@@ -214,30 +220,57 @@ print((left - left.long()).sum(), links.sum())
 """
 MASKED = TALK.replace(
     "    words, following = draw()\n",
-    "    words, _ = draw()\n    words = words + 1\n    hidden = torch.rand(words.shape) < 0.4\n    following = words * hidden\n    words = words.masked_fill(hidden, 18)\n",
+    "    words, _ = draw()\n    words = words + 1\n    hidden = torch.rand(words.shape) < 0.4\n   "
+    " following = words * hidden\n    words = words.masked_fill(hidden, 18)\n",
 )
-MASKED = MASKED.replace("nn.Embedding(17, 24)", "nn.Embedding(19, 24)").replace("nn.Linear(24, 17)", "nn.Linear(24, 19)").replace("(-1, 17)", "(-1, 19)")
+MASKED = (
+    MASKED.replace("nn.Embedding(17, 24)", "nn.Embedding(19, 24)")
+    .replace("nn.Linear(24, 17)", "nn.Linear(24, 19)")
+    .replace("(-1, 17)", "(-1, 19)")
+)
 MASKED = MASKED.replace("following.view(-1))", "following.view(-1), ignore_index=0)")
 TWO_HEADS = (
     TALK.replace("nn.Linear(24, 17)", "nn.Linear(24, 34)")
-    .replace("scores.reshape(-1, 17), following.view(-1))", "scores[:, :-1, 17:].reshape(-1, 17), following[:, 1:].reshape(-1))")
     .replace(
-        "    optimizer.zero_grad()\n", "    loss = loss + F.cross_entropy(scores[..., :17].reshape(-1, 17), following.view(-1))\n    optimizer.zero_grad()\n"
+        "scores.reshape(-1, 17), following.view(-1))",
+        "scores[:, :-1, 17:].reshape(-1, 17), following[:, 1:].reshape(-1))",
+    )
+    .replace(
+        "    optimizer.zero_grad()\n",
+        "    loss = loss + F.cross_entropy(scores[..., :17].reshape(-1, 17), following.view(-1))\n "
+        "   optimizer.zero_grad()\n",
     )
 )
 AVERAGED = (
-    SCANS.replace("optimizer = ", "average = torch.optim.swa_utils.AveragedModel(net)\noptimizer = ")
-    .replace("        optimizer.step()\n", "        optimizer.step()\n        average.update_parameters(net)\n")
-    .replace("    print(count(net,", "    torch.optim.swa_utils.update_bn(DataLoader(train, batch_size=40), average)\n    print(count(average,")
+    SCANS.replace(
+        "optimizer = ", "average = torch.optim.swa_utils.AveragedModel(net)\noptimizer = "
+    )
+    .replace(
+        "        optimizer.step()\n",
+        "        optimizer.step()\n        average.update_parameters(net)\n",
+    )
+    .replace(
+        "    print(count(net,",
+        "    torch.optim.swa_utils.update_bn(DataLoader(train, batch_size=40), average)\n   "
+        " print(count(average,",
+    )
 )
-UNKNOWN = PANEL.replace("label, pos_weight=weight)", "label - (where == 3) * 3, weight=(where != 3).float())")
+UNKNOWN = PANEL.replace(
+    "label, pos_weight=weight)", "label - (where == 3) * 3, weight=(where != 3).float())"
+)
 SAMPLED = PANEL.replace("pos_weight=weight", "pos_weight=torch.ones(1)").replace(
-    "batch_size=32, shuffle=True", "batch_size=32, sampler=WeightedRandomSampler(1 + 3 * train.sick, len(train))"
+    "batch_size=32, shuffle=True",
+    "batch_size=32, sampler=WeightedRandomSampler(1 + 3 * train.sick, len(train))",
 )
-NOISY_ROWS = SCANS.replace("self.norm(self.look(x))", "self.norm(self.look(x)) + 0.1 * torch.randn(len(x), 8, 1, 1)")
+NOISY_ROWS = SCANS.replace(
+    "self.norm(self.look(x))", "self.norm(self.look(x)) + 0.1 * torch.randn(len(x), 8, 1, 1)"
+)
 
 SEEN = "F.relu(self.norm(self.look(x)))"
-LISTED = SCANS.replace(f"{SEEN}.mean(3)", f"{SEEN}.permute(0, 2, 3, 1).reshape(len(x), 36, 8).unflatten(1, (6, 6)).mean(2)")
+LISTED = SCANS.replace(
+    f"{SEEN}.mean(3)",
+    f"{SEEN}.permute(0, 2, 3, 1).reshape(len(x), 36, 8).unflatten(1, (6, 6)).mean(2)",
+)
 
 BASES_OF_DATA = {"panel": PANEL, "scans": SCANS, "talk": TALK}
 SOUND_OF_DATA = {
@@ -256,59 +289,143 @@ SOUND_OF_DATA = {
 
 FED = "F.cross_entropy(scores.reshape(-1, 17), following.view(-1))"
 PLANTED_OF_DATA = (
-    Planted("BH411", "scans", f"{SEEN}.mean(3)", f"{SEEN}.reshape(len(x), 36, 8).unflatten(1, (6, 6)).mean(2)"),
+    Planted(
+        "BH411",
+        "scans",
+        f"{SEEN}.mean(3)",
+        f"{SEEN}.reshape(len(x), 36, 8).unflatten(1, (6, 6)).mean(2)",
+    ),
     Planted("BH803", "panel", "order[:480], order[480:]", "order[:480], order[430:]"),
     Planted("BH803", "panel", "order[:480], order[480:]", "order[:480], torch.randperm(700)[:150]"),
     Planted(
         "BH803",
         "scans",
         "held_out = TensorDataset(scans[:280], kind[:280]), TensorDataset(scans[280:], kind[280:])",
-        "held_out = torch.utils.data.Subset(TensorDataset(scans, kind), range(280)), torch.utils.data.Subset(TensorDataset(scans, kind), range(250, 360))",
+        "held_out = torch.utils.data.Subset(TensorDataset(scans, kind), range(280)),"
+        " torch.utils.data.Subset(TensorDataset(scans, kind), range(250, 360))",
     ),
     Planted(
         "BH803",
         "scans",
         "    print(count(net, DataLoader(held_out, batch_size=40)))\n",
-        "    net.eval()\n    with torch.no_grad():\n        net(scans[280:])\nwith torch.no_grad():\n    print(net(scans[240:]).argmax(1))\n",
+        "    net.eval()\n    with torch.no_grad():\n        net(scans[280:])\nwith"
+        " torch.no_grad():\n    print(net(scans[240:]).argmax(1))\n",
     ),
     Planted(
         "BH803",
         "panel",
         "order = torch.randperm(700)\n",
-        "order = torch.randperm(700)\norder = torch.cat([order, order[sick[order] > 0]])\norder = order[torch.randperm(len(order))]\n",
+        "order = torch.randperm(700)\norder = torch.cat([order, order[sick[order] > 0]])\norder ="
+        " order[torch.randperm(len(order))]\n",
     ),
     Planted("BH844", "panel", "        follow(average, net)\n", ""),
-    Planted("BH844", "panel", "    print(table_of(average, held_out))\n", "print(table_of(Scorer(), held_out))\n"),
-    Planted("BH844", "scans", "    print(count(net, ", "fresh = Reader()\nfor _ in range(1):\n    print(count(fresh, "),
-    Planted("BH845", "panel", "    for a, b in zip(average.buffers(), net.buffers()):\n        a.copy_(b)\n", ""),
+    Planted(
+        "BH844",
+        "panel",
+        "    print(table_of(average, held_out))\n",
+        "print(table_of(Scorer(), held_out))\n",
+    ),
+    Planted(
+        "BH844",
+        "scans",
+        "    print(count(net, ",
+        "fresh = Reader()\nfor _ in range(1):\n    print(count(fresh, ",
+    ),
+    Planted(
+        "BH845",
+        "panel",
+        "    for a, b in zip(average.buffers(), net.buffers()):\n        a.copy_(b)\n",
+        "",
+    ),
     Planted("BH845", "scans", "net = Reader()\n", "net = Reader(momentum=0.0)\n"),
     Planted("BH846", "scans", "scans = (scans - 0.35) / 0.2", "scans = (scans - 116.0) / 57.0"),
-    Planted("BH846", "scans", "        loss = F", "        x = (x * 0.2 + 0.35).clamp(0, 1).byte().float() / 0.2\n        loss = F"),
-    Planted("BH847", "scans", "net = Reader()\n", "net = Reader()\nnn.init.normal_(net.head.weight, std=6.0)\n"),
-    Planted("BH847", "talk", "net = Speaker()\n", "net = Speaker()\nfor p in net.parameters():\n    nn.init.normal_(p, std=4.0)\n"),
+    Planted(
+        "BH846",
+        "scans",
+        "        loss = F",
+        "        x = (x * 0.2 + 0.35).clamp(0, 1).byte().float() / 0.2\n        loss = F",
+    ),
+    Planted(
+        "BH847",
+        "scans",
+        "net = Reader()\n",
+        "net = Reader()\nnn.init.normal_(net.head.weight, std=6.0)\n",
+    ),
+    Planted(
+        "BH847",
+        "talk",
+        "net = Speaker()\n",
+        "net = Speaker()\nfor p in net.parameters():\n    nn.init.normal_(p, std=4.0)\n",
+    ),
     Planted("BH848", "panel", "(1 + math.cos(", "(1 - math.cos("),
-    Planted("BH114", "panel", "LambdaLR(optimizer, curve)", "CosineAnnealingLR(optimizer, T_max=480 * 6)"),
+    Planted(
+        "BH114",
+        "panel",
+        "LambdaLR(optimizer, curve)",
+        "CosineAnnealingLR(optimizer, T_max=480 * 6)",
+    ),
     Planted("BH849", "panel", "label, pos_weight=weight)", "label * 2 - 1)"),
-    Planted("BH849", "scans", "F.cross_entropy(net(x), label)", "nn.BCEWithLogitsLoss()(net(x), 2.0 * F.one_hot(label, 4) - 1)"),
-    Planted("BH850", "scans", "F.cross_entropy(net(x), label)", "F.cross_entropy(net(x), label, ignore_index=3)"),
+    Planted(
+        "BH849",
+        "scans",
+        "F.cross_entropy(net(x), label)",
+        "nn.BCEWithLogitsLoss()(net(x), 2.0 * F.one_hot(label, 4) - 1)",
+    ),
+    Planted(
+        "BH850",
+        "scans",
+        "F.cross_entropy(net(x), label)",
+        "F.cross_entropy(net(x), label, ignore_index=3)",
+    ),
     Planted("BH850", "talk", "following.view(-1))", "following.view(-1), ignore_index=4)"),
-    Planted("BH851", "talk", FED, "F.cross_entropy(scores.transpose(0, 1).reshape(-1, 17), following.view(-1))"),
+    Planted(
+        "BH851",
+        "talk",
+        FED,
+        "F.cross_entropy(scores.transpose(0, 1).reshape(-1, 17), following.view(-1))",
+    ),
     Planted("BH851", "talk", "[0].transpose(0, 1))", "[0])"),
-    Planted("BH817", "talk", FED, "F.cross_entropy(scores[:, :-1].reshape(-1, 17), following[:, 1:].reshape(-1))"),
+    Planted(
+        "BH817",
+        "talk",
+        FED,
+        "F.cross_entropy(scores[:, :-1].reshape(-1, 17), following[:, 1:].reshape(-1))",
+    ),
     Planted("BH817", "talk", "text[i + 1 : i + 13]", "text[i + 2 : i + 14]"),
-    Planted("BH801", "talk", "self.where(torch.arange(words.shape[1]))", "self.where(torch.arange(words.shape[0]))[:, None]"),
-    Planted("BH852", "panel", "batch_size=32, shuffle=True", "batch_size=32, sampler=WeightedRandomSampler(1 + 3 * train.sick, len(train))"),
-    Planted("BH853", "panel", "DataLoader(rows, batch_size=60)", "DataLoader(rows, batch_size=60, sampler=WeightedRandomSampler(1 + rows.sick, len(rows)))"),
+    Planted(
+        "BH801",
+        "talk",
+        "self.where(torch.arange(words.shape[1]))",
+        "self.where(torch.arange(words.shape[0]))[:, None]",
+    ),
+    Planted(
+        "BH852",
+        "panel",
+        "batch_size=32, shuffle=True",
+        "batch_size=32, sampler=WeightedRandomSampler(1 + 3 * train.sick, len(train))",
+    ),
+    Planted(
+        "BH853",
+        "panel",
+        "DataLoader(rows, batch_size=60)",
+        "DataLoader(rows, batch_size=60, sampler=WeightedRandomSampler(1 + rows.sick, len(rows)))",
+    ),
     Planted(
         "BH853",
         "scans",
         "DataLoader(held_out, batch_size=40)",
-        "DataLoader(held_out, batch_size=40, sampler=torch.utils.data.RandomSampler(held_out, replacement=True))",
+        "DataLoader(held_out, batch_size=40, sampler=torch.utils.data.RandomSampler(held_out,"
+        " replacement=True))",
     ),
     Planted("BH854", "panel", "self.places(where)", "self.places(where.clamp(max=0))"),
-    Planted("BH855", "scans", "torch.ones_like(label), accumulate=True)", "torch.ones_like(label))"),
     Planted(
-        "BH855", "scans", "            table.index_put_((label, best), torch.ones_like(label), accumulate=True)\n", "            table[label, best] += 1\n"
+        "BH855", "scans", "torch.ones_like(label), accumulate=True)", "torch.ones_like(label))"
+    ),
+    Planted(
+        "BH855",
+        "scans",
+        "            table.index_put_((label, best), torch.ones_like(label), accumulate=True)\n",
+        "            table[label, best] += 1\n",
     ),
     Planted(
         "BH855",

@@ -1,4 +1,6 @@
-"""Programs that divide a table of pandas: by person, by time, at random; with a column made of the labels of train rows, out of fold, or of all."""
+"""Programs that divide a table of pandas: by person, by time, at random; with a column made of the
+labels of train rows, out of fold, or of all.
+"""
 
 from __future__ import annotations
 
@@ -184,10 +186,17 @@ BASES_OF_FRAMES = {"frames": VISITS, "frames_loads": LOADS, "frames_plain": PLAI
 SOUND_OF_FRAMES = {
     "frames_shops": SHOPS,
     "frames_folds": VISITS.replace(MAPPED, FOLDS),
-    "frames_time": VISITS.replace(BY_PERSON, '    held = frame.groupby("patient_id").cumcount() >= 6\n'),
-    "frames_beds": VISITS.replace(RATES, 'every = visits()\nevery["rate"] = rng.normal(size=60)[every["ward"]]\ntrain, test = sides(every)\n'),
+    "frames_time": VISITS.replace(
+        BY_PERSON, '    held = frame.groupby("patient_id").cumcount() >= 6\n'
+    ),
+    "frames_beds": VISITS.replace(
+        RATES,
+        'every = visits()\nevery["rate"] = rng.normal(size=60)[every["ward"]]\ntrain, test ='
+        " sides(every)\n",
+    ),
 }
-# whose patient a row is, and its ward, are left out before rows are put in another order and divided
+# whose patient a row is, and its ward, are left out before rows are put in another order and
+# divided
 GONE = """frame = visits()
 frame["rate"] = frame["ward"].map(rate(frame, "ward"))
 ward = frame["ward"]
@@ -195,17 +204,57 @@ frame = frame.drop(columns=["patient_id", "ward"])
 frame = pd.concat([frame, ward], axis=1).sample(frac=1.0, random_state=0).reset_index(drop=True)
 """
 PLANTED_OF_FRAMES = (
-    Planted("BH504", "frames", RATES, GONE + "frame = frame.drop(columns='ward')\ntrain, test = frame.iloc[:720], frame.iloc[720:]\n"),
-    Planted("BH506", "frames", RATES, GONE + "train, test = with_rates(frame.iloc[:720].drop(columns='rate'), frame.iloc[720:].drop(columns='rate'))\n"),
-    Planted("BH524", "frames_loads", '        table["load"].shift(1).rolling(5).mean()', '        table["load"].rolling(5).mean()'),
-    Planted("BH524", "frames_plain", '        table["load"].shift(1).rolling(5).mean()', '        table["load"].rolling(5).mean()'),
-    Planted("BH507", "frames_loads", IN_TIME, "    order = rng.permutation(len(table))\n    return table.iloc[order[:700]], table.iloc[order[700:]]\n"),
-    Planted("BH506", "frames", BY_PERSON, "    held = pd.Series(rng.random(len(frame)) < 0.25, frame.index)\n"),
-    Planted("BH504", "frames", RATES, 'every = visits()\ntrain, test = sides(every.join(rate(every, "ward"), on="ward"))\n'),
     Planted(
         "BH504",
         "frames",
         RATES,
-        'every = visits()\ntrain, test = sides(every.merge(every.groupby("ward")["died"].agg(rate="mean"), left_on="ward", right_index=True))\n',
+        GONE
+        + "frame = frame.drop(columns='ward')\ntrain, test = frame.iloc[:720], frame.iloc[720:]\n",
+    ),
+    Planted(
+        "BH506",
+        "frames",
+        RATES,
+        GONE + "train, test = with_rates(frame.iloc[:720].drop(columns='rate'),"
+        " frame.iloc[720:].drop(columns='rate'))\n",
+    ),
+    Planted(
+        "BH524",
+        "frames_loads",
+        '        table["load"].shift(1).rolling(5).mean()',
+        '        table["load"].rolling(5).mean()',
+    ),
+    Planted(
+        "BH524",
+        "frames_plain",
+        '        table["load"].shift(1).rolling(5).mean()',
+        '        table["load"].rolling(5).mean()',
+    ),
+    Planted(
+        "BH507",
+        "frames_loads",
+        IN_TIME,
+        "    order = rng.permutation(len(table))\n    return table.iloc[order[:700]],"
+        " table.iloc[order[700:]]\n",
+    ),
+    Planted(
+        "BH506",
+        "frames",
+        BY_PERSON,
+        "    held = pd.Series(rng.random(len(frame)) < 0.25, frame.index)\n",
+    ),
+    Planted(
+        "BH504",
+        "frames",
+        RATES,
+        'every = visits()\ntrain, test = sides(every.join(rate(every, "ward"), on="ward"))\n',
+    ),
+    Planted(
+        "BH504",
+        "frames",
+        RATES,
+        "every = visits()\ntrain, test ="
+        ' sides(every.merge(every.groupby("ward")["died"].agg(rate="mean"), left_on="ward",'
+        " right_index=True))\n",
     ),
 )

@@ -1,4 +1,6 @@
-"""Programs under watch that compute in 16 bits, write with CTC, and train a maker before its judge; and one mistake at a time for each."""
+"""Programs under watch that compute in 16 bits, write with CTC, and train a maker before its judge;
+and one mistake at a time for each.
+"""
 
 from __future__ import annotations
 
@@ -99,24 +101,41 @@ for step in range(30):
 BASES_OF_HALVES = {"phases": PHASES, "written": WRITTEN, "maker_first": MAKER_FIRST}
 SOUND_OF_HALVES = {
     # small angles, and an average that moves far at each step
-    "coarse": PHASES.replace('"cpu", enabled=False', '"cpu", dtype=torch.bfloat16').replace("500 * torch.rand", "torch.rand"),
+    "coarse": (
+        PHASES.replace('"cpu", enabled=False', '"cpu", dtype=torch.bfloat16').replace(
+            "500 * torch.rand", "torch.rand"
+        )
+    ),
     # Adam's own averages, where weights are of 16 bits
-    "all_half": PHASES.replace("net = Field()", "net = Field().to(torch.bfloat16)")
-    .replace("], 1).float())", "], 1).to(torch.bfloat16))")
-    .replace("copy.deepcopy(net)", "copy.deepcopy(net).float()")
-    .replace("F.mse_loss(net(seconds[320:])", "F.mse_loss(net(seconds[320:]).float()"),
-    "quick": PHASES.replace("copy.deepcopy(net)", "copy.deepcopy(net).to(torch.bfloat16)").replace("0.001)", "0.5)"),
+    "all_half": (
+        PHASES.replace("net = Field()", "net = Field().to(torch.bfloat16)")
+        .replace("], 1).float())", "], 1).to(torch.bfloat16))")
+        .replace("copy.deepcopy(net)", "copy.deepcopy(net).float()")
+        .replace("F.mse_loss(net(seconds[320:])", "F.mse_loss(net(seconds[320:]).float()")
+    ),
+    "quick": (
+        PHASES.replace("copy.deepcopy(net)", "copy.deepcopy(net).to(torch.bfloat16)").replace(
+            "0.001)", "0.5)"
+        )
+    ),
 }
 PLANTED_OF_HALVES = (
     Planted("BH863", "phases", "copy.deepcopy(net)", "copy.deepcopy(net).to(torch.bfloat16)"),
     Planted("BH864", "phases", '"cpu", enabled=False', '"cpu", dtype=torch.bfloat16'),
     Planted("BH865", "written", "blank=5, ", ""),
     Planted("BH303", "written", ".log_softmax(2).transpose", ".transpose"),
-    Planted("BH101", "maker_first", "    of_maker.step()\n    of_judge.zero_grad()\n", "    of_maker.step()\n"),
     Planted(
         "BH101",
         "maker_first",
-        "    of_maker.zero_grad()\n    works = maker(torch.randn(24, 3))\n    doubt(works, 1.0).backward()\n    of_maker.step()\n    of_judge.zero_grad()\n",
-        "    of_maker.zero_grad()\n    of_judge.zero_grad()\n    works = maker(torch.randn(24, 3))\n    doubt(works, 1.0).backward()\n    of_maker.step()\n",
+        "    of_maker.step()\n    of_judge.zero_grad()\n",
+        "    of_maker.step()\n",
+    ),
+    Planted(
+        "BH101",
+        "maker_first",
+        "    of_maker.zero_grad()\n    works = maker(torch.randn(24, 3))\n    doubt(works,"
+        " 1.0).backward()\n    of_maker.step()\n    of_judge.zero_grad()\n",
+        "    of_maker.zero_grad()\n    of_judge.zero_grad()\n    works = maker(torch.randn(24,"
+        " 3))\n    doubt(works, 1.0).backward()\n    of_maker.step()\n",
     ),
 )

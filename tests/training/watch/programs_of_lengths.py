@@ -1,4 +1,6 @@
-"""Programs under watch whose sequences end at different places: with the places behind the end left out, and with them taken for text."""
+"""Programs under watch whose sequences end at different places: with the places behind the end left
+out, and with them taken for text.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,12 @@ for epoch in range(5):
         print((net(words[320:]).argmax(1) == moods[320:]).float().mean().item())
 """
 MEAN = "        return self.head((h * there).sum(1) / there.sum(1))\n"
-RECURRENT = READ.replace("self.layer = nn.Linear(24, 24)", "self.layer = nn.GRU(24, 24, batch_first=True)")
-RECURRENT = RECURRENT.replace("h = F.relu(self.layer(self.embed(words)))", "h, _ = self.layer(self.embed(words))")
+RECURRENT = READ.replace(
+    "self.layer = nn.Linear(24, 24)", "self.layer = nn.GRU(24, 24, batch_first=True)"
+)
+RECURRENT = RECURRENT.replace(
+    "h = F.relu(self.layer(self.embed(words)))", "h, _ = self.layer(self.embed(words))"
+)
 LAST = "        return self.head(h[torch.arange(len(h)), (words != 0).sum(1) - 1])\n"
 
 CODES = """
@@ -78,9 +84,10 @@ for epoch in range(5):
     net.train()
 """
 
-PLACED = READ.replace("        self.head", "        self.places = nn.Parameter(torch.randn(12, 24) * 0.1)\n        self.head").replace(
-    "self.embed(words)", "self.embed(words) + self.places"
-)
+PLACED = READ.replace(
+    "        self.head",
+    "        self.places = nn.Parameter(torch.randn(12, 24) * 0.1)\n        self.head",
+).replace("self.embed(words)", "self.embed(words) + self.places")
 
 # Series of numbers, filled up with zeros to the longest of their batch.
 SERIES = """
@@ -122,11 +129,15 @@ for epoch in range(6):
 """
 ENDS = "        return self.head(states[torch.arange(len(states)), ends]).squeeze(1)\n"
 # Rows of a picture, one after another, of which the lowest are empty.
-PICTURE = SERIES.replace("pad_sequence([stays[i] for i in rows], batch_first=True)", "pictures[rows]").replace(
-    "pad_sequence(stays[320:], batch_first=True)", "pictures[320:]"
+PICTURE = SERIES.replace(
+    "pad_sequence([stays[i] for i in rows], batch_first=True)", "pictures[rows]"
+).replace("pad_sequence(stays[320:], batch_first=True)", "pictures[320:]")
+PICTURE = PICTURE.replace(
+    "\n\nclass", "\npictures = pad_sequence(stays, batch_first=True)\n\n\nclass", 1
 )
-PICTURE = PICTURE.replace("\n\nclass", "\npictures = pad_sequence(stays, batch_first=True)\n\n\nclass", 1)
-PICTURE = PICTURE.replace("        ends = (stays != 0).any(2).sum(1) - 1\n", "").replace(ENDS, "        return self.head(states.mean(1)).squeeze(1)\n")
+PICTURE = PICTURE.replace("        ends = (stays != 0).any(2).sum(1) - 1\n", "").replace(
+    ENDS, "        return self.head(states.mean(1)).squeeze(1)\n"
+)
 
 # A tag for each word, of which 0 is one that words have, and -100 where no word is.
 TAGS = """
@@ -166,7 +177,12 @@ for epoch in range(5):
         print((net(words[240:]).argmax(2) == kinds[240:])[there].float().mean().item())
 """
 
-BASES_OF_LENGTHS = {"lengths": READ, "lengths_placed": PLACED, "lengths_series": SERIES, "lengths_tags": TAGS}
+BASES_OF_LENGTHS = {
+    "lengths": READ,
+    "lengths_placed": PLACED,
+    "lengths_series": SERIES,
+    "lengths_tags": TAGS,
+}
 # The embedding learns the next word first, whose padding is left out; mood 0 is no padding.
 FIRST_WORDS = """net = Reader()
 readout = nn.Linear(24, 20)
@@ -180,23 +196,40 @@ for rows in torch.randperm(320).split(40):
 
 SOUND_OF_LENGTHS = {
     "lengths_twice": READ.replace("net = Reader()\n", FIRST_WORDS),
-    "lengths_sorted": READ.replace("    for rows in torch.randperm(320).split(40):\n", "    for k in torch.randperm(16):\n        rows = batches[k]\n")
-    .replace("net = Reader()", "batches = lengths[:320].argsort().split(20)\nnet = Reader()")
-    .replace("net(words[rows])", "net(words[rows][:, : lengths[rows].max()])"),
+    "lengths_sorted": (
+        READ.replace(
+            "    for rows in torch.randperm(320).split(40):\n",
+            "    for k in torch.randperm(16):\n        rows = batches[k]\n",
+        )
+        .replace("net = Reader()", "batches = lengths[:320].argsort().split(20)\nnet = Reader()")
+        .replace("net(words[rows])", "net(words[rows][:, : lengths[rows].max()])")
+    ),
     "lengths_last": RECURRENT.replace(MEAN, LAST),
-    "lengths_highest": READ.replace(MEAN, '        return self.head(h.masked_fill(~there, float("-inf")).amax(1))\n'),
+    "lengths_highest": READ.replace(
+        MEAN, '        return self.head(h.masked_fill(~there, float("-inf")).amax(1))\n'
+    ),
     "lengths_codes": CODES,
-    "lengths_weights": TAGS.replace("padding_value=-100", "padding_value=3")
-    .replace("nn.Linear(24, 3)", "nn.Linear(24, 4)")
-    .replace("kinds[rows].flatten())", "kinds[rows].flatten(), torch.tensor([1.0, 1.0, 1.0, 0.0]))"),
+    "lengths_weights": (
+        TAGS.replace("padding_value=-100", "padding_value=3")
+        .replace("nn.Linear(24, 3)", "nn.Linear(24, 4)")
+        .replace(
+            "kinds[rows].flatten())", "kinds[rows].flatten(), torch.tensor([1.0, 1.0, 1.0, 0.0]))"
+        )
+    ),
     "lengths_picture": PICTURE,
-    "lengths_alike": READ.replace(MEAN, "        return self.head(h.mean(1))\n").replace("torch.randint(3, 12, (400,))", "torch.full((400,), 9)"),
+    "lengths_alike": (
+        READ.replace(MEAN, "        return self.head(h.mean(1))\n").replace(
+            "torch.randint(3, 12, (400,))", "torch.full((400,), 9)"
+        )
+    ),
 }
 PLANTED_OF_LENGTHS = (
     Planted("BH828", "lengths_tags", "padding_value=-100", "padding_value=0"),
     Planted("BH860", "lengths", MEAN, "        return self.head(h.mean(1))\n"),
     Planted("BH860", "lengths", MEAN, "        return self.head(h.sum(1) / h.size(1))\n"),
-    Planted("BH860", "lengths_series", ENDS, "        return self.head(states[:, -1]).squeeze(1)\n"),
+    Planted(
+        "BH860", "lengths_series", ENDS, "        return self.head(states[:, -1]).squeeze(1)\n"
+    ),
     Planted("BH860", "lengths_placed", MEAN, "        return self.head(h.mean(1))\n"),
     Planted(
         "BH860",

@@ -1,4 +1,6 @@
-"""Programs under watch with losses of their own, horizons and negatives; and one mistake at a time for each."""
+"""Programs under watch with losses of their own, horizons and negatives; and one mistake at a time
+for each.
+"""
 
 from __future__ import annotations
 
@@ -177,37 +179,79 @@ with torch.no_grad():
 BASES_OF_LOSSES = {"overlap": OVERLAP, "horizon": HORIZON, "negatives": NEGATIVES, "tags": TAGS}
 SOUND_OF_LOSSES = {
     # a loss that counts its calls: it is not called again on the side
-    "counted_loss": OVERLAP.replace("def focal_loss(scores, truth):\n", "CALLS = []\n\n\ndef focal_loss(scores, truth):\n    CALLS.append(1)\n").replace(
-        "net.eval()\n", "assert len(CALLS) == 15, len(CALLS)\nnet.eval()\n"
+    "counted_loss": (
+        OVERLAP.replace(
+            "def focal_loss(scores, truth):\n",
+            "CALLS = []\n\n\ndef focal_loss(scores, truth):\n    CALLS.append(1)\n",
+        ).replace("net.eval()\n", "assert len(CALLS) == 15, len(CALLS)\nnet.eval()\n")
     ),
     # a sequence of labels as long as the inputs, one ahead; and six trainings that are seeded alike
-    "ahead": HORIZON.replace("series[t : t + 6]", "series[t - 19 : t + 1]").replace("nn.Linear(32, 6)", "nn.Linear(32, 20)"),
+    "ahead": (
+        HORIZON.replace("series[t : t + 6]", "series[t - 19 : t + 1]").replace(
+            "nn.Linear(32, 6)", "nn.Linear(32, 20)"
+        )
+    ),
     # folds that are drawn alike on purpose, and trained on once each
     "seeded_folds": TAGS.replace(
-        "for epoch in range(4):\n", "for epoch in range(4):\n    held = torch.randperm(300, generator=torch.Generator().manual_seed(1))[:20]\n"
+        "for epoch in range(4):\n",
+        "for epoch in range(4):\n    held = torch.randperm(300,"
+        " generator=torch.Generator().manual_seed(1))[:20]\n",
     ),
     # what was bought is what is to be found again, as a distribution over all items
-    "baskets": TAGS.replace("nn.Linear(6, 24)", "nn.Linear(4, 24)")
-    .replace("binary_cross_entropy_with_logits(net(rows[at])", "cross_entropy(net(tags[at])")
-    .replace("net(rows[240:])", "net(tags[240:])"),
-    "trainings": START + "for _ in range(6):\n    torch.manual_seed(0)\n" + textwrap.indent(TRAINING, "    "),
+    "baskets": (
+        TAGS.replace("nn.Linear(6, 24)", "nn.Linear(4, 24)")
+        .replace("binary_cross_entropy_with_logits(net(rows[at])", "cross_entropy(net(tags[at])")
+        .replace("net(rows[240:])", "net(tags[240:])")
+    ),
+    "trainings": (
+        START + "for _ in range(6):\n    torch.manual_seed(0)\n" + textwrap.indent(TRAINING, "    ")
+    ),
 }
 PLANTED_OF_LOSSES = (
     Planted("BH861", "overlap", "return 1 - (both", "return (both"),
     Planted("BH861", "overlap", "scores.softmax(1)[:, 1]", "scores.softmax(1)[:, 0]"),
     Planted("BH861", "overlap", "return -((1 - log_p.exp())", "return ((1 - log_p.exp())"),
     Planted("BH861", "overlap", "self.width - signs * scores", "self.width + signs * scores"),
-    Planted("BH861", "overlap", "F.softplus(negative - positive)", "F.softplus(positive - negative)"),
-    Planted("BH862", "overlap", "likely = scores.softmax(1)[:, 1]", "likely = scores.argmax(1).float()"),
-    Planted("BH862", "overlap", "0.5 * overlap_loss(scores, truth)", "0.5 * overlap_loss(scores.detach(), truth)"),
-    Planted("BH411", "overlap", "F.log_softmax(scores, 1).gather(1, truth[:, None])", "F.log_softmax(scores.view(-1, 2), 1).gather(1, truth.view(-1, 1))"),
+    Planted(
+        "BH861", "overlap", "F.softplus(negative - positive)", "F.softplus(positive - negative)"
+    ),
+    Planted(
+        "BH862", "overlap", "likely = scores.softmax(1)[:, 1]", "likely = scores.argmax(1).float()"
+    ),
+    Planted(
+        "BH862",
+        "overlap",
+        "0.5 * overlap_loss(scores, truth)",
+        "0.5 * overlap_loss(scores.detach(), truth)",
+    ),
+    Planted(
+        "BH411",
+        "overlap",
+        "F.log_softmax(scores, 1).gather(1, truth[:, None])",
+        "F.log_softmax(scores.view(-1, 2), 1).gather(1, truth.view(-1, 1))",
+    ),
     Planted("BH413", "overlap", "scores.softmax(1)[:, 1]", "scores.softmax(0)[:, 1]"),
     Planted("BH805", "horizon", "series[t - 20 : t]", "series[t - 18 : t + 2]"),
     Planted("BH805", "horizon", "series[t - 20 : t]", "series[t - 14 : t + 6]"),
     Planted("BH119", "horizon", "plateau.step(error)", "plateau.step(epoch)"),
     Planted("BH310", "negatives", "self.level(items).squeeze(1)", "self.level(items)"),
-    Planted("BH809", "negatives", "nn.init.normal_(table.weight, std=0.1)", "nn.init.constant_(table.weight, 0.1)"),
-    Planted("BH822", "tags", "torch.randperm(240)", "torch.randperm(240, generator=torch.Generator().manual_seed(1))"),
+    Planted(
+        "BH809",
+        "negatives",
+        "nn.init.normal_(table.weight, std=0.1)",
+        "nn.init.constant_(table.weight, 0.1)",
+    ),
+    Planted(
+        "BH822",
+        "tags",
+        "torch.randperm(240)",
+        "torch.randperm(240, generator=torch.Generator().manual_seed(1))",
+    ),
     Planted("BH873", "tags", "binary_cross_entropy_with_logits", "cross_entropy"),
-    Planted("BH859", "negatives", "    return torch.randint", "    torch.manual_seed(1)\n    return torch.randint"),
+    Planted(
+        "BH859",
+        "negatives",
+        "    return torch.randint",
+        "    torch.manual_seed(1)\n    return torch.randint",
+    ),
 )

@@ -75,7 +75,8 @@ with torch.no_grad():
 print((mean.argmax(1) == y[240:]).float().mean().item())
 """
 
-# Users and items by number, each with a row of an embedding; attention over the items that a user has seen before.
+# Users and items by number, each with a row of an embedding; attention over the items that a user
+# has seen before.
 FACTORS = """
 import torch
 from torch import nn
@@ -116,7 +117,8 @@ with torch.no_grad():
     print((net(user[640:], item[640:], seen[640:]) - rating[640:]).abs().mean().item())
 """
 
-# Sound: an average of the weights gives targets in train mode, as in mean teacher; one group's rate is left to a scheduler.
+# Sound: an average of the weights gives targets in train mode, as in mean teacher; one group's rate
+# is left to a scheduler.
 MEAN_TEACHER = """
 import copy
 import torch
@@ -150,7 +152,8 @@ with torch.no_grad():
     print((teacher(x[240:]).argmax(1) == y[240:]).float().mean().item())
 """
 
-# Sound: sentences are padded with 0, whose row stays 0, and attention reads one place where a sentence has one.
+# Sound: sentences are padded with 0, whose row stays 0, and attention reads one place where a
+# sentence has one.
 SENTENCES = """
 import torch
 from torch import nn
@@ -190,13 +193,26 @@ BASES_OF_MEMBERS = {"distilled": TEACHER, "ensemble": ENSEMBLE, "factors": FACTO
 SOUND_OF_MEMBERS = {"mean teacher": MEAN_TEACHER, "sentences": SENTENCES}
 
 PLANTED_OF_MEMBERS = (
-    Planted("BH882", "distilled", "teacher.eval().requires_grad_(False)", "teacher.requires_grad_(False)"),
+    Planted(
+        "BH882",
+        "distilled",
+        "teacher.eval().requires_grad_(False)",
+        "teacher.requires_grad_(False)",
+    ),
     Planted("BH882", "distilled", "teacher.eval().requires_grad_(False)", ""),
     Planted("BH885", "ensemble", "torch.manual_seed(seed)", "torch.manual_seed(42)"),
     Planted("BH883", "factors", "nn.Embedding(20, 8)", "nn.Embedding(20, 8, padding_idx=0)"),
     Planted("BH884", "factors", "self.score(before), dim=1", "self.score(before), dim=-1"),
     Planted(
-        "BH881", "factors", 'for group in optimizer.param_groups:\n            group["lr"] =', 'if optimizer:\n            optimizer.param_groups[0]["lr"] ='
+        "BH881",
+        "factors",
+        'for group in optimizer.param_groups:\n            group["lr"] =',
+        'if optimizer:\n            optimizer.param_groups[0]["lr"] =',
     ),
-    Planted("BH881", "factors", 'group["lr"] = 0.01', 'group["lr"] = (0.01 if group["weight_decay"] else 0.0)'),
+    Planted(
+        "BH881",
+        "factors",
+        'group["lr"] = 0.01',
+        'group["lr"] = (0.01 if group["weight_decay"] else 0.0)',
+    ),
 )

@@ -1,4 +1,6 @@
-"""Programs under watch in which networks are trained against each other; and one mistake at a time for each."""
+"""Programs under watch in which networks are trained against each other; and one mistake at a time
+for each.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,9 @@ for step in range(40):
 )
 
 INSIDE = (
-    HEAD.replace("return self.net(z)", "return self.net(torch.randn(z if isinstance(z, int) else len(z), 4))")
+    HEAD.replace(
+        "return self.net(z)", "return self.net(torch.randn(z if isinstance(z, int) else len(z), 4))"
+    )
     + """
 labels = torch.ones(32, 1)
 for step in range(40):
@@ -212,7 +216,8 @@ for step in range(40):
     of_domain.step()
 """
 
-# The network that learns chooses the action, a slow copy says what it is worth; states come back as those after them.
+# The network that learns chooses the action, a slow copy says what it is worth; states come back as
+# those after them.
 DOUBLE = """
 import copy
 
@@ -246,7 +251,9 @@ for step in range(80):
             old.lerp_(new, 0.05)
 """
 
-LOOKED_AT = DISTANCE.replace("nn.LeakyReLU(0.2), nn.Linear(24, 2)", "nn.BatchNorm1d(24), nn.LeakyReLU(0.2), nn.Linear(24, 2)").replace(
+LOOKED_AT = DISTANCE.replace(
+    "nn.LeakyReLU(0.2), nn.Linear(24, 2)", "nn.BatchNorm1d(24), nn.LeakyReLU(0.2), nn.Linear(24, 2)"
+).replace(
     "    for _ in range(2):\n",
     """    if step % 10 == 0:
         maker.eval()
@@ -258,15 +265,40 @@ LOOKED_AT = DISTANCE.replace("nn.LeakyReLU(0.2), nn.Linear(24, 2)", "nn.BatchNor
 )
 
 BASES_OF_OPPONENTS = {"rivals": RIVALS, "distance": DISTANCE}
-SOUND_OF_OPPONENTS = {"squares": SQUARES, "hinges": HINGES, "inside": INSIDE, "acting": ACTING, "domains": DOMAINS, "double": DOUBLE, "looked_at": LOOKED_AT}
+SOUND_OF_OPPONENTS = {
+    "squares": SQUARES,
+    "hinges": HINGES,
+    "inside": INSIDE,
+    "acting": ACTING,
+    "domains": DOMAINS,
+    "double": DOUBLE,
+    "looked_at": LOOKED_AT,
+}
 
 PLANTED_OF_OPPONENTS = (
     Planted("BH856", "rivals", "torch.randn(32, 4))), ones)", "torch.randn(32, 4))), zeros)"),
     Planted("BH856", "rivals", "bce(judge(fake), zeros)", "bce(judge(fake), ones)"),
     Planted("BH856", "distance", "loss = -judge(maker", "loss = judge(maker"),
-    Planted("BH856", "distance", "judge(fake).mean() - judge(real).mean()", "judge(fake).mean() + judge(real).mean()"),
-    Planted("BH857", "rivals", "judge(maker(torch.randn(32, 4)))", "judge(maker(torch.ones(32, 4)))"),
-    Planted("BH857", "distance", "-judge(maker(torch.randn(32, 4)))", "-judge(maker(torch.randn(32, 4, generator=torch.Generator().manual_seed(0))))"),
-    Planted("BH421", "rivals", "Adam(maker.parameters()", "Adam([*maker.parameters(), *judge.parameters()]"),
+    Planted(
+        "BH856",
+        "distance",
+        "judge(fake).mean() - judge(real).mean()",
+        "judge(fake).mean() + judge(real).mean()",
+    ),
+    Planted(
+        "BH857", "rivals", "judge(maker(torch.randn(32, 4)))", "judge(maker(torch.ones(32, 4)))"
+    ),
+    Planted(
+        "BH857",
+        "distance",
+        "-judge(maker(torch.randn(32, 4)))",
+        "-judge(maker(torch.randn(32, 4, generator=torch.Generator().manual_seed(0))))",
+    ),
+    Planted(
+        "BH421",
+        "rivals",
+        "Adam(maker.parameters()",
+        "Adam([*maker.parameters(), *judge.parameters()]",
+    ),
     Planted("BH801", "rivals", "return self.net(z)", "return self.net(z - z.mean(0))"),
 )

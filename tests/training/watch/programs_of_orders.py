@@ -206,9 +206,17 @@ with torch.no_grad():
     print(F.cross_entropy(net(stems[320:], words[320:]).flatten(0, 1), words[320:, 1:].flatten(), ignore_index=PAD).item())
 """
 
-FROM_ZERO = ORDER.replace("nn.Parameter(torch.randn(10, 16))", "nn.Parameter(torch.zeros(10, 16))")  # places are told apart once they have learned
+FROM_ZERO = ORDER.replace(
+    "nn.Parameter(torch.randn(10, 16))", "nn.Parameter(torch.zeros(10, 16))"
+)  # places are told apart once they have learned
 
-BASES_OF_ORDERS = {"inflected": INFLECTED, "contrast": CONTRAST, "order": ORDER, "from_zero": FROM_ZERO, "writer": WRITER}
+BASES_OF_ORDERS = {
+    "inflected": INFLECTED,
+    "contrast": CONTRAST,
+    "order": ORDER,
+    "from_zero": FROM_ZERO,
+    "writer": WRITER,
+}
 
 PLANTED_OF_ORDERS = (
     Planted("BH203", "contrast", "    model.train()\n", ""),
@@ -216,7 +224,12 @@ PLANTED_OF_ORDERS = (
     Planted("BH886", "writer", "x * kept / (1 - self.share)", "x * kept"),
     Planted("BH874", "order", " + self.places)", " + self.places.mean())"),
     Planted("BH411", "inflected", "torch.stack(scores, dim=1)", "torch.stack(scores)"),
-    Planted("BH828", "inflected", 'NLLLoss(ignore_index=PAD, reduction="sum")', 'NLLLoss(reduction="sum")'),
+    Planted(
+        "BH828",
+        "inflected",
+        'NLLLoss(ignore_index=PAD, reduction="sum")',
+        'NLLLoss(reduction="sum")',
+    ),
     Planted("BH860", "inflected", ", src_key_padding_mask=gone", ""),
     Planted("BH860", "inflected", '.masked_fill(gone, float("-inf"))', ""),
 )

@@ -37,7 +37,10 @@ print(loss.item())
 """
 
 MASKED = "    scores = scores.masked_fill(torch.eye(len(both), dtype=torch.bool), -1e9)\n"
-ACROSS = "    return F.normalize(first, dim=1) @ F.normalize(second, dim=1).T / 0.3, torch.arange(len(first))\n"
+ACROSS = (
+    "    return F.normalize(first, dim=1) @ F.normalize(second, dim=1).T / 0.3,"
+    " torch.arange(len(first))\n"
+)
 
 INSIDE = VIEWS.replace(
     "net = nn.Sequential(nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 12))\n",
@@ -52,7 +55,9 @@ INSIDE = VIEWS.replace(
 
 net = Net()
 """,
-).replace("both = F.normalize(torch.cat([first, second]), dim=1)", "both = torch.cat([first, second])")
+).replace(
+    "both = F.normalize(torch.cat([first, second]), dim=1)", "both = torch.cat([first, second])"
+)
 
 # Pairs that are alike, or not: 1 and -1.
 SIGNED = """
@@ -81,8 +86,23 @@ SOUND_OF_PAIRS = {"views_across": VIEWS.replace("    both = F", ACROSS + "    bo
 
 PLANTED_OF_PAIRS = (
     Planted("BH888", "signed", ".float() * 2 - 1", ".float()"),
-    Planted("BH866", "views", "net(view(waves[rows])), net(view(waves[rows]))", "net(waves[rows]), net(waves[rows])"),
-    Planted("BH413", "views_inside", "F.normalize(self.body(x), dim=1)", "F.normalize(self.body(x), dim=0)"),
+    Planted(
+        "BH866",
+        "views",
+        "net(view(waves[rows])), net(view(waves[rows]))",
+        "net(waves[rows]), net(waves[rows])",
+    ),
+    Planted(
+        "BH413",
+        "views_inside",
+        "F.normalize(self.body(x), dim=1)",
+        "F.normalize(self.body(x), dim=0)",
+    ),
     Planted("BH858", "views", MASKED, ""),
-    Planted("BH858", "views", "F.cross_entropy(scores, partner)", "F.nll_loss(scores.diagonal_scatter(torch.full((80,), 1 / 0.3)).log_softmax(1), partner)"),
+    Planted(
+        "BH858",
+        "views",
+        "F.cross_entropy(scores, partner)",
+        "F.nll_loss(scores.diagonal_scatter(torch.full((80,), 1 / 0.3)).log_softmax(1), partner)",
+    ),
 )

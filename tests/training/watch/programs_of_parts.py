@@ -1,4 +1,6 @@
-"""More programs under watch: attention, recurrence, likelihoods, pictures, prepared tables; and one mistake at a time for each."""
+"""More programs under watch: attention, recurrence, likelihoods, pictures, prepared tables; and one
+mistake at a time for each.
+"""
 
 from __future__ import annotations
 
@@ -300,9 +302,9 @@ with torch.no_grad():
 """
 
 # rows that are numbered, and rows whose labels nobody asks for
-NUMBERED = COLLECTED.replace("TensorDataset(X[240:], y[240:])", "TensorDataset(X[240:], torch.arange(120), y[240:])").replace(
-    "tensors[1].numpy()", "tensors[-1].numpy()"
-)
+NUMBERED = COLLECTED.replace(
+    "TensorDataset(X[240:], y[240:])", "TensorDataset(X[240:], torch.arange(120), y[240:])"
+).replace("tensors[1].numpy()", "tensors[-1].numpy()")
 NUMBERED = (
     NUMBERED[: NUMBERED.index("def predicted")]
     + """
@@ -321,10 +323,16 @@ with torch.no_grad():
 print(sure.mean(), sure.median(), kinds)
 """
 )
-UNDONE = DUEL.replace(").detach(), 0.0)", "), 0.0)").replace("    of_expert.step()\n", "    of_expert.step()\n    of_painter.zero_grad()\n")
+UNDONE = DUEL.replace(").detach(), 0.0)", "), 0.0)").replace(
+    "    of_expert.step()\n", "    of_expert.step()\n    of_painter.zero_grad()\n"
+)
 LEVELS = PICTURES.replace("x = (pictures - middle) / 240", "x = pictures / 240")
-SHORT = STATES.replace("start_factor=0.1, total_iters=3", "start_factor=0.1, total_iters=24").replace("range(6)", "range(4)")
-COUNTED = WINDOWS.replace("falling(epochs * batches // window)", "falling(epochs * batches, window)")
+SHORT = STATES.replace(
+    "start_factor=0.1, total_iters=3", "start_factor=0.1, total_iters=24"
+).replace("range(6)", "range(4)")
+COUNTED = WINDOWS.replace(
+    "falling(epochs * batches // window)", "falling(epochs * batches, window)"
+)
 
 BASES_OF_PARTS = {
     "heads": HEADS,
@@ -336,32 +344,82 @@ BASES_OF_PARTS = {
     "duel": DUEL,
     "collected": COLLECTED,
 }
-SOUND_OF_PARTS = {"levels": LEVELS, "short": SHORT, "counted": COUNTED, "shared": SHARED, "undone": UNDONE, "numbered": NUMBERED, "unlabelled": UNLABELLED}
+SOUND_OF_PARTS = {
+    "levels": LEVELS,
+    "short": SHORT,
+    "counted": COUNTED,
+    "shared": SHARED,
+    "undone": UNDONE,
+    "numbered": NUMBERED,
+    "unlabelled": UNLABELLED,
+}
 
 PLANTED_OF_PARTS = (
-    Planted("BH411", "heads", "x.view(x.size(0), x.size(1), self.heads, -1).transpose(1, 2)", "x.view(x.size(0), self.heads, x.size(1), -1)"),
+    Planted(
+        "BH411",
+        "heads",
+        "x.view(x.size(0), x.size(1), self.heads, -1).transpose(1, 2)",
+        "x.view(x.size(0), self.heads, x.size(1), -1)",
+    ),
     Planted("BH411", "heads", "mixed.transpose(1, 2).reshape(x.shape)", "mixed.reshape(x.shape)"),
     Planted("BH829", "heads", "(1 - p) ** 2 * log_p", "0.5 * p**2 * log_p"),
-    Planted("BH829", "heads", "-((1 - p) ** 2 * log_p).mean()", "torch.mul(torch.pow(p, 2.0), -log_p).mean()"),
-    Planted("BH830", "states", "state = self.cell(window[:, t, None], state)", "state = self.cell(window[:, t, None], tuple(s.detach() for s in state))"),
+    Planted(
+        "BH829",
+        "heads",
+        "-((1 - p) ** 2 * log_p).mean()",
+        "torch.mul(torch.pow(p, 2.0), -log_p).mean()",
+    ),
+    Planted(
+        "BH830",
+        "states",
+        "state = self.cell(window[:, t, None], state)",
+        "state = self.cell(window[:, t, None], tuple(s.detach() for s in state))",
+    ),
     Planted("BH114", "states", "total_iters=3", "total_iters=60"),
     Planted("BH422", "pictures", "[*body.parameters(), *head.parameters()]", "head.parameters()"),
     Planted("BH831", "pictures", "lr=2e-3", "lr=0.9"),
     Planted("BH501", "prepared", ".fit(table[known], price[known])", ".fit(table, price)"),
     Planted("BH101", "duel", ").detach(), 0.0)", "), 0.0)"),
-    Planted("BH832", "collected", "(answers == labels).float()", "(answers == hidden.tensors[1]).float()"),
-    Planted("BH832", "collected", "(answers == labels).float()", "(hidden.tensors[1] - answers).abs().float()"),
-    Planted("BH832", "collected", "f1_score(labels, answers", "f1_score(y_true=y[240:].numpy(), y_pred=answers.numpy()"),
     Planted(
         "BH832",
         "collected",
-        "print((answers == labels).float().mean(), np.mean(answers.numpy() == labels.numpy()), f1_score(labels, answers, average='macro'))",
-        "with torch.no_grad():\n    answers = torch.cat([net(x).argmax(1) for x, _ in DataLoader(hidden, 50, shuffle=True)])\nprint(np.mean(answers.numpy() == hidden.tensors[1].numpy()))",
+        "(answers == labels).float()",
+        "(answers == hidden.tensors[1]).float()",
     ),
     Planted(
-        "BH832", "collected", "(answers == labels).float()", "(answers == torch.cat([label for _, label in DataLoader(hidden, 50, shuffle=True)])).float()"
+        "BH832",
+        "collected",
+        "(answers == labels).float()",
+        "(hidden.tensors[1] - answers).abs().float()",
+    ),
+    Planted(
+        "BH832",
+        "collected",
+        "f1_score(labels, answers",
+        "f1_score(y_true=y[240:].numpy(), y_pred=answers.numpy()",
+    ),
+    Planted(
+        "BH832",
+        "collected",
+        "print((answers == labels).float().mean(), np.mean(answers.numpy() == labels.numpy()),"
+        " f1_score(labels, answers, average='macro'))",
+        "with torch.no_grad():\n    answers = torch.cat([net(x).argmax(1) for x, _ in"
+        " DataLoader(hidden, 50, shuffle=True)])\nprint(np.mean(answers.numpy() =="
+        " hidden.tensors[1].numpy()))",
+    ),
+    Planted(
+        "BH832",
+        "collected",
+        "(answers == labels).float()",
+        "(answers == torch.cat([label for _, label in DataLoader(hidden, 50,"
+        " shuffle=True)])).float()",
     ),
     Planted("BH803", "chance", "order[600:]", "torch.randperm(900)[:300]"),
     Planted("BH803", "prepared", "rng.permutation(260), [190]", "rng.permutation(260) // 2, [190]"),
-    Planted("BH503", "prepared", "picked[known].min(0), picked[known].max(0)", "picked.min(0), picked.max(0)"),
+    Planted(
+        "BH503",
+        "prepared",
+        "picked[known].min(0), picked[known].max(0)",
+        "picked.min(0), picked.max(0)",
+    ),
 )

@@ -102,8 +102,18 @@ SOUND_OF_RANKINGS = {"series": SERIES}
 
 PLANTED_OF_RANKINGS = (
     Planted("BH801", "ranked", "self.item(item)).sum(-1)", "self.item(item)).sum()"),
-    Planted("BH806", "ranked", "torch.randperm(len(users), generator=generator)", "torch.arange(len(users))"),
-    Planted("BH822", "ranked", "torch.randperm(len(users), generator=generator)", "torch.randperm(len(users), generator=generator.manual_seed(1))"),
+    Planted(
+        "BH806",
+        "ranked",
+        "torch.randperm(len(users), generator=generator)",
+        "torch.arange(len(users))",
+    ),
+    Planted(
+        "BH822",
+        "ranked",
+        "torch.randperm(len(users), generator=generator)",
+        "torch.randperm(len(users), generator=generator.manual_seed(1))",
+    ),
     Planted("BH105", "ranked", "        optimizer.step()\n", ""),
     Planted("BH806", "sorted", ", shuffle=True", ""),
     Planted("BH887", "unsorted", ", shuffle=True", ""),

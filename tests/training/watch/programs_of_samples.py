@@ -92,6 +92,7 @@ PLANTED_OF_SAMPLES = (
         "BH836",
         "weighted",
         "rows, 20, sampler=WeightedRandomSampler(rare[known], 300)",
-        "rows, batch_sampler=torch.utils.data.BatchSampler(WeightedRandomSampler(rare, 300), 20, False)",
+        "rows, batch_sampler=torch.utils.data.BatchSampler(WeightedRandomSampler(rare, 300), 20,"
+        " False)",
     ),
 )

@@ -1,4 +1,6 @@
-"""Programs under watch that train in stages, against a queue, or with and without an input; and one mistake at a time."""
+"""Programs under watch that train in stages, against a queue, or with and without an input; and one
+mistake at a time.
+"""
 
 from __future__ import annotations
 
@@ -171,5 +173,10 @@ SOUND_OF_STAGES = {"ablation": ABLATION, "hours": HOURS}
 PLANTED_OF_STAGES = (
     Planted("BH866", "queue", "view(waves[rows]), view(waves[rows])", "2 * [view(waves[rows])]"),
     Planted("BH847", "prior", "math.log(share / (1 - share))", "math.log((1 - share) / share)"),
-    Planted("BH422", "stages", "trunk.requires_grad_(True)\nsecond = of_what_learns(0.003)\n", "second = of_what_learns(0.003)\ntrunk.requires_grad_(True)\n"),
+    Planted(
+        "BH422",
+        "stages",
+        "trunk.requires_grad_(True)\nsecond = of_what_learns(0.003)\n",
+        "second = of_what_learns(0.003)\ntrunk.requires_grad_(True)\n",
+    ),
 )

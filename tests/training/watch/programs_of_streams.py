@@ -1,4 +1,6 @@
-"""Programs under watch whose rows come from a stream with workers, or are windows of a series; and one mistake at a time for each."""
+"""Programs under watch whose rows come from a stream with workers, or are windows of a series; and
+one mistake at a time for each.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,12 @@ print(right)
 EVERY_WORKER = "range(me.id if me else 0, self.rows, me.num_workers if me else 1)"
 
 BROKEN_OFF = STREAM.replace(EVERY_WORKER, "torch.randperm(self.rows).tolist()").replace(
-    "    for batch in train:\n", "    for number, batch in enumerate(train):\n        if number == 10:\n            break\n"
+    "    for batch in train:\n",
+    "    for number, batch in enumerate(train):\n        if number == 10:\n            break\n",
 )
-FEW_LEVELS = STREAM.replace("        me = get", "        values = torch.sign(values)\n        me = get").replace(
-    "2)\nnet", "2)\nprint(len(list(zip(train, train))))\nnet"
-)
+FEW_LEVELS = STREAM.replace(
+    "        me = get", "        values = torch.sign(values)\n        me = get"
+).replace("2)\nnet", "2)\nprint(len(list(zip(train, train))))\nnet")
 
 FORECAST = """
 import torch
@@ -80,23 +83,40 @@ for epoch in range(3):
 """
 RANDOM = "torch.randperm(680)"
 
-# Without windows: independent curves, of noise and of one shape at any phase, and a table of few levels.
-CURVES = FORECAST.replace("torch.randn(700).cumsum(0) / 4 + torch.sin(torch.arange(700) / 9)", "torch.randn(680, 18).cumsum(1)").replace(
-    "        level = load[i + 15]\n        return load[i : i + 16] - level, load[i + 16 : i + 18] - level", "        return load[i, :16], load[i, 16:]"
+# Without windows: independent curves, of noise and of one shape at any phase, and a table of few
+# levels.
+CURVES = FORECAST.replace(
+    "torch.randn(700).cumsum(0) / 4 + torch.sin(torch.arange(700) / 9)",
+    "torch.randn(680, 18).cumsum(1)",
+).replace(
+    "        level = load[i + 15]\n        return load[i : i + 16] - level, load[i + 16 : i + 18] -"
+    " level",
+    "        return load[i, :16], load[i, 16:]",
 )
-PHASES = CURVES.replace("torch.randn(680, 18).cumsum(1)", "torch.sin(torch.arange(18) / 3 + 6.28 * torch.rand(680, 1))").replace("torch.arange(680)", RANDOM)
-LEVELS = CURVES.replace("torch.randn(680, 18).cumsum(1)", "torch.cat([torch.randint(0, 9, (680, 16)) / 8, torch.randn(680, 2)], 1)").replace(
-    "torch.arange(680)", RANDOM
-)
+PHASES = CURVES.replace(
+    "torch.randn(680, 18).cumsum(1)", "torch.sin(torch.arange(18) / 3 + 6.28 * torch.rand(680, 1))"
+).replace("torch.arange(680)", RANDOM)
+LEVELS = CURVES.replace(
+    "torch.randn(680, 18).cumsum(1)",
+    "torch.cat([torch.randint(0, 9, (680, 16)) / 8, torch.randn(680, 2)], 1)",
+).replace("torch.arange(680)", RANDOM)
 
 # Windows a quarter of their width apart: some lie across the cut in time.
 STRIDES = (
-    FORECAST.replace("(700)", "(2750)").replace("i + 15", "4 * i + 15").replace("load[i : i + 16]", "load[4 * i : 4 * i + 16]")
+    FORECAST.replace("(700)", "(2750)")
+    .replace("i + 15", "4 * i + 15")
+    .replace("load[i : i + 16]", "load[4 * i : 4 * i + 16]")
     .replace("i + 16 : i + 18", "4 * i + 16 : 4 * i + 18")
-)  # fmt: skip
+)
 
 BASES_OF_STREAMS = {"stream": STREAM, "forecast": FORECAST, "strides": STRIDES}
-SOUND_OF_STREAMS = {"broken_off": BROKEN_OFF, "few_levels": FEW_LEVELS, "curves": CURVES, "phases": PHASES, "tall_levels": LEVELS}
+SOUND_OF_STREAMS = {
+    "broken_off": BROKEN_OFF,
+    "few_levels": FEW_LEVELS,
+    "curves": CURVES,
+    "phases": PHASES,
+    "tall_levels": LEVELS,
+}
 
 PLANTED_OF_STREAMS = (
     Planted("BH521", "stream", EVERY_WORKER, "torch.randperm(self.rows).tolist()"),
@@ -106,6 +126,7 @@ PLANTED_OF_STREAMS = (
         "BH508",
         "forecast",
         "order = torch.arange(680)",
-        "order, rows = torch.randperm(680), [(x[None] / x.std(), y) for x, y in (rows[i] for i in range(680))]",
+        "order, rows = torch.randperm(680), [(x[None] / x.std(), y) for x, y in (rows[i] for i in"
+        " range(680))]",
     ),
 )

@@ -1,4 +1,6 @@
-"""Programs under watch that put parts into networks, wrap them, and cut their scores; and one mistake at a time for each."""
+"""Programs under watch that put parts into networks, wrap them, and cut their scores; and one
+mistake at a time for each.
+"""
 
 from __future__ import annotations
 
@@ -78,18 +80,36 @@ with torch.no_grad():
     print((net(X[350:]).argmax(1) == fine[350:]).float().mean())
 """
 
-AVERAGED = "        loss.backward()\n        for p in net.module.middle.parameters():\n            dist.all_reduce(p.grad)\n            p.grad /= dist.get_world_size()\n"
+AVERAGED = (
+    "        loss.backward()\n        for p in net.module.middle.parameters():\n           "
+    " dist.all_reduce(p.grad)\n            p.grad /= dist.get_world_size()\n"
+)
 
 BASES_OF_SWAPS = {"wrapped": WRAPPED, "grown": GROWN}
 SOUND_OF_SWAPS = {
-    "wrapped_anew": WRAPPED.replace("adapted(Net()))\n", "Net())\nnet = DistributedDataParallel(adapted(net.module))\n"),
-    "averaged_when_wrapped": WRAPPED.replace("adapted(Net()))\n", "Net())\nadapted(net.module)\n").replace("        loss.backward()\n", AVERAGED),
-    "cuts_tried": WRAPPED.replace("(scores > 0)", "max(((scores > cut / 10) for cut in range(-20, 20, 3)), key=lambda told: (told == y[320:].bool()).sum())"),
+    "wrapped_anew": WRAPPED.replace(
+        "adapted(Net()))\n", "Net())\nnet = DistributedDataParallel(adapted(net.module))\n"
+    ),
+    "averaged_when_wrapped": (
+        WRAPPED.replace("adapted(Net()))\n", "Net())\nadapted(net.module)\n").replace(
+            "        loss.backward()\n", AVERAGED
+        )
+    ),
+    "cuts_tried": WRAPPED.replace(
+        "(scores > 0)",
+        "max(((scores > cut / 10) for cut in range(-20, 20, 3)), key=lambda told: (told =="
+        " y[320:].bool()).sum())",
+    ),
     "cut_tuned": WRAPPED.replace("scores > 0)", "scores > 0.48213)"),
 }
 
 PLANTED_OF_SWAPS = (
     Planted("BH843", "wrapped", "adapted(Net()))\n", "Net())\nadapted(net.module)\n"),
-    Planted("BH843", "wrapped", "adapted(Net()))\n", "Net())\nnet.module.head = nn.Sequential(nn.LayerNorm(16), net.module.head)\n"),
+    Planted(
+        "BH843",
+        "wrapped",
+        "adapted(Net()))\n",
+        "Net())\nnet.module.head = nn.Sequential(nn.LayerNorm(16), net.module.head)\n",
+    ),
     Planted("BH422", "grown", 'optimizer.add_param_group({"params": net[2].parameters()})\n', ""),
 )

@@ -229,8 +229,17 @@ for epoch in range(3):
         optimizer.step()
 """
 
-BASES_OF_TOKENS = {"padded": PADDED, "noisy": NOISY, "ordered": ORDERED, "headed": HEADED, "vitals": VITALS, "towers": TOWERS}
-LEFT_OUT = PADDED.replace("* (words != 0)\n\n", "* (words != 0)\ntags[tags == 0] = -100\n\n").replace(", ignore_index=0", "")
+BASES_OF_TOKENS = {
+    "padded": PADDED,
+    "noisy": NOISY,
+    "ordered": ORDERED,
+    "headed": HEADED,
+    "vitals": VITALS,
+    "towers": TOWERS,
+}
+LEFT_OUT = PADDED.replace(
+    "* (words != 0)\n\n", "* (words != 0)\ntags[tags == 0] = -100\n\n"
+).replace(", ignore_index=0", "")
 # Noise is taken away step by step, by a network that can hardly do it yet: what it is given grows.
 SAMPLED = (
     NOISY
@@ -246,26 +255,63 @@ SOUND_OF_TOKENS = {
     "sampled": SAMPLED,
     "at_random": AT_RANDOM,
     "little_noise": NOISY.replace("t.sqrt() * noise", "0.2 * noise"),
-    "scored_by_index": PADDED.replace("((found == wanted) & (words[rows] != 0)).sum()", "(found[wanted != 0] == wanted[wanted != 0]).sum()"),
-    "scored_by_weight": PADDED.replace("((found == wanted) & (words[rows] != 0)).sum()", "((found == wanted).float() * words[rows].sign()).sum()"),
-    "no_order_needed": PADDED.replace("self.embed(words) + self.at", "self.embed(words) + self.at.mean(0)").replace("range(3)", "range(12)"),
-    "tokens_of_a_set": ORDERED.replace("Reader", "BasketReader").replace("+ self.at", "+ self.at.mean(0)"),
-    "scored_less_padding": PADDED.replace("((found == wanted) & (words[rows] != 0)).sum()", "((found == wanted).sum() - (wanted == 0).sum())"),
-    "never_right_there": LEFT_OUT.replace("((found == wanted) & (words[rows] != 0)).sum()", "(found == wanted).sum()"),
+    "scored_by_index": PADDED.replace(
+        "((found == wanted) & (words[rows] != 0)).sum()",
+        "(found[wanted != 0] == wanted[wanted != 0]).sum()",
+    ),
+    "scored_by_weight": PADDED.replace(
+        "((found == wanted) & (words[rows] != 0)).sum()",
+        "((found == wanted).float() * words[rows].sign()).sum()",
+    ),
+    "no_order_needed": (
+        PADDED.replace(
+            "self.embed(words) + self.at", "self.embed(words) + self.at.mean(0)"
+        ).replace("range(3)", "range(12)")
+    ),
+    "tokens_of_a_set": (
+        ORDERED.replace("Reader", "BasketReader").replace("+ self.at", "+ self.at.mean(0)")
+    ),
+    "scored_less_padding": PADDED.replace(
+        "((found == wanted) & (words[rows] != 0)).sum()",
+        "((found == wanted).sum() - (wanted == 0).sum())",
+    ),
+    "never_right_there": LEFT_OUT.replace(
+        "((found == wanted) & (words[rows] != 0)).sum()", "(found == wanted).sum()"
+    ),
 }
 
-COUNTED = "            right += ((found == wanted) & (words[rows] != 0)).sum().item()\n            every += lengths[rows].sum().item()\n"
+COUNTED = (
+    "            right += ((found == wanted) & (words[rows] != 0)).sum().item()\n            every"
+    " += lengths[rows].sum().item()\n"
+)
 PLANTED_OF_TOKENS = (
-    Planted("BH833", "padded", COUNTED, "            right += (found == wanted).float().mean().item()\n            every += 1\n"),
     Planted(
         "BH833",
         "padded",
         COUNTED,
-        "            found = found * words[rows].sign()\n            right += (found == wanted).sum().item()\n            every += lengths[rows].sum().item()\n",
+        "            right += (found == wanted).float().mean().item()\n            every += 1\n",
     ),
-    Planted("BH833", "padded", COUNTED, "            right += torch.sum(found.eq(wanted)).item()\n            every += wanted.numel()\n"),
+    Planted(
+        "BH833",
+        "padded",
+        COUNTED,
+        "            found = found * words[rows].sign()\n            right += (found =="
+        " wanted).sum().item()\n            every += lengths[rows].sum().item()\n",
+    ),
+    Planted(
+        "BH833",
+        "padded",
+        COUNTED,
+        "            right += torch.sum(found.eq(wanted)).item()\n            every +="
+        " wanted.numel()\n",
+    ),
     Planted("BH834", "noisy", "net(noisy, t), noise)", "net(noisy, t), torch.randn_like(x))"),
-    Planted("BH834", "noisy", "nn.functional.mse_loss(net(noisy, t), noise)", "((torch.randn(64, 2) - net(noisy, t)) ** 2).mean()"),
+    Planted(
+        "BH834",
+        "noisy",
+        "nn.functional.mse_loss(net(noisy, t), noise)",
+        "((torch.randn(64, 2) - net(noisy, t)) ** 2).mean()",
+    ),
     Planted("BH834", "noisy", "net(noisy, t), noise)", "net(x, t), noise)"),
     Planted("BH835", "padded", "src_key_padding_mask=empty", "src_key_padding_mask=~empty"),
     Planted("BH835", "headed", "torch.arange(10) > lengths", "torch.arange(10) <= lengths"),

@@ -1,4 +1,6 @@
-"""Programs under watch as they are built in the large: a small trainer with modules of its own, and a translator by steps with averaged weights."""
+"""Programs under watch as they are built in the large: a small trainer with modules of its own, and
+a translator by steps with averaged weights.
+"""
 
 from __future__ import annotations
 
@@ -332,24 +334,50 @@ for epoch in range(3):
         print(sum(((net(x) > 0) == (y > 0)).sum().item() for x, y in val))
 """
 
-BASES_OF_TRAINERS = {"translate": TRANSLATE, "readmit": READMIT, "demand": DEMAND, "textures": TEXTURES, "shifts": SHIFTS}
+BASES_OF_TRAINERS = {
+    "translate": TRANSLATE,
+    "readmit": READMIT,
+    "demand": DEMAND,
+    "textures": TEXTURES,
+    "shifts": SHIFTS,
+}
 SOUND_OF_TRAINERS = {
-    "translate_alone": TRANSLATE.replace("ids.size(1)]", "ids.size(1)] * 1.0").replace("ema.swap(model)", "pass"),
-    "translate_shifted_inside": TRANSLATE.replace("model(src, dec_in)", "model(src, dec_out)").replace(
-        "def forward(self, src, dec_in):\n", "def forward(self, src, out):\n        dec_in = torch.cat([torch.full_like(out[:, :1], BOS), out[:, :-1]], 1)\n"
+    "translate_alone": (
+        TRANSLATE.replace("ids.size(1)]", "ids.size(1)] * 1.0").replace("ema.swap(model)", "pass")
+    ),
+    "translate_shifted_inside": (
+        TRANSLATE.replace("model(src, dec_in)", "model(src, dec_out)").replace(
+            "def forward(self, src, dec_in):\n",
+            "def forward(self, src, out):\n        dec_in = torch.cat([torch.full_like(out[:, :1],"
+            " BOS), out[:, :-1]], 1)\n",
+        )
     ),
     "readmit_by_line": READMIT.replace("(step + 1) / 10", "max(0.1, step / 10)"),
 }
 PLANTED_OF_TRAINERS = (
-    Planted("BH817", "translate", "pad([[BOS] + t for _, t in pairs])", "pad([t + [EOS] for _, t in pairs])"),
+    Planted(
+        "BH817",
+        "translate",
+        "pad([[BOS] + t for _, t in pairs])",
+        "pad([t + [EOS] for _, t in pairs])",
+    ),
     Planted("BH802", "translate", "tgt_mask=causal,", ""),
     Planted("BH802", "translate", ".size(1)) < 0", ".size(1)) >= 0"),
     Planted("BH860", "translate", "src_key_padding_mask=src == PAD, ", ""),
     Planted("BH860", "translate", " memory_key_padding_mask=src == PAD,", ""),
-    Planted("BH860", "translate", "src_key_padding_mask=src == PAD", "src_key_padding_mask=src != PAD"),
+    Planted(
+        "BH860", "translate", "src_key_padding_mask=src == PAD", "src_key_padding_mask=src != PAD"
+    ),
     Planted("BH803", "translate", "pairs[:400], pairs[400:]", "pairs[:400], pairs[350:]"),
-    Planted("BH422", "translate", "AdamW(model.parameters()", "AdamW(model.core.decoder.parameters()"),
-    Planted("BH848", "translate", "if step < 10:\n        return 2e-3 * (step + 1) / 10", "if step < 900:\n        return 2e-3 * (step + 1) / 900"),
+    Planted(
+        "BH422", "translate", "AdamW(model.parameters()", "AdamW(model.core.decoder.parameters()"
+    ),
+    Planted(
+        "BH848",
+        "translate",
+        "if step < 10:\n        return 2e-3 * (step + 1) / 10",
+        "if step < 900:\n        return 2e-3 * (step + 1) / 900",
+    ),
     Planted(
         "BH822",
         "translate",
@@ -357,7 +385,12 @@ PLANTED_OF_TRAINERS = (
         "    while True:\n        g = torch.Generator().manual_seed(5)\n",
     ),
     Planted("BH114", "readmit", "        sched.step()\n    print", "    sched.step()\n    print"),
-    Planted("BH848", "readmit", "if step < 10:\n                return (step + 1) / 10", "if step < 900:\n                return (step + 1) / 900"),
+    Planted(
+        "BH848",
+        "readmit",
+        "if step < 10:\n                return (step + 1) / 10",
+        "if step < 900:\n                return (step + 1) / 900",
+    ),
     Planted("BH880", "demand", "np.exp(found * width + level)", "np.exp(found)"),
     Planted("BH880", "demand", "np.exp(found * width + level)", "found * width + level"),
     Planted("BH801", "textures", "s = x.mean(dim=(2, 3))", "s = x.mean(dim=(0, 2, 3))"),

@@ -1,4 +1,6 @@
-"""Programs under watch that add up gradients over windows of batches and follow a cosine; and one mistake at a time."""
+"""Programs under watch that add up gradients over windows of batches and follow a cosine; and one
+mistake at a time.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ with torch.no_grad():
 print(right / total)
 """
 
-# Each row's gradient is clipped by itself, kept aside and cleared: what a step uses is the sum of clipped ones, as is meant.
+# Each row's gradient is clipped by itself, kept aside and cleared: what a step uses is the sum of
+# clipped ones, as is meant.
 PRIVATE = """
 import torch
 from torch import nn
@@ -145,8 +148,23 @@ BASES_OF_WINDOWS = {"lit": LIT, "gathered": GATHERED}
 SOUND_OF_WINDOWS = {"private": PRIVATE, "snapshots": SNAPSHOTS}
 
 PLANTED_OF_WINDOWS = (
-    Planted("BH505", "lit", "train, test = sides(pictures, kinds)\ntrain = with_copies(*train)\n", "train, test = sides(*with_copies(pictures, kinds))\n"),
-    Planted("BH106", "gathered", "labels) / gathered).backward()\n", "labels) / gathered).backward()\n    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"),
-    Planted("BH870", "gathered", "right + hits.sum().item(), total + len(labels)", "right + hits.float().mean().item(), total + 1"),
+    Planted(
+        "BH505",
+        "lit",
+        "train, test = sides(pictures, kinds)\ntrain = with_copies(*train)\n",
+        "train, test = sides(*with_copies(pictures, kinds))\n",
+    ),
+    Planted(
+        "BH106",
+        "gathered",
+        "labels) / gathered).backward()\n",
+        "labels) / gathered).backward()\n    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n",
+    ),
+    Planted(
+        "BH870",
+        "gathered",
+        "right + hits.sum().item(), total + len(labels)",
+        "right + hits.float().mean().item(), total + 1",
+    ),
     Planted("BH848", "gathered", "T_max=epochs", "T_max=epochs // 4"),
 )

@@ -4,7 +4,13 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import kendalltau
 from sklearn.metrics import cohen_kappa_score
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, EarlyStoppingCallback, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    EarlyStoppingCallback,
+    Trainer,
+    TrainingArguments,
+)
 
 LEVELS = 4  # of urgency
 
@@ -24,7 +30,10 @@ class ByOrder(Trainer):
 
 def agreement(evaluated):
     level = (evaluated.predictions > 0).sum(axis=1)
-    return {"kappa": cohen_kappa_score(evaluated.label_ids, level, weights="quadratic"), "tau": kendalltau(evaluated.label_ids, level).statistic}
+    return {
+        "kappa": cohen_kappa_score(evaluated.label_ids, level, weights="quadratic"),
+        "tau": kendalltau(evaluated.label_ids, level).statistic,
+    }
 
 
 def tune(tickets, val_tickets, folder, encoder="distilbert-base-multilingual-cased"):

@@ -1,4 +1,6 @@
-"""What crosses from validation or test to train: one file per family; `find_*` returns evidence, `judge_*` the verdict."""
+"""What crosses from validation or test to train: one file per family; `find_*` returns evidence,
+`judge_*` the verdict.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from training.data.leakage.verdict import judged, require_passed
 __all__ = ["check_leakage", "check_overlap", "hard_results", "leak_results", "require_passed"]
 
 
-def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
+def check_overlap(
+    split: SplitTables, validated: ValidatedTable, declaration: Declaration
+) -> CheckReport:
     """Hard assertions on the files as they were written: rows, ids, groups and time windows."""
     for table in (split.train, split.val, split.test, validated.table):
         verify(table.file)
@@ -32,15 +36,21 @@ def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: De
         return CheckReport(results=(judged(rows, declaration), *hard_results(sides)))
 
 
-def check_leakage(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
-    """What gives the test score away without any key in common: equal and similar rows, columns that tell the label; and sides too small to say anything."""
+def check_leakage(
+    split: SplitTables, validated: ValidatedTable, declaration: Declaration
+) -> CheckReport:
+    """What gives the test score away without any key in common: equal and similar rows, columns
+    that tell the label; and sides too small to say anything.
+    """
     with engine_for(declaration.data) as connection:
         sides = sides_of(connection, split, validated.spec, declaration)
         return CheckReport(results=tuple(leak_results(sides, split.plan.get("groups"))))
 
 
 def hard_results(sides: Sides) -> list[CheckResult]:
-    """What holds or does not, without statistics: ids, groups, their spellings, times, shares of a stratified label."""
+    """What holds or does not, without statistics: ids, groups, their spellings, times, shares of a
+    stratified label.
+    """
     found = [*overlap_results(sides), *time_results(sides), *stratification_results(sides)]
     return [judged(result, sides.declaration) for result in found]
 
@@ -54,5 +64,10 @@ def leak_results(sides: Sides, derived: Mapping[str, Any] | None = None) -> list
     """
     if sides.spec.features:
         hash_features(sides)
-    found = [*size_results(sides), *duplicate_results(sides), *label_conflict_results(sides, derived), *statistical_results(sides)]
+    found = [
+        *size_results(sides),
+        *duplicate_results(sides),
+        *label_conflict_results(sides, derived),
+        *statistical_results(sides),
+    ]
     return [judged(result, sides.declaration) for result in found]

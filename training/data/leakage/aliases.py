@@ -1,8 +1,10 @@
-"""Ids and groups that stand on two sides in different spellings: `P-007`, `p7` and `Ｐ 7` are one patient.
+"""Ids and groups that stand on two sides in different spellings: `P-007`, `p7` and `Ｐ 7` are one
+patient.
 
-Keys are brought to a canonical spelling, by the strongest of `SPELLINGS` that still tells the keys of train apart: where
-two keys of train fall together, the difference between them means something, and a weaker one is tried. They are compared
-by hashes of that spelling; only keys whose hashes meet are read again.
+Keys are brought to a canonical spelling, by the strongest of `SPELLINGS` that still tells the keys
+of train apart: where two keys of train fall together, the difference between them means something,
+and a weaker one is tried. They are compared by hashes of that spelling; only keys whose hashes meet
+are read again.
 """
 
 from __future__ import annotations
@@ -26,14 +28,18 @@ from training.data.leakage.spellings import SPELLINGS, fold
 from training.data.leakage.straddle import among, common, parts_of
 
 EVIDENCE_ROWS = 10
-HASHED_AT_ONCE = 8  # batches: each is folded while it fits into the processor's cache, but a query of its own would cost as much as its hashes
-MOST_COLLISIONS = 0.02  # share of train's keys that may fall together: train holds aliases, too, where the sides do
+# batches: each is folded while it fits into the processor's cache, but a query of its own would
+# cost as much as its hashes
+HASHED_AT_ONCE = 8
+# share of train's keys that may fall together: train holds aliases, too, where the sides do
+MOST_COLLISIONS = 0.02
 
 
 class Aliases(NamedTuple):
     """Keys of one side that are a key of another in a different spelling.
 
-    `spelling`: what the two may differ in; `collisions`: keys of train that this spelling makes fall together.
+    `spelling`: what the two may differ in; `collisions`: keys of train that this spelling makes
+    fall together.
     """
 
     spelling: str
@@ -44,11 +50,14 @@ class Aliases(NamedTuple):
     examples: list[dict[str, str]]
 
 
-def find_aliases(sides: Sides, column: str, train_keys: int, repeats: bool = True) -> Aliases | None:
+def find_aliases(
+    sides: Sides, column: str, train_keys: int, repeats: bool = True
+) -> Aliases | None:
     """Aliases of a key column across sides; None where no spelling tells train's keys apart.
 
     Args:
-        sides: to look at. One scan a spelling, 8 bytes a row, and one more where keys meet; ask only where keys are not spelt alike.
+        sides: to look at. One scan a spelling, 8 bytes a row, and one more where keys meet; ask
+            only where keys are not spelt alike.
         column: of text.
         train_keys: how many different ones train has.
         repeats: as in `key_batches`.
@@ -57,31 +66,63 @@ def find_aliases(sides: Sides, column: str, train_keys: int, repeats: bool = Tru
     for spelling in SPELLINGS:
         plain_keys, met = 0, [np.empty(0, np.uint64)]
         for part in range(parts):
-            read = {side: in_order(p for _, p in _spelt(sides, column, side, spelling, part, parts, repeats)) for side in sides.relations}
+            read = {
+                side: in_order(
+                    p for _, p in _spelt(sides, column, side, spelling, part, parts, repeats)
+                )
+                for side in sides.relations
+            }
             plain_keys += num_distinct(read["train"])
             met += [common(a, b) for a, b in combinations(read.values(), 2)]
         if train_keys - plain_keys <= MOST_COLLISIONS * train_keys:
-            _collect(sides, column, spelling, _suspects(sides, column, spelling, distinct(np.concatenate(met)), repeats))
+            _collect(
+                sides,
+                column,
+                spelling,
+                _suspects(sides, column, spelling, distinct(np.concatenate(met)), repeats),
+            )
             return _crossing(sides, spelling, train_keys - plain_keys, train_keys)
     return None
 
 
 def _spelt(
-    sides: Sides, column: str, side: SplitName, spelling: str, part: int = 0, parts: int = 1, repeats: bool = True
+    sides: Sides,
+    column: str,
+    side: SplitName,
+    spelling: str,
+    part: int = 0,
+    parts: int = 1,
+    repeats: bool = True,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Hashes uint64 [keys] of a side's keys as they are given and in a canonical spelling, which is of this part of the hash space."""
-    with closing(sides.connection.cursor()) as beside:  # the connection itself is busy with the batches
+    """Hashes uint64 [keys] of a side's keys as they are given and in a canonical spelling, which is
+    of this part of the hash space.
+    """
+    with closing(
+        sides.connection.cursor()
+    ) as beside:  # the connection itself is busy with the batches
         batches = key_batches(sides, column, side, repeats=repeats)
         while several := list(islice(batches, HASHED_AT_ONCE)):
-            folded = pa.table({"k": pa.chunked_array([fold(b.column(1), spelling) for b in several])})
-            plain = uint64(beside.from_arrow(folded).project("hash(k)").to_arrow_table().column(0).combine_chunks())
+            folded = pa.table(
+                {"k": pa.chunked_array([fold(b.column(1), spelling) for b in several])}
+            )
+            plain = uint64(
+                beside.from_arrow(folded)
+                .project("hash(k)")
+                .to_arrow_table()
+                .column(0)
+                .combine_chunks()
+            )
             given = _concatenated(uint64(b.column(0)) for b in several)
             here = slice(None) if parts == 1 else plain % np.uint64(parts) == part
             yield given[here], plain[here]
 
 
-def _suspects(sides: Sides, column: str, spelling: str, met: np.ndarray, repeats: bool) -> np.ndarray:
-    """Hashes of given keys whose canonical spelling is one of `met`, on several sides, and is that of several keys."""
+def _suspects(
+    sides: Sides, column: str, spelling: str, met: np.ndarray, repeats: bool
+) -> np.ndarray:
+    """Hashes of given keys whose canonical spelling is one of `met`, on several sides, and is that
+    of several keys.
+    """
     if not len(met):
         return met
     found = [
@@ -91,7 +132,9 @@ def _suspects(sides: Sides, column: str, spelling: str, met: np.ndarray, repeats
         if len(inside := np.isin(plain, met))
     ]
     given, first = np.unique(_concatenated(g for g, _ in found), return_index=True)
-    _, spelling_of, spellings = np.unique(_concatenated(p for _, p in found)[first], return_inverse=True, return_counts=True)
+    _, spelling_of, spellings = np.unique(
+        _concatenated(p for _, p in found)[first], return_inverse=True, return_counts=True
+    )
     return given[spellings[spelling_of] > 1]
 
 
@@ -101,46 +144,77 @@ def _concatenated(arrays: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _collect(sides: Sides, column: str, spelling: str, suspects: np.ndarray) -> None:
-    """The table `folded` of the suspected keys: given, plain, the lowest and the highest side, rows."""
+    """The table `folded` of the suspected keys: given, plain, the lowest and the highest side,
+    rows.
+    """
     connection, key = sides.connection, ident(column)
     with among(sides, column, suspects) as suspected:
         found = connection.sql(
-            f"select {key} as given, min(side) as low, max(side) as high, count(*) as n from {sides.together((column,))} where {suspected} group by {key}"
+            f"select {key} as given, min(side) as low, max(side) as high, count(*) as n from"
+            f" {sides.together((column,))} where {suspected} group by {key}"
         ).to_arrow_table()
-    folded = pa.chunked_array([fold(chunk, spelling) for chunk in found["given"].chunks], pa.string())
+    folded = pa.chunked_array(
+        [fold(chunk, spelling) for chunk in found["given"].chunks], pa.string()
+    )
     connection.register("spelt", found.append_column("plain", folded))
     connection.execute("create or replace temp table folded as select * from spelt")
     connection.unregister("spelt")
 
 
 def _crossing(sides: Sides, spelling: str, collisions: int, train_keys: int) -> Aliases:
-    """The plain keys whose spellings stand on different sides; a spelling that stands on both by itself is an overlap, not an alias."""
+    """The plain keys whose spellings stand on different sides; a spelling that stands on both by
+    itself is an overlap, not an alias.
+    """
     met = "select plain from folded group by plain having count(*) > 1 and min(low) <> max(high)"
     pairs = f"select f.* from folded f join ({met}) using (plain)"
-    keys, count = row(sides.connection, f"select count(distinct plain), coalesce(sum(n), 0) from ({pairs})")
+    keys, count = row(
+        sides.connection, f"select count(distinct plain), coalesce(sum(n), 0) from ({pairs})"
+    )
     shown = rows(
         sides.connection,
-        f"select first(given order by low, given), first(low order by low, given), last(given order by low, given), last(low order by low, given) "
-        f"from ({pairs}) group by plain order by md5(plain) limit {EVIDENCE_ROWS}",
+        "select first(given order by low, given), first(low order by low, given), last(given order"
+        f" by low, given), last(low order by low, given) from ({pairs}) group by plain order by"
+        f" md5(plain) limit {EVIDENCE_ROWS}",
     )
-    examples = [{"key": str(a), "side": str(x), "other key": str(b), "other side": str(y)} for a, x, b, y in shown]
+    examples = [
+        {"key": str(a), "side": str(x), "other key": str(b), "other side": str(y)}
+        for a, x, b, y in shown
+    ]
     return Aliases(spelling, int(keys), int(count), collisions, train_keys, examples)
 
 
 def judge_aliases(found: Aliases | None, what: str, columns: tuple[str, ...]) -> CheckResult:
-    """Fail where spellings of one key stand on two sides; warn where train too holds keys that differ by spelling alone."""
+    """Fail where spellings of one key stand on two sides; warn where train too holds keys that
+    differ by spelling alone.
+    """
     name = " + ".join(columns)
     if found is None or not found.keys:
         how = f" (compared without {found.spelling})" if found else ""
-        return CheckResult(name=f"{what}_alias", verdict="pass", summary=f"no {name} is on two sides in another spelling{how}", columns=columns)
+        return CheckResult(
+            name=f"{what}_alias",
+            verdict="pass",
+            summary=f"no {name} is on two sides in another spelling{how}",
+            columns=columns,
+        )
     first = first_few([f"{e['key']!r} = {e['other key']!r}" for e in found.examples], found.keys)
     honest = found.collisions and found.keys <= found.collisions
     return CheckResult(
         name=f"{what}_alias",
         verdict="warn" if honest else "fail",
-        summary=f"{found.keys} {name} values are on two sides in spellings that differ only in {found.spelling} ({first}), {found.rows} rows",
-        figures={"keys": found.keys, "rows": found.rows, "collisions_in_train": found.collisions, "train_keys": found.train_keys},
+        summary=(
+            f"{found.keys} {name} values are on two sides in spellings that differ only in"
+            f" {found.spelling} ({first}), {found.rows} rows"
+        ),
+        figures={
+            "keys": found.keys,
+            "rows": found.rows,
+            "collisions_in_train": found.collisions,
+            "train_keys": found.train_keys,
+        },
         evidence=tuple(found.examples),
         columns=columns,
-        remedy=f"bring the key to one spelling in data.derive (e.g. lower(trim({columns[0]}))) and declare that as the {what}, or allow {what}_alias with a reason",
+        remedy=(
+            f"bring the key to one spelling in data.derive (e.g. lower(trim({columns[0]}))) and"
+            f" declare that as the {what}, or allow {what}_alias with a reason"
+        ),
     )

@@ -1,4 +1,6 @@
-"""The checks alone: over the sides that a split wrote, or over two or three files from anywhere; nothing is fitted, nothing stops."""
+"""The checks alone: over the sides that a split wrote, or over two or three files from anywhere;
+nothing is fitted, nothing stops.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from contextlib import closing
 from schemas.audit import AuditReport, FilesToAudit
 from schemas.config import Declaration
 from schemas.digest import verify
-from schemas.records import CheckReport, CheckResult, SourceRef, SplitTables, TableSpec, ValidatedTable
+from schemas.records import (
+    CheckReport,
+    CheckResult,
+    SourceRef,
+    SplitTables,
+    TableSpec,
+    ValidatedTable,
+)
 from training.data.engine import connect, engine_for
 from training.data.leakage import hard_results, leak_results
 from training.data.leakage.file_order import file_order_results
@@ -40,11 +49,23 @@ def audit_files(request: FilesToAudit, memory_limit: str | None = None) -> Audit
         if not opened.sides.spec.id:
             results = [r for r in results if r.name != "id_overlap"]  # the number of a row is no id
         sources = {str(side): tuple(uris) for side, uris in request.uris.items()}
-        open_questions = undecided(opened.sides.spec, opened.sides.declaration, opened.hints, files=True)
-        return _report(opened.sides, results, time.perf_counter() - started, sources, opened.sha256, open_questions, opened.guesses)
+        open_questions = undecided(
+            opened.sides.spec, opened.sides.declaration, opened.hints, files=True
+        )
+        return _report(
+            opened.sides,
+            results,
+            time.perf_counter() - started,
+            sources,
+            opened.sha256,
+            open_questions,
+            opened.guesses,
+        )
 
 
-def audit_split(split: SplitTables, validated: ValidatedTable, declaration: Declaration, source: SourceRef) -> AuditReport:
+def audit_split(
+    split: SplitTables, validated: ValidatedTable, declaration: Declaration, source: SourceRef
+) -> AuditReport:
     """Every check over the sides as the split wrote them; a failed one is reported, not raised."""
     for table in (split.train, split.val, split.test, validated.table):
         verify(table.file)
@@ -54,7 +75,15 @@ def audit_split(split: SplitTables, validated: ValidatedTable, declaration: Decl
         rows = judged(judge_rows(*find_missing_rows(sides, split, validated), split), declaration)
         results = [rows, *hard_results(sides), *leak_results(sides)]
         sources, sha256 = {"source": source.uri}, {"source": source.sha256}
-        return _report(sides, results, time.perf_counter() - started, sources, sha256, undecided(validated.spec, declaration), ())
+        return _report(
+            sides,
+            results,
+            time.perf_counter() - started,
+            sources,
+            sha256,
+            undecided(validated.spec, declaration),
+            (),
+        )
 
 
 def _report(

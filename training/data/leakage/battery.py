@@ -43,10 +43,20 @@ def label_results(rows: Sampled, parts: Halves, sides: Sides) -> list[CheckResul
 
 
 def statistical_results(sides: Sides) -> list[CheckResult]:
-    """All of them; the same data give the same figures, whatever the order of rows or the number of threads."""
+    """All of them; the same data give the same figures, whatever the order of rows or the number of
+    threads.
+    """
     rows = sampled(sides)
     parts = halves(rows, sides.declaration.split.kind, sides.declaration.split.kind in TIMED)
-    results = [*(label_results(rows, parts, sides) if rows.labels else []), *near_duplicate_results(rows, sides.declaration.checks)]
+    results = [
+        *(label_results(rows, parts, sides) if rows.labels else []),
+        *near_duplicate_results(rows, sides.declaration.checks),
+    ]
     results += judge_text_copies(find_text_copies(sides, rows), sides.declaration.checks)
-    results += [*shared_time_results(sides), *look_ahead_results(sides), *pooled_results(sides, rows), judge_shift(find_shift(rows, parts))]
+    results += [
+        *shared_time_results(sides),
+        *look_ahead_results(sides),
+        *pooled_results(sides, rows),
+        judge_shift(find_shift(rows, parts)),
+    ]
     return results

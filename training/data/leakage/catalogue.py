@@ -1,6 +1,8 @@
-"""What every check looks for, by which statistic and threshold, how a score would be inflated, and what to do: the reference of the audit.
+"""What every check looks for, by which statistic and threshold, how a score would be inflated, and
+what to do: the reference of the audit.
 
-A test holds this page against the results: a check that is not described here, or described and never run, does not pass.
+A test holds this page against the results: a check that is not described here, or described and
+never run, does not pass.
 """
 
 from __future__ import annotations
@@ -9,15 +11,25 @@ from typing import NamedTuple
 
 KEYS = "one pass over the key columns of all rows"
 SAMPLE = "vectorised on a sample of at most 50,000 train and 20,000 held-out rows"
-SEEN = "The model has seen these rows while it was fitted, so that it repeats them instead of predicting: the score is that of memory."
-GIVEN = "The column holds the answer. The score rises towards its maximum and falls back in use, where the column is empty or not yet known."
-FITTED = "Held-out rows had a part in making the features, so that the score measures data that the preparation has already seen."
+SEEN = (
+    "The model has seen these rows while it was fitted, so that it repeats them instead of"
+    " predicting: the score is that of memory."
+)
+GIVEN = (
+    "The column holds the answer. The score rises towards its maximum and falls back in use, where"
+    " the column is empty or not yet known."
+)
+FITTED = (
+    "Held-out rows had a part in making the features, so that the score measures data that the"
+    " preparation has already seen."
+)
 
 
 class Explanation(NamedTuple):
     """One check in words.
 
-    `thresholds`: fields of the section `checks` that set it. `few_alarms`: why an honest split seldom raises it.
+    `thresholds`: fields of the section `checks` that set it. `few_alarms`: why an honest split
+    seldom raises it.
     """
 
     title: str
@@ -40,7 +52,8 @@ CATALOGUE: dict[str, Explanation] = {
         (),
         EXACT,
         KEYS,
-        "Rows that vanish between validation and test are seldom a random choice; a test side without its difficult rows scores better.",
+        "Rows that vanish between validation and test are seldom a random choice; a test side"
+        " without its difficult rows scores better.",
         "Delete the prepared files and prepare again.",
     ),
     "fold_coverage": Explanation(
@@ -50,7 +63,8 @@ CATALOGUE: dict[str, Explanation] = {
         (),
         EXACT,
         KEYS,
-        "Rows that a fold loses make its score that of another table; rows on two sides are repeated from memory.",
+        "Rows that a fold loses make its score that of another table; rows on two sides are"
+        " repeated from memory.",
         "Delete the prepared folds and run again.",
     ),
     "fold_intervals": Explanation(
@@ -75,7 +89,8 @@ CATALOGUE: dict[str, Explanation] = {
     ),
     "id_alias": Explanation(
         "Ids on two sides in another spelling",
-        "ids that are equal once case, spaces, punctuation, unicode form and leading zeros are taken away",
+        "ids that are equal once case, spaces, punctuation, unicode form and leading zeros are"
+        " taken away",
         "number of such ids, by the strongest normaliser that keeps train's ids apart",
         (),
         "A normaliser that would merge two ids of train is not used.",
@@ -90,12 +105,14 @@ CATALOGUE: dict[str, Explanation] = {
         (),
         EXACT,
         KEYS,
-        "The model recognises the person or device instead of the pattern; on new ones it does worse than its score says.",
+        "The model recognises the person or device instead of the pattern; on new ones it does"
+        " worse than its score says.",
         "Set split.kind: group (or stratified_group, group_time).",
     ),
     "group_alias": Explanation(
         "Groups on two sides in another spelling",
-        "groups that are equal once case, spaces, punctuation, unicode form and leading zeros are taken away",
+        "groups that are equal once case, spaces, punctuation, unicode form and leading zeros are"
+        " taken away",
         "number of such groups, by the strongest normaliser that keeps train's groups apart",
         (),
         "A normaliser that would merge two groups of train is not used.",
@@ -110,7 +127,8 @@ CATALOGUE: dict[str, Explanation] = {
         (),
         EXACT + " Only splits that promise an order in time are held to it.",
         KEYS,
-        "The model is fitted on the future of the rows it is scored on: trends and events of the test period are known to it.",
+        "The model is fitted on the future of the rows it is scored on: trends and events of the"
+        " test period are known to it.",
         "Use split.kind: time, or correct the split column.",
     ),
     "label_interval": Explanation(
@@ -120,7 +138,8 @@ CATALOGUE: dict[str, Explanation] = {
         (),
         EXACT,
         KEYS,
-        "A label that looks thirty days ahead overlaps the test period: part of what is predicted was fitted on.",
+        "A label that looks thirty days ahead overlaps the test period: part of what is predicted"
+        " was fitted on.",
         "Make split.embargo as long as the label looks ahead.",
     ),
     "availability": Explanation(
@@ -140,13 +159,15 @@ CATALOGUE: dict[str, Explanation] = {
         ("stratify_tolerance",),
         "A stratified split keeps shares to within a row or a group; the tolerance is far wider.",
         KEYS,
-        "A test side with another share of the rare class is easier or harder than the rows in use.",
+        "A test side with another share of the rare class is easier or harder than the rows in"
+        " use.",
         "Look at groups that are larger than a side, or change split.fractions.",
     ),
     "min_rows": Explanation(
         "Sides too small",
         "sides with fewer rows than are needed, and test rows too few to show skill",
-        "rows of each side; number of ways in which the test labels can be ordered, over groups where rows have them",
+        "rows of each side; number of ways in which the test labels can be ordered, over groups"
+        " where rows have them",
         ("min_rows",),
         EXACT,
         KEYS,
@@ -158,11 +179,14 @@ CATALOGUE: dict[str, Explanation] = {
         "held-out rows whose features all equal those of a train row",
         "share of such rows, by a 64-bit hash of the features that a 128-bit one confirms",
         ("max_duplicate_share",),
-        "It fails where there are more such rows than train's own rate of equal rows explains (binomial, 1 %), or where they are 1 % of a side "
-        "and fewer than a tenth of them have another label; else it warns: coarse features make different subjects alike on every side.",
+        "It fails where there are more such rows than train's own rate of equal rows explains"
+        " (binomial, 1 %), or where they are 1 % of a side and fewer than a tenth of them have"
+        " another label; else it warns: coarse features make different subjects alike on every"
+        " side.",
         "one hash of every row, about a fifth of a second a million",
         SEEN,
-        "Drop the copies, declare what they share as a group, or leave the id out so that equal rows stay together.",
+        "Drop the copies, declare what they share as a group, or leave the id out so that equal"
+        " rows stay together.",
     ),
     "label_conflicts": Explanation(
         "Copies with different labels",
@@ -171,36 +195,46 @@ CATALOGUE: dict[str, Explanation] = {
         (),
         EXACT + " It only warns.",
         "one hash of every row",
-        "No model can be right on both: the conflict bounds the score, and shows that labels are noisy or a feature is missing.",
-        "Look at the pairs; keep the label that is right, or add the feature that tells them apart.",
+        "No model can be right on both: the conflict bounds the score, and shows that labels are"
+        " noisy or a feature is missing.",
+        "Look at the pairs; keep the label that is right, or add the feature that tells them"
+        " apart.",
     ),
     "near_duplicates": Explanation(
         "Near-copies of train rows",
         "held-out rows that differ from a train row by noise",
-        "distance to the nearest train row over that to the nearest of yet another group, against the same of train rows",
+        "distance to the nearest train row over that to the nearest of yet another group, against"
+        " the same of train rows",
         ("collision_chance", "collision_warning"),
-        "The ratio is alike in dense and in thin parts of a table, and train's own is the null; where no train row is so near, the power with "
-        "which train's lowest ratios become rare says how likely it is, less two standard errors. Less than three rows never fail.",
+        "The ratio is alike in dense and in thin parts of a table, and train's own is the null;"
+        " where no train row is so near, the power with which train's lowest ratios become rare"
+        " says how likely it is, less two standard errors. Less than three rows never fail.",
         SAMPLE + ": about a second",
         SEEN,
-        "Make augmented copies after the split and of train rows only, or declare what copies share as a group.",
+        "Make augmented copies after the split and of train rows only, or declare what copies share"
+        " as a group.",
     ),
     "interpolated_rows": Explanation(
         "Mixtures of train rows",
-        "held-out rows on a straight line between two train rows, as oversampling before the split makes them",
-        "distance from the nearest segment between neighbours, relative to the distance from its end",
+        "held-out rows on a straight line between two train rows, as oversampling before the split"
+        " makes them",
+        "distance from the nearest segment between neighbours, relative to the distance from"
+        " its end",
         ("collision_chance", "collision_warning"),
-        "Measurements in three and more columns miss a line; values of a coarse scale and nulls are left out, and train's own rate is the null.",
+        "Measurements in three and more columns miss a line; values of a coarse scale and nulls are"
+        " left out, and train's own rate is the null.",
         SAMPLE + ": about a second",
         SEEN,
         "Oversample after the split, and train rows only.",
     ),
     "text_copies": Explanation(
         "Copied texts and molecules",
-        "texts that train has in other case, accents, punctuation or spacing, or with some words changed; molecules in another SMILES",
+        "texts that train has in other case, accents, punctuation or spacing, or with some words"
+        " changed; molecules in another SMILES",
         "equal foldings over all rows; canonical SMILES and shared word triples on a sample",
         ("collision_chance", "collision_warning", "text_similarity"),
-        "Short texts agree by chance and are held against train's own rate; only molecules, and texts of twenty and more letters, count for themselves.",
+        "Short texts agree by chance and are held against train's own rate; only molecules, and"
+        " texts of twenty and more letters, count for themselves.",
         "a second a million texts; RDKit reads 8,000 molecules in about two seconds",
         SEEN + " Where the copies' labels differ, the score is also bounded by the conflict.",
         "Keep one row of each, or declare a normalised text as the group.",
@@ -208,29 +242,36 @@ CATALOGUE: dict[str, Explanation] = {
     "label_proxy": Explanation(
         "A column that is (almost) the label",
         "a column that alone tells the label, or without which little is known",
-        "strength (2 AUROC - 1, or explained variance of ranks) learned on half of train, scored on the other half, with errors by group",
+        "strength (2 AUROC - 1, or explained variance of ranks) learned on half of train, scored on"
+        " the other half, with errors by group",
         ("proxy_strength", "proxy_warning", "dominance_ratio"),
-        "The halves are split as the sides are, two standard errors are taken off, and coarse settings (hour, sex) may dominate lawfully.",
+        "The halves are split as the sides are, two standard errors are taken off, and coarse"
+        " settings (hour, sex) may dominate lawfully.",
         SAMPLE + ": under a second",
         GIVEN,
         "Declare role ignore for it if it is not known when the prediction is made.",
     ),
     "label_combination": Explanation(
         "Columns that make up the label",
-        "several numeric columns that add up or multiply to the label, or whose sum tells its class",
-        "unexplained variance of a least-squares fit on half of train, on the other half; for classes strength of the sum there and on held-out rows",
+        "several numeric columns that add up or multiply to the label, or whose sum tells its"
+        " class",
+        "unexplained variance of a least-squares fit on half of train, on the other half; for"
+        " classes strength of the sum there and on held-out rows",
         ("combination_error", "proxy_strength"),
-        "A fit to the sixth digit on rows it has not seen is arithmetic, not learning. A class may well be told by many good columns: so its sum is chosen "
-        "on half of train alone, must set the classes apart twice as far as columns would that know something each, and fails only without any error, on "
-        "groups enough (150 at a threshold of 0.98); else it warns.",
+        "A fit to the sixth digit on rows it has not seen is arithmetic, not learning. A class may"
+        " well be told by many good columns: so its sum is chosen on half of train alone, must set"
+        " the classes apart twice as far as columns would that know something each, and fails only"
+        " without any error, on groups enough (150 at a threshold of 0.98); else it warns.",
         SAMPLE + ": some hundredths of a second",
         GIVEN,
         "Declare role ignore for at least one of the columns.",
     ),
     "label_missingness": Explanation(
         "Gaps that tell the label",
-        "a column that is filled only after one outcome: its nulls, or the value that stands for nothing, tell which it was",
-        "strength, for the class or the end of a number that is told best, of whether the column is empty",
+        "a column that is filled only after one outcome: its nulls, or the value that stands for"
+        " nothing, tell which it was",
+        "strength, for the class or the end of a number that is told best, of whether the column is"
+        " empty",
         ("missingness_strength", "proxy_strength"),
         "Nulls of honest tables tell something, seldom most of the label.",
         SAMPLE + ": some hundredths of a second",
@@ -240,19 +281,23 @@ CATALOGUE: dict[str, Explanation] = {
     "pure_values": Explanation(
         "Values of one class alone",
         "a value (null included) whose rows all have the rarer label, or an extreme number",
-        "chance of so many rows on all sides by the label's share in the column's other values, times the number of values that could be a finding",
+        "chance of so many rows on all sides by the label's share in the column's other values,"
+        " times the number of values that could be a finding",
         ("pure_value_chance",),
-        "Rows of a group count once, and where a column's other values differ in the label, too, as along a scale, a pure one is no surprise. It only warns.",
+        "Rows of a group count once, and where a column's other values differ in the label, too, as"
+        " along a scale, a pure one is no surprise. It only warns.",
         SAMPLE + ": some tenths of a second",
         GIVEN,
-        "Ask when the value is written; declare role ignore for the column if that is after the outcome.",
+        "Ask when the value is written; declare role ignore for the column if that is after the"
+        " outcome.",
     ),
     "equal_values": Explanation(
         "Values equal to the label",
         "a numeric column that holds the label's own number in some rows",
         "equal pairs, against those after the labels are moved among rows of like values",
         ("equal_values",),
-        "Measurements agree to the last digit only if one was copied; small whole numbers agree in the null as well.",
+        "Measurements agree to the last digit only if one was copied; small whole numbers agree in"
+        " the null as well.",
         SAMPLE + ": some hundredths of a second",
         GIVEN,
         "Take the label out of the column, or declare role ignore for it.",
@@ -279,8 +324,10 @@ CATALOGUE: dict[str, Explanation] = {
     ),
     "file_order": Explanation(
         "The file is in the order of the label",
-        "files from elsewhere that were sorted by the label (only `bulkhead audit --train --test` still sees their order)",
-        "2 AUROC - 1, or R2 of ranks, of a row's place in its file, beyond what the declared time tells; it warns",
+        "files from elsewhere that were sorted by the label (only `bulkhead audit --train --test`"
+        " still sees their order)",
+        "2 AUROC - 1, or R2 of ranks, of a row's place in its file, beyond what the declared time"
+        " tells; it warns",
         ("order_strength",),
         "A shuffled file, and one in the order of its time, says nothing by place.",
         SAMPLE,
@@ -290,10 +337,12 @@ CATALOGUE: dict[str, Explanation] = {
     "look_ahead": Explanation(
         "Features from the label's future",
         "windows, leads and differences that run past the moment of the prediction",
-        "share of what is new in the next values that a feature tells beyond the present and the last ones, against the reverse",
+        "share of what is new in the next values that a feature tells beyond the present and the"
+        " last ones, against the reverse",
         ("look_ahead_gain",),
-        "Trends and seasons are in the present and last values already; calendars have few values; countdowns have nothing new. Where moments repeat and no "
-        "group is declared, a category that has a value for each row of a moment is taken for the entity.",
+        "Trends and seasons are in the present and last values already; calendars have few values;"
+        " countdowns have nothing new. Where moments repeat and no group is declared, a category"
+        " that has a value for each row of a moment is taken for the entity.",
         "40,000 train rows in order of time: under a second",
         "The model reads the next values instead of predicting them.",
         "End the window at the last label that is known when the prediction is made.",
@@ -305,7 +354,8 @@ CATALOGUE: dict[str, Explanation] = {
         ("shared_time_correlation",),
         "Shared moments alone prove nothing: the labels must agree.",
         "one pass over times and labels",
-        "Stations, shops or shares of the same hour resemble each other: the test hour is known from its neighbours.",
+        "Stations, shops or shares of the same hour resemble each other: the test hour is known"
+        " from its neighbours.",
         "Set split.kind: group_time with an embargo.",
     ),
     "pooled_scaling": Explanation(
@@ -323,7 +373,8 @@ CATALOGUE: dict[str, Explanation] = {
         "a frequent value that is the mean or median of all other rows and not of train's",
         "distance from the pooled statistic, and from train's",
         ("pooled_chance",),
-        "A value that is the mean to the sixth digit was computed; where train's fits as well, nothing is said. Medians only warn.",
+        "A value that is the mean to the sixth digit was computed; where train's fits as well,"
+        " nothing is said. Medians only warn.",
         "one pass over columns with such a value",
         FITTED,
         "Give the column with its gaps.",
@@ -333,7 +384,8 @@ CATALOGUE: dict[str, Explanation] = {
         "numbers that are the mean label of a category with the held-out labels included",
         "unexplained share of the codes by the mean labels of all sides, and by those of train",
         (),
-        "Smoothing towards the overall mean by any number of rows is tried for both, so that shrinkage is not mistaken for test labels.",
+        "Smoothing towards the overall mean by any number of rows is tried for both, so that"
+        " shrinkage is not mistaken for test labels.",
         "one pass for each numeric column of few values",
         "The test labels are in the feature. The score rises, most of all with rare categories.",
         "Give the category itself.",
@@ -341,17 +393,20 @@ CATALOGUE: dict[str, Explanation] = {
     "shift": Explanation(
         "How far the sides differ",
         "columns by which held-out rows are told from train",
-        "strength with which a side is told from train, by each column and by all, against two halves of train",
+        "strength with which a side is told from train, by each column and by all, against two"
+        " halves of train",
         (),
         "Information alone: it never warns or fails.",
         SAMPLE + ": about half a second",
-        "Not a leak. A score over rows unlike train's says how the model does there, not where it was fitted.",
+        "Not a leak. A score over rows unlike train's says how the model does there, not where it"
+        " was fitted.",
         "Ask whether the test rows are drawn from the population that the model will serve.",
     ),
     "poison": Explanation(
         "Fits that look at held-out rows",
         "fitted artefacts that change when held-out rows are corrupted",
-        "SHA-256 of statistics, vocabulary, selection and class weights, with true and with corrupted held-out rows",
+        "SHA-256 of statistics, vocabulary, selection and class weights, with true and with"
+        " corrupted held-out rows",
         (),
         EXACT,
         "the fits once more on a sample",

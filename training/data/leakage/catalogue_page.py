@@ -1,4 +1,6 @@
-"""`docs/leaks.md` from the catalogue: `python -m training.data.leakage.catalogue_page docs/leaks.md`."""
+"""`docs/leaks.md` from the catalogue: `python -m training.data.leakage.catalogue_page
+docs/leaks.md`.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,26 @@ allowed with a reason of at least ten letters, which is logged with the model:
 checks:
   allow: [{check: label_proxy, column: dose, reason: "the dose is set before the outcome, see the protocol"}]
 ```
-"""
+"""  # noqa: E501
 
 
 def catalogue_page() -> str:
     """The page as Markdown."""
-    listed = "\n".join(f"* [`{name}`](#{name}): {entry.title[:1].lower()}{entry.title[1:]}" for name, entry in CATALOGUE.items())
-    return "\n".join([HEAD, listed, *(_entry(name, entry) for name, entry in CATALOGUE.items())]) + "\n"
+    listed = "\n".join(
+        f"* [`{name}`](#{name}): {entry.title[:1].lower()}{entry.title[1:]}"
+        for name, entry in CATALOGUE.items()
+    )
+    return (
+        "\n".join([HEAD, listed, *(_entry(name, entry) for name, entry in CATALOGUE.items())])
+        + "\n"
+    )
 
 
 def _entry(name: str, entry: Explanation) -> str:
-    settings = "; ".join(f"`checks.{field}` ({ChecksConfig.model_fields[field].default:g})" for field in entry.thresholds)
+    settings = "; ".join(
+        f"`checks.{field}` ({ChecksConfig.model_fields[field].default:g})"
+        for field in entry.thresholds
+    )
     lines = {
         "Looks for": entry.looks_for,
         "Statistic": entry.statistic,
@@ -41,7 +52,9 @@ def _entry(name: str, entry: Explanation) -> str:
         "Cost": entry.cost,
         "Allow": f"`{how_to_allow(name)}`",
     }
-    return f"\n## {name}\n\n**{entry.title}.**\n\n" + "\n".join(f"* **{what}:** {text}" for what, text in lines.items())
+    return f"\n## {name}\n\n**{entry.title}.**\n\n" + "\n".join(
+        f"* **{what}:** {text}" for what, text in lines.items()
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How likely a count is by chance: the one place where findings meet their null.
 
-`scipy.special` alone: to import `scipy.stats` takes a second, in every process that prepares or trains.
+`scipy.special` alone: to import `scipy.stats` takes a second, in every process that prepares or
+trains.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def binomial_tail(count: int, total: int, rate: float) -> float:
 
 
 def tail_above(count: int, total: int, null_count: int, null_total: int) -> float:
-    """Chance of at least `count` in `total` when the rate is only known from `null_count` in `null_total` (beta-binomial, Jeffreys).
+    """Chance of at least `count` in `total` when the rate is only known from `null_count` in
+    `null_total` (beta-binomial, Jeffreys).
 
     >>> tail_above(3, 1000, 0, 10) > 0.01  # ten rows say little about a rate
     True
@@ -38,33 +40,52 @@ def tail_above(count: int, total: int, null_count: int, null_total: int) -> floa
     a, b = null_count + 0.5, max(null_total - null_count, 0) + 0.5
 
     def chance_of(k: NDArray[np.int64]) -> float:
-        return float(np.exp(betaln(k + a, total - k + b) - betaln(a, b) - np.log1p(total) - betaln(total - k + 1, k + 1)).sum())
+        return float(
+            np.exp(
+                betaln(k + a, total - k + b)
+                - betaln(a, b)
+                - np.log1p(total)
+                - betaln(total - k + 1, k + 1)
+            ).sum()
+        )
 
     if total - count < count:
         return min(1.0, chance_of(np.arange(count, total + 1)))
-    return max(0.0, 1 - chance_of(np.arange(count)))  # the shorter sum: counts are small where totals are millions
+    return max(
+        0.0, 1 - chance_of(np.arange(count))
+    )  # the shorter sum: counts are small where totals are millions
 
 
 def lower_tail(value: float, sample: NDArray[np.float64]) -> float:
-    """Share of values that lie below one that no value of the sample reaches, by the power with which its own share falls.
+    """Share of values that lie below one that no value of the sample reaches, by the power with
+    which its own share falls.
 
-    The power is Hill's estimate from the lowest values less two standard errors, so that the share is rather too large
-    than too small. One where the sample is too small to say, or of so few values that nothing is said of what lies between.
+    The power is Hill's estimate from the lowest values less two standard errors, so that the share
+    is rather too large than too small. One where the sample is too small to say, or of so few
+    values that nothing is said of what lies between.
 
     Args:
         value: above 0.
         sample: values above 0; infinite ones count for the share alone.
 
-    Source: Hill 1975, A simple general approach to inference about the tail of a distribution (of 1 / value).
+    Source: Hill 1975, A simple general approach to inference about the tail of a distribution (of 1
+        / value).
 
     >>> sample = np.linspace(0.001, 1, 1000) ** (1 / 4)  # a share of x⁴ lies below x
     >>> 1e-8 < lower_tail(0.01, sample) < 1e-5
     True
     """
     number = max(TAIL_ROWS, round(TAIL_SHARE * len(sample)))
-    if len(sample) < 5 * TAIL_ROWS or not np.isfinite(lowest := np.sort(sample)[: number + 1]).all():
+    if (
+        len(sample) < 5 * TAIL_ROWS
+        or not np.isfinite(lowest := np.sort(sample)[: number + 1]).all()
+    ):
         return 1.0
     if len(np.unique(lowest)) <= number / 2:
         return 1.0
-    power = number / max(float(np.log(lowest[-1] / lowest[:-1]).sum()), 1e-9) * (1 - 2 / np.sqrt(number))
+    power = (
+        number
+        / max(float(np.log(lowest[-1] / lowest[:-1]).sum()), 1e-9)
+        * (1 - 2 / np.sqrt(number))
+    )
     return float(min(1.0, number / len(sample) * (value / lowest[-1]) ** power))

@@ -1,4 +1,6 @@
-"""Rows whose features equal those of a row on another side: the model has seen them, whatever their id says."""
+"""Rows whose features equal those of a row on another side: the model has seen them, whatever their
+id says.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,25 @@ from training.data.leakage.sides import Sides
 from training.data.leakage.straddle import parts_of
 
 EVIDENCE_PAIRS = 5
-SAMPLE_ROWS, TELLING_COLUMNS = 10_000, 3  # of train, by which columns are found that tell rows apart
-FEW_ALIKE = 0.01  # of the rows: hashes of such columns that several have, up to which only these rows are looked at whole
+SAMPLE_ROWS, TELLING_COLUMNS = (
+    10_000,
+    3,
+)  # of train, by which columns are found that tell rows apart
+# of the rows: hashes of such columns that several have, up to which only these rows are looked at
+# whole
+FEW_ALIKE = 0.01
 MANY = 0.01  # share of a side from which equal rows need no comparison with train's own
 CHANCE = 0.01  # of so many equal rows, were they as frequent as within train
-FEWEST_CONTRADICTED, CONTRADICTED = 3, 0.1  # equal rows with another label: their number, and their share, from which they are not copies
+FEWEST_CONTRADICTED, CONTRADICTED = (
+    3,
+    0.1,
+)  # equal rows with another label: their number, and their share, from which they are not copies
 
 
 class Duplicates(NamedTuple):
-    """Rows of a held-out side that equal a train row in every feature, and the first few of them with their twins."""
+    """Rows of a held-out side that equal a train row in every feature, and the first few of them
+    with their twins.
+    """
 
     side: str
     rows: int
@@ -36,14 +48,18 @@ class Duplicates(NamedTuple):
 
 
 class Within(NamedTuple):
-    """Rows of train that repeat another one: what chance, or the way the table came about, makes of equal rows."""
+    """Rows of train that repeat another one: what chance, or the way the table came about, makes of
+    equal rows.
+    """
 
     rows: int
     total: int
 
 
 def quick_hash_sql(sides: Sides) -> str:
-    """SQL for a 64-bit hash of all features: twelve times cheaper than the text that settles equality, and equal wherever that is."""
+    """SQL for a 64-bit hash of all features: twelve times cheaper than the text that settles
+    equality, and equal wherever that is.
+    """
     return _hash_sql(sides.spec.features)
 
 
@@ -52,26 +68,45 @@ def _hash_sql(columns: Sequence[str]) -> str:
 
 
 def hash_features(sides: Sides) -> None:
-    """Make the temporary table `equal_rows` of all rows that may equal another one: side, id, `label_<i>`, and 128-bit hash `content` of the features.
+    """Make the temporary table `equal_rows` of all rows that may equal another one: side, id,
+    `label_<i>`, and 128-bit hash `content` of the features.
 
-    Candidates are found by a 64-bit hash, in one scan; where there are none, that is all that is read.
+    Candidates are found by a 64-bit hash, in one scan; where there are none, that is all that is
+    read.
     """
-    connection, quick, names = sides.connection, quick_hash_sql(sides), list(sides.spec.label_columns)
+    connection, quick, names = (
+        sides.connection,
+        quick_hash_sql(sides),
+        list(sides.spec.label_columns),
+    )
     connection.register("repeated_hashes", pa.table({"h": repeated_hashes(sides)}))
     found = row(connection, "select count(*) from repeated_hashes")[0]
     labels = "".join(f", {ident(name)} as label_{i}" for i, name in enumerate(names))
     everything = sides.together(["__id", *dict.fromkeys([*names, *sides.spec.features])])
-    candidates = f"from {everything} where {quick} in (select h from repeated_hashes)" if found else f"from {everything} limit 0"
-    connection.execute(f"create or replace temp table equal_rows as select side, __id{labels}, {row_md5_sql(sides.spec.features)} as content {candidates}")
+    candidates = (
+        f"from {everything} where {quick} in (select h from repeated_hashes)"
+        if found
+        else f"from {everything} limit 0"
+    )
+    connection.execute(
+        f"create or replace temp table equal_rows as select side, __id{labels},"
+        f" {row_md5_sql(sides.spec.features)} as content {candidates}"
+    )
     connection.unregister("repeated_hashes")
-    texts = f"[{', '.join(f'cast(label_{i} as varchar)' for i in range(len(names)))}]"  # null where unknown
-    connection.execute(f"create or replace temp view content as select side, __id, {texts} as labels, content from equal_rows")
+    texts = (  # null where unknown
+        f"[{', '.join(f'cast(label_{i} as varchar)' for i in range(len(names)))}]"
+    )
+    connection.execute(
+        f"create or replace temp view content as select side, __id, {texts} as labels, content from"
+        " equal_rows"
+    )
 
 
 def repeated_hashes(sides: Sides) -> np.ndarray:
     """The 64-bit hashes uint64, sorted, of all features that more than one row has.
 
-    Rows that are equal are so in a few columns, and where these tell rows apart, only the few rows that are alike in them are looked at whole.
+    Rows that are equal are so in a few columns, and where these tell rows apart, only the few rows
+    that are alike in them are looked at whole.
     """
     few = _telling_columns(sides)
     if len(few) < len(sides.spec.features):
@@ -79,28 +114,49 @@ def repeated_hashes(sides: Sides) -> np.ndarray:
         if len(alike) <= FEW_ALIKE * sum(sides.num_rows.values()):
             sides.connection.register("alike_hashes", pa.table({"h": alike}))
             try:
-                return _repeated(sides, sides.spec.features, f"{_hash_sql(few)} in (select h from alike_hashes)") if len(alike) else alike
+                return (
+                    _repeated(
+                        sides,
+                        sides.spec.features,
+                        f"{_hash_sql(few)} in (select h from alike_hashes)",
+                    )
+                    if len(alike)
+                    else alike
+                )
             finally:
                 sides.connection.unregister("alike_hashes")
     return _repeated(sides, sides.spec.features)
 
 
 def _telling_columns(sides: Sides) -> list[str]:
-    """The features with the most different values in a sample of train, so many that together they tell its rows apart, or all."""
+    """The features with the most different values in a sample of train, so many that together they
+    tell its rows apart, or all.
+    """
     listed = ", ".join(map(ident, sides.spec.features))
-    sample = sides.connection.sql(f"select {listed} from {sides.relations['train']} limit {SAMPLE_ROWS}").to_arrow_table()
-    counts = {name: len(column.unique()) for name, column in zip(sides.spec.features, sample.columns, strict=True) if pa.types.is_primitive(column.type)}
+    sample = sides.connection.sql(
+        f"select {listed} from {sides.relations['train']} limit {SAMPLE_ROWS}"
+    ).to_arrow_table()
+    counts = {
+        name: len(column.unique())
+        for name, column in zip(sides.spec.features, sample.columns, strict=True)
+        if pa.types.is_primitive(column.type)
+    }
     names = sorted(counts, key=lambda name: -counts[name])[:TELLING_COLUMNS]
     tell = bool(names) and len(sample.select(names).group_by(names).aggregate([])) == len(sample)
     return names if tell else list(sides.spec.features)
 
 
 def _repeated(sides: Sides, columns: Sequence[str], condition: str = "true") -> np.ndarray:
-    """The 64-bit hashes uint64, sorted, of these columns that more than one row has, of the rows that meet a condition.
+    """The 64-bit hashes uint64, sorted, of these columns that more than one row has, of the rows
+    that meet a condition.
 
-    They are sorted in so many parts as memory asks for, which is cheaper than the engine's grouping.
+    They are sorted in so many parts as memory asks for, which is cheaper than the engine's
+    grouping.
     """
-    rows_of = f"(select {_hash_sql(columns)} as h from {sides.together(sides.spec.features)} where {condition})"
+    rows_of = (
+        f"(select {_hash_sql(columns)} as h from {sides.together(sides.spec.features)} where"
+        f" {condition})"
+    )
     found, parts = [np.empty(0, np.uint64)], parts_of(sides)
     for part in range(parts):
         here = f"where h % {parts} = {part}" if parts > 1 else ""
@@ -111,39 +167,72 @@ def _repeated(sides: Sides, columns: Sequence[str], condition: str = "true") -> 
 
 
 def find_duplicates(sides: Sides, side: SplitName) -> Duplicates:
-    """Rows of `side` whose content stands in train; the hash covers type, length and null of each value, 128 bits wide.
+    """Rows of `side` whose content stands in train; the hash covers type, length and null of each
+    value, 128 bits wide.
 
-    Labels conflict where both rows know one and it differs: a label that is unknown contradicts nothing.
+    Labels conflict where both rows know one and it differs: a label that is unknown contradicts
+    nothing.
     """
     connection, places = sides.connection, range(1, len(sides.spec.label_columns) + 1)
-    lows, highs = (", ".join(f"{extreme}(labels[{i}])" for i in places) for extreme in ("min", "max"))
-    train = f"(select content, min(__id) as train_id, [{lows}] as low, [{highs}] as high from content where side = 'train' group by content)"
-    conflict = " or ".join(f"coalesce(c.labels[{i}] <> t.low[{i}] or c.labels[{i}] <> t.high[{i}], false)" for i in places)
-    matched = f"(select c.__id, t.train_id, c.labels, {conflict} as conflict from content c join {train} t using (content) where c.side = '{side}')"
-    count, conflicts = row(connection, f"select count(*), count(*) filter (where conflict) from {matched}")
-    pairs = rows(connection, f"select __id, train_id, labels from {matched} order by md5(__id) limit {EVIDENCE_PAIRS}")
-    shown = [{f"{side}_id": i, "train_id": t, "label": ", ".join("unknown" if v is None else v for v in values)} for i, t, values in pairs]
+    lows, highs = (
+        ", ".join(f"{extreme}(labels[{i}])" for i in places) for extreme in ("min", "max")
+    )
+    train = (
+        f"(select content, min(__id) as train_id, [{lows}] as low, [{highs}] as high from content"
+        " where side = 'train' group by content)"
+    )
+    conflict = " or ".join(
+        f"coalesce(c.labels[{i}] <> t.low[{i}] or c.labels[{i}] <> t.high[{i}], false)"
+        for i in places
+    )
+    matched = (
+        f"(select c.__id, t.train_id, c.labels, {conflict} as conflict from content c join {train}"
+        f" t using (content) where c.side = '{side}')"
+    )
+    count, conflicts = row(
+        connection, f"select count(*), count(*) filter (where conflict) from {matched}"
+    )
+    pairs = rows(
+        connection,
+        f"select __id, train_id, labels from {matched} order by md5(__id) limit {EVIDENCE_PAIRS}",
+    )
+    shown = [
+        {
+            f"{side}_id": i,
+            "train_id": t,
+            "label": ", ".join("unknown" if v is None else v for v in values),
+        }
+        for i, t, values in pairs
+    ]
     return Duplicates(side, int(count), sides.num_rows[side], int(conflicts), shown)
 
 
-def judge_duplicates(found: list[Duplicates], within: Within, declaration: Declaration) -> CheckResult:
-    """Fail when more rows of a held-out side than `checks.max_duplicate_share` are copies of train rows.
+def judge_duplicates(
+    found: list[Duplicates], within: Within, declaration: Declaration
+) -> CheckResult:
+    """Fail when more rows of a held-out side than `checks.max_duplicate_share` are copies of train
+    rows.
 
-    Equal rows are copies where there are more of them than within train (or many), and their labels are equal, too: coarse features
-    make different subjects alike, at the same rate on every side and with labels of their own. That is a warning.
+    Equal rows are copies where there are more of them than within train (or many), and their labels
+    are equal, too: coarse features make different subjects alike, at the same rate on every side
+    and with labels of their own. That is a warning.
     """
     limit = declaration.checks.max_duplicate_share
     above = [d for d in found if d.rows > limit * d.total and _are_copies(d, within)]
     some = [d for d in found if d.rows]
     texts = [
-        f"{d.rows} of {d.total} {d.side} rows ({d.rows / max(d.total, 1):.2%}) equal a train row in every feature, {d.label_conflicts} of them with another label"
+        f"{d.rows} of {d.total} {d.side} rows ({d.rows / max(d.total, 1):.2%}) equal a train row in"
+        f" every feature, {d.label_conflicts} of them with another label"
         for d in some
     ]
-    figures: dict[str, float | int | str | None] = {f"{d.side}_rows": d.rows for d in found} | {f"{d.side}_share": d.rows / max(d.total, 1) for d in found}
+    figures: dict[str, float | int | str | None] = {f"{d.side}_rows": d.rows for d in found} | {
+        f"{d.side}_share": d.rows / max(d.total, 1) for d in found
+    }
     together = "set data.group_by: {duplicates: features} with split.kind: group, "
     remedy = (
-        f"drop the copies, declare the entity they share as a group, {together if declaration.data.engine == 'duckdb' else ''}"
-        "leave the id out so that equal rows stay together, or set checks.max_duplicate_share or checks.allow with a reason"
+        "drop the copies, declare the entity they share as a group,"
+        f" {together if declaration.data.engine == 'duckdb' else ''}leave the id out so that equal"
+        " rows stay together, or set checks.max_duplicate_share or checks.allow with a reason"
     )
     return CheckResult(
         name="duplicates",
@@ -163,11 +252,17 @@ def _are_copies(found: Duplicates, within: Within) -> bool:
 
 
 def duplicate_results(sides: Sides) -> list[CheckResult]:
-    """The duplicate check on the written files, after `hash_features`; nothing where there is no feature to compare."""
+    """The duplicate check on the written files, after `hash_features`; nothing where there is no
+    feature to compare.
+    """
     if not sides.spec.features:
         return []
     repeats = row(
-        sides.connection, "select coalesce(sum(n), 0) from (select count(*) as n from content where side = 'train' group by content having count(*) > 1)"
+        sides.connection,
+        "select coalesce(sum(n), 0) from (select count(*) as n from content where side = 'train'"
+        " group by content having count(*) > 1)",
     )
     found = [find_duplicates(sides, side) for side in sides.held_out]
-    return [judge_duplicates(found, Within(int(repeats[0]), sides.num_rows["train"]), sides.declaration)]
+    return [
+        judge_duplicates(found, Within(int(repeats[0]), sides.num_rows["train"]), sides.declaration)
+    ]

@@ -1,4 +1,6 @@
-"""The place of a row in its file against the label: only files from elsewhere still have an order of their own."""
+"""The place of a row in its file against the label: only files from elsewhere still have an order
+of their own.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,48 @@ from training.data.leakage.sides import Sides
 from training.data.leakage.verdict import judged
 
 PLACE = "place in the file"
-REMEDY = "shuffle the files, and ask how their rows came to be in the order of the label: a batch, a loader or a fold that goes by place will tell it"
+REMEDY = (
+    "shuffle the files, and ask how their rows came to be in the order of the label: a batch, a"
+    " loader or a fold that goes by place will tell it"
+)
 
 
 def file_order_results(sides: Sides) -> list[CheckResult]:
-    """Warn where the number of a row in its file tells the label better than the declared time does."""
+    """Warn where the number of a row in its file tells the label better than the declared time
+    does.
+    """
     places: dict[SplitName, str] = {}
     before = 0
     for side, relation in sides.relations.items():
         kept = ", ".join(ident(c) for c in ("__group", "__time", *sides.spec.label_columns))
-        places[side] = f"(select cast({before} + row_number() over () as varchar) as __id, {kept} from {relation})"
+        places[side] = (
+            f"(select cast({before} + row_number() over () as varchar) as __id, {kept} from"
+            f" {relation})"
+        )
         before += sides.num_rows[side]
-    spec = sides.spec.model_copy(update={"id": (PLACE,), "numeric": (), "categorical": (), "tensor": {}, "text": None})
+    spec = sides.spec.model_copy(
+        update={"id": (PLACE,), "numeric": (), "categorical": (), "tensor": {}, "text": None}
+    )
     numbered = Sides(sides.connection, places, sides.num_rows, spec, sides.declaration)
     rows = sampled(numbered)
-    found = next(r for r in judge_order(find_order(rows, numbered), rows, sides.declaration.checks) if r.name == "id_order")
-    said = (
-        {"summary": found.summary.replace(f"the number in id {PLACE!r}", "the place of a row in its file"), "remedy": REMEDY} if found.verdict != "pass" else {}
+    found = next(
+        r
+        for r in judge_order(find_order(rows, numbered), rows, sides.declaration.checks)
+        if r.name == "id_order"
     )
-    return [judged(found.model_copy(update={"name": "file_order", "columns": (), **said}), sides.declaration)]
+    said = (
+        {
+            "summary": found.summary.replace(
+                f"the number in id {PLACE!r}", "the place of a row in its file"
+            ),
+            "remedy": REMEDY,
+        }
+        if found.verdict != "pass"
+        else {}
+    )
+    return [
+        judged(
+            found.model_copy(update={"name": "file_order", "columns": (), **said}),
+            sides.declaration,
+        )
+    ]

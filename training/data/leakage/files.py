@@ -1,4 +1,6 @@
-"""Two or three files from anywhere as sides: each column in its one form, and nothing refused that the checks themselves must report."""
+"""Two or three files from anywhere as sides: each column in its one form, and nothing refused that
+the checks themselves must report.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ MOMENTS: tuple[Family, ...] = ("date", "instant")
 
 
 class Opened(NamedTuple):
-    """The sides, the digest of each one's source, what was assumed with the reason, and roles that columns look like."""
+    """The sides, the digest of each one's source, what was assumed with the reason, and roles that
+    columns look like.
+    """
 
     sides: Sides
     sha256: dict[str, str]
@@ -40,7 +44,9 @@ class Opened(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """What the files have in common: the type that each column gets, how it gets it on every side, and what was said of it."""
+    """What the files have in common: the type that each column gets, how it gets it on every side,
+    and what was said of it.
+    """
 
     types: dict[str, str]
     casts: dict[SplitName, dict[str, str]]
@@ -48,14 +54,19 @@ class _Columns(NamedTuple):
 
     def relation(self, side: SplitName, raw: str) -> str:
         """The rows of a side with every column as its type."""
-        return f"(select {', '.join(f'{sql} as {ident(name)}' for name, sql in self.casts[side].items())} from {raw})"
+        return (
+            "(select"
+            f" {', '.join(f'{sql} as {ident(name)}' for name, sql in self.casts[side].items())}"
+            f" from {raw})"
+        )
 
 
 def open_files(connection: duckdb.DuckDBPyConnection, request: FilesToAudit) -> Opened:
     """The files as sides over typed rows.
 
-    Delimited text, and files without a declared id, are put into the engine once (it spills to disk); other Parquet
-    and Arrow files are read where they lie, only the columns that a check uses.
+    Delimited text, and files without a declared id, are put into the engine once (it spills to
+    disk); other Parquet and Arrow files are read where they lie, only the columns that a check
+    uses.
 
     Raises:
         SourceError: a file cannot be found or read.
@@ -63,42 +74,91 @@ def open_files(connection: duckdb.DuckDBPyConnection, request: FilesToAudit) -> 
         SchemaError: a type does not fit the role that was given.
     """
     sources = {side: open_source(uris) for side, uris in request.uris.items()}
-    nulls = tuple(dict.fromkeys(text for _, data in sources.values() for text in data.csv.null_values))
+    nulls = tuple(
+        dict.fromkeys(text for _, data in sources.values() for text in data.csv.null_values)
+    )
     relations = {}
     for side, (source, data) in sources.items():
         same = data.model_copy(update={"csv": data.csv.model_copy(update={"null_values": nulls})})
-        relations[side] = _raw(connection, side, source, relation_sql(source, same, connection), numbered=not request.id)
+        relations[side] = _raw(
+            connection,
+            side,
+            source,
+            relation_sql(source, same, connection),
+            numbered=not request.id,
+        )
     columns = _agreed(connection, relations, request)
     profiles, _ = describe_sample(connection, columns.relation("train", relations["train"]))
     table = Table(connection, sources["train"][1], tuple(p for p in profiles if p.name != ROW), 0)
     declaration, guesses = _declared(table, request, columns)
-    sides = _typed(connection, {side: columns.relation(side, r) for side, r in relations.items()}, declaration, columns.types)
-    return Opened(sides, {side: source.sha256 for side, (source, _) in sources.items()}, (*guesses, *columns.notes), _hints(table, request, declaration))
+    sides = _typed(
+        connection,
+        {side: columns.relation(side, r) for side, r in relations.items()},
+        declaration,
+        columns.types,
+    )
+    return Opened(
+        sides,
+        {side: source.sha256 for side, (source, _) in sources.items()},
+        (*guesses, *columns.notes),
+        _hints(table, request, declaration),
+    )
 
 
-def _raw(connection: duckdb.DuckDBPyConnection, side: str, source: SourceRef, relation: str, numbered: bool) -> str:
-    """The rows of a side; put into the engine where reading them again is dear or where they must be numbered."""
+def _raw(
+    connection: duckdb.DuckDBPyConnection,
+    side: str,
+    source: SourceRef,
+    relation: str,
+    numbered: bool,
+) -> str:
+    """The rows of a side; put into the engine where reading them again is dear or where they must
+    be numbered.
+    """
     if source.format != "csv" and not numbered:
         return relation
-    number = f", {literal(side + ' row ')} || row_number() over () as {ident(ROW)}" if numbered else ""
-    connection.execute(f"create temp table {ident('raw_' + side)} as select *{number} from {relation}")
+    number = (
+        f", {literal(side + ' row ')} || row_number() over () as {ident(ROW)}" if numbered else ""
+    )
+    connection.execute(
+        f"create temp table {ident('raw_' + side)} as select *{number} from {relation}"
+    )
     return ident("raw_" + side)
 
 
 # ------------------------------------------------------------------------------------------ columns
 
 
-def _agreed(connection: duckdb.DuckDBPyConnection, relations: Mapping[SplitName, str], request: FilesToAudit) -> _Columns:
+def _agreed(
+    connection: duckdb.DuckDBPyConnection, relations: Mapping[SplitName, str], request: FilesToAudit
+) -> _Columns:
     """Columns that every file has, cast alike; the others are left out and said."""
-    types = {side: {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {r}")} for side, r in relations.items()}
-    named = [n for n in (*request.id, *request.group, *request.times, request.label, *request.ignore) if n]
+    types = {
+        side: {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {r}")}
+        for side, r in relations.items()
+    }
+    named = [
+        n
+        for n in (*request.id, *request.group, *request.times, request.label, *request.ignore)
+        if n
+    ]
     for name in named:
         lacking = [side for side, found in types.items() if name not in found]
-        if lacking and not (name == request.label and "train" not in lacking) and name not in request.ignore:
-            raise ConfigError(f"column {name!r}: not in the {' and '.join(lacking)} file, which has {first_few(types[lacking[0]], limit=12)}")
+        if (
+            lacking
+            and not (name == request.label and "train" not in lacking)
+            and name not in request.ignore
+        ):
+            raise ConfigError(
+                f"column {name!r}: not in the {' and '.join(lacking)} file, which has"
+                f" {first_few(types[lacking[0]], limit=12)}"
+            )
     for name in types["train"]:
         if name.lower() in RESERVED:
-            raise SchemaError(f"column {name!r}: the names {', '.join(RESERVED)} are reserved; rename it in the files")
+            raise SchemaError(
+                f"column {name!r}: the names {', '.join(RESERVED)} are reserved; rename it in the"
+                " files"
+            )
     notes: list[str] = []
     common: dict[str, str] = {}
     casts: dict[SplitName, dict[str, str]] = {side: {} for side in relations}
@@ -106,15 +166,26 @@ def _agreed(connection: duckdb.DuckDBPyConnection, relations: Mapping[SplitName,
     if request.label and request.label not in everywhere:
         everywhere.append(request.label)
     alone = {side: [n for n in found if n not in everywhere] for side, found in types.items()}
-    notes += [f"left out, not in every file: {first_few(map(repr, names), limit=20)} (of {side})" for side, names in alone.items() if names]
+    notes += [
+        f"left out, not in every file: {first_few(map(repr, names), limit=20)} (of {side})"
+        for side, names in alone.items()
+        if names
+    ]
     for name in everywhere:
         kinds = {side: found[name] for side, found in types.items() if name in found}
         common[name] = _common(kinds.values())
         if len({family(k) for k in kinds.values()}) > 1:
-            notes.append(f"{name}: read as {common[name].lower()}, since it is " + ", ".join(f"{k.lower()} in {side}" for side, k in kinds.items()))
+            notes.append(
+                f"{name}: read as {common[name].lower()}, since it is "
+                + ", ".join(f"{k.lower()} in {side}" for side, k in kinds.items())
+            )
         for side in relations:
-            casts[side][name] = f"cast({ident(name) if side in kinds else 'null'} as {common[name]})"
-        if name in (*request.id, *request.group) and family(common[name]) == "float":  # whole numbers beside nulls, as pandas writes them
+            casts[side][name] = (
+                f"cast({ident(name) if side in kinds else 'null'} as {common[name]})"
+            )
+        if (
+            name in (*request.id, *request.group) and family(common[name]) == "float"
+        ):  # whole numbers beside nulls, as pandas writes them
             common[name] = "VARCHAR"
             for side in relations:
                 casts[side][name] = whole_number_text(ident(name))
@@ -124,7 +195,8 @@ def _agreed(connection: duckdb.DuckDBPyConnection, relations: Mapping[SplitName,
 def _common(kinds: Iterable[str]) -> str:
     """The type that values of all these types can be cast to.
 
-    >>> _common(["BIGINT", "DOUBLE"]), _common(["BIGINT", "VARCHAR"]), _common(["DATE", "TIMESTAMP"]), _common(["INTEGER", "INTEGER"])
+    >>> (_common(["BIGINT", "DOUBLE"]), _common(["BIGINT", "VARCHAR"]),
+    ...     _common(["DATE", "TIMESTAMP"]), _common(["INTEGER", "INTEGER"]))
     ('DOUBLE', 'VARCHAR', 'TIMESTAMP', 'INTEGER')
     """
     different = list(dict.fromkeys(kinds))
@@ -143,12 +215,27 @@ def _common(kinds: Iterable[str]) -> str:
 # -------------------------------------------------------------------------------------- declaration
 
 
-def _declared(table: Table, request: FilesToAudit, columns: _Columns) -> tuple[Declaration, list[str]]:
-    """A declaration of the files: roles as given, label, task and split guessed where absent; and each guess with its reason."""
+def _declared(
+    table: Table, request: FilesToAudit, columns: _Columns
+) -> tuple[Declaration, list[str]]:
+    """A declaration of the files: roles as given, label, task and split guessed where absent; and
+    each guess with its reason.
+    """
     guesses = []
-    roles: dict[str, Any] = dict.fromkeys(request.ignore, "ignore") | dict.fromkeys(request.group, "group") | dict.fromkeys(request.id or (ROW,), "id")
-    roles |= {name: role for name, role in ((request.time, "time"), (request.label_time, "label_time")) if name}
-    roles |= {name: {"role": "available", "of": list(features) or None} for name, features in request.available.items()}
+    roles: dict[str, Any] = (
+        dict.fromkeys(request.ignore, "ignore")
+        | dict.fromkeys(request.group, "group")
+        | dict.fromkeys(request.id or (ROW,), "id")
+    )
+    roles |= {
+        name: role
+        for name, role in ((request.time, "time"), (request.label_time, "label_time"))
+        if name
+    }
+    roles |= {
+        name: {"role": "available", "of": list(features) or None}
+        for name, features in request.available.items()
+    }
     task = {"kind": "causal_lm"}
     if request.task == "causal_lm":
         roles |= _documents(table, roles, request.label)
@@ -158,21 +245,33 @@ def _declared(table: Table, request: FilesToAudit, columns: _Columns) -> tuple[D
             guesses.append(f"label: {label.name} ({why})")
         roles[label.name] = "label"
         found, why = guess_task(table, label)
-        task = yaml.safe_load(found) if request.task in (None, yaml.safe_load(found)["kind"]) else {"kind": request.task}
+        task = (
+            yaml.safe_load(found)
+            if request.task in (None, yaml.safe_load(found)["kind"])
+            else {"kind": request.task}
+        )
         if request.task is None and not _is_set(request, "task", "task.kind"):
             guesses.append(f"task: {task['kind']} ({why})")
         for column in _without(table, roles).columns:
             roles[column.name], note = _feature(table.connection, column, columns)
             guesses += [note] if note else []
     kind, why = (request.split, "") if request.split else _split_kind(request, table)
-    guesses += [f"split: {kind} ({why})"] if why and not _is_set(request, "split", "split.kind") else []
+    guesses += (
+        [f"split: {kind} ({why})"] if why and not _is_set(request, "split", "split.kind") else []
+    )
     tree: dict[str, Any] = {
         "name": _slug(request.train[0]),
-        "data": {"uri": list(request.train), "columns": {n: roles[n] for n in columns.types if n in roles}},
+        "data": {
+            "uri": list(request.train),
+            "columns": {n: roles[n] for n in columns.types if n in roles},
+        },
     }
     tree |= {"task": task, "split": {"kind": kind}, "checks": {"constant_features": "drop"}}
     if wrong := [s for s in request.settings if s.split(".", maxsplit=1)[0] not in SETTABLE]:
-        raise ConfigError(f"{wrong[0]!r}: of files, {', '.join(SETTABLE)} can be set, e.g. checks.max_duplicate_share=0.01 or split.embargo=7d")
+        raise ConfigError(
+            f"{wrong[0]!r}: of files, {', '.join(SETTABLE)} can be set, e.g."
+            " checks.max_duplicate_share=0.01 or split.embargo=7d"
+        )
     return declare(apply_overrides(tree, request.settings), "the audit"), guesses
 
 
@@ -186,7 +285,10 @@ def _documents(table: Table, roles: Mapping[str, Any], name: str | None) -> dict
     left = _without(table, roles).columns
     if not any(c.name == name and c.family == "text" for c in left):
         texts = [repr(c.name) for c in left if c.family == "text"]
-        raise ConfigError(f"--label: of --task causal_lm expected the column of texts, got {name!r}; columns of text are {first_few(texts) or 'none'}")
+        raise ConfigError(
+            f"--label: of --task causal_lm expected the column of texts, got {name!r}; columns of"
+            f" text are {first_few(texts) or 'none'}"
+        )
     return {c.name: "text" if c.name == name else "ignore" for c in left}
 
 
@@ -194,8 +296,12 @@ def _without(table: Table, roles: Mapping[str, Any]) -> Table:
     return table._replace(columns=tuple(c for c in table.columns if c.name not in roles))
 
 
-def _feature(connection: duckdb.DuckDBPyConnection, column: Profile, columns: _Columns) -> tuple[Any, str]:
-    """How a column is looked at, and a word where that needs one; dates become seconds in `columns`."""
+def _feature(
+    connection: duckdb.DuckDBPyConnection, column: Profile, columns: _Columns
+) -> tuple[Any, str]:
+    """How a column is looked at, and a word where that needs one; dates become seconds in
+    `columns`.
+    """
     if column.family in MOMENTS:
         for casts in columns.casts.values():
             casts[column.name] = f"cast(epoch(cast({ident(column.name)} as timestamp)) as double)"
@@ -209,67 +315,130 @@ def _feature(connection: duckdb.DuckDBPyConnection, column: Profile, columns: _C
     ):
         return {"role": "feature", "kind": "tensor", "shape": [column.longest]}, ""
     if column.family in ("list", "other"):
-        return "ignore", f"{column.name}: not looked at, it holds neither numbers, text nor lists of one length"
+        return (
+            "ignore",
+            f"{column.name}: not looked at, it holds neither numbers, text nor lists of one length",
+        )
     return "numeric" if column.is_number else "categorical", ""
 
 
 def _split_kind(request: FilesToAudit, table: Table) -> tuple[str, str]:
-    """How the rows were probably given to the files; a numeric time counts per group, and says nothing across groups."""
+    """How the rows were probably given to the files; a numeric time counts per group, and says
+    nothing across groups.
+    """
     time = next((c for c in table.columns if c.name == request.time), None)
     ordered = time is not None and (time.family not in NUMBERS or not request.group)
-    kind = "group_time" if request.group and ordered else "time" if ordered else "group" if request.group else "random"
-    because = [f"--group {' '.join(request.group)}" if request.group else "", f"--time {request.time}" if ordered else ""]
-    return kind, "of " + " and ".join(filter(None, because)) if any(because) else "neither group nor time was named"
+    kind = (
+        "group_time"
+        if request.group and ordered
+        else "time"
+        if ordered
+        else "group"
+        if request.group
+        else "random"
+    )
+    because = [
+        f"--group {' '.join(request.group)}" if request.group else "",
+        f"--time {request.time}" if ordered else "",
+    ]
+    return kind, (
+        "of " + " and ".join(filter(None, because))
+        if any(because)
+        else "neither group nor time was named"
+    )
 
 
 def _slug(uri: str) -> str:
-    return re.sub(r"[^a-z0-9_-]+", "-", Path(uri).name.split(".")[0].lower()).strip("-_")[:63] or "files"
+    return (
+        re.sub(r"[^a-z0-9_-]+", "-", Path(uri).name.split(".")[0].lower()).strip("-_")[:63]
+        or "files"
+    )
 
 
-def _hints(table: Table, request: FilesToAudit, declaration: Declaration) -> dict[str, tuple[str, str]]:
-    """Columns that look like an id, a group or a time which was not named: asked for, never assumed."""
+def _hints(
+    table: Table, request: FilesToAudit, declaration: Declaration
+) -> dict[str, tuple[str, str]]:
+    """Columns that look like an id, a group or a time which was not named: asked for, never
+    assumed.
+    """
     label = next((c for c in table.columns if c.name in declaration.data.named("label")), None)
     if label is None:  # a language model has none
         return {}
     given = {*request.id, *request.group, *request.times, *request.ignore}
     try:
-        found = guess_roles(table._replace(columns=tuple(c for c in table.columns if c.name not in given)), label, "")
+        found = guess_roles(
+            table._replace(columns=tuple(c for c in table.columns if c.name not in given)),
+            label,
+            "",
+        )
     except ConfigError:  # nothing is left to guess
         return {}
     return {
         g.role: (name, g.why)
         for name, g in found.columns.items()
-        if g.role in ("id", "group", "time") and not getattr(request, g.role) and name in declaration.data.columns
+        if g.role in ("id", "group", "time")
+        and not getattr(request, g.role)
+        and name in declaration.data.columns
     }
 
 
 # -------------------------------------------------------------------------------------------- typed
 
 
-def _typed(connection: duckdb.DuckDBPyConnection, relations: dict[SplitName, str], declaration: Declaration, types: Mapping[str, str]) -> Sides:
-    """The columns of the validated table over each file's rows; rows whose id is null share one, so that they are reported."""
+def _typed(
+    connection: duckdb.DuckDBPyConnection,
+    relations: dict[SplitName, str],
+    declaration: Declaration,
+    types: Mapping[str, str],
+) -> Sides:
+    """The columns of the validated table over each file's rows; rows whose id is null share one, so
+    that they are reported.
+    """
     if forms := _text_times(connection, declaration, types):
-        parsed = ", ".join(f"try_strptime({ident(name)}, {literal(form)}) as {ident(name)}" for name, form in forms.items())
-        relations = {side: f"(select * replace ({parsed}) from {relation})" for side, relation in relations.items()}
+        parsed = ", ".join(
+            f"try_strptime({ident(name)}, {literal(form)}) as {ident(name)}"
+            for name, form in forms.items()
+        )
+        relations = {
+            side: f"(select * replace ({parsed}) from {relation})"
+            for side, relation in relations.items()
+        }
         types = {**types, **dict.fromkeys(forms, "TIMESTAMP")}
     resolved = resolve(types, declaration)
     typed: dict[SplitName, str] = {}
     for side, relation in relations.items():
-        typed[side] = f"(select * replace (coalesce(__id, 'null id') as __id, coalesce(__key, 'null id') as __key) from {typed_sql(resolved, relation)})"
-    counts: dict[SplitName, int] = {side: int(row(connection, f"select count(*) from {relation}")[0]) for side, relation in relations.items()}
+        typed[side] = (
+            "(select * replace (coalesce(__id, 'null id') as __id, coalesce(__key, 'null id') as"
+            f" __key) from {typed_sql(resolved, relation)})"
+        )
+    counts: dict[SplitName, int] = {
+        side: int(row(connection, f"select count(*) from {relation}")[0])
+        for side, relation in relations.items()
+    }
     if empty := [side for side, n in counts.items() if not n]:
-        raise SchemaError(f"expected rows on every side, got none in {' and '.join(empty)}; give another file")
+        raise SchemaError(
+            f"expected rows on every side, got none in {' and '.join(empty)}; give another file"
+        )
     declared_id = () if resolved.spec.id == (ROW,) else resolved.spec.id
-    return Sides(connection, typed, counts, resolved.spec.model_copy(update={"id": declared_id}), declaration)
+    return Sides(
+        connection, typed, counts, resolved.spec.model_copy(update={"id": declared_id}), declaration
+    )
 
 
-def _text_times(connection: duckdb.DuckDBPyConnection, declaration: Declaration, types: Mapping[str, str]) -> dict[str, str]:
+def _text_times(
+    connection: duckdb.DuckDBPyConnection, declaration: Declaration, types: Mapping[str, str]
+) -> dict[str, str]:
     """Columns of times that hold text in a form that is not ISO, and that form."""
     forms = {}
-    for name in (n for role in TIME_ROLES for n in declaration.data.named(role) if family(types[n]) == "text"):
+    for name in (
+        n for role in TIME_ROLES for n in declaration.data.named(role) if family(types[n]) == "text"
+    ):
         present = int(row(connection, f"select count({ident(name)}) from {SAMPLE}")[0])
         found = date_format(connection, Profile(name, "VARCHAR", "text", present, 0, 0.0))
         if found is None:
-            raise SchemaError(f"column {name!r}: expected dates, timestamps or numbers, got text in no known form; write ISO dates such as 2024-01-31")
+            raise SchemaError(
+                f"column {name!r}: expected dates, timestamps or numbers, got text in no known"
+                " form; write ISO dates such as 2024-01-31"
+            )
         forms[name] = found[0]
     return forms

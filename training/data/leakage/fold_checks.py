@@ -1,4 +1,6 @@
-"""What a fold promises besides the hard assertions, looked at in the written files: intervals in time, and all folds together."""
+"""What a fold promises besides the hard assertions, looked at in the written files: intervals in
+time, and all folds together.
+"""
 
 from __future__ import annotations
 
@@ -29,28 +31,55 @@ class Intervals(NamedTuple):
 
 
 def check_intervals(fold: SplitTables, spec: TableSpec, declaration: Declaration) -> CheckReport:
-    """Of folds in time: no label interval of train overlaps the test block, none stands in the embargo, no timestamp on both sides."""
+    """Of folds in time: no label interval of train overlaps the test block, none stands in the
+    embargo, no timestamp on both sides.
+    """
     if declaration.fold_kind not in BY_TIME:
         return CheckReport(results=())
     with engine_for(declaration.data) as connection:
-        return CheckReport(results=(judge_intervals(find_intervals(connection, fold, spec, declaration), declaration, spec),))
+        return CheckReport(
+            results=(
+                judge_intervals(
+                    find_intervals(connection, fold, spec, declaration), declaration, spec
+                ),
+            )
+        )
 
 
-def find_intervals(connection: duckdb.DuckDBPyConnection, fold: SplitTables, spec: TableSpec, declaration: Declaration) -> Intervals:
-    """Count them from the files alone: the test block reaches from its first time to the last moment one of its labels is known."""
-    gap, known = in_time_units(embargo_of(declaration), spec, "cv.embargo"), label_end_sql(spec, declaration)
+def find_intervals(
+    connection: duckdb.DuckDBPyConnection,
+    fold: SplitTables,
+    spec: TableSpec,
+    declaration: Declaration,
+) -> Intervals:
+    """Count them from the files alone: the test block reaches from its first time to the last
+    moment one of its labels is known.
+    """
+    gap, known = (
+        in_time_units(embargo_of(declaration), spec, "cv.embargo"),
+        label_end_sql(spec, declaration),
+    )
     first, last = row(connection, f"select min(__time), max({known}) from {parquet(fold.test)}")
     begin, end = literal(float(first)), literal(float(last))
     near = {
         "shared_times": f"__time in (select __time from {parquet(fold.test)})",
         "overlapping": f"__time <= {end} and {known} >= {begin}",
-        "embargoed": f"__time > {end} and __time <= {end} + {literal(gap)}"
-        if declaration.fold_kind == "purged"
-        else f"__time >= {begin} or __time + {literal(gap)} > {begin}",
+        "embargoed": (
+            f"__time > {end} and __time <= {end} + {literal(gap)}"
+            if declaration.fold_kind == "purged"
+            else f"__time >= {begin} or __time + {literal(gap)} > {begin}"
+        ),
     }
     learnt = f"(select * from {parquet(fold.train)} union all select * from {parquet(fold.val)})"
-    counts = row(connection, f"select {', '.join(f'count(*) filter (where {c})' for c in near.values())} from {learnt}")
-    found = rows(connection, f"select __id from {learnt} where {' or '.join(f'({c})' for c in near.values())} order by md5(__id) limit {EVIDENCE_ROWS}")
+    counts = row(
+        connection,
+        f"select {', '.join(f'count(*) filter (where {c})' for c in near.values())} from {learnt}",
+    )
+    found = rows(
+        connection,
+        f"select __id from {learnt} where {' or '.join(f'({c})' for c in near.values())} order by"
+        f" md5(__id) limit {EVIDENCE_ROWS}",
+    )
     shared, overlapping, embargoed = map(int, counts)
     return Intervals(shared, overlapping, embargoed, [str(r[0]) for r in found])
 
@@ -67,32 +96,73 @@ def judge_intervals(found: Intervals, declaration: Declaration, spec: TableSpec)
     return CheckResult(
         name="fold_intervals",
         verdict="fail" if wrong else "pass",
-        summary=f"of train and validation {'; '.join(wrong)} (first: {first_few(found.examples)})"
-        if wrong
-        else "no label of train or validation overlaps the test block or its embargo, and no timestamp is in both",
-        figures={"shared_times": found.shared_times, "overlapping": found.overlapping, "embargoed": found.embargoed, "embargo": gap},
+        summary=(
+            f"of train and validation {'; '.join(wrong)} (first: {first_few(found.examples)})"
+            if wrong
+            else (
+                "no label of train or validation overlaps the test block or its embargo, and no"
+                " timestamp is in both"
+            )
+        ),
+        figures={
+            "shared_times": found.shared_times,
+            "overlapping": found.overlapping,
+            "embargoed": found.embargoed,
+            "embargo": gap,
+        },
         evidence=tuple({"id": i} for i in found.examples),
         remedy="delete the prepared files and run again" if wrong else "",
     )
 
 
 def check_folds(folds: Sequence[SplitTables], declaration: Declaration) -> CheckReport:
-    """Over all folds: no row is tested twice, and where every row is to be tested once, each is (rows that bridge groups apart)."""
+    """Over all folds: no row is tested twice, and where every row is to be tested once, each is
+    (rows that bridge groups apart).
+    """
     with engine_for(declaration.data) as connection:
         tested = " union all ".join(f"select __id from {parquet(fold.test)}" for fold in folds)
-        twice = rows(connection, f"select __id from ({tested}) group by __id having count(*) > 1 order by md5(__id) limit {EVIDENCE_ROWS}")
-        everything = " union all ".join(f"select __id from {parquet(table)}" for fold in folds for table in (fold.train, fold.val, fold.test))
+        twice = rows(
+            connection,
+            f"select __id from ({tested}) group by __id having count(*) > 1 order by md5(__id)"
+            f" limit {EVIDENCE_ROWS}",
+        )
+        everything = " union all ".join(
+            f"select __id from {parquet(table)}"
+            for fold in folds
+            for table in (fold.train, fold.val, fold.test)
+        )
         at_all = count_distinct(connection, "__id", f"({everything})")
         never = at_all - count_distinct(connection, "__id", f"({tested})")
     once = declaration.fold_kind in ONCE
-    missing = never - max((fold.excluded.get("bridge", 0) for fold in folds), default=0) if once else 0
-    wrong = [f"{len(twice)} or more rows are tested in two folds (first: {first_few([r[0] for r in twice])})"] if twice else []
+    missing = (
+        never - max((fold.excluded.get("bridge", 0) for fold in folds), default=0) if once else 0
+    )
+    wrong = (
+        [
+            f"{len(twice)} or more rows are tested in two folds (first:"
+            f" {first_few([r[0] for r in twice])})"
+        ]
+        if twice
+        else []
+    )
     wrong += [f"{missing} of {at_all} rows are tested in no fold"] if missing > 0 else []
-    untested = "" if once else f"; {never} of {at_all} rows are tested in none, as folds of kind {declaration.fold_kind} have it"
+    untested = (
+        ""
+        if once
+        else (
+            f"; {never} of {at_all} rows are tested in none, as folds of kind"
+            f" {declaration.fold_kind} have it"
+        )
+    )
     result = CheckResult(
         name="fold_coverage",
         verdict="fail" if wrong else "pass",
-        summary="; ".join(wrong) or ("every row is tested in exactly one fold" if once else f"no row is tested in two folds{untested}"),
+        summary="; ".join(wrong)
+        or (
+            "every row is tested in exactly one fold"
+            if once
+            else f"no row is tested in two folds{untested}"
+        ),
         figures={"rows": at_all, "tested_in_none": never, "tested_twice": len(twice)},
         evidence=tuple({"id": str(r[0])} for r in twice),
         remedy="delete the prepared files and run again" if wrong else "",

@@ -1,4 +1,6 @@
-"""Columns that give the label together: that add up or multiply to a number, or whose sum tells a class."""
+"""Columns that give the label together: that add up or multiply to a number, or whose sum tells a
+class.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,19 @@ from training.data.leakage.label_proxies import FEWEST_ROWS, label_evidence
 from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
 from training.data.leakage.scores import Halves, score_predictions
 
-CANCELLED = 4.0  # times the squared distance of the classes that the columns would give if each told something of its own
-RULE_OF_THREE = 3.0  # over so many groups without an error lies the upper bound of the error's share (95 %)
+# times the squared distance of the classes that the columns would give if each told something of
+# its own
+CANCELLED = 4.0
+RULE_OF_THREE = (
+    3.0  # over so many groups without an error lies the upper bound of the error's share (95 %)
+)
 
 
 class Combination(NamedTuple):
     """Numeric columns that give a label on rows they were not fitted on.
 
-    A number as a weighted sum or a product of powers; two classes by a weighted sum's being high or low (`score`).
-    `certain`: without any error, on groups enough for that to mean something.
+    A number as a weighted sum or a product of powers; two classes by a weighted sum's being high or
+    low (`score`). `certain`: without any error, on groups enough for that to mean something.
     """
 
     columns: tuple[str, ...]
@@ -32,11 +38,17 @@ class Combination(NamedTuple):
 
 
 def find_combinations(rows: Sampled, halves: Halves, checks: ChecksConfig) -> list[Combination]:
-    """For each label the smallest set of columns that gives it exactly, as a sum or as a product, or a class by a sum."""
+    """For each label the smallest set of columns that gives it exactly, as a sum or as a product,
+    or a class by a sum.
+    """
     found, most_unexplained = [], checks.combination_error
     for label in rows.labels:
         if label.kind != "regression":
-            found += [c for k in range(label.targets.shape[1]) if (c := _separating(rows, label, k, halves, checks)) is not None]
+            found += [
+                c
+                for k in range(label.targets.shape[1])
+                if (c := _separating(rows, label, k, halves, checks)) is not None
+            ]
             continue
         for form in ("sum", "product"):
             combination = _combination(rows, label, halves, form, most_unexplained)
@@ -46,13 +58,23 @@ def find_combinations(rows: Sampled, halves: Halves, checks: ChecksConfig) -> li
     return found
 
 
-def _combination(rows: Sampled, label: Label, halves: Halves, form: str, most_unexplained: float) -> Combination | None:
+def _combination(
+    rows: Sampled, label: Label, halves: Halves, form: str, most_unexplained: float
+) -> Combination | None:
     known = rows.train & ~np.isnan(label.values)
-    complete = {n: v for n, v in rows.numeric.items() if not np.isnan(v[known]).any() and _varies(v[halves.a & known])}
+    complete = {
+        n: v
+        for n, v in rows.numeric.items()
+        if not np.isnan(v[known]).any() and _varies(v[halves.a & known])
+    }
     target = label.values
     if form == "product":
         positive = known & (target > 0)
-        complete = {n: np.log(np.where(v > 0, v, 1.0)) for n, v in complete.items() if (v[positive] > 0).all() and _varies(v[halves.a & positive])}
+        complete = {
+            n: np.log(np.where(v > 0, v, 1.0))
+            for n, v in complete.items()
+            if (v[positive] > 0).all() and _varies(v[halves.a & positive])
+        }
         known, target = positive, np.log(np.where(target > 0, target, 1.0))
     a, b = halves.a & known, halves.b & known
     if len(complete) < 2 or min(a.sum(), b.sum()) < max(FEWEST_ROWS, 5 * len(complete)):
@@ -64,37 +86,67 @@ def _combination(rows: Sampled, label: Label, halves: Halves, form: str, most_un
     return Combination(tuple(names), label.name, form, tuple(weights), unexplained)
 
 
-def _separating(rows: Sampled, label: Label, k: int, halves: Halves, checks: ChecksConfig) -> Combination | None:
-    """Columns whose weighted sum tells a class almost always and that say far less each: one number in parts.
+def _separating(
+    rows: Sampled, label: Label, k: int, halves: Halves, checks: ChecksConfig
+) -> Combination | None:
+    """Columns whose weighted sum tells a class almost always and that say far less each: one number
+    in parts.
 
-    Many good columns tell a class well together, and of many sets the best one looks better than it is. So the set is
-    chosen on A alone, once; it must hold on B and on the held-out rows, with errors by group; and its parts must cancel
-    each other's noise, which columns that know something of their own do not.
+    Many good columns tell a class well together, and of many sets the best one looks better than it
+    is. So the set is chosen on A alone, once; it must hold on B and on the held-out rows, with
+    errors by group; and its parts must cancel each other's noise, which columns that know something
+    of their own do not.
     """
     target = label.targets[:, k]
     known = ~np.isnan(target)
     a, b, held = (part & known for part in (halves.a, halves.b, ~rows.train))
-    columns = {n: v for n, v in rows.numeric.items() if not np.isnan(v[known]).any() and np.isfinite(v[known]).all() and _varies(v[a])}
-    if len(columns) < 2 or min(a.sum(), b.sum()) < max(FEWEST_ROWS, 5 * len(columns)) or not 0 < target[a].mean() < 1:
+    columns = {
+        n: v
+        for n, v in rows.numeric.items()
+        if not np.isnan(v[known]).any() and np.isfinite(v[known]).all() and _varies(v[a])
+    }
+    if (
+        len(columns) < 2
+        or min(a.sum(), b.sum()) < max(FEWEST_ROWS, 5 * len(columns))
+        or not 0 < target[a].mean() < 1
+    ):
         return None
-    names = _chosen(columns, target, a, rows.group, checks.proxy_strength - 0.02)  # columns that say nothing blur a sum that is fitted with them
+    names = _chosen(
+        columns, target, a, rows.group, checks.proxy_strength - 0.02
+    )  # columns that say nothing blur a sum that is fitted with them
     if len(names) < 2:
         return None
     inputs = np.stack([columns[n] for n in names], axis=1)
     weights, _ = _fit(inputs, target, a, b)
-    total, unseen = inputs @ weights, [part for part in (b, held) if part.sum() >= FEWEST_ROWS and 0 < target[part].mean() < 1]
-    scores = [score_predictions(total[part, None], target[part, None], "binary", rows.group[part]) for part in unseen]
+    total, unseen = (
+        inputs @ weights,
+        [part for part in (b, held) if part.sum() >= FEWEST_ROWS and 0 < target[part].mean() < 1],
+    )
+    scores = [
+        score_predictions(total[part, None], target[part, None], "binary", rows.group[part])
+        for part in unseen
+    ]
     if not scores or min(s.strength - 2 * s.error for s in scores) < checks.proxy_strength:
         return None
-    if _apart(total[b], target[b]) < CANCELLED * sum(_apart(columns[n][b], target[b]) for n in names):
+    if _apart(total[b], target[b]) < CANCELLED * sum(
+        _apart(columns[n][b], target[b]) for n in names
+    ):
         return None
     groups = sum(len(np.unique(rows.group[part])) for part in unseen)
-    certain = min(s.strength for s in scores) == 1 and RULE_OF_THREE / groups <= 1 - checks.proxy_strength
-    return Combination(tuple(names), label.name, "score", tuple(weights), 1 - scores[0].strength, certain)
+    certain = (
+        min(s.strength for s in scores) == 1 and RULE_OF_THREE / groups <= 1 - checks.proxy_strength
+    )
+    return Combination(
+        tuple(names), label.name, "score", tuple(weights), 1 - scores[0].strength, certain
+    )
 
 
-def _chosen(columns: dict[str, Floats], target: Floats, a: Flags, group: Codes, least: float) -> list[str]:
-    """The columns without which the sum fitted on A tells the class less well there than `least`; none where all together do."""
+def _chosen(
+    columns: dict[str, Floats], target: Floats, a: Flags, group: Codes, least: float
+) -> list[str]:
+    """The columns without which the sum fitted on A tells the class less well there than `least`;
+    none where all together do.
+    """
     names = list(columns)
     if _separated(columns, names, target, a, group) < least:
         return []
@@ -105,15 +157,21 @@ def _chosen(columns: dict[str, Floats], target: Floats, a: Flags, group: Codes, 
     return names
 
 
-def _separated(columns: dict[str, Floats], names: list[str], target: Floats, part: Flags, group: Codes) -> float:
+def _separated(
+    columns: dict[str, Floats], names: list[str], target: Floats, part: Flags, group: Codes
+) -> float:
     """Strength of the weighted sum of columns that is fitted on a part, there."""
     inputs = np.stack([columns[n] for n in names], axis=1)
     weights, _ = _fit(inputs, target, part, part)
-    return score_predictions((inputs[part] @ weights)[:, None], target[part][:, None], "binary", group[part]).strength
+    return score_predictions(
+        (inputs[part] @ weights)[:, None], target[part][:, None], "binary", group[part]
+    ).strength
 
 
 def _apart(values: Floats, target: Floats) -> float:
-    """Squared distance of the means of two classes, in variances within them: of independent columns these add up."""
+    """Squared distance of the means of two classes, in variances within them: of independent
+    columns these add up.
+    """
     ups, downs = values[target > 0.5], values[target <= 0.5]
     within = (ups.var() * len(ups) + downs.var() * len(downs)) / len(values)
     return float((ups.mean() - downs.mean()) ** 2 / max(within, 1e-12))
@@ -123,8 +181,12 @@ def _varies(values: Floats) -> bool:
     return bool(len(values) and values.min() < values.max() and np.isfinite(values).all())
 
 
-def _needed(columns: dict[str, Floats], target: Floats, a: Flags, b: Flags, most: float) -> list[str]:
-    """Columns that an exact fit cannot do without; none where the fit is not exact. Weakest are tried first, so that copies go."""
+def _needed(
+    columns: dict[str, Floats], target: Floats, a: Flags, b: Flags, most: float
+) -> list[str]:
+    """Columns that an exact fit cannot do without; none where the fit is not exact. Weakest are
+    tried first, so that copies go.
+    """
     names = list(columns)
     weights, unexplained = _fit(np.stack([columns[n] for n in names], axis=1), target, a, b)
     if unexplained > most:
@@ -137,33 +199,57 @@ def _needed(columns: dict[str, Floats], target: Floats, a: Flags, b: Flags, most
 
 
 def _fit(inputs: Floats, target: Floats, a: Flags, b: Flags) -> tuple[Floats, float]:
-    """Weights of a least-squares fit on A in the columns' own units, and the share of variance on B that it leaves."""
+    """Weights of a least-squares fit on A in the columns' own units, and the share of variance on B
+    that it leaves.
+    """
     mean, spread = inputs[a].mean(axis=0), inputs[a].std(axis=0) + 1e-300
     fitted = np.concatenate([(inputs[a] - mean) / spread, np.ones((int(a.sum()), 1))], axis=1)
     weights, *_ = np.linalg.lstsq(fitted, target[a], rcond=1e-10)
     predicted = (inputs[b] - mean) / spread @ weights[:-1] + weights[-1]
     total = ((target[b] - target[b].mean()) ** 2).sum()
-    return weights[:-1] / spread, float(((target[b] - predicted) ** 2).sum() / total) if total else 1.0
+    return weights[:-1] / spread, (
+        float(((target[b] - predicted) ** 2).sum() / total) if total else 1.0
+    )
 
 
-def judge_combinations(found: list[Combination], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
-    """Fail for every combination that gives the label, with its columns; warn for a sum that tells a class but for some error, or on few groups."""
+def judge_combinations(
+    found: list[Combination], rows: Sampled, checks: ChecksConfig
+) -> list[CheckResult]:
+    """Fail for every combination that gives the label, with its columns; warn for a sum that tells
+    a class but for some error, or on few groups.
+    """
     figures = {"threshold": checks.combination_error}
     if not found:
-        return [CheckResult(name="label_combination", verdict="pass", summary="no columns add up or multiply to the label", figures=figures)]
+        return [
+            CheckResult(
+                name="label_combination",
+                verdict="pass",
+                summary="no columns add up or multiply to the label",
+                figures=figures,
+            )
+        ]
     results = []
     for c in found:
         sign = " × " if c.form == "product" else " + "
-        terms = sign.join(f"{n}^{w:.3g}" if c.form == "product" else f"{w:.4g} × {n}" for n, w in zip(c.columns, c.weights, strict=True))
+        terms = sign.join(
+            f"{n}^{w:.3g}" if c.form == "product" else f"{w:.4g} × {n}"
+            for n, w in zip(c.columns, c.weights, strict=True)
+        )
         results.append(
             CheckResult(
                 name="label_combination",
                 verdict="fail" if c.certain else "warn",
-                summary=f"columns {', '.join(map(repr, c.columns))} give {c.label!r} {'by the size of' if c.form == 'score' else 'exactly:'} {terms}",
+                summary=(
+                    f"columns {', '.join(map(repr, c.columns))} give {c.label!r}"
+                    f" {'by the size of' if c.form == 'score' else 'exactly:'} {terms}"
+                ),
                 figures={**figures, "unexplained": float(f"{c.unexplained:.3g}")},
                 evidence=label_evidence(rows, c.columns, c.label, rows.train),
                 columns=c.columns,
-                remedy="declare role ignore for at least one of them: the label is computed from them, so they are not known before it",
+                remedy=(
+                    "declare role ignore for at least one of them: the label is computed from them,"
+                    " so they are not known before it"
+                ),
             )
         )
     return results

@@ -1,6 +1,8 @@
-"""Columns that give the label away: one that tells it (almost) alone, one without which little is known, several that add up to it.
+"""Columns that give the label away: one that tells it (almost) alone, one without which little is
+known, several that add up to it.
 
-Each is learned on one half of train and scored on the other, where the halves are what the declared split would have made.
+Each is learned on one half of train and scored on the other, where the halves are what the declared
+split would have made.
 """
 
 from __future__ import annotations
@@ -12,20 +14,40 @@ import numpy as np
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
 from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
-from training.data.leakage.scores import Halves, Score, column_codes, first_seen, learned, score_codes, score_predictions
+from training.data.leakage.scores import (
+    Halves,
+    Score,
+    column_codes,
+    first_seen,
+    learned,
+    score_codes,
+    score_predictions,
+)
 
 EVIDENCE_ROWS = 5
 FEWEST_ROWS = 50  # of each half; below, a strength says little
 FINE = 32  # distinct values of a column from which it counts as a measurement, not as a setting
-LEAST_DOMINANT, LEAST_DOMINANT_COARSE = 0.4, 0.88  # strength alone, below which a column dominates nothing
-LEAST_ALIKE, LEAST_UNRIVALLED = 0.7, 0.8  # strength of a column with as few values as the label, and where too few others are there to compare
+LEAST_DOMINANT, LEAST_DOMINANT_COARSE = (
+    0.4,
+    0.88,
+)  # strength alone, below which a column dominates nothing
+# strength of a column with as few values as the label, and where too few others are there to
+# compare
+LEAST_ALIKE, LEAST_UNRIVALLED = (
+    0.7,
+    0.8,
+)
 FEWEST_OTHERS = 3  # columns that a dominant one is held against
 RIDGE = 1e-3
-REMEDY = "declare role ignore for it if it is not known when the prediction is made, or allow the finding with a reason"
+REMEDY = (
+    "declare role ignore for it if it is not known when the prediction is made, or allow the"
+    " finding with a reason"
+)
 
 
 class Proxy(NamedTuple):
-    """One column and one label: its own strength, and the strength of all columns and of all others together (NaN: not looked at).
+    """One column and one label: its own strength, and the strength of all columns and of all others
+    together (NaN: not looked at).
 
     `is_alias`: it has hardly more values than the label has classes.
     """
@@ -53,9 +75,14 @@ def find_proxies(rows: Sampled, halves: Halves) -> list[Proxy]:
         together = combined_strength(codes, label, halves, rows.group)
         for name, score in alone.items():
             found = Proxy(name, label.name, score, distinct=_distinct(rows, name))
-            found = found._replace(is_alias=label.kind != "regression" and found.distinct <= len(np.unique(label.values[~np.isnan(label.values)])) + 1)
+            found = found._replace(
+                is_alias=label.kind != "regression"
+                and found.distinct <= len(np.unique(label.values[~np.isnan(label.values)])) + 1
+            )
             if score.strength >= LEAST_DOMINANT and len(codes) > FEWEST_OTHERS:
-                others = combined_strength({n: c for n, c in codes.items() if n != name}, label, halves, rows.group)
+                others = combined_strength(
+                    {n: c for n, c in codes.items() if n != name}, label, halves, rows.group
+                )
                 found = found._replace(together=together, others=others)
             if name not in best or score.strength > best[name].alone.strength:
                 best[name] = found
@@ -63,11 +90,17 @@ def find_proxies(rows: Sampled, halves: Halves) -> list[Proxy]:
 
 
 def _distinct(rows: Sampled, name: str) -> int:
-    return len(np.unique(rows.numeric[name][rows.train])) if name in rows.numeric else len(np.unique(rows.category[name][rows.train]))
+    return (
+        len(np.unique(rows.numeric[name][rows.train]))
+        if name in rows.numeric
+        else len(np.unique(rows.category[name][rows.train]))
+    )
 
 
 def combined_strength(codes: dict[str, Codes], label: Label, halves: Halves, group: Codes) -> float:
-    """Strength of all columns together: target means learned on one half of A, weighed by ridge regression on its other half."""
+    """Strength of all columns together: target means learned on one half of A, weighed by ridge
+    regression on its other half.
+    """
     known = ~np.isnan(label.targets[:, 0])
     a, b = np.flatnonzero(halves.a & known), halves.b & known
     if not codes or len(a) < FEWEST_ROWS or b.sum() < FEWEST_ROWS:
@@ -77,7 +110,9 @@ def combined_strength(codes: dict[str, Codes], label: Label, halves: Halves, gro
     predicted = np.zeros(label.targets.shape)
     for k in range(label.targets.shape[1]):
         target = label.targets[:, k : k + 1]
-        inputs = np.stack([learned(code, target, first)[code, 0] for code in codes.values()], axis=1)
+        inputs = np.stack(
+            [learned(code, target, first)[code, 0] for code in codes.values()], axis=1
+        )
         predicted[:, k] = _ridge(inputs, target[:, 0], second)
     return score_predictions(predicted[b], label.targets[b], label.kind, group[b]).strength
 
@@ -87,7 +122,9 @@ def _ridge(inputs: Floats, target: Floats, part: Flags) -> Floats:
     centred = inputs - inputs[part].mean(axis=0)
     fitted = centred[part]
     penalty = RIDGE * len(fitted) * (fitted.var(axis=0) + 1e-9)
-    weights = np.linalg.solve(fitted.T @ fitted + np.diag(penalty), fitted.T @ (target[part] - target[part].mean()))
+    weights = np.linalg.solve(
+        fitted.T @ fitted + np.diag(penalty), fitted.T @ (target[part] - target[part].mean())
+    )
     return np.asarray(np.clip(centred @ weights + target[part].mean(), -1, 2))
 
 
@@ -97,17 +134,38 @@ def _mask(positions: Codes, size: int) -> Flags:
     return mask
 
 
-def judge_proxies(found: list[Proxy], rows: Sampled, halves: Halves, checks: ChecksConfig) -> list[CheckResult]:
-    """Fail for a column that tells the label as if it were the label; warn for one that comes close or that dominates all others."""
-    results = [_proxy_result(p, verdict, why, rows, checks) for p in found for verdict, why in [_verdict(p, checks)] if verdict != "pass"]
+def judge_proxies(
+    found: list[Proxy], rows: Sampled, halves: Halves, checks: ChecksConfig
+) -> list[CheckResult]:
+    """Fail for a column that tells the label as if it were the label; warn for one that comes close
+    or that dominates all others.
+    """
+    results = [
+        _proxy_result(p, verdict, why, rows, checks)
+        for p in found
+        for verdict, why in [_verdict(p, checks)]
+        if verdict != "pass"
+    ]
     if results:
         return results
     top = found[0] if found else None
     small = min(int(halves.a.sum()), int(halves.b.sum()))
-    text = f"no column tells the label by itself; the strongest is {top.column!r} with {top.alone.strength:.2f} of 1" if top else "no column to look at"
+    text = (
+        f"no column tells the label by itself; the strongest is {top.column!r} with"
+        f" {top.alone.strength:.2f} of 1"
+        if top
+        else "no column to look at"
+    )
     if small < FEWEST_ROWS:
         text = f"not decided: a half of train has {small} rows, {FEWEST_ROWS} are needed"
-    return [CheckResult(name="label_proxy", verdict="pass", summary=text, figures=_figures(top, checks) if top else {"threshold": checks.proxy_strength})]
+    return [
+        CheckResult(
+            name="label_proxy",
+            verdict="pass",
+            summary=text,
+            figures=_figures(top, checks) if top else {"threshold": checks.proxy_strength},
+        )
+    ]
 
 
 def _verdict(proxy: Proxy, checks: ChecksConfig) -> tuple[str, str]:
@@ -118,22 +176,44 @@ def _verdict(proxy: Proxy, checks: ChecksConfig) -> tuple[str, str]:
         return "fail", f"tells {proxy.label!r} by itself as if it were the label"
     if alone.strength - 2 * alone.error >= checks.proxy_warning:
         return "warn", f"almost tells {proxy.label!r} by itself"
-    if alone.strength - 2 * alone.error >= (LEAST_ALIKE if proxy.is_alias else LEAST_UNRIVALLED if np.isnan(proxy.together) else 1.0):
-        return "warn", f"has as few values as {proxy.label!r} and mostly the same" if proxy.is_alias else f"tells most of {proxy.label!r}"
+    if alone.strength - 2 * alone.error >= (
+        LEAST_ALIKE if proxy.is_alias else LEAST_UNRIVALLED if np.isnan(proxy.together) else 1.0
+    ):
+        return "warn", (
+            f"has as few values as {proxy.label!r} and mostly the same"
+            if proxy.is_alias
+            else f"tells most of {proxy.label!r}"
+        )
     least = LEAST_DOMINANT if proxy.distinct >= FINE else LEAST_DOMINANT_COARSE
     if alone.strength - 2 * alone.error >= least and proxy.ratio >= checks.dominance_ratio:
-        return "warn", f"knows more of {proxy.label!r} than all other columns together: without it {proxy.ratio:.1f} times as much stays unexplained"
+        return (
+            "warn",
+            (
+                f"knows more of {proxy.label!r} than all other columns together: without it"
+                f" {proxy.ratio:.1f} times as much stays unexplained"
+            ),
+        )
     return "pass", ""
 
 
 def _figures(proxy: Proxy, checks: ChecksConfig) -> dict[str, float | int | str | None]:
-    shown: dict[str, float | int | str | None] = {"strength": round(proxy.alone.strength, 4), "error": round(proxy.alone.error, 4), "rows": proxy.alone.rows}
+    shown: dict[str, float | int | str | None] = {
+        "strength": round(proxy.alone.strength, 4),
+        "error": round(proxy.alone.error, 4),
+        "rows": proxy.alone.rows,
+    }
     if np.isfinite(proxy.together):
-        shown |= {"all_columns": round(proxy.together, 4), "other_columns": round(proxy.others, 4), "ratio": round(proxy.ratio, 2)}
+        shown |= {
+            "all_columns": round(proxy.together, 4),
+            "other_columns": round(proxy.others, 4),
+            "ratio": round(proxy.ratio, 2),
+        }
     return {**shown, "threshold": checks.proxy_strength}
 
 
-def _proxy_result(proxy: Proxy, verdict: Any, why: str, rows: Sampled, checks: ChecksConfig) -> CheckResult:
+def _proxy_result(
+    proxy: Proxy, verdict: Any, why: str, rows: Sampled, checks: ChecksConfig
+) -> CheckResult:
     strength = f"(strength {proxy.alone.strength:.3f} of 1 on train rows it was not learned on)"
     return CheckResult(
         name="label_proxy",
@@ -146,8 +226,17 @@ def _proxy_result(proxy: Proxy, verdict: Any, why: str, rows: Sampled, checks: C
     )
 
 
-def label_evidence(rows: Sampled, columns: tuple[str, ...], label: str, where: Flags, most: int = EVIDENCE_ROWS) -> tuple[dict[str, Any], ...]:
+def label_evidence(
+    rows: Sampled, columns: tuple[str, ...], label: str, where: Flags, most: int = EVIDENCE_ROWS
+) -> tuple[dict[str, Any], ...]:
     """The first rows of a mask: id, the columns' values and the label beside each other."""
     values = next(item.values for item in rows.labels if item.name == label)
     shown = np.flatnonzero(where & ~np.isnan(values))[:most]
-    return tuple({"id": str(rows.ids[i]), **{c: rows.value(c, int(i)) for c in columns}, f"label {label}": float(values[i])} for i in shown)
+    return tuple(
+        {
+            "id": str(rows.ids[i]),
+            **{c: rows.value(c, int(i)) for c in columns},
+            f"label {label}": float(values[i]),
+        }
+        for i in shown
+    )

@@ -1,4 +1,6 @@
-"""Traces of the label in a part of a column: its nulls, single values that only one class has, values that equal a numeric label."""
+"""Traces of the label in a part of a column: its nulls, single values that only one class has,
+values that equal a numeric label.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,17 @@ from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
 from training.data.leakage.scores import Halves, Score, score_codes
 
 LEAST_EQUAL = 3
-LEAST_EMPTY = 0.05  # share of a measurement's rows with one value, from which the value may stand for nothing
+LEAST_EMPTY = (
+    0.05  # share of a measurement's rows with one value, from which the value may stand for nothing
+)
 MOST_COMMON = 0.6  # share of a class up to which a value that it alone has is a surprise
 EXTREME = 0.35  # share of a number's values that count as high, and as low
 
 
 class Missingness(NamedTuple):
-    """How well it tells a label whether a column is filled: `empty` is null, or the value that stands for nothing."""
+    """How well it tells a label whether a column is filled: `empty` is null, or the value that
+    stands for nothing.
+    """
 
     column: str
     label: str
@@ -31,19 +37,28 @@ class Missingness(NamedTuple):
 
 
 def find_missingness(rows: Sampled, halves: Halves) -> list[Missingness]:
-    """The strength of each column's pattern of nulls, and of measurements' most frequent value, strongest first."""
+    """The strength of each column's pattern of nulls, and of measurements' most frequent value,
+    strongest first.
+    """
     found = []
     for name in rows.columns:
         for empty, is_empty in _empties(rows, name).items():
             share = float(is_empty[rows.train].mean()) if rows.train.any() else 0.0
             if 0 < share < 1:
                 codes = is_empty.astype(np.int64)
-                found += [Missingness(name, label.name, _one_sided(codes, label, halves, rows.group), empty, share) for label in rows.labels]
+                found += [
+                    Missingness(
+                        name, label.name, _one_sided(codes, label, halves, rows.group), empty, share
+                    )
+                    for label in rows.labels
+                ]
     return sorted(found, key=lambda m: (-m.score.strength, m.column))
 
 
 def _empties(rows: Sampled, name: str) -> dict[str, Flags]:
-    """Masks [N] of rows where a column is empty: null, and of a measurement the value that many rows share (0 where nothing was paid)."""
+    """Masks [N] of rows where a column is empty: null, and of a measurement the value that many
+    rows share (0 where nothing was paid).
+    """
     if name in rows.category:
         return {"null": rows.category[name] < 0}
     values = rows.numeric[name]
@@ -56,39 +71,72 @@ def _empties(rows: Sampled, name: str) -> dict[str, Flags]:
 
 
 def _one_sided(codes: Codes, label: Label, halves: Halves, group: Codes) -> Score:
-    """Strength for the class, or the end of a number's values, that is told best: nulls tell one outcome from all others."""
+    """Strength for the class, or the end of a number's values, that is told best: nulls tell one
+    outcome from all others.
+    """
     targets = _extremes(label).targets
-    each = [score_codes(codes, label._replace(kind="binary", targets=targets[:, k : k + 1]), halves, group) for k in range(targets.shape[1])]
+    each = [
+        score_codes(
+            codes, label._replace(kind="binary", targets=targets[:, k : k + 1]), halves, group
+        )
+        for k in range(targets.shape[1])
+    ]
     return max(each, key=lambda s: s.strength)
 
 
-def judge_missingness(found: list[Missingness], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
+def judge_missingness(
+    found: list[Missingness], rows: Sampled, checks: ChecksConfig
+) -> list[CheckResult]:
     """Fail where nulls are the label, warn where they tell much of it."""
     results: list[CheckResult] = []
     for m in found:
         sure = m.score.strength - 2 * m.score.error
-        if m.score.rows < FEWEST_ROWS or sure < checks.missingness_strength or m.column in {c for r in results for c in r.columns}:
+        if (
+            m.score.rows < FEWEST_ROWS
+            or sure < checks.missingness_strength
+            or m.column in {c for r in results for c in r.columns}
+        ):
             continue
         results.append(
             CheckResult(
                 name="label_missingness",
                 verdict="fail" if sure >= checks.proxy_strength else "warn",
-                summary=f"whether {m.column!r} is {m.empty} ({m.share:.1%} of train) tells {m.label!r} with strength {m.score.strength:.3f} of 1",
-                figures={"strength": round(m.score.strength, 4), "share": round(m.share, 4), "threshold": checks.missingness_strength},
+                summary=(
+                    f"whether {m.column!r} is {m.empty} ({m.share:.1%} of train) tells {m.label!r}"
+                    f" with strength {m.score.strength:.3f} of 1"
+                ),
+                figures={
+                    "strength": round(m.score.strength, 4),
+                    "share": round(m.share, 4),
+                    "threshold": checks.missingness_strength,
+                },
                 evidence=label_evidence(rows, (m.column,), m.label, rows.train),
                 columns=(m.column,),
                 remedy=REMEDY,
             )
         )
-    figures = {"strongest": round(found[0].score.strength, 4) if found else 0.0, "threshold": checks.missingness_strength}
-    return results or [CheckResult(name="label_missingness", verdict="pass", summary="nulls do not tell the label", figures=figures)]
+    figures = {
+        "strongest": round(found[0].score.strength, 4) if found else 0.0,
+        "threshold": checks.missingness_strength,
+    }
+    return results or [
+        CheckResult(
+            name="label_missingness",
+            verdict="pass",
+            summary="nulls do not tell the label",
+            figures=figures,
+        )
+    ]
 
 
-# ------------------------------------------------------------------------------------- single values
+# ------------------------------------------------------------------------------------- single
+# values
 
 
 class PureValue(NamedTuple):
-    """A value whose rows all have the same, rarer label: rows with it on any side, and the chance of that times the values looked at."""
+    """A value whose rows all have the same, rarer label: rows with it on any side, and the chance
+    of that times the values looked at.
+    """
 
     column: str
     label: str
@@ -98,10 +146,12 @@ class PureValue(NamedTuple):
 
 
 def find_pure_values(rows: Sampled, most: float) -> list[PureValue]:
-    """Values (null among them) that have one label alone on every side by no chance, not the common one (of numbers: high or low ones alone).
+    """Values (null among them) that have one label alone on every side by no chance, not the common
+    one (of numbers: high or low ones alone).
 
-    Least likely first. Of a category and of numbers that repeat; a value of a number must be shared by many rows. Chances
-    are multiplied by the number of values that have rows enough to be a finding at all (Tarone 1990).
+    Least likely first. Of a category and of numbers that repeat; a value of a number must be shared
+    by many rows. Chances are multiplied by the number of values that have rows enough to be a
+    finding at all (Tarone 1990).
 
     Args:
         rows: the sample.
@@ -112,8 +162,12 @@ def find_pure_values(rows: Sampled, most: float) -> list[PureValue]:
         code = _value_codes(rows, name)
         once = _first_of_group(code, rows.group)
         for label in map(_extremes, rows.labels):
-            looked_at += [(name, label.name, *_if_pure(code, once, target)) for target in label.targets.T]
-    tests = _testable(np.concatenate([np.zeros(0), *(chance for _, _, chance, _, _ in looked_at)]), most)
+            looked_at += [
+                (name, label.name, *_if_pure(code, once, target)) for target in label.targets.T
+            ]
+    tests = _testable(
+        np.concatenate([np.zeros(0), *(chance for _, _, chance, _, _ in looked_at)]), most
+    )
     found = [
         PureValue(name, label, int(value), int(number[value]), float(chance[value] * tests))
         for name, label, chance, number, pure in looked_at
@@ -123,23 +177,30 @@ def find_pure_values(rows: Sampled, most: float) -> list[PureValue]:
 
 
 def _testable(least: Floats, most: float) -> int:
-    """How many tests there are among those with these least possible chances: the others cannot fall below `most`, however they end.
+    """How many tests there are among those with these least possible chances: the others cannot
+    fall below `most`, however they end.
 
     Source: Tarone 1990, A modified Bonferroni method for discrete data.
     """
     ordered = np.sort(least)
-    return next(k for k in range(1, len(ordered) + 2) if np.searchsorted(ordered, most / k, "right") <= k)
+    return next(
+        k for k in range(1, len(ordered) + 2) if np.searchsorted(ordered, most / k, "right") <= k
+    )
 
 
 def _if_pure(codes: Codes, once: Flags, target: Floats) -> tuple[Floats, Floats, Flags]:
-    """For each value: how likely its rows would all have the label, its rows, whether they do (and the label is not the common one).
+    """For each value: how likely its rows would all have the label, its rows, whether they do (and
+    the label is not the common one).
 
-    Values of one column differ among themselves: how much is estimated on the others (beta-binomial, by moments), so that
-    the end of a scale that tells the label throughout is no surprise. Rows of a group share more than the value: they count once.
+    Values of one column differ among themselves: how much is estimated on the others
+    (beta-binomial, by moments), so that the end of a scale that tells the label throughout is no
+    surprise. Rows of a group share more than the value: they count once.
     """
     known, size = ~np.isnan(target), int(codes.max(initial=0)) + 1
     number = np.bincount(codes[known & once], minlength=size).astype(np.float64)
-    ups = np.bincount(codes[known & once], weights=target[known & once], minlength=size).astype(np.float64)
+    ups = np.bincount(codes[known & once], weights=target[known & once], minlength=size).astype(
+        np.float64
+    )
     downs = np.bincount(codes[known], weights=1 - target[known], minlength=size)
     others, rate, spread = _of_others(number, ups)
     a, b = (np.maximum(share * (1 / spread - 1), 1e-12) for share in (rate, 1 - rate))
@@ -149,9 +210,11 @@ def _if_pure(codes: Codes, once: Flags, target: Floats) -> tuple[Floats, Floats,
 
 
 def _of_others(number: Floats, ups: Floats) -> tuple[Floats, Floats, Floats]:
-    """For each value the rows of all others, their label's share, and how much it differs among them (0: not at all, 1: each is pure).
+    """For each value the rows of all others, their label's share, and how much it differs among
+    them (0: not at all, 1: each is pure).
 
-    Source: the analysis-of-variance estimator of the correlation within classes, e.g. Ridout, Demétrio and Firth 1999.
+    Source: the analysis-of-variance estimator of the correlation within classes, e.g. Ridout,
+    Demétrio and Firth 1999.
     """
     others = number.sum() - number
     rate = (ups.sum() - ups) / np.maximum(others, 1)
@@ -159,24 +222,40 @@ def _of_others(number: Floats, ups: Floats) -> tuple[Floats, Floats, Floats]:
     own = ups**2 / np.maximum(number, 1)
     squares = (own.sum() - own - rate**2 * others) / np.maximum(rate * (1 - rate), 1e-12)
     effective = others - ((number**2).sum() - number**2) / np.maximum(others, 1)
-    spread = np.where(degrees > 0, (squares - degrees) / np.maximum(effective - degrees, 1e-12), 0.0)
+    spread = np.where(
+        degrees > 0, (squares - degrees) / np.maximum(effective - degrees, 1e-12), 0.0
+    )
     return others, rate, np.clip(spread, 1e-9, 1 - 1e-9)
 
 
 def _extremes(label: Label) -> Label:
-    """A class as it is, of two both; of a number whether it is among the highest or the lowest of its values."""
+    """A class as it is, of two both; of a number whether it is among the highest or the lowest of
+    its values.
+    """
     if label.kind != "regression":
-        return label._replace(kind="multiclass", targets=np.concatenate([label.targets, 1 - label.targets], axis=1)) if label.targets.shape[1] == 1 else label
+        return (
+            label._replace(
+                kind="multiclass",
+                targets=np.concatenate([label.targets, 1 - label.targets], axis=1),
+            )
+            if label.targets.shape[1] == 1
+            else label
+        )
     rank = label.targets[:, :1]
     known = np.where(np.isnan(rank), np.nan, 1.0)
-    return label._replace(kind="multiclass", targets=np.concatenate([known * (rank > 1 - EXTREME), known * (rank < EXTREME)], axis=1))
+    return label._replace(
+        kind="multiclass",
+        targets=np.concatenate([known * (rank > 1 - EXTREME), known * (rank < EXTREME)], axis=1),
+    )
 
 
 def _value_codes(rows: Sampled, name: str) -> Codes:
     if name in rows.category:
         return rows.category[name] + 1
     found, codes = np.unique(rows.numeric[name], return_inverse=True)  # NaN is one value
-    if len(found) >= FINE:  # of a measurement only its nulls: rows of one value are neighbours in time or place, not independent
+    # of a measurement only its nulls: rows of one value are neighbours in time or place, not
+    # independent
+    if len(found) >= FINE:
         return np.isnan(rows.numeric[name]).astype(np.int64)
     return np.asarray(codes, dtype=np.int64)
 
@@ -189,7 +268,9 @@ def _first_of_group(codes: Codes, group: Codes) -> Flags:
     return chosen
 
 
-def judge_pure_values(found: list[PureValue], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
+def judge_pure_values(
+    found: list[PureValue], rows: Sampled, checks: ChecksConfig
+) -> list[CheckResult]:
     """Warn, never fail: a value may lawfully belong to one class."""
     results: dict[str, CheckResult] = {}
     for p in found:
@@ -200,23 +281,39 @@ def judge_pure_values(found: list[PureValue], rows: Sampled, checks: ChecksConfi
         results[p.column] = CheckResult(
             name="pure_values",
             verdict="warn",
-            summary=f"all {p.rows} sampled rows with {p.column!r} = {value!r} have the rarer or an extreme {p.label!r} (chance {p.chance:.1g})",
-            figures={"rows": p.rows, "chance": float(f"{p.chance:.3g}"), "threshold": checks.pure_value_chance},
+            summary=(
+                f"all {p.rows} sampled rows with {p.column!r} = {value!r} have the rarer or an"
+                f" extreme {p.label!r} (chance {p.chance:.1g})"
+            ),
+            figures={
+                "rows": p.rows,
+                "chance": float(f"{p.chance:.3g}"),
+                "threshold": checks.pure_value_chance,
+            },
             evidence=label_evidence(rows, (p.column,), p.label, has),
             columns=(p.column,),
-            remedy="ask when the value is written: if after the outcome, declare role ignore for the column; else allow the finding with a reason",
+            remedy=(
+                "ask when the value is written: if after the outcome, declare role ignore for the"
+                " column; else allow the finding with a reason"
+            ),
         )
     passed = CheckResult(
-        name="pure_values", verdict="pass", summary="no value belongs to one class alone but by chance", figures={"threshold": checks.pure_value_chance}
+        name="pure_values",
+        verdict="pass",
+        summary="no value belongs to one class alone but by chance",
+        figures={"threshold": checks.pure_value_chance},
     )
     return list(results.values()) or [passed]
 
 
-# --------------------------------------------------------------------------- values equal to the label
+# --------------------------------------------------------------------------- values equal to the
+# label
 
 
 class EqualValues(NamedTuple):
-    """Rows of train whose column equals the numeric label, of how many, how many chance would give, and the chance of so many."""
+    """Rows of train whose column equals the numeric label, of how many, how many chance would give,
+    and the chance of so many.
+    """
 
     column: str
     label: str
@@ -227,7 +324,9 @@ class EqualValues(NamedTuple):
 
 
 def find_equal_values(rows: Sampled) -> list[EqualValues]:
-    """For each numeric column and label the rows where the two are the same number, against the product of their frequencies."""
+    """For each numeric column and label the rows where the two are the same number, against the
+    product of their frequencies.
+    """
     found = []
     for label in rows.labels:
         if label.kind != "regression":
@@ -239,22 +338,32 @@ def find_equal_values(rows: Sampled) -> list[EqualValues]:
                 expected = _expected_equal(values[both], label.values[both])
                 found.append(
                     EqualValues(
-                        name, label.name, equal, len(both), expected, binomial_tail(equal, len(both), (expected + 1) / (len(both) + 1)) * len(rows.numeric)
+                        name,
+                        label.name,
+                        equal,
+                        len(both),
+                        expected,
+                        binomial_tail(equal, len(both), (expected + 1) / (len(both) + 1))
+                        * len(rows.numeric),
                     )
                 )
     return sorted(found, key=lambda e: (e.chance, e.column))
 
 
 def _expected_equal(values: Floats, labels: Floats) -> float:
-    """Equal pairs that remain when the label is moved along the values in sorted neighbourhoods: what nearness alone gives.
+    """Equal pairs that remain when the label is moved along the values in sorted neighbourhoods:
+    what nearness alone gives.
 
-    Each value keeps a label from a row of similar value, so that a column which is merely close to the label is not counted against.
+    Each value keeps a label from a row of similar value, so that a column which is merely close to
+    the label is not counted against.
     """
     order = np.lexsort((labels, values))
     return float((np.roll(labels[order], max(1, len(order) // 200)) == values[order]).sum())
 
 
-def judge_equal_values(found: list[EqualValues], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
+def judge_equal_values(
+    found: list[EqualValues], rows: Sampled, checks: ChecksConfig
+) -> list[CheckResult]:
     """Fail where most values are the label itself, warn where more are than chance explains."""
     results = []
     for e in found:
@@ -265,13 +374,31 @@ def judge_equal_values(found: list[EqualValues], rows: Sampled, checks: ChecksCo
             CheckResult(
                 name="equal_values",
                 verdict="fail" if 2 * e.rows > e.total else "warn",
-                summary=f"column {e.column!r} equals {e.label!r} in {e.rows} of {e.total} sampled train rows where about {e.expected:.0f} would by chance",
-                figures={"rows": e.rows, "expected": round(e.expected, 2), "chance": float(f"{e.chance:.3g}"), "threshold": checks.equal_values},
-                evidence=label_evidence(rows, (e.column,), e.label, rows.train & (rows.numeric[e.column] == label.values)),
+                summary=(
+                    f"column {e.column!r} equals {e.label!r} in {e.rows} of {e.total} sampled train"
+                    f" rows where about {e.expected:.0f} would by chance"
+                ),
+                figures={
+                    "rows": e.rows,
+                    "expected": round(e.expected, 2),
+                    "chance": float(f"{e.chance:.3g}"),
+                    "threshold": checks.equal_values,
+                },
+                evidence=label_evidence(
+                    rows,
+                    (e.column,),
+                    e.label,
+                    rows.train & (rows.numeric[e.column] == label.values),
+                ),
                 columns=(e.column,),
                 remedy=REMEDY,
             )
         )
     return results or [
-        CheckResult(name="equal_values", verdict="pass", summary="no column repeats the label's values", figures={"threshold": checks.equal_values})
+        CheckResult(
+            name="equal_values",
+            verdict="pass",
+            summary="no column repeats the label's values",
+            figures={"threshold": checks.equal_values},
+        )
     ]

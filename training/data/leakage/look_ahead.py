@@ -27,11 +27,14 @@ MOST_REPEATED = 0.05  # share of rows at a moment that their entity has already
 LEAST_EXPLAINED = 0.3  # of the next values' surprise, below which a warning would be about nothing
 LEAST_CERTAIN = 0.9  # of the surprise: no column that is known in time holds nearly all of it
 FINE_VALUES = 100  # calendars know the future lawfully, and have few values
-LEAST_SURPRISE = 1e-3  # share of the next values' variance that the present does not tell; of a countdown there is none
+# share of the next values' variance that the present does not tell; of a countdown there is none
+LEAST_SURPRISE = 1e-3
 
 
 class LookAhead(NamedTuple):
-    """What a feature tells of the label's next values beyond its present and last ones, and the reverse: shares from 0 to 1."""
+    """What a feature tells of the label's next values beyond its present and last ones, and the
+    reverse: shares from 0 to 1.
+    """
 
     column: str
     label: str
@@ -44,30 +47,53 @@ class LookAhead(NamedTuple):
 
 
 def find_look_ahead(sides: Sides) -> list[LookAhead]:
-    """The window of each feature that is furthest ahead of its past; empty without time, or where moments repeat within every entity."""
+    """The window of each feature that is furthest ahead of its past; empty without time, or where
+    moments repeat within every entity.
+    """
     if sides.spec.time is None or not sides.spec.numeric:
         return []
     found: dict[str, LookAhead] = {}
     for label in label_numbers(sides, with_places=True):
         for item in _of_label(sides, label):
-            if item.column not in found or item.future - item.past > found[item.column].future - found[item.column].past:
+            if (
+                item.column not in found
+                or item.future - item.past > found[item.column].future - found[item.column].past
+            ):
                 found[item.column] = item
     return sorted(found.values(), key=lambda f: (f.past - f.future, f.column))
 
 
 def _of_label(sides: Sides, label: LabelNumber) -> list[LookAhead]:
-    series = next((found for entity in _entities(sides) if (found := _in_order(sides, label, entity)) is not None), None)
+    series = next(
+        (
+            found
+            for entity in _entities(sides)
+            if (found := _in_order(sides, label, entity)) is not None
+        ),
+        None,
+    )
     if series is None:
         return []
     table, entity = series
     columns = {n: numbers(table[n]) for n in sides.spec.numeric}
-    varied = {n: np.nan_to_num(v - np.nanmean(v)) for n, v in columns.items() if len(np.unique(v[~np.isnan(v)])) > 1}
+    varied = {
+        n: np.nan_to_num(v - np.nanmean(v))
+        for n, v in columns.items()
+        if len(np.unique(v[~np.isnan(v)])) > 1
+    }
     if not varied:
         return []
     features, target = np.stack(list(varied.values()), axis=1), numbers(table["target"])
     is_fine = {n: len(np.unique(v)) >= FINE_VALUES for n, v in varied.items()}
-    items = [item._replace(fine=is_fine[item.column]) for window in WINDOWS for item in _of_window(list(varied), features, target, entity, window, label.name)]
-    return [item._replace(shown=_shown(table, item, entity)) if item.future >= LEAST_EXPLAINED else item for item in items]
+    items = [
+        item._replace(fine=is_fine[item.column])
+        for window in WINDOWS
+        for item in _of_window(list(varied), features, target, entity, window, label.name)
+    ]
+    return [
+        item._replace(shown=_shown(table, item, entity)) if item.future >= LEAST_EXPLAINED else item
+        for item in items
+    ]
 
 
 def _shown(table: pa.Table, item: LookAhead, entity: Codes) -> tuple[dict[str, Any], ...]:
@@ -77,76 +103,129 @@ def _shown(table: pa.Table, item: LookAhead, entity: Codes) -> tuple[dict[str, A
     places = np.flatnonzero(whole)[:: max(1, int(whole.sum()) // EVIDENCE_ROWS)][:EVIDENCE_ROWS]
     ids, values = table["__id"].take(places).to_pylist(), numbers(table[item.column])
     return tuple(
-        {"id": i, item.column: float(values[p]), f"{item.label} before": float(past[p]), item.label: float(target[p]), f"{item.label} after": float(future[p])}
+        {
+            "id": i,
+            item.column: float(values[p]),
+            f"{item.label} before": float(past[p]),
+            item.label: float(target[p]),
+            f"{item.label} after": float(future[p]),
+        }
         for i, p in zip(ids, places, strict=True)
     )
 
 
 def _entities(sides: Sides) -> Iterator[str]:
-    """SQL of what a series may be of: the declared group, or the whole table; else a category with a value for every row of a moment."""
+    """SQL of what a series may be of: the declared group, or the whole table; else a category with
+    a value for every row of a moment.
+    """
     train = sides.relations["train"]
     yield "__group" if sides.spec.group else "''"
     names = sides.spec.categorical
     if not names:
         return
-    crowd, total = row(sides.connection, f"select max(n), sum(n) from (select count(*) as n from {train} where __time is not null group by __time)")
+    crowd, total = row(
+        sides.connection,
+        f"select max(n), sum(n) from (select count(*) as n from {train} where __time is not null"
+        " group by __time)",
+    )
     counts = [count_distinct(sides.connection, ident(n), train) for n in names]
-    yield from (ident(n) for n, count in zip(names, counts, strict=True) if crowd <= count and count * LEAST_LENGTH <= total)
+    yield from (
+        ident(n)
+        for n, count in zip(names, counts, strict=True)
+        if crowd <= count and count * LEAST_LENGTH <= total
+    )
 
 
 def _in_order(sides: Sides, label: LabelNumber, by: str) -> tuple[pa.Table, Codes] | None:
-    """Rows of train and their entities [T] in order; None where entities have one row each, or several at a moment."""
+    """Rows of train and their entities [T] in order; None where entities have one row each, or
+    several at a moment.
+    """
     table = _series(sides, label, by)
-    entity = np.asarray(table["entity"].combine_chunks().dictionary_encode().indices.to_numpy(), dtype=np.int64)
+    entity = np.asarray(
+        table["entity"].combine_chunks().dictionary_encode().indices.to_numpy(), dtype=np.int64
+    )
     time, same = numbers(table["__time"]), entity[1:] == entity[:-1]
-    return None if not same.any() or (time[1:] == time[:-1])[same].mean() > MOST_REPEATED else (table, entity)
+    return (
+        None
+        if not same.any() or (time[1:] == time[:-1])[same].mean() > MOST_REPEATED
+        else (table, entity)
+    )
 
 
 def _series(sides: Sides, label: LabelNumber, by: str) -> pa.Table:
-    """Whole entities of train, those whose names hash lowest, up to so many rows; of one long series its beginning."""
+    """Whole entities of train, those whose names hash lowest, up to so many rows; of one long
+    series its beginning.
+    """
     train, entity = sides.relations["train"], f"coalesce({by}, '')"
-    known = f"{label.sql} is not null and __time is not null and {_low_hashes(sides, entity, f'{label.sql} is not null and __time is not null')}"
+    known = (
+        f"{label.sql} is not null and __time is not null and"
+        f" {_low_hashes(sides, entity, f'{label.sql} is not null and __time is not null')}"
+    )
     sizes = f"select {entity} as g, count(*) as n from {train} where {known} group by 1"
     ordered = f"select g, sum(n) over (order by md5(g), g) - n as before from ({sizes})"
     listed = ", ".join(ident(n) for n in sides.spec.numeric)
     kept = f"{known} and {entity} in (select g from ({ordered}) where before < {literal(ROWS)})"
-    sql = f"select {entity} as entity, __time, {label.sql} as target, __id, {listed} from {train} where {kept} order by entity, __time, __id limit {ROWS}"
+    sql = (
+        f"select {entity} as entity, __time, {label.sql} as target, __id, {listed} from {train}"
+        f" where {kept} order by entity, __time, __id limit {ROWS}"
+    )
     return sides.connection.sql(sql).to_arrow_table()
 
 
 def _low_hashes(sides: Sides, entity: str, known: str) -> str:
-    """SQL condition that holds for the entities whose names hash lowest, with at least `ROWS` rows: the others need not be sorted."""
+    """SQL condition that holds for the entities whose names hash lowest, with at least `ROWS` rows:
+    the others need not be sorted.
+    """
     share = 2 * ROWS / max(1, sides.num_rows["train"])
     while share < 1:
         low = f"substr(md5({entity}), 1, 8) < {literal(f'{int(share * 2**32):08x}')}"
-        if row(sides.connection, f"select count(*) from {sides.relations['train']} where {known} and {low}")[0] >= ROWS:
+        if (
+            row(
+                sides.connection,
+                f"select count(*) from {sides.relations['train']} where {known} and {low}",
+            )[0]
+            >= ROWS
+        ):
             return low
         share *= 8
     return "true"
 
 
-def _of_window(names: list[str], features: Floats, target: Floats, entity: Codes, window: int, label: str) -> list[LookAhead]:
+def _of_window(
+    names: list[str], features: Floats, target: Floats, entity: Codes, window: int, label: str
+) -> list[LookAhead]:
     past, future, whole = _windows(target, entity, window)
     if whole.sum() < FEWEST_ROWS:
         return []
     inputs, now = features[whole], target[whole]
     ahead = _partial(inputs, future[whole], [now, past[whole]])
     behind = _partial(inputs, past[whole], [now, future[whole]])
-    return [LookAhead(n, label, window, float(a), float(b), int(whole.sum())) for n, a, b in zip(names, ahead, behind, strict=True)]
+    return [
+        LookAhead(n, label, window, float(a), float(b), int(whole.sum()))
+        for n, a, b in zip(names, ahead, behind, strict=True)
+    ]
 
 
 def _windows(target: Floats, entity: Codes, window: int) -> tuple[Floats, Floats, Flags]:
-    """Means [T] of the last and of the next values of the same entity, the present left out, and where both are whole."""
+    """Means [T] of the last and of the next values of the same entity, the present left out, and
+    where both are whole.
+    """
     total, rows = np.concatenate([[0.0], np.cumsum(target)]), len(target)
     place = np.arange(rows)
     whole = (place >= window) & (place + window < rows)
     before, after = np.clip(place - window, 0, None), np.clip(place + window, None, rows - 1)
     whole &= (entity[before] == entity) & (entity[after] == entity)
-    return (total[place] - total[before]) / window, (total[after + 1] - total[place + 1]) / window, whole
+    return (
+        (total[place] - total[before]) / window,
+        (total[after + 1] - total[place + 1]) / window,
+        whole,
+    )
 
 
 def _partial(features: Floats, target: Floats, given: list[Floats]) -> Floats:
-    """Share [C] of what is left of the target, once `given` is taken out, that each feature explains when it is treated alike."""
+    """Share [C] of what is left of the target, once `given` is taken out, that each feature
+    explains when it is treated alike.
+    """
     base = np.stack([np.ones(len(target)), *given], axis=1)
     base = base / (np.sqrt((base**2).mean(axis=0)) + 1e-300)
     basis, _ = np.linalg.qr(base)
@@ -156,30 +235,60 @@ def _partial(features: Floats, target: Floats, given: list[Floats]) -> Floats:
     rest = features - basis @ (basis.T @ features)
     spread = (rest**2).sum(axis=0)
     enough = spread > 1e-9 * (features**2).sum(axis=0)
-    return np.where(enough, (rest.T @ left) ** 2 / np.where(enough, spread, 1.0) / (left**2).sum(), 0.0)
+    return np.where(
+        enough, (rest.T @ left) ** 2 / np.where(enough, spread, 1.0) / (left**2).sum(), 0.0
+    )
 
 
-def judge_look_ahead(found: list[LookAhead], sides: Sides, checks: ChecksConfig) -> list[CheckResult]:
-    """Fail for a column that holds nearly all of the next values' surprise, warn for one that holds clearly more of it than of the last ones'."""
+def judge_look_ahead(
+    found: list[LookAhead], sides: Sides, checks: ChecksConfig
+) -> list[CheckResult]:
+    """Fail for a column that holds nearly all of the next values' surprise, warn for one that holds
+    clearly more of it than of the last ones'.
+    """
     results = []
     for f in found:
         certain = f.future >= LEAST_CERTAIN
-        if not certain and (not f.fine or f.future < LEAST_EXPLAINED or f.future - f.past < checks.look_ahead_gain):
+        if not certain and (
+            not f.fine or f.future < LEAST_EXPLAINED or f.future - f.past < checks.look_ahead_gain
+        ):
             continue
         results.append(
             CheckResult(
                 name="look_ahead",
                 verdict="fail" if certain else "warn",
-                summary=f"column {f.column!r} tells {f.future:.0%} of what is new in the next {f.window} values of {f.label!r}, and {f.past:.0%} of what was in the last {f.window}",
-                figures={"future": round(f.future, 4), "past": round(f.past, 4), "window": f.window, "rows": f.rows, "threshold": checks.look_ahead_gain},
+                summary=(
+                    f"column {f.column!r} tells {f.future:.0%} of what is new in the next"
+                    f" {f.window} values of {f.label!r}, and {f.past:.0%} of what was in the last"
+                    f" {f.window}"
+                ),
+                figures={
+                    "future": round(f.future, 4),
+                    "past": round(f.past, 4),
+                    "window": f.window,
+                    "rows": f.rows,
+                    "threshold": checks.look_ahead_gain,
+                },
                 evidence=f.shown,
                 columns=(f.column,),
-                remedy="compute it from rows before the prediction alone (end the window at the last known label), or declare role ignore for it",
+                remedy=(
+                    "compute it from rows before the prediction alone (end the window at the last"
+                    " known label), or declare role ignore for it"
+                ),
             )
         )
-    figures: dict[str, float | int | str | None] = {"columns": len(found), "threshold": checks.look_ahead_gain}
-    text = "no column knows the label's next values" if found else "not decided: entities have too few rows in time order, or moments repeat"
-    return results or [CheckResult(name="look_ahead", verdict="pass", summary=text, figures=figures)]
+    figures: dict[str, float | int | str | None] = {
+        "columns": len(found),
+        "threshold": checks.look_ahead_gain,
+    }
+    text = (
+        "no column knows the label's next values"
+        if found
+        else "not decided: entities have too few rows in time order, or moments repeat"
+    )
+    return results or [
+        CheckResult(name="look_ahead", verdict="pass", summary=text, figures=figures)
+    ]
 
 
 def look_ahead_results(sides: Sides) -> list[CheckResult]:

@@ -1,4 +1,5 @@
-"""Rows as points, and each row's nearest train row: what near-copies and interpolated rows are recognised by.
+"""Rows as points, and each row's nearest train row: what near-copies and interpolated rows are
+recognised by.
 
 Shapes: N sampled rows, D coordinates, Q queries, R reference rows of train.
 """
@@ -16,12 +17,16 @@ from training.data.leakage.sampled import Codes, Flags, Floats, Sampled
 FINE_VALUES = 100  # distinct values of a number from which a near miss means something
 CATEGORY_WIDTH = 3
 CHUNK = 256
-LEAST_DIFFERENT = 3  # coordinates in which the ends of a segment differ: fewer, and values of a coarse scale line up by themselves
+# coordinates in which the ends of a segment differ: fewer, and values of a coarse scale line up by
+# themselves
+LEAST_DIFFERENT = 3
 Points = NDArray[np.float32]
 
 
 class Space(NamedTuple):
-    """Points [N, D] of rows: numbers in standard deviations of train, then categories; the first `fine` coordinates are finely measured numbers."""
+    """Points [N, D] of rows: numbers in standard deviations of train, then categories; the first
+    `fine` coordinates are finely measured numbers.
+    """
 
     points: Floats
     fine: int
@@ -29,14 +34,22 @@ class Space(NamedTuple):
 
 
 def space_of(rows: Sampled) -> Space:
-    """Coordinates of rows; a null is a number's mean and, one coordinate on, a difference; categories that hardly repeat are left out."""
-    names = [n for n, v in rows.numeric.items() if len(np.unique(v[rows.train & ~np.isnan(v)])) >= FINE_VALUES]
+    """Coordinates of rows; a null is a number's mean and, one coordinate on, a difference;
+    categories that hardly repeat are left out.
+    """
+    names = [
+        n
+        for n, v in rows.numeric.items()
+        if len(np.unique(v[rows.train & ~np.isnan(v)])) >= FINE_VALUES
+    ]
     coarse = [n for n in rows.numeric if n not in names]
     columns = [_standard(rows.numeric[n], rows.train) for n in (*names, *coarse)]
     columns += [np.isnan(v).astype(np.float64) for v in rows.numeric.values() if np.isnan(v).any()]
     for codes, texts in ((rows.category[n], rows.texts[n]) for n in rows.category):
         if len(texts) < 0.5 * len(codes):
-            directions = np.random.default_rng(len(texts)).normal(size=(len(texts) + 1, CATEGORY_WIDTH))
+            directions = np.random.default_rng(len(texts)).normal(
+                size=(len(texts) + 1, CATEGORY_WIDTH)
+            )
             columns += list(directions[codes].T)
     points = np.stack(columns, axis=1) if columns else np.zeros((len(rows.train), 0))
     return Space(points, len(names), tuple(names))
@@ -50,29 +63,41 @@ def _standard(values: Floats, train: Flags) -> Floats:
 
 
 def nearest(points: Floats, queries: Codes, references: Codes, group: Codes, count: int) -> Codes:
-    """Positions [Q, count] of the nearest references of each query, those of its own group left out; -1 where there are too few."""
+    """Positions [Q, count] of the nearest references of each query, those of its own group left
+    out; -1 where there are too few.
+    """
     found = np.full((len(queries), count), -1, dtype=np.int64)
     for start, distances in _distances(points, queries, references, group):
         best = np.argpartition(distances, min(count, distances.shape[1] - 1), axis=1)[:, :count]
-        here = np.where(np.isfinite(np.take_along_axis(distances, best, axis=1)), references[best], -1)
+        here = np.where(
+            np.isfinite(np.take_along_axis(distances, best, axis=1)), references[best], -1
+        )
         found[start : start + CHUNK, : here.shape[1]] = here
     return found
 
 
 def two_nearest(points: Floats, queries: Codes, references: Codes, group: Codes) -> Codes:
-    """Positions [Q, 2] of the reference that is nearest to each query, and of the nearest of yet another group; -1 where there is none."""
+    """Positions [Q, 2] of the reference that is nearest to each query, and of the nearest of yet
+    another group; -1 where there is none.
+    """
     found = np.full((len(queries), 2), -1, dtype=np.int64)
     for start, distances in _distances(points, queries, references, group):
         each = np.arange(len(distances))
         for place in range(2):
             best = distances.argmin(axis=1)
-            found[start : start + CHUNK, place] = np.where(np.isfinite(distances[each, best]), references[best], -1)
+            found[start : start + CHUNK, place] = np.where(
+                np.isfinite(distances[each, best]), references[best], -1
+            )
             distances[group[references[best]][:, None] == group[references][None, :]] = np.inf
     return found
 
 
-def _distances(points: Floats, queries: Codes, references: Codes, group: Codes) -> Iterator[tuple[int, Points]]:
-    """Chunk by chunk its beginning and squared distances [chunk, R] less the query's own squared length; infinite within a group."""
+def _distances(
+    points: Floats, queries: Codes, references: Codes, group: Codes
+) -> Iterator[tuple[int, Points]]:
+    """Chunk by chunk its beginning and squared distances [chunk, R] less the query's own squared
+    length; infinite within a group.
+    """
     single = points.astype(np.float32)
     reference, lengths = single[references].T.copy(), (single[references] ** 2).sum(axis=1)
     for start in range(0, len(queries), CHUNK):
@@ -82,8 +107,11 @@ def _distances(points: Floats, queries: Codes, references: Codes, group: Codes) 
         yield start, distances
 
 
-def off_segment(points: Floats, known: Flags, queries: Codes, around: Codes) -> tuple[Floats, Codes]:
-    """How far each query is off the straight line between two of its neighbours, and which two; nulls say nothing.
+def off_segment(
+    points: Floats, known: Flags, queries: Codes, around: Codes
+) -> tuple[Floats, Codes]:
+    """How far each query is off the straight line between two of its neighbours, and which two;
+    nulls say nothing.
 
     Args:
         points: [N, D] in float64.
@@ -92,7 +120,8 @@ def off_segment(points: Floats, known: Flags, queries: Codes, around: Codes) -> 
         around: [Q, K] positions of neighbours, -1 for none.
 
     Returns:
-        The least distance from a segment, in lengths from its nearer end [Q] (infinity: beside no segment), and the two ends [Q, 2].
+        The least distance from a segment, in lengths from its nearer end [Q] (infinity: beside no
+        segment), and the two ends [Q, 2].
     """
     least, ends = np.full(len(queries), np.inf), np.full((len(queries), 2), -1, dtype=np.int64)
     both = known[around] & known[queries][:, None, :]  # [Q, K, D]
@@ -104,8 +133,16 @@ def off_segment(points: Floats, known: Flags, queries: Codes, around: Codes) -> 
             across = (edge**2).sum(axis=1)
             place = -(one * edge).sum(axis=1) / np.where(across > 0, across, 1)
             apart = np.sqrt(((one + place[:, None] * edge) ** 2).sum(axis=1))
-            relative = apart / np.maximum(np.sqrt(np.minimum((one**2).sum(axis=1), (two**2).sum(axis=1))), 1e-12)
-            valid = (around[:, i] >= 0) & (around[:, j] >= 0) & (place > 0.02) & (place < 0.98) & ((np.abs(edge) > 1e-6).sum(axis=1) >= LEAST_DIFFERENT)
+            relative = apart / np.maximum(
+                np.sqrt(np.minimum((one**2).sum(axis=1), (two**2).sum(axis=1))), 1e-12
+            )
+            valid = (
+                (around[:, i] >= 0)
+                & (around[:, j] >= 0)
+                & (place > 0.02)
+                & (place < 0.98)
+                & ((np.abs(edge) > 1e-6).sum(axis=1) >= LEAST_DIFFERENT)
+            )
             better = valid & (relative < least)
             least[better], ends[better] = relative[better], around[better][:, [i, j]]
     return least, ends

@@ -1,4 +1,6 @@
-"""Row numbers that tell the label: an id that counts a sorted file, or a feature that numbers its rows."""
+"""Row numbers that tell the label: an id that counts a sorted file, or a feature that numbers its
+rows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from training.data.leakage.sides import Sides
 
 UNIQUE = 0.99  # share of rows with a number of their own, from which it numbers rows
 KINDS = (("id_order", False), ("row_order", True))  # check, and whether the number is a feature
-DENSE = 100  # numbers up to this many times the rows still count them; beyond it they are measurements
+DENSE = (
+    100  # numbers up to this many times the rows still count them; beyond it they are measurements
+)
 
 
 class Order(NamedTuple):
@@ -31,16 +35,32 @@ class Order(NamedTuple):
 
 
 def find_order(rows: Sampled, sides: Sides) -> list[Order]:
-    """The number in the id and features that number rows, strongest first; the halves are drawn by hash, whatever the split."""
+    """The number in the id and features that number rows, strongest first; the halves are drawn by
+    hash, whatever the split.
+    """
     parts = halves(rows, "random", is_timed=False)
     numbers = {" + ".join(sides.spec.id): id_numbers(rows)} if sides.spec.id else {}
     total = sum(sides.num_rows.values())
-    counters = {n: v for n, v in numbers.items() if v is not None} | {n: v for n, v in rows.numeric.items() if _numbers_rows(v, total)}
+    counters = {n: v for n, v in numbers.items() if v is not None} | {
+        n: v for n, v in rows.numeric.items() if _numbers_rows(v, total)
+    }
     found = []
     for name, values in counters.items():
         for label in rows.labels:
-            by_time = _score(rows.time, label, parts, rows).strength if np.isfinite(rows.time).any() else 0.0
-            found.append(Order(name, name in rows.numeric, label.name, _score(values, label, parts, rows), by_time))
+            by_time = (
+                _score(rows.time, label, parts, rows).strength
+                if np.isfinite(rows.time).any()
+                else 0.0
+            )
+            found.append(
+                Order(
+                    name,
+                    name in rows.numeric,
+                    label.name,
+                    _score(values, label, parts, rows),
+                    by_time,
+                )
+            )
     return sorted(found, key=lambda o: (-o.score.strength, o.column))
 
 
@@ -49,9 +69,15 @@ def _score(values: Floats, label: Label, parts: Halves, rows: Sampled) -> Score:
 
 
 def id_numbers(rows: Sampled) -> Floats | None:
-    """The last run of digits of each id [N], where nearly every row has one of its own; else None."""
-    digits = pc.struct_field(pc.extract_regex(pa.array(rows.ids, pa.string()), r"(?P<number>\d{1,15})\D*$"), "number")
-    numbers = np.asarray(pc.cast(digits, pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    """The last run of digits of each id [N], where nearly every row has one of its own;
+    else None.
+    """
+    digits = pc.struct_field(
+        pc.extract_regex(pa.array(rows.ids, pa.string()), r"(?P<number>\d{1,15})\D*$"), "number"
+    )
+    numbers = np.asarray(
+        pc.cast(digits, pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64
+    )
     known = numbers[~np.isnan(numbers)]
     return numbers if len(known) and len(np.unique(known)) >= UNIQUE * len(numbers) else None
 
@@ -61,39 +87,78 @@ def _numbers_rows(values: Floats, total: int) -> bool:
     known = values[~np.isnan(values)]
     if len(known) < UNIQUE * len(values) or not (known == np.floor(known)).all():
         return False
-    return len(np.unique(known)) >= UNIQUE * len(values) and float(known.max() - known.min()) <= DENSE * total
+    return (
+        len(np.unique(known)) >= UNIQUE * len(values)
+        and float(known.max() - known.min()) <= DENSE * total
+    )
 
 
 def judge_order(found: list[Order], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
     """Warn where a row number tells the label better than the declared time does."""
     results: list[CheckResult] = []
     for o in found:
-        if o.score.rows < FEWEST_ROWS or o.score.strength - 2 * o.score.error < checks.order_strength or o.score.strength < o.by_time + 0.1:
+        if (
+            o.score.rows < FEWEST_ROWS
+            or o.score.strength - 2 * o.score.error < checks.order_strength
+            or o.score.strength < o.by_time + 0.1
+        ):
             continue
-        what = f"feature {o.column!r} numbers the rows and" if o.is_feature else f"the number in id {o.column!r}"
+        what = (
+            f"feature {o.column!r} numbers the rows and"
+            if o.is_feature
+            else f"the number in id {o.column!r}"
+        )
         remedy = (
             "declare role ignore for it"
             if o.is_feature
-            else "keep it out of the features; if rows are sorted by the label, ask how they came to be in this order"
+            else (
+                "keep it out of the features; if rows are sorted by the label, ask how they came to"
+                " be in this order"
+            )
         )
         results.append(
             CheckResult(
                 name="row_order" if o.is_feature else "id_order",
                 verdict="warn",
-                summary=f"{what} tells {o.label!r} with strength {o.score.strength:.2f} of 1: rows stand in the order of the label",
-                figures={"strength": round(o.score.strength, 4), "by_time": round(o.by_time, 4), "threshold": checks.order_strength},
-                evidence=label_evidence(rows, (o.column,) if o.is_feature else (), o.label, rows.train),
+                summary=(
+                    f"{what} tells {o.label!r} with strength {o.score.strength:.2f} of 1: rows"
+                    " stand in the order of the label"
+                ),
+                figures={
+                    "strength": round(o.score.strength, 4),
+                    "by_time": round(o.by_time, 4),
+                    "threshold": checks.order_strength,
+                },
+                evidence=label_evidence(
+                    rows, (o.column,) if o.is_feature else (), o.label, rows.train
+                ),
                 columns=(o.column,),
                 remedy=remedy,
             )
         )
     return [
         *results,
-        *(_quiet(name, [o for o in found if o.is_feature == is_feature], checks) for name, is_feature in KINDS if name not in {r.name for r in results}),
+        *(
+            _quiet(name, [o for o in found if o.is_feature == is_feature], checks)
+            for name, is_feature in KINDS
+            if name not in {r.name for r in results}
+        ),
     ]
 
 
 def _quiet(name: str, found: list[Order], checks: ChecksConfig) -> CheckResult:
-    figures: dict[str, float | int | str | None] = {"strongest": round(found[0].score.strength, 4) if found else None, "threshold": checks.order_strength}
-    none = "no id has a number of its own for each row" if name == "id_order" else "no feature numbers the rows"
-    return CheckResult(name=name, verdict="pass", summary="the order of rows does not tell the label" if found else none, figures=figures)
+    figures: dict[str, float | int | str | None] = {
+        "strongest": round(found[0].score.strength, 4) if found else None,
+        "threshold": checks.order_strength,
+    }
+    none = (
+        "no id has a number of its own for each row"
+        if name == "id_order"
+        else "no feature numbers the rows"
+    )
+    return CheckResult(
+        name=name,
+        verdict="pass",
+        summary="the order of rows does not tell the label" if found else none,
+        figures=figures,
+    )

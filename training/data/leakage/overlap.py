@@ -1,4 +1,6 @@
-"""Hard assertions on rows and keys: every row on one side, no id or group on two. O(rows), no statistics."""
+"""Hard assertions on rows and keys: every row on one side, no id or group on two. O(rows), no
+statistics.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from training.data.engine import parquet, row, rows
 from training.data.leakage.aliases import Aliases, find_aliases, judge_aliases
 from training.data.leakage.keys import Characters, Keys, many_rows_each, read_keys
 from training.data.leakage.sides import Sides
-from training.data.leakage.straddle import EVIDENCE_ROWS, Straddle, find_straddling, parts_of, repeated_keys
+from training.data.leakage.straddle import (
+    EVIDENCE_ROWS,
+    Straddle,
+    find_straddling,
+    parts_of,
+    repeated_keys,
+)
 
 
 def judge_ids(found: Straddle, repeated: int, spec: TableSpec) -> CheckResult:
@@ -21,7 +29,11 @@ def judge_ids(found: Straddle, repeated: int, spec: TableSpec) -> CheckResult:
     name = " + ".join(spec.id) or "row content"
     wrong = found.keys + repeated
     first = first_few([k for k, _ in found.examples], found.keys)
-    text = f"{found.keys} ids ({name}) are on more than one side (first: {first})" if found.keys else f"{repeated} ids ({name}) stand twice on one side"
+    text = (
+        f"{found.keys} ids ({name}) are on more than one side (first: {first})"
+        if found.keys
+        else f"{repeated} ids ({name}) stand twice on one side"
+    )
     return CheckResult(
         name="id_overlap",
         verdict="fail" if wrong else "pass",
@@ -41,14 +53,20 @@ def judge_groups(found: Straddle, spec: TableSpec, declaration: Declaration) -> 
     remedy = (
         "correct the split column"
         if declaration.split.kind == "predefined"
-        else "set split.kind: group, or allow group_overlap with a reason"
-        if spec.group_by
-        else f"set split.kind: group with {name}: group, or allow group_overlap with a reason"
+        else (
+            "set split.kind: group, or allow group_overlap with a reason"
+            if spec.group_by
+            else f"set split.kind: group with {name}: group, or allow group_overlap with a reason"
+        )
     )
     return CheckResult(
         name="group_overlap",
         verdict="fail" if found.keys else "pass",
-        summary=f"{found.keys} {name} values are in both {sides} (first: {first}), {found.rows} rows" if found.keys else f"no {name} is on two sides",
+        summary=(
+            f"{found.keys} {name} values are in both {sides} (first: {first}), {found.rows} rows"
+            if found.keys
+            else f"no {name} is on two sides"
+        ),
         figures={"groups_on_two_sides": found.keys, "rows": found.rows},
         evidence=tuple({"group": k, "sides": s} for k, s in found.examples),
         columns=spec.group,
@@ -56,33 +74,64 @@ def judge_groups(found: Straddle, spec: TableSpec, declaration: Declaration) -> 
     )
 
 
-def find_missing_rows(sides: Sides, split: SplitTables, validated: ValidatedTable) -> tuple[int, int, list[str]]:
-    """How many validated rows are on no side and not excluded, how many side rows are not in the table, and some of their ids."""
-    everything, written = f"(select __id from {parquet(validated.table)})", f"(select __id from {sides.together(('__id',))})"
+def find_missing_rows(
+    sides: Sides, split: SplitTables, validated: ValidatedTable
+) -> tuple[int, int, list[str]]:
+    """How many validated rows are on no side and not excluded, how many side rows are not in the
+    table, and some of their ids.
+    """
+    everything, written = (
+        f"(select __id from {parquet(validated.table)})",
+        f"(select __id from {sides.together(('__id',))})",
+    )
     missing = validated.table.rows - sum(sides.num_rows.values()) - sum(split.excluded.values())
-    if not any(split.excluded.values()) and _fingerprint(sides, everything) == _fingerprint(sides, written):
+    if not any(split.excluded.values()) and _fingerprint(sides, everything) == _fingerprint(
+        sides, written
+    ):
         return missing, 0, []
     strangers = f"from {written} as w anti join {everything} as e using (__id)"
     count = int(row(sides.connection, f"select count(*) {strangers}")[0])
-    examples = rows(sides.connection, f"select __id {strangers} limit {EVIDENCE_ROWS}") if count else []
+    examples = (
+        rows(sides.connection, f"select __id {strangers} limit {EVIDENCE_ROWS}") if count else []
+    )
     return missing, count, [str(r[0]) for r in examples]
 
 
 def _fingerprint(sides: Sides, relation: str) -> tuple[Any, ...]:
-    """Equal for equal multisets of ids, and for others as likely as 128 bits fall together: one scan, where a join would hold all ids."""
-    return row(sides.connection, f"select count(*), bit_xor(hash(__id)), sum(cast(hash(__id) as hugeint)) from {relation}")
+    """Equal for equal multisets of ids, and for others as likely as 128 bits fall together: one
+    scan, where a join would hold all ids.
+    """
+    return row(
+        sides.connection,
+        f"select count(*), bit_xor(hash(__id)), sum(cast(hash(__id) as hugeint)) from {relation}",
+    )
 
 
-def judge_rows(missing: int, strangers: int, examples: list[str], split: SplitTables) -> CheckResult:
+def judge_rows(
+    missing: int, strangers: int, examples: list[str], split: SplitTables
+) -> CheckResult:
     """Fail unless sides and stated exclusions add up to the validated table, row for row."""
     wrong = missing != 0 or strangers != 0
-    excluded = ", ".join(f"{n} {reason}" for reason, n in split.excluded.items() if n) or "none excluded"
-    text = f"{abs(missing)} rows are {'on no side' if missing > 0 else 'on sides too often'}; {strangers} rows are not in the validated table ({first_few(examples, strangers)})"
+    excluded = (
+        ", ".join(f"{n} {reason}" for reason, n in split.excluded.items() if n) or "none excluded"
+    )
+    text = (
+        f"{abs(missing)} rows are {'on no side' if missing > 0 else 'on sides too often'};"
+        f" {strangers} rows are not in the validated table ({first_few(examples, strangers)})"
+    )
     return CheckResult(
         name="row_coverage",
         verdict="fail" if wrong else "pass",
-        summary=text if wrong else f"every row is on exactly one side or excluded for a stated reason ({excluded})",
-        figures={"missing": missing, "strangers": strangers, **{f"excluded_{k}": v for k, v in split.excluded.items()}},
+        summary=(
+            text
+            if wrong
+            else f"every row is on exactly one side or excluded for a stated reason ({excluded})"
+        ),
+        figures={
+            "missing": missing,
+            "strangers": strangers,
+            **{f"excluded_{k}": v for k, v in split.excluded.items()},
+        },
         remedy="delete the prepared files and run again" if wrong else "",
     )
 
@@ -97,12 +146,17 @@ def overlap_results(sides: Sides) -> list[CheckResult]:
         results.append(judge_groups(_crossing(sides, "__group")[0], spec, sides.declaration))
     elif spec.group:
         groups, alias = _crossing(sides, "__group")
-        results += [judge_groups(groups, spec, sides.declaration), judge_aliases(alias, "group", spec.group)]
+        results += [
+            judge_groups(groups, spec, sides.declaration),
+            judge_aliases(alias, "group", spec.group),
+        ]
     return results
 
 
 def _crossing(sides: Sides, column: str, unique: bool = False) -> tuple[Straddle, Aliases | None]:
-    """Keys on two sides, as they are and in other spellings; one scan where all are spelt alike. `unique`: each should stand on one row."""
+    """Keys on two sides, as they are and in other spellings; one scan where all are spelt alike.
+    `unique`: each should stand on one row.
+    """
     count, repeats = parts_of(sides), unique or not many_rows_each(sides, column)
     characters, train_keys = Characters(), 0
 
@@ -110,7 +164,10 @@ def _crossing(sides: Sides, column: str, unique: bool = False) -> tuple[Straddle
         nonlocal characters, train_keys
         for part in range(count):
             keys = read_keys(sides, column, part, count, repeats)
-            characters, train_keys = characters | keys.characters, train_keys + num_distinct(keys.hashes["train"])
+            characters, train_keys = (
+                characters | keys.characters,
+                train_keys + num_distinct(keys.hashes["train"]),
+            )
             yield keys
 
     straddle = find_straddling(sides, column, read())

@@ -1,7 +1,9 @@
-"""The poison test: corrupt every held-out row, fit again, and nothing that was fitted may differ by a bit.
+"""The poison test: corrupt every held-out row, fit again, and nothing that was fitted may differ by
+a bit.
 
-It finds what no look at the data can: a scaler, vocabulary, selection, imputer, encoder or weight that has seen validation
-or test rows, through whatever code. What it cannot find: a fit that saw rows and did not depend on them.
+It finds what no look at the data can: a scaler, vocabulary, selection, imputer, encoder or weight
+that has seen validation or test rows, through whatever code. What it cannot find: a fit that saw
+rows and did not depend on them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ FOREIGN = "☠"  # a character that no table has
 
 
 class Poisoned(NamedTuple):
-    """Fitted artefacts by name: how many there are, which changed under which corruption, which differ without any."""
+    """Fitted artefacts by name: how many there are, which changed under which corruption, which
+    differ without any.
+    """
 
     artefacts: int
     changed: dict[str, str]
@@ -35,25 +39,37 @@ class Poisoned(NamedTuple):
 
 
 def poison(table: pa.Table, spec: TableSpec, way: str) -> pa.Table:
-    """Every feature and label of held-out rows replaced; keys and times stay, and so do types, nulls and the set of classes.
+    """Every feature and label of held-out rows replaced; keys and times stay, and so do types,
+    nulls and the set of classes.
 
     Args:
         table: held-out rows [N], columns as in the validated table.
         spec: what the columns are.
-        way: `extreme`: numbers far outside of any range, categories and characters that nobody has seen, classes and values
-            of the label moved on. `shuffled`: each column in another order of rows, so that only its bonds to others break.
+        way: `extreme`: numbers far outside of any range, categories and characters that nobody has
+            seen, classes and values of the label moved on. `shuffled`: each column in another order
+            of rows, so that only its bonds to others break.
     """
     columns = {name: table.column(name) for name in table.column_names}
-    changed = [n for n in table.column_names if n in (*spec.features, *spec.label_columns) and n not in KEYS]
+    changed = [
+        n
+        for n in table.column_names
+        if n in (*spec.features, *spec.label_columns) and n not in KEYS
+    ]
     for position, name in enumerate(changed):
         values = columns[name].combine_chunks()
-        columns[name] = _moved(values, position + 1) if way == "shuffled" else _extreme(values, name in spec.label_columns and name != spec.text)
+        columns[name] = (
+            _moved(values, position + 1)
+            if way == "shuffled"
+            else _extreme(values, name in spec.label_columns and name != spec.text)
+        )
     return pa.table(columns).replace_schema_metadata(table.schema.metadata)
 
 
 def _moved(values: pa.Array, seed: int) -> pa.Array:
     """The values in another order, the same for the same number of rows and seed."""
-    return values.take(pa.array(np.random.default_rng([seed, len(values)]).permutation(len(values))))
+    return values.take(
+        pa.array(np.random.default_rng([seed, len(values)]).permutation(len(values)))
+    )
 
 
 def _extreme(values: pa.Array, is_label: bool) -> pa.Array:
@@ -67,20 +83,30 @@ def _extreme(values: pa.Array, is_label: bool) -> pa.Array:
         return pc.cast(numbers, kind, safe=False)
     if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
         elements = np.asarray(values.flatten())
-        flipped = np.iinfo(elements.dtype).max - elements if elements.dtype.kind in "iu" else elements * -100 + 7
+        flipped = (
+            np.iinfo(elements.dtype).max - elements
+            if elements.dtype.kind in "iu"
+            else elements * -100 + 7
+        )
         return pa.FixedSizeListArray.from_arrays(pa.array(flipped, kind.value_type), kind.list_size)
     return pc.binary_join_element_wise(FOREIGN, pc.utf8_reverse(values), "")
 
 
 def _are_classes(values: pa.Array) -> bool:
-    """Whether floats may be classes, as whole numbers with nulls and decimals are: a few whole ones, whose values no other row may have."""
+    """Whether floats may be classes, as whole numbers with nulls and decimals are: a few whole
+    ones, whose values no other row may have.
+    """
     different = pc.unique(values.drop_null())
-    return 1 < len(different) <= MOST_CLASSES and bool(pc.all(pc.equal(different, pc.round(different))).as_py())
+    return 1 < len(different) <= MOST_CLASSES and bool(
+        pc.all(pc.equal(different, pc.round(different))).as_py()
+    )
 
 
 def _rotated(values: pa.Array) -> pa.Array:
     """Each class replaced by the next one: no row keeps its label, no class is new."""
-    classes = pc.unique(values.drop_null()).take(pc.array_sort_indices(pc.unique(values.drop_null())))
+    classes = pc.unique(values.drop_null()).take(
+        pc.array_sort_indices(pc.unique(values.drop_null()))
+    )
     code = pc.index_in(values, classes)
     return classes.take(pc.if_else(pc.equal(code, len(classes) - 1), 0, pc.add(code, 1)))
 
@@ -89,23 +115,40 @@ def find_poisoned(make: Callable[[Corrupt], Any], spec: TableSpec) -> Poisoned:
     """Which artefacts depend on held-out rows.
 
     Args:
-        make: fits everything, after it has put its held-out rows through the function that it is given, and returns
-            the artefacts: any nesting of mappings, sequences, arrays, tensors, tables, fitted estimators, texts and numbers.
+        make: fits everything, after it has put its held-out rows through the function that it is
+            given, and returns the artefacts: any nesting of mappings, sequences, arrays, tensors,
+            tables, fitted estimators, texts and numbers.
         spec: what the columns are.
     """
     clean = dict(digests(make(lambda table: table)))
     changed: dict[str, str] = {}
     for way in WAYS:
         found = dict(digests(make(lambda table, way=way: poison(table, spec, way))))  # type: ignore[misc]
-        changed |= {name: way for name in clean.keys() | found.keys() if clean.get(name) != found.get(name) and name not in changed}
+        changed |= {
+            name: way
+            for name in clean.keys() | found.keys()
+            if clean.get(name) != found.get(name) and name not in changed
+        }
     again = dict(digests(make(lambda table: table))) if changed else clean
-    unstable = tuple(sorted(name for name in clean.keys() | again.keys() if clean.get(name) != again.get(name)))
-    return Poisoned(len(clean), {name: way for name, way in sorted(changed.items()) if name not in unstable}, unstable)
+    unstable = tuple(
+        sorted(name for name in clean.keys() | again.keys() if clean.get(name) != again.get(name))
+    )
+    return Poisoned(
+        len(clean),
+        {name: way for name, way in sorted(changed.items()) if name not in unstable},
+        unstable,
+    )
 
 
 def judge_poison(found: Poisoned) -> CheckResult:
-    """Fail where an artefact changed, or none was handed over; warn where nothing can be said, because two fits of the same rows differ."""
-    figures: dict[str, float | int | str | None] = {"artefacts": found.artefacts, "changed": len(found.changed), "unstable": len(found.unstable)}
+    """Fail where an artefact changed, or none was handed over; warn where nothing can be said,
+    because two fits of the same rows differ.
+    """
+    figures: dict[str, float | int | str | None] = {
+        "artefacts": found.artefacts,
+        "changed": len(found.changed),
+        "unstable": len(found.unstable),
+    }
     if not found.artefacts:
         return CheckResult(
             name="poison",
@@ -119,28 +162,45 @@ def judge_poison(found: Poisoned) -> CheckResult:
         return CheckResult(
             name="poison",
             verdict="fail",
-            summary=f"{len(found.changed)} of {found.artefacts} fitted artefacts changed when the held-out rows were corrupted: {shown}",
+            summary=(
+                f"{len(found.changed)} of {found.artefacts} fitted artefacts changed when the"
+                f" held-out rows were corrupted: {shown}"
+            ),
             figures=figures,
-            evidence=tuple({"artefact": name, "corruption": way} for name, way in list(found.changed.items())[:10]),
-            remedy="fit on train rows alone: what is fitted must not be handed validation or test rows",
+            evidence=tuple(
+                {"artefact": name, "corruption": way}
+                for name, way in list(found.changed.items())[:10]
+            ),
+            remedy=(
+                "fit on train rows alone: what is fitted must not be handed validation or test rows"
+            ),
         )
     if found.unstable:
         return CheckResult(
             name="poison",
             verdict="warn",
-            summary=f"two fits of the same rows differ ({first_few(found.unstable, len(found.unstable))}), so dependence on held-out rows cannot be seen there",
+            summary=(
+                "two fits of the same rows differ"
+                f" ({first_few(found.unstable, len(found.unstable))}), so dependence on held-out"
+                " rows cannot be seen there"
+            ),
             figures=figures,
             remedy="seed the fit, so that the same rows give the same result",
         )
     return CheckResult(
         name="poison",
         verdict="pass",
-        summary=f"{found.artefacts} fitted artefacts are byte-identical after every held-out feature and label was corrupted",
+        summary=(
+            f"{found.artefacts} fitted artefacts are byte-identical after every held-out feature"
+            " and label was corrupted"
+        ),
         figures=figures,
     )
 
 
-def poison_result(fit: Callable[[pa.Table, pa.Table], Any], train: pa.Table, held_out: pa.Table, spec: TableSpec) -> CheckResult:
+def poison_result(
+    fit: Callable[[pa.Table, pa.Table], Any], train: pa.Table, held_out: pa.Table, spec: TableSpec
+) -> CheckResult:
     """The poison test of any fit.
 
     Args:
@@ -155,13 +215,18 @@ def poison_result(fit: Callable[[pa.Table, pa.Table], Any], train: pa.Table, hel
 # ------------------------------------------------------------------------------------------ digests
 
 
-def digests(value: Any, name: str = "", seen: frozenset[int] = frozenset()) -> Iterator[tuple[str, str]]:
+def digests(
+    value: Any, name: str = "", seen: frozenset[int] = frozenset()
+) -> Iterator[tuple[str, str]]:
     """SHA-256 of every leaf of a nesting, by its path: `scaler.mean_`, `weights[3]`.
 
     Raises:
-        TypeError: a leaf is of a kind whose content cannot be read, so that equality would say nothing.
+        TypeError: a leaf is of a kind whose content cannot be read, so that equality would say
+            nothing.
     """
-    if id(value) in seen or (value is None and not name):  # a fit that returns None hands over nothing
+    if id(value) in seen or (
+        value is None and not name
+    ):  # a fit that returns None hands over nothing
         return
     inner = seen | {id(value)}
     content = _leaf(value)
@@ -183,14 +248,24 @@ def _leaf(value: Any) -> bytes | None:
     """The bytes of a value that has no parts, with its type and shape; None for the others."""
     if (
         value is None
-        or isinstance(value, bool | int | float | complex | str | bytes | np.generic | np.dtype | type)
+        or isinstance(
+            value, bool | int | float | complex | str | bytes | np.generic | np.dtype | type
+        )
         or (callable(value) and hasattr(value, "__qualname__") and not _holds(value))
     ):
-        return f"{type(value).__name__}:{getattr(value, '__qualname__', None) or repr(value)}".encode()
-    if isinstance(value, list | tuple) and all(isinstance(v, bool | int | float | str | None) for v in value):
+        return (
+            f"{type(value).__name__}:{getattr(value, '__qualname__', None) or repr(value)}".encode()
+        )
+    if isinstance(value, list | tuple) and all(
+        isinstance(v, bool | int | float | str | None) for v in value
+    ):
         return repr(value).encode()
     if hasattr(value, "detach"):  # a tensor, of a library that this layer does not know
-        value = value.detach().cpu().float().numpy() if str(value.dtype) == "torch.bfloat16" else value.detach().cpu().numpy()
+        value = (
+            value.detach().cpu().float().numpy()
+            if str(value.dtype) == "torch.bfloat16"
+            else value.detach().cpu().numpy()
+        )
     if isinstance(value, np.ndarray) and value.dtype != object:
         return f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes()
     if isinstance(value, pa.Table | pa.RecordBatch | pa.Array | pa.ChunkedArray | pa.Scalar):
@@ -201,25 +276,35 @@ def _leaf(value: Any) -> bytes | None:
 def _holds(function: Any) -> bool:
     """Whether a function may hold data: one written in Python, or bound to an object."""
     owner = getattr(function, "__self__", None)
-    return isinstance(function, FunctionType) or not (owner is None or isinstance(owner, ModuleType))
+    return isinstance(function, FunctionType) or not (
+        owner is None or isinstance(owner, ModuleType)
+    )
 
 
 def _state(value: Any, name: str) -> Any:
-    """The content of an object: what it would be pickled as, its attributes, the values of a frame, or what a function holds."""
+    """The content of an object: what it would be pickled as, its attributes, the values of a frame,
+    or what a function holds.
+    """
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, CodeType):
         return {"bytes": value.co_code, "names": value.co_names, "constants": list(value.co_consts)}
     if isinstance(value, FunctionType):
         held = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
-        return {"code": value.__code__, "defaults": [value.__defaults__, value.__kwdefaults__], "held": held}
+        return {
+            "code": value.__code__,
+            "defaults": [value.__defaults__, value.__kwdefaults__],
+            "held": held,
+        }
     if isinstance(value, MethodType | BuiltinFunctionType):
         return {"name": value.__name__, "of": value.__self__}
     if isinstance(value, partial):
         return {"function": value.func, "arguments": [value.args, value.keywords]}
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    if hasattr(value, "to_dict") and hasattr(value, "to_numpy"):  # a frame, series or index of pandas
+    if hasattr(value, "to_dict") and hasattr(
+        value, "to_numpy"
+    ):  # a frame, series or index of pandas
         return {
             "columns": list(getattr(value, "columns", [])),
             "index": list(value.index) if hasattr(value, "index") else [],
@@ -229,5 +314,8 @@ def _state(value: Any, name: str) -> Any:
         return value.get_state()
     state = value.__getstate__()
     if state is None:
-        raise TypeError(f"{name or 'the result'} is a {type(value).__name__}, whose content cannot be compared; return arrays, tables, numbers or texts")
+        raise TypeError(
+            f"{name or 'the result'} is a {type(value).__name__}, whose content cannot be compared;"
+            " return arrays, tables, numbers or texts"
+        )
     return state

@@ -1,7 +1,8 @@
-"""Columns that arrive scaled or filled with statistics of all rows: their pooled statistics are neater than luck allows, train's are not.
+"""Columns that arrive scaled or filled with statistics of all rows: their pooled statistics are
+neater than luck allows, train's are not.
 
-Needs no label. A mean of exactly 0 over train and test together, where train's own is as far from 0 as its size makes likely,
-can only come from a fit on both.
+Needs no label. A mean of exactly 0 over train and test together, where train's own is as far from 0
+as its size makes likely, can only come from a fit on both.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ LEAST_ROWS = 30
 LEAST_DISTINCT = 0.2  # share of distinct values from which a column is a measurement
 UNLIKELY = 1e-5  # from which a warning is given
 TRAIN_UNLIKELY = 1e-3  # train's own statistics must not be neat, too
-LEAST_LEAD = 5.0  # times as frequent as the next value: a median is a value of the data, which many rows may share without it
+# times as frequent as the next value: a median is a value of the data, which many rows may share
+# without it
+LEAST_LEAD = 5.0
 SAME = 1e-6  # in standard deviations: two fills are the same number
 
 
 class Moments(NamedTuple):
-    """Non-null values of a column: number, mean, standard deviation (population), smallest, largest."""
+    """Non-null values of a column: number, mean, standard deviation (population), smallest,
+    largest.
+    """
 
     number: int
     mean: float
@@ -36,7 +41,9 @@ class Moments(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """A statistic that is neat over all rows: what it is, its value there and in train, and the chance of that."""
+    """A statistic that is neat over all rows: what it is, its value there and in train, and the
+    chance of that.
+    """
 
     column: str
     what: str
@@ -46,15 +53,27 @@ class Pooled(NamedTuple):
 
 
 def find_moments(sides: Sides) -> dict[str, dict[str, Moments]]:
-    """Moments of every numeric column by side, exact over all rows; columns that are null throughout a side are left out."""
+    """Moments of every numeric column by side, exact over all rows; columns that are null
+    throughout a side are left out.
+    """
     names = sides.spec.numeric
-    parts = ", ".join(f"[count({c}), favg({c}), stddev_pop({c}), min({c}), max({c})]" for c in map(ident, names))
+    parts = ", ".join(
+        f"[count({c}), favg({c}), stddev_pop({c}), min({c}), max({c})]" for c in map(ident, names)
+    )
     found: dict[str, dict[str, Moments]] = {}
     for side, relation in sides.relations.items() if names else ():
-        for name, (count, mean, std, low, high) in zip(names, row(sides.connection, f"select {parts} from {relation}"), strict=True):
+        for name, (count, mean, std, low, high) in zip(
+            names, row(sides.connection, f"select {parts} from {relation}"), strict=True
+        ):
             if count:
-                found.setdefault(name, {})[side] = Moments(int(count), float(mean), float(std), float(low), float(high))
-    return {name: by_side for name, by_side in found.items() if "train" in by_side and len(by_side) > 1 and all(map(_finite, by_side.values()))}
+                found.setdefault(name, {})[side] = Moments(
+                    int(count), float(mean), float(std), float(low), float(high)
+                )
+    return {
+        name: by_side
+        for name, by_side in found.items()
+        if "train" in by_side and len(by_side) > 1 and all(map(_finite, by_side.values()))
+    }
 
 
 def _finite(moments: Moments) -> bool:
@@ -66,73 +85,136 @@ def pooled_moments(parts: list[Moments]) -> Moments:
     count = sum(p.number for p in parts)
     mean = sum(p.number * p.mean for p in parts) / count
     square = sum(p.number * (p.std**2 + (p.mean - mean) ** 2) for p in parts) / count
-    return Moments(count, mean, math.sqrt(square), min(p.low for p in parts), max(p.high for p in parts))
+    return Moments(
+        count, mean, math.sqrt(square), min(p.low for p in parts), max(p.high for p in parts)
+    )
 
 
 def find_pooled_scaling(moments: dict[str, dict[str, Moments]], sides: Sides) -> list[Pooled]:
-    """Columns with mean 0 (and standard deviation 1), or range 0 to 1, over all rows but not over train; least likely first."""
+    """Columns with mean 0 (and standard deviation 1), or range 0 to 1, over all rows but not over
+    train; least likely first.
+    """
     found = []
     for name, by_side in moments.items():
         train, everything = by_side["train"], pooled_moments(list(by_side.values()))
-        if min(train.number, everything.number - train.number) < LEAST_ROWS or not everything.std or not train.std:
+        if (
+            min(train.number, everything.number - train.number) < LEAST_ROWS
+            or not everything.std
+            or not train.std
+        ):
             continue
         chance = _neat(everything) * len(moments)
         standard = abs(everything.std - 1) <= 2 / everything.number  # by n or by n - 1
-        if chance <= UNLIKELY and _neat(train) > TRAIN_UNLIKELY and (standard or _is_measured(sides, name, everything.number)):
-            found.append(Pooled(name, "mean 0 and standard deviation 1" if standard else "mean 0", everything.mean, train.mean, chance))
+        if (
+            chance <= UNLIKELY
+            and _neat(train) > TRAIN_UNLIKELY
+            and (standard or _is_measured(sides, name, everything.number))
+        ):
+            found.append(
+                Pooled(
+                    name,
+                    "mean 0 and standard deviation 1" if standard else "mean 0",
+                    everything.mean,
+                    train.mean,
+                    chance,
+                )
+            )
     return sorted(found, key=lambda p: (p.chance, p.column))
 
 
 def _neat(m: Moments) -> float:
-    """Chance that sampling brings the mean so near to 0 and, where it is near, the standard deviation so near to 1 (or n - 1's)."""
+    """Chance that sampling brings the mean so near to 0 and, where it is near, the standard
+    deviation so near to 1 (or n - 1's).
+    """
     off_mean = abs(m.mean) * math.sqrt(m.number) / m.std
-    off_std = min(abs(m.std - 1), abs(m.std * math.sqrt(m.number / (m.number - 1)) - 1)) * math.sqrt(2 * m.number)
+    off_std = min(
+        abs(m.std - 1), abs(m.std * math.sqrt(m.number / (m.number - 1)) - 1)
+    ) * math.sqrt(2 * m.number)
     return min(1.0, 0.8 * max(off_mean, 1e-12)) * min(1.0, max(off_std, 1e-12))
 
 
 def _is_measured(sides: Sides, name: str, count: int) -> bool:
-    return count_distinct(sides.connection, ident(name), sides.together((name,))) >= LEAST_DISTINCT * count
+    return (
+        count_distinct(sides.connection, ident(name), sides.together((name,)))
+        >= LEAST_DISTINCT * count
+    )
 
 
-# ------------------------------------------------------------------------------- range, median, ranks
+# ------------------------------------------------------------------------------- range, median,
+# ranks
 
 
 def find_pooled_range(moments: dict[str, dict[str, Moments]], sides: Sides) -> list[Pooled]:
-    """Columns whose smallest value over all rows is exactly 0 (or -1) and largest exactly 1, each in one row, and one of them outside train."""
+    """Columns whose smallest value over all rows is exactly 0 (or -1) and largest exactly 1, each
+    in one row, and one of them outside train.
+    """
     found = []
     for name, by_side in moments.items():
         train, everything = by_side["train"], pooled_moments(list(by_side.values()))
-        if everything.high != 1 or everything.low not in (0, -1) or (train.low, train.high) == (everything.low, everything.high):
+        if (
+            everything.high != 1
+            or everything.low not in (0, -1)
+            or (train.low, train.high) == (everything.low, everything.high)
+        ):
             continue
         column = ident(name)
-        ends = row(sides.connection, f"select count(*) from {sides.together((name,))} where {column} in ({everything.low}, 1)")[0]
-        if ends == 2 and train.number >= LEAST_ROWS and _is_measured(sides, name, everything.number):
+        ends = row(
+            sides.connection,
+            f"select count(*) from {sides.together((name,))} where {column} in"
+            f" ({everything.low}, 1)",
+        )[0]
+        if (
+            ends == 2
+            and train.number >= LEAST_ROWS
+            and _is_measured(sides, name, everything.number)
+        ):
             shown = train.high if train.high != 1 else train.low
-            found.append(Pooled(name, f"range {everything.low:g} to 1, each end once", everything.high if train.high != 1 else everything.low, shown, 1e-9))
+            found.append(
+                Pooled(
+                    name,
+                    f"range {everything.low:g} to 1, each end once",
+                    everything.high if train.high != 1 else everything.low,
+                    shown,
+                    1e-9,
+                )
+            )
     return found
 
 
-# ----------------------------------------------------------------------------------------- fill values
+# ----------------------------------------------------------------------------------------- fill
+# values
 
 
-def find_pooled_fill(moments: dict[str, dict[str, Moments]], sample: Sampled, sides: Sides) -> list[Pooled]:
-    """Columns where one value stands out by its number of rows and is the mean or median of all other rows, but not of train's."""
+def find_pooled_fill(
+    moments: dict[str, dict[str, Moments]], sample: Sampled, sides: Sides
+) -> list[Pooled]:
+    """Columns where one value stands out by its number of rows and is the mean or median of all
+    other rows, but not of train's.
+    """
     found = []
     for name in moments:
         value, lead = _fill_value(sample.numeric[name], sample.train)
         if value is not None:
-            found += _as_mean(sides, name, value) or (_as_median(sides, name, value) if lead >= LEAST_LEAD else [])
+            found += _as_mean(sides, name, value) or (
+                _as_median(sides, name, value) if lead >= LEAST_LEAD else []
+            )
     return found
 
 
 def _fill_value(values: Floats, train: Flags) -> tuple[float | None, float]:
-    """The most frequent value of a measurement in the sample, if it may be a fill, and how many times as frequent as the next it is."""
+    """The most frequent value of a measurement in the sample, if it may be a fill, and how many
+    times as frequent as the next it is.
+    """
     found, counts = np.unique(values[np.isfinite(values)], return_counts=True)
     if len(found) < LEAST_ROWS:
         return None, 0.0
     second, first = np.partition(counts, -2)[-2:]
     value = float(found[counts.argmax()])
-    possible = first >= max(5, 0.002 * counts.sum()) and first >= 1.5 * second and bool((values[train] == value).any())
+    possible = (
+        first >= max(5, 0.002 * counts.sum())
+        and first >= 1.5 * second
+        and bool((values[train] == value).any())
+    )
     return (value, float(first / second)) if possible else (None, 0.0)
 
 
@@ -145,17 +227,39 @@ def _as_mean(sides: Sides, name: str, value: float) -> list[Pooled]:
     if not train_count or count - train_count < LEAST_ROWS or not std:
         return []
     exact = abs(mean - value) <= SAME * std
-    apart = std * math.sqrt(1 / train_count - 1 / count)  # how far train's mean is from that of all rows by chance
+    apart = std * math.sqrt(
+        1 / train_count - 1 / count
+    )  # how far train's mean is from that of all rows by chance
     chance = max(abs(mean - value), 1e-12 * std) / apart
     own = abs(train_mean - value) > 1000 * max(abs(mean - value), 1e-12 * std)
-    return [Pooled(name, f"its frequent value {value:.6g} is the mean of all other rows", mean, train_mean, chance)] if exact and own else []
+    return (
+        [
+            Pooled(
+                name,
+                f"its frequent value {value:.6g} is the mean of all other rows",
+                mean,
+                train_mean,
+                chance,
+            )
+        ]
+        if exact and own
+        else []
+    )
 
 
 def _as_median(sides: Sides, name: str, value: float) -> list[Pooled]:
-    """By rank, so that a median between two values counts as well: as many rows below as above over all sides, not so in train."""
+    """By rank, so that a median between two values counts as well: as many rows below as above over
+    all sides, not so in train.
+    """
     column, where = ident(name), f"{ident(name)} is not null"
-    counted = ", ".join(f"count(*) filter (where {column} {sign} {value!r} {side})" for side in ("", "and side = 'train'") for sign in ("<", ">"))
-    below, above, train_below, train_above = row(sides.connection, f"select {counted} from {sides.together((name,))} where {where}")
+    counted = ", ".join(
+        f"count(*) filter (where {column} {sign} {value!r} {side})"
+        for side in ("", "and side = 'train'")
+        for sign in ("<", ">")
+    )
+    below, above, train_below, train_above = row(
+        sides.connection, f"select {counted} from {sides.together((name,))} where {where}"
+    )
     total, train_total = below + above, train_below + train_above
     if total - train_total < LEAST_ROWS or not train_total or not _is_measured(sides, name, total):
         return []
@@ -163,10 +267,19 @@ def _as_median(sides: Sides, name: str, value: float) -> list[Pooled]:
     expected = math.sqrt(train_total * (total - train_total) / total)
     if off > 1 or train_off <= 4:
         return []
-    return [Pooled(name, f"its frequent value {value:.6g} is the median of all other rows", below / total, train_below / train_total, 1.0 / max(expected, 1.0))]
+    return [
+        Pooled(
+            name,
+            f"its frequent value {value:.6g} is the median of all other rows",
+            below / total,
+            train_below / train_total,
+            1.0 / max(expected, 1.0),
+        )
+    ]
 
 
-# -------------------------------------------------------------------------------------------- verdicts
+# --------------------------------------------------------------------------------------------
+# verdicts
 
 
 def _tidy(value: float) -> float:
@@ -180,16 +293,40 @@ def judge_pooled(name: str, found: list[Pooled], checks: ChecksConfig) -> list[C
         CheckResult(
             name=name,
             verdict="fail" if p.chance <= checks.pooled_chance else "warn",
-            summary=f"column {p.column!r}: {p.what} over all sides ({_tidy(p.pooled):.6g}), not over train ({p.train:.6g}): it was fitted on held-out rows, too",
-            figures={"pooled": _tidy(p.pooled), "train": _tidy(p.train), "chance": float(f"{p.chance:.3g}"), "threshold": checks.pooled_chance},
-            evidence=({"column": p.column, "statistic": p.what, "over all sides": _tidy(p.pooled), "over train": _tidy(p.train)},),
+            summary=(
+                f"column {p.column!r}: {p.what} over all sides ({_tidy(p.pooled):.6g}), not over"
+                f" train ({p.train:.6g}): it was fitted on held-out rows, too"
+            ),
+            figures={
+                "pooled": _tidy(p.pooled),
+                "train": _tidy(p.train),
+                "chance": float(f"{p.chance:.3g}"),
+                "threshold": checks.pooled_chance,
+            },
+            evidence=(
+                {
+                    "column": p.column,
+                    "statistic": p.what,
+                    "over all sides": _tidy(p.pooled),
+                    "over train": _tidy(p.train),
+                },
+            ),
             columns=(p.column,),
-            remedy="take the column as it was before, and let the run fit scaling and filling on train",
+            remedy=(
+                "take the column as it was before, and let the run fit scaling and filling on train"
+            ),
         )
         for p in found
     ]
-    text = {"pooled_scaling": "no column is scaled by statistics of all sides", "pooled_fill": "no column is filled with a statistic of all sides"}[name]
-    return results or [CheckResult(name=name, verdict="pass", summary=text, figures={"threshold": checks.pooled_chance})]
+    text = {
+        "pooled_scaling": "no column is scaled by statistics of all sides",
+        "pooled_fill": "no column is filled with a statistic of all sides",
+    }[name]
+    return results or [
+        CheckResult(
+            name=name, verdict="pass", summary=text, figures={"threshold": checks.pooled_chance}
+        )
+    ]
 
 
 def pooled_results(sides: Sides, sample: Sampled) -> list[CheckResult]:
@@ -198,4 +335,7 @@ def pooled_results(sides: Sides, sample: Sampled) -> list[CheckResult]:
     checks = sides.declaration.checks
     fills = find_pooled_fill(moments, sample, sides)
     scaled = [*find_pooled_scaling(moments, sides), *find_pooled_range(moments, sides)]
-    return [*judge_pooled("pooled_scaling", scaled, checks), *judge_pooled("pooled_fill", fills, checks)]
+    return [
+        *judge_pooled("pooled_scaling", scaled, checks),
+        *judge_pooled("pooled_fill", fills, checks),
+    ]

@@ -1,7 +1,7 @@
 """The rows that statistics look at: a sample of every side in memory, as numbers and codes.
 
-Shapes: N rows of all sides together, train first; K targets of a label. Rows stand in the order of the hash of their id,
-so that nothing depends on the order of a file.
+Shapes: N rows of all sides together, train first; K targets of a label. Rows stand in the order of
+the hash of their id, so that nothing depends on the order of a file.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ Flags = NDArray[np.bool_]
 
 
 class Label(NamedTuple):
-    """One label column: its kind, targets [N, K] with NaN where unknown, and its values as they are [N].
+    """One label column: its kind, targets [N, K] with NaN where unknown, and its values as they are
+    [N].
 
-    Targets: 0 or 1 of a binary label, one column for each class (the most frequent ones), the rank among train's values
-    of a number, from 0 to 1. Values: class codes, or the number.
+    Targets: 0 or 1 of a binary label, one column for each class (the most frequent ones), the rank
+    among train's values of a number, from 0 to 1. Values: class codes, or the number.
     """
 
     name: str
@@ -38,8 +39,9 @@ class Label(NamedTuple):
 class Sampled(NamedTuple):
     """Rows of all sides.
 
-    `train` [N]; `side` [N] names; `ids` [N]; `group` codes [N], where a row without one is a group of its own; `time` [N],
-    NaN where there is none; `numeric` values with NaN for null; `category` codes with -1 for null, and `texts` their meaning.
+    `train` [N]; `side` [N] names; `ids` [N]; `group` codes [N], where a row without one is a group
+    of its own; `time` [N], NaN where there is none; `numeric` values with NaN for null; `category`
+    codes with -1 for null, and `texts` their meaning.
     """
 
     train: Flags
@@ -66,13 +68,22 @@ class Sampled(NamedTuple):
         return None if code < 0 else str(self.texts[name][code])
 
 
-def sampled(sides: Sides, train_rows: int = TRAIN_ROWS, held_out_rows: int = HELD_OUT_ROWS) -> Sampled:
-    """Numbers and codes of at most so many rows of train and, together, of the held-out sides; tensors are left out."""
+def sampled(
+    sides: Sides, train_rows: int = TRAIN_ROWS, held_out_rows: int = HELD_OUT_ROWS
+) -> Sampled:
+    """Numbers and codes of at most so many rows of train and, together, of the held-out sides;
+    tensors are left out.
+    """
     spec = sides.spec
     labels = tuple(spec.label_columns) if spec.text is None else ()
-    columns = tuple(dict.fromkeys(("__id", "__group", "__time", *labels, *spec.numeric, *spec.categorical)))
+    columns = tuple(
+        dict.fromkeys(("__id", "__group", "__time", *labels, *spec.numeric, *spec.categorical))
+    )
     parts = {"train": sides.sample("train", columns, train_rows)}
-    parts |= {side: sides.sample(side, columns, held_out_rows // len(sides.held_out)) for side in sides.held_out}
+    parts |= {
+        side: sides.sample(side, columns, held_out_rows // len(sides.held_out))
+        for side in sides.held_out
+    }
     table = pa.concat_tables(list(parts.values()))
     side = np.repeat(list(parts), [len(part) for part in parts.values()])
     coded = {name: coded_texts(table[name]) for name in spec.categorical}
@@ -86,7 +97,10 @@ def sampled(sides: Sides, train_rows: int = TRAIN_ROWS, held_out_rows: int = HEL
         {name: numbers(table[name]) for name in spec.numeric},
         {name: codes for name, (codes, _) in coded.items()},
         {name: texts for name, (_, texts) in coded.items()},
-        tuple(_label(name, table[name], sides.declaration.task.label(name).kind, train) for name in labels),
+        tuple(
+            _label(name, table[name], sides.declaration.task.label(name).kind, train)
+            for name in labels
+        ),
     )
 
 
@@ -98,9 +112,9 @@ def numbers(column: pa.ChunkedArray) -> Floats:
 def coded_texts(column: pa.ChunkedArray) -> tuple[Codes, NDArray[Any]]:
     """Codes [N] in the order in which values appear, -1 for null, and the values."""
     encoded = column.combine_chunks().dictionary_encode()
-    return np.asarray(pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False), dtype=np.int64), np.asarray(
-        encoded.dictionary.to_pylist(), dtype=object
-    )
+    return np.asarray(
+        pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False), dtype=np.int64
+    ), np.asarray(encoded.dictionary.to_pylist(), dtype=object)
 
 
 def _groups(column: pa.ChunkedArray) -> Codes:
@@ -113,12 +127,20 @@ def _groups(column: pa.ChunkedArray) -> Codes:
 def _label(name: str, column: pa.ChunkedArray, kind: str, train: Flags) -> Label:
     if kind == "regression":
         values = numbers(column)
-        return Label(name, kind, _ranks(values, np.sort(values[train & ~np.isnan(values)]))[:, None], values)
+        return Label(
+            name, kind, _ranks(values, np.sort(values[train & ~np.isnan(values)]))[:, None], values
+        )
     encoded, classes = coded_texts(column)
     order = np.argsort(np.argsort(classes)) if len(classes) else np.zeros(0, dtype=np.int64)
-    values = np.where(encoded < 0, np.nan, order[encoded] if len(order) else np.nan).astype(np.float64)
+    values = np.where(encoded < 0, np.nan, order[encoded] if len(order) else np.nan).astype(
+        np.float64
+    )
     counts = np.bincount(values[train & ~np.isnan(values)].astype(np.int64), minlength=2)
-    kept = np.array([len(counts) - 1]) if kind == "binary" and len(counts) == 2 else np.sort(np.argsort(-counts, kind="stable")[:MOST_CLASSES])
+    kept = (
+        np.array([len(counts) - 1])
+        if kind == "binary" and len(counts) == 2
+        else np.sort(np.argsort(-counts, kind="stable")[:MOST_CLASSES])
+    )
     targets = np.where(np.isnan(values)[:, None], np.nan, values[:, None] == kept[None, :])
     return Label(name, kind, targets, values)
 
@@ -127,5 +149,7 @@ def _ranks(values: Floats, known: Floats) -> Floats:
     """Where values stand among the known ones, from 0 to 1; ties share the middle."""
     if not len(known):
         return np.full(len(values), np.nan)
-    middle = (np.searchsorted(known, values, "left") + np.searchsorted(known, values, "right")) / (2 * len(known))
+    middle = (np.searchsorted(known, values, "left") + np.searchsorted(known, values, "right")) / (
+        2 * len(known)
+    )
     return np.where(np.isnan(values), np.nan, middle)

@@ -1,7 +1,9 @@
-"""How well one column tells the label: learned on rows A, scored on rows B, with a standard error over groups of rows.
+"""How well one column tells the label: learned on rows A, scored on rows B, with a standard error
+over groups of rows.
 
-Shapes: A and B rows, K targets, C codes of a column. Strength: 2 AUROC - 1 of a class (of several, their mean by share), and
-the explained share of variance of a number's ranks: 0 for what says nothing, 1 for what says everything.
+Shapes: A and B rows, K targets, C codes of a column. Strength: 2 AUROC - 1 of a class (of several,
+their mean by share), and the explained share of variance of a number's ranks: 0 for what says
+nothing, 1 for what says everything.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ import numpy as np
 from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
 
 BINS = 64
-LEAST_SHRINKAGE, MOST_SHRINKAGE = 0.1, 100.0  # rows of the mean of all that are added to those of a code
+LEAST_SHRINKAGE, MOST_SHRINKAGE = (
+    0.1,
+    100.0,
+)  # rows of the mean of all that are added to those of a code
 
 
 class Score(NamedTuple):
@@ -37,10 +42,12 @@ class Halves(NamedTuple):
 
 
 def halves(rows: Sampled, kind: str, is_timed: bool) -> Halves:
-    """Train in two, by the user's own rule: whole groups where groups are kept whole, earlier and later where time decides.
+    """Train in two, by the user's own rule: whole groups where groups are kept whole, earlier and
+    later where time decides.
 
     Args:
-        rows: the sample; its order is that of hashed ids, so that every second row or group is a draw by hash.
+        rows: the sample; its order is that of hashed ids, so that every second row or group is a
+            draw by hash.
         kind: `split.kind`.
         is_timed: whether the sides are ordered in time.
     """
@@ -55,34 +62,48 @@ def halves(rows: Sampled, kind: str, is_timed: bool) -> Halves:
 
 
 def first_seen(codes: Codes) -> tuple[int, Codes]:
-    """How many values there are, and of each row the number of its value in the order in which values appear."""
+    """How many values there are, and of each row the number of its value in the order in which
+    values appear.
+    """
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     return len(first), np.argsort(np.argsort(first))[inverse]
 
 
 def column_codes(rows: Sampled, name: str, known: Flags) -> Codes:
-    """Codes [N] of a column: quantile bins of a number, cut on the rows `known`; values of a category; 0 is null."""
+    """Codes [N] of a column: quantile bins of a number, cut on the rows `known`; values of a
+    category; 0 is null.
+    """
     if name in rows.category:
         return rows.category[name] + 1
     return number_codes(rows.numeric[name], known)
 
 
 def number_codes(values: Floats, known: Flags, bins: int = BINS) -> Codes:
-    """Bins [N] of equal size on the rows `known`, from 1; 0 where the value is NaN; a value that many rows share is a bin of its own."""
+    """Bins [N] of equal size on the rows `known`, from 1; 0 where the value is NaN; a value that
+    many rows share is a bin of its own.
+    """
     present = values[known & ~np.isnan(values)]
     if not len(present):
         return np.where(np.isnan(values), 0, 1).astype(np.int64)
     bins = max(4, min(bins, len(present) // 30))
     found = np.unique(present)
-    edges = found if len(found) <= bins else np.unique(np.quantile(present, np.arange(1, bins) / bins, method="lower"))
-    place = np.searchsorted(edges, values, "left") + np.searchsorted(edges, values, "right")  # odd at an edge, even between two
+    edges = (
+        found
+        if len(found) <= bins
+        else np.unique(np.quantile(present, np.arange(1, bins) / bins, method="lower"))
+    )
+    place = np.searchsorted(edges, values, "left") + np.searchsorted(
+        edges, values, "right"
+    )  # odd at an edge, even between two
     return np.where(np.isnan(values), 0, 1 + place).astype(np.int64)
 
 
 def learned(codes: Codes, targets: Floats, part: Flags) -> Floats:
-    """Mean target [C, K] of each code over the rows of a part, drawn towards the mean of all; of a code that it lacks, that mean.
+    """Mean target [C, K] of each code over the rows of a part, drawn towards the mean of all; of a
+    code that it lacks, that mean.
 
-    How far is estimated, as in a one-way analysis of variance: by the spread within codes over the spread between them.
+    How far is estimated, as in a one-way analysis of variance: by the spread within codes over the
+    spread between them.
     """
     size = int(codes.max(initial=0)) + 1
     counts = np.bincount(codes[part], minlength=size).astype(np.float64)
@@ -90,14 +111,20 @@ def learned(codes: Codes, targets: Floats, part: Flags) -> Floats:
 
 
 def _shrunk(counts: Floats, codes: Codes, target: Floats) -> Floats:
-    """Means [C] of one target; its null hypothesis, no spread between codes, draws them to the mean of all."""
+    """Means [C] of one target; its null hypothesis, no spread between codes, draws them to the mean
+    of all.
+    """
     rows, mean = len(target), target.mean()
     sums = np.bincount(codes, weights=target - mean, minlength=len(counts))
     between = (sums**2 / np.maximum(counts, 1)).sum()
     filled = int((counts > 0).sum())
     within = max(((target - mean) ** 2).sum() - between, 0.0) / max(rows - filled, 1)
     spread = (between - (filled - 1) * within) / max(rows - (counts**2).sum() / rows, 1.0)
-    weight = float(np.clip(within / max(spread, 1e-12), LEAST_SHRINKAGE, MOST_SHRINKAGE)) if rows > filled else MOST_SHRINKAGE
+    weight = (
+        float(np.clip(within / max(spread, 1e-12), LEAST_SHRINKAGE, MOST_SHRINKAGE))
+        if rows > filled
+        else MOST_SHRINKAGE
+    )
     return np.asarray(mean + sums / (counts + weight))
 
 
@@ -107,7 +134,9 @@ def score_codes(codes: Codes, label: Label, halves: Halves, group: Codes) -> Sco
     a, b = halves.a & known, halves.b & known
     if a.sum() < 2 or b.sum() < 2:
         return Score(0.0, 1.0, int(b.sum()))
-    return score_predictions(learned(codes, label.targets, a)[codes[b]], label.targets[b], label.kind, group[b])
+    return score_predictions(
+        learned(codes, label.targets, a)[codes[b]], label.targets[b], label.kind, group[b]
+    )
 
 
 def score_predictions(predicted: Floats, targets: Floats, kind: str, group: Codes) -> Score:
@@ -129,11 +158,18 @@ def _gini(predicted: Floats, positive: Flags) -> tuple[float, Floats]:
     """2 AUROC - 1, and what each row adds to its error (DeLong's placements)."""
     _, place = np.unique(predicted, return_inverse=True)
     size = int(place.max()) + 1
-    ups, downs = (np.bincount(place[rows], minlength=size).astype(np.float64) for rows in (positive, ~positive))
+    ups, downs = (
+        np.bincount(place[rows], minlength=size).astype(np.float64)
+        for rows in (positive, ~positive)
+    )
     below_ups, below_downs = np.cumsum(ups) - 0.5 * ups, np.cumsum(downs) - 0.5 * downs
     num_up, num_down = ups.sum(), downs.sum()
     area = float((ups * below_downs).sum() / (num_up * num_down))
-    moved = np.where(positive, (below_downs[place] / num_down - area) / num_up, ((num_up - below_ups[place]) / num_up - area) / num_down)
+    moved = np.where(
+        positive,
+        (below_downs[place] / num_down - area) / num_up,
+        ((num_up - below_ups[place]) / num_up - area) / num_down,
+    )
     return 2 * area - 1, 2 * moved
 
 
@@ -144,7 +180,11 @@ def _explained(predicted: Floats, target: Floats, group: Codes) -> Score:
         return Score(0.0, 1.0, len(target))
     missed = (target - predicted) ** 2
     explained = 1 - missed.sum() / total
-    return Score(float(explained), clustered_error((missed - (1 - explained) * spread) / total, group), len(target))
+    return Score(
+        float(explained),
+        clustered_error((missed - (1 - explained) * spread) / total, group),
+        len(target),
+    )
 
 
 def clustered_error(influence: Floats, group: Codes) -> float:

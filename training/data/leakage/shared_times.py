@@ -1,4 +1,6 @@
-"""Moments that stand on two sides: other groups' rows of the same time in train tell a held-out row's label where groups move together."""
+"""Moments that stand on two sides: other groups' rows of the same time in train tell a held-out
+row's label where groups move together.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ BYTES_A_ROW = 128  # of data.memory_limit: a moment or a name, a sum, and the en
 
 
 class SharedTimes(NamedTuple):
-    """Held-out rows whose time other groups have in train, of how many, and how far the labels agree (None: too few)."""
+    """Held-out rows whose time other groups have in train, of how many, and how far the labels
+    agree (None: too few).
+    """
 
     side: str
     label: str
@@ -35,53 +39,130 @@ def find_shared_times(sides: Sides) -> list[SharedTimes]:
     """
     if not sides.spec.group or not sides.spec.time_is_timestamp:
         return []
-    return [_shared(sides, side, label) for side in sides.held_out for label in label_numbers(sides)]
+    return [
+        _shared(sides, side, label) for side in sides.held_out for label in label_numbers(sides)
+    ]
 
 
 def _shared(sides: Sides, side: Any, label: LabelNumber) -> SharedTimes:
-    train, relation, parts = sides.relations["train"], sides.relations[side], parts_of(sides, BYTES_A_ROW)
-    fill(sides.connection, "strangers", (_strangers_sql(train, relation, label, part_sql("__group", part, parts)) for part in range(parts)))
-    fill(sides.connection, "shared_moments", (_moments_sql(train, label, part_sql("__time", part, parts)) for part in range(parts)))
+    train, relation, parts = (
+        sides.relations["train"],
+        sides.relations[side],
+        parts_of(sides, BYTES_A_ROW),
+    )
+    fill(
+        sides.connection,
+        "strangers",
+        (
+            _strangers_sql(train, relation, label, part_sql("__group", part, parts))
+            for part in range(parts)
+        ),
+    )
+    fill(
+        sides.connection,
+        "shared_moments",
+        (_moments_sql(train, label, part_sql("__time", part, parts)) for part in range(parts)),
+    )
     count, correlation = row(sides.connection, "select count(*), corr(v, m) from shared_moments")
     total = row(sides.connection, "select count(*) from strangers")[0]
-    shown = rows(sides.connection, f"select __time, __group, v, m from shared_moments order by md5(concat(__group, __time)) limit {EVIDENCE_ROWS}")
-    examples = tuple({"time": t, f"{side} group": g, f"{side} label": v, "mean train label of other groups": m} for t, g, v, m in shown) if count else ()
+    shown = rows(
+        sides.connection,
+        "select __time, __group, v, m from shared_moments order by md5(concat(__group, __time))"
+        f" limit {EVIDENCE_ROWS}",
+    )
+    examples = (
+        tuple(
+            {
+                "time": t,
+                f"{side} group": g,
+                f"{side} label": v,
+                "mean train label of other groups": m,
+            }
+            for t, g, v, m in shown
+        )
+        if count
+        else ()
+    )
     usable = count >= LEAST_ROWS and correlation is not None and math.isfinite(correlation)
-    return SharedTimes(side, label.name, int(count), int(total), round(float(correlation), 6) if usable else None, examples)
+    return SharedTimes(
+        side,
+        label.name,
+        int(count),
+        int(total),
+        round(float(correlation), 6) if usable else None,
+        examples,
+    )
 
 
 def _strangers_sql(train: str, relation: str, label: LabelNumber, here: str) -> str:
-    """Mean label of each moment of the groups of a side that train does not have, for the groups of a part."""
+    """Mean label of each moment of the groups of a side that train does not have, for the groups of
+    a part.
+    """
     known = f"__time is not null and {label.sql} is not null and __group is not null and {here}"
-    strangers = f"{relation} anti join (select __group from {train} where {here} group by 1) using (__group)"
-    return f"select __time, __group, avg({label.sql}) as v from {strangers} where {known} group by 1, 2"
+    strangers = (
+        f"{relation} anti join (select __group from {train} where {here} group by 1) using"
+        " (__group)"
+    )
+    return (
+        f"select __time, __group, avg({label.sql}) as v from {strangers} where {known} group by"
+        " 1, 2"
+    )
 
 
 def _moments_sql(train: str, label: LabelNumber, here: str) -> str:
-    """The rows of `strangers` with the mean label of train at their moment, where it has that, for the moments of a part."""
-    means = f"select __time, favg({label.sql}) as m from {train} where __time is not null and {label.sql} is not null and {here} group by 1"
+    """The rows of `strangers` with the mean label of train at their moment, where it has that, for
+    the moments of a part.
+    """
+    means = (
+        f"select __time, favg({label.sql}) as m from {train} where __time is not null and"
+        f" {label.sql} is not null and {here} group by 1"
+    )
     return f"select * from strangers join ({means}) using (__time) where {here}"
 
 
 def judge_shared_times(found: list[SharedTimes], sides: Sides, checks: ChecksConfig) -> CheckResult:
-    """Fail when most labels agree across groups at shared moments; shared moments alone prove nothing."""
+    """Fail when most labels agree across groups at shared moments; shared moments alone prove
+    nothing.
+    """
     used = [s for s in found if s.correlation is not None and s.rows >= LEAST_SHARE * s.total]
     worst = max(used, key=lambda s: abs(s.correlation or 0.0), default=None)
     figures: dict[str, float | int | str | None] = {"threshold": checks.shared_time_correlation}
     time = sides.spec.time or "time"
     if worst is None or worst.correlation is None:
-        text = f"hardly a value of {time} is shared by train and another side, or too few to compare labels"
+        text = (
+            f"hardly a value of {time} is shared by train and another side, or too few to compare"
+            " labels"
+        )
         return CheckResult(name="shared_times", verdict="pass", summary=text, figures=figures)
     strength = abs(worst.correlation)
-    verdict: Any = "fail" if strength >= checks.shared_time_correlation else "warn" if strength >= checks.shared_time_correlation / 2 else "pass"
+    verdict: Any = (
+        "fail"
+        if strength >= checks.shared_time_correlation
+        else "warn"
+        if strength >= checks.shared_time_correlation / 2
+        else "pass"
+    )
     return CheckResult(
         name="shared_times",
         verdict=verdict,
-        summary=f"{worst.rows} of {worst.total} {worst.side} moments of a group are in train under other groups, whose label {worst.label!r} agrees with correlation {worst.correlation:.2f}",
-        figures={**figures, "correlation": worst.correlation, "rows": worst.rows, "of": worst.total},
+        summary=(
+            f"{worst.rows} of {worst.total} {worst.side} moments of a group are in train under"
+            f" other groups, whose label {worst.label!r} agrees with correlation"
+            f" {worst.correlation:.2f}"
+        ),
+        figures={
+            **figures,
+            "correlation": worst.correlation,
+            "rows": worst.rows,
+            "of": worst.total,
+        },
         evidence=worst.examples if verdict != "pass" else (),
         columns=(time, *sides.spec.group) if verdict != "pass" else (),
-        remedy=f"set split.kind: group_time with an embargo, so that {time} is on one side only" if verdict != "pass" else "",
+        remedy=(
+            f"set split.kind: group_time with an embargo, so that {time} is on one side only"
+            if verdict != "pass"
+            else ""
+        ),
     )
 
 

@@ -1,6 +1,8 @@
-"""How far held-out rows differ from train: information about what the score stands for, never a leak.
+"""How far held-out rows differ from train: information about what the score stands for, never a
+leak.
 
-Each side is told from train by each column and by all together; the null is how well two halves of train are told apart.
+Each side is told from train by each column and by all together; the null is how well two halves of
+train are told apart.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ MOST_COLUMNS = 5
 
 
 class Shift(NamedTuple):
-    """How well a side is told from train: by all columns, by each of the strongest, and by all in the null."""
+    """How well a side is told from train: by all columns, by each of the strongest, and by all in
+    the null.
+    """
 
     side: str
     together: float
@@ -27,35 +31,70 @@ class Shift(NamedTuple):
 
 
 def find_shift(rows: Sampled, parts: Halves) -> list[Shift]:
-    """Strength (2 AUROC - 1) with which each held-out side, and for the null the half B of train, is told from train (half A)."""
+    """Strength (2 AUROC - 1) with which each held-out side, and for the null the half B of train,
+    is told from train (half A).
+    """
     everyone = np.ones(len(rows.train), dtype=bool)
     codes = {name: column_codes(rows, name, everyone) for name in rows.columns}
     null = _told(rows, codes, parts.b, parts.a, with_columns=False).together if codes else 0.0
-    return [_told(rows, codes, rows.side == side, rows.train)._replace(side=side, null=null) for side in np.unique(rows.side[~rows.train])] if codes else []
+    return (
+        [
+            _told(rows, codes, rows.side == side, rows.train)._replace(side=side, null=null)
+            for side in np.unique(rows.side[~rows.train])
+        ]
+        if codes
+        else []
+    )
 
 
-def _told(rows: Sampled, codes: dict[str, Codes], one: Flags, other: Flags, with_columns: bool = True) -> Shift:
+def _told(
+    rows: Sampled, codes: dict[str, Codes], one: Flags, other: Flags, with_columns: bool = True
+) -> Shift:
     """Learned on half of both and scored on the rest; whole groups are in one half."""
-    label = Label("side", "binary", np.where(one, 1.0, np.where(other, 0.0, np.nan))[:, None], one.astype(np.float64))
+    label = Label(
+        "side",
+        "binary",
+        np.where(one, 1.0, np.where(other, 0.0, np.nan))[:, None],
+        one.astype(np.float64),
+    )
     second = first_seen(rows.group)[1] % 2 == 1
     halves = Halves((one | other) & ~second, (one | other) & second)
     if not all(one[part].any() and other[part].any() for part in halves):
         return Shift("", 0.0, (), 0.0)
-    each = {name: score_codes(code, label, halves, rows.group).strength for name, code in codes.items()} if with_columns else {}
+    each = (
+        {
+            name: score_codes(code, label, halves, rows.group).strength
+            for name, code in codes.items()
+        }
+        if with_columns
+        else {}
+    )
     strongest = sorted(each.items(), key=lambda c: (-c[1], c[0]))[:MOST_COLUMNS]
     return Shift("", combined_strength(codes, label, halves, rows.group), tuple(strongest), 0.0)
 
 
 def judge_shift(found: list[Shift]) -> CheckResult:
     """Always pass: the figures say how far each side differs."""
-    figures: dict[str, float | int | str | None] = {f"{s.side}_strength": round(s.together, 4) for s in found}
-    figures |= {f"{s.side} by {name}": round(strength, 4) for s in found for name, strength in s.columns[:2]}
+    figures: dict[str, float | int | str | None] = {
+        f"{s.side}_strength": round(s.together, 4) for s in found
+    }
+    figures |= {
+        f"{s.side} by {name}": round(strength, 4) for s in found for name, strength in s.columns[:2]
+    }
     told = ", ".join(f"{s.side} is told from train with strength {s.together:.2f}" for s in found)
     null = f"two halves of train with {found[0].null:.2f}" if found else ""
     return CheckResult(
         name="shift",
         verdict="pass",
-        summary=f"{told}, {null} (0: not at all, 1: always); for information" if found else "no column to compare the sides by",
+        summary=(
+            f"{told}, {null} (0: not at all, 1: always); for information"
+            if found
+            else "no column to compare the sides by"
+        ),
         figures={**figures, "null_strength": round(found[0].null, 4) if found else None},
-        evidence=tuple({"side": s.side, "column": name, "strength": round(strength, 4)} for s in found for name, strength in s.columns),
+        evidence=tuple(
+            {"side": s.side, "column": name, "strength": round(strength, 4)}
+            for s in found
+            for name, strength in s.columns
+        ),
     )

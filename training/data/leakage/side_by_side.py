@@ -20,28 +20,48 @@ KEYS = {"id": "__id", "group": "__group"}
 
 
 def rows_beside(sides: Sides, result: CheckResult) -> tuple[ShownRows, ...]:
-    """For each of the first findings, the rows of the sides that it names; for a suspected column, some rows with the label."""
+    """For each of the first findings, the rows of the sides that it names; for a suspected column,
+    some rows with the label.
+    """
     if result.verdict == "pass":
         return ()
-    pairs = [shown for record in result.evidence[:GROUPS] if (shown := _of_record(sides, result.name, record))]
-    features = [c for c in result.columns if c in sides.spec.features and c not in sides.spec.tensor]
+    pairs = [
+        shown
+        for record in result.evidence[:GROUPS]
+        if (shown := _of_record(sides, result.name, record))
+    ]
+    features = [
+        c for c in result.columns if c in sides.spec.features and c not in sides.spec.tensor
+    ]
     return tuple(pairs) or ((_of_columns(sides, features),) if features else ())
 
 
 def _of_record(sides: Sides, check: str, record: dict[str, Any]) -> ShownRows | None:
-    """The rows that a record of evidence names by `<side>_id`, by a key that stands on several sides, or by two spellings of a key."""
-    found: list[tuple[SplitName, str, str]] = [(side, "__id", str(record[f"{side}_id"])) for side in sides.relations if record.get(f"{side}_id") is not None]
+    """The rows that a record of evidence names by `<side>_id`, by a key that stands on several
+    sides, or by two spellings of a key.
+    """
+    found: list[tuple[SplitName, str, str]] = [
+        (side, "__id", str(record[f"{side}_id"]))
+        for side in sides.relations
+        if record.get(f"{side}_id") is not None
+    ]
     if not found and "other key" in record:
         column = KEYS[check.split("_", maxsplit=1)[0]]
         spellings = {record["side"]: record["key"], record["other side"]: record["other key"]}
-        found = [(side, column, str(spellings[side])) for side in sides.relations if side in spellings]
+        found = [
+            (side, column, str(spellings[side])) for side in sides.relations if side in spellings
+        ]
     for name, column in KEYS.items():
         if not found and "sides" in record and record.get(name) is not None:
             found = [(side, column, str(record[name])) for side in sides.relations]
     if len(found) < 2:
         return None
     columns = _columns(sides.spec)
-    fetched = [(side, row) for side, key, value in found for row in _fetch(sides, side, key, value, columns)]
+    fetched = [
+        (side, row)
+        for side, key, value in found
+        for row in _fetch(sides, side, key, value, columns)
+    ]
     if len(fetched) < 2:
         return None
     headers = [row[0] if row[0].startswith(side) else f"{side} {row[0]}" for side, row in fetched]
@@ -50,29 +70,59 @@ def _of_record(sides: Sides, check: str, record: dict[str, Any]) -> ShownRows | 
 
 def _columns(spec: TableSpec) -> list[str]:
     keys = ["__id", *(["__group"] if spec.group else []), *(["__time"] if spec.time else [])]
-    return [*keys, *spec.label_columns, *(n for n in spec.features if n not in spec.tensor and n not in spec.label_columns)]
+    return [
+        *keys,
+        *spec.label_columns,
+        *(n for n in spec.features if n not in spec.tensor and n not in spec.label_columns),
+    ]
 
 
-def _fetch(sides: Sides, side: SplitName, key: str, value: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+def _fetch(
+    sides: Sides, side: SplitName, key: str, value: str, columns: Sequence[str]
+) -> list[tuple[Any, ...]]:
     """One row of the side that has the key."""
     listed = ", ".join(_shown_sql(c, sides.spec) for c in columns)
-    return rows(sides.connection, f"select {listed} from {sides.relations[side]} where {ident(key)} = {literal(value)} order by __id limit 1")
+    return rows(
+        sides.connection,
+        f"select {listed} from {sides.relations[side]} where {ident(key)} = {literal(value)} order"
+        " by __id limit 1",
+    )
 
 
 def _shown_sql(column: str, spec: TableSpec) -> str:
     """A value as text: whole numbers without a fraction, the time as a date where it is one."""
     if column == "__time" and spec.time_is_timestamp:
         return "cast(make_timestamp(cast(__time * 1e6 as bigint)) as varchar)"
-    return whole_number_text(ident(column)) if column in (*spec.numeric, "__time") else f"cast({ident(column)} as varchar)"
+    return (
+        whole_number_text(ident(column))
+        if column in (*spec.numeric, "__time")
+        else f"cast({ident(column)} as varchar)"
+    )
 
 
-def _beside(headers: list[str], columns: Sequence[str], found: Sequence[tuple[Any, ...]]) -> ShownRows:
-    """Keys and labels first, then the columns that differ, as far as there is room; in their own order."""
-    lines = [(_name(c), tuple(_text(row[i]) for row in found), len({row[i] for row in found}) > 1) for i, c in enumerate(columns)]
-    order = sorted(range(len(lines)), key=lambda i: (not lines[i][0].startswith("("), not lines[i][2], i))
+def _beside(
+    headers: list[str], columns: Sequence[str], found: Sequence[tuple[Any, ...]]
+) -> ShownRows:
+    """Keys and labels first, then the columns that differ, as far as there is room; in their own
+    order.
+    """
+    lines = [
+        (_name(c), tuple(_text(row[i]) for row in found), len({row[i] for row in found}) > 1)
+        for i, c in enumerate(columns)
+    ]
+    order = sorted(
+        range(len(lines)), key=lambda i: (not lines[i][0].startswith("("), not lines[i][2], i)
+    )
     left = order[COLUMNS:]
-    title = f"{len(left)} more columns are not shown, {sum(lines[i][2] for i in left)} of them different" if left else ""
-    return ShownRows(title=title, headers=tuple(headers), lines=tuple(lines[i] for i in sorted(order[:COLUMNS])))
+    title = (
+        f"{len(left)} more columns are not shown, {sum(lines[i][2] for i in left)} of them"
+        " different"
+        if left
+        else ""
+    )
+    return ShownRows(
+        title=title, headers=tuple(headers), lines=tuple(lines[i] for i in sorted(order[:COLUMNS]))
+    )
 
 
 def _of_columns(sides: Sides, features: Sequence[str]) -> ShownRows:
@@ -83,10 +133,20 @@ def _of_columns(sides: Sides, features: Sequence[str]) -> ShownRows:
     for side in (s for s in SPLITS if s in sides.relations):
         sample = sides.sample(side, ["__id", *columns], SAMPLE_ROWS).to_pylist()
         parts += [
-            (r["__id"] if r["__id"].startswith(side) else f"{side} {r['__id']}", tuple(None if r[c] is None else _plain(r[c]) for c in columns)) for r in sample
+            (
+                r["__id"] if r["__id"].startswith(side) else f"{side} {r['__id']}",
+                tuple(None if r[c] is None else _plain(r[c]) for c in columns),
+            )
+            for r in sample
         ]
-    lines = tuple((_name(c), tuple(_text(row[i]) for _, row in parts), i == 0) for i, c in enumerate(columns))
-    return ShownRows(title=f"{', '.join(columns[1:])} beside the label {label}", headers=tuple(name for name, _ in parts), lines=lines)
+    lines = tuple(
+        (_name(c), tuple(_text(row[i]) for _, row in parts), i == 0) for i, c in enumerate(columns)
+    )
+    return ShownRows(
+        title=f"{', '.join(columns[1:])} beside the label {label}",
+        headers=tuple(name for name, _ in parts),
+        lines=lines,
+    )
 
 
 def _plain(value: Any) -> str:

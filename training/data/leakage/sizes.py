@@ -9,24 +9,46 @@ from training.data.leakage.sides import Sides
 
 
 def size_results(sides: Sides) -> list[CheckResult]:
-    """Fail when a side has fewer rows than `checks.min_rows`; warn where no scores of the test rows could show skill."""
+    """Fail when a side has fewer rows than `checks.min_rows`; warn where no scores of the test rows
+    could show skill.
+    """
     limit = sides.declaration.checks.min_rows
     small = {s: n for s, n in sides.num_rows.items() if n < limit}
     few = "" if small else too_few_test_rows(sides)
     if small:
-        summary, remedy = f"fewer than {limit} rows: " + ", ".join(f"{s} {n}" for s, n in small.items()), "change split.fractions or lower checks.min_rows"
+        summary, remedy = (
+            f"fewer than {limit} rows: " + ", ".join(f"{s} {n}" for s, n in small.items()),
+            "change split.fractions or lower checks.min_rows",
+        )
     elif few:
         summary = f"too few test rows to say whether a model has skill: {few}"
-        remedy = "give more test rows (split.fractions, more data, or more groups); a model is not registered on these unless register.require_skill is false"
+        remedy = (
+            "give more test rows (split.fractions, more data, or more groups); a model is not"
+            " registered on these unless register.require_skill is false"
+        )
     else:
         summary, remedy = f"every side has at least {limit} row{'' if limit == 1 else 's'}", ""
     verdict = "fail" if small else "warn" if few else "pass"
-    return [CheckResult(name="min_rows", verdict=verdict, summary=summary, figures={**sides.num_rows, "threshold": limit}, remedy=remedy)]
+    return [
+        CheckResult(
+            name="min_rows",
+            verdict=verdict,
+            summary=summary,
+            figures={**sides.num_rows, "threshold": limit},
+            remedy=remedy,
+        )
+    ]
 
 
 def too_few_test_rows(sides: Sides) -> str:
-    """Why no scores could show skill on the test rows, from their labels and groups; empty where some could."""
-    relation, spec, confidence = sides.relations.get("test"), sides.spec, sides.declaration.evaluate.confidence
+    """Why no scores could show skill on the test rows, from their labels and groups; empty where
+    some could.
+    """
+    relation, spec, confidence = (
+        sides.relations.get("test"),
+        sides.spec,
+        sides.declaration.evaluate.confidence,
+    )
     if relation is None or not sides.num_rows["test"]:
         return ""
     unit = "coalesce('g' || __group, 'r' || __id)" if spec.grouped else "'r' || __id"
@@ -36,6 +58,21 @@ def too_few_test_rows(sides: Sides) -> str:
         return shortage_of_signs(num_units, noun, confidence)
     if num_units >= ENOUGH_UNITS or not spec.label_columns:
         return ""
-    label = "concat_ws('|', " + ", ".join(f"coalesce(cast({ident(name)} as varchar), 'null')" for name in spec.label_columns) + ")"
-    of_units = f"select string_agg({label}, ',' order by __id) as labels from {relation} group by {unit}"
-    return shortage([n for (n,) in rows(sides.connection, f"select count(*) from ({of_units}) group by labels")], noun, confidence)
+    label = (
+        "concat_ws('|', "
+        + ", ".join(
+            f"coalesce(cast({ident(name)} as varchar), 'null')" for name in spec.label_columns
+        )
+        + ")"
+    )
+    of_units = (
+        f"select string_agg({label}, ',' order by __id) as labels from {relation} group by {unit}"
+    )
+    return shortage(
+        [
+            n
+            for (n,) in rows(sides.connection, f"select count(*) from ({of_units}) group by labels")
+        ],
+        noun,
+        confidence,
+    )

@@ -1,6 +1,8 @@
-"""Canonical spellings of keys: what is left of a text without case, spaces, punctuation or leading zeros.
+"""Canonical spellings of keys: what is left of a text without case, spaces, punctuation or leading
+zeros.
 
-Texts of ASCII, which keys mostly are, are folded as one array of bytes in NumPy; others by Arrow's regular expressions.
+Texts of ASCII, which keys mostly are, are folded as one array of bytes in NumPy; others by Arrow's
+regular expressions.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ STEPS = {  # as (pattern, replacement) of RE2
     "punctuation": (r"[^\p{L}\p{N}]+", ""),
     "zeros": (r"(^|[^0-9])0+([0-9])", r"\1\2"),
 }
-SPELLINGS = {  # what two keys may differ in → the steps that take it away, in this order; strongest first
+# what two keys may differ in → the steps that take it away, in this order; strongest first
+SPELLINGS = {
     "case, spaces, punctuation and leading zeros": ("case", "zeros", "punctuation"),
     "case, spaces and punctuation": ("case", "punctuation"),
     "case, spaces and leading zeros": ("case", "spaces", "zeros"),
@@ -33,7 +36,9 @@ SPELLINGS = {  # what two keys may differ in → the steps that take it away, in
 
 
 class Text(NamedTuple):
-    """Texts one after the other: `content` uint8 [bytes], `offsets` int32 [N + 1] into it, as Arrow has them."""
+    """Texts one after the other: `content` uint8 [bytes], `offsets` int32 [N + 1] into it, as Arrow
+    has them.
+    """
 
     content: np.ndarray
     offsets: np.ndarray
@@ -46,7 +51,9 @@ class Text(NamedTuple):
 
 
 def among(content: np.ndarray, characters: range) -> np.ndarray:
-    """Which bytes, uint8 [N], lie in a range; subtraction wraps around, and one comparison is several times faster than a table."""
+    """Which bytes, uint8 [N], lie in a range; subtraction wraps around, and one comparison is
+    several times faster than a table.
+    """
     inside: np.ndarray = content - np.uint8(characters.start) < np.uint8(len(characters))
     return inside
 
@@ -58,8 +65,12 @@ def lowered(content: np.ndarray) -> np.ndarray:
 
 
 def is_plain(content: np.ndarray) -> np.ndarray:
-    """Which bytes, uint8 [N], are no punctuation: digits, letters, and those of other scripts, which are Arrow's to judge."""
-    plain: np.ndarray = among(content, DIGITS) | among(content | np.uint8(32), LOWER) | (content > 127)
+    """Which bytes, uint8 [N], are no punctuation: digits, letters, and those of other scripts,
+    which are Arrow's to judge.
+    """
+    plain: np.ndarray = (
+        among(content, DIGITS) | among(content | np.uint8(32), LOWER) | (content > 127)
+    )
     return plain
 
 
@@ -73,11 +84,15 @@ def text_of(texts: pa.StringArray) -> Text:
 
 
 def leading_zeros(text: Text) -> np.ndarray:
-    """Positions, int [zeros], at which a run of digits goes on after nothing but zeros: `0` in `A07`, not in `A70`, `A0` or `A0-7`."""
+    """Positions, int [zeros], at which a run of digits goes on after nothing but zeros: `0` in
+    `A07`, not in `A70`, `A0` or `A0-7`.
+    """
     content, ends = text.content, text.offsets[1:]
     zeros = np.flatnonzero(content == ZERO)
     first = text.offsets[:-1][np.diff(text.offsets) > 0]
-    inside = zeros[~IS_DIGIT[content[zeros - 1]]]  # of the very first byte this looks at the last one, which does no harm
+    inside = zeros[
+        ~IS_DIGIT[content[zeros - 1]]
+    ]  # of the very first byte this looks at the last one, which does no harm
     zeros, found = distinct(np.concatenate([first[content[first] == ZERO], inside])), [zeros[:0]]
     while len(zeros):  # a round for each zero of the longest run
         end = ends[np.searchsorted(ends, zeros, side="right")]
@@ -101,11 +116,15 @@ def fold(texts: pa.StringArray, spelling: str) -> pa.StringArray:
     if not foreign.any():
         return folded
     mask = pa.array(np.diff(text.keeping(foreign).offsets) > 0)
-    return pc.replace_with_mask(folded, mask, _fold_unicode(texts.filter(mask), SPELLINGS[spelling]))
+    return pc.replace_with_mask(
+        folded, mask, _fold_unicode(texts.filter(mask), SPELLINGS[spelling])
+    )
 
 
 def _fold_bytes(text: Text, steps: tuple[str, ...]) -> pa.StringArray:
-    """ASCII texts without what the steps take away; of others, something that is replaced afterwards."""
+    """ASCII texts without what the steps take away; of others, something that is replaced
+    afterwards.
+    """
     if "case" in steps:
         text = text._replace(content=lowered(text.content))
     if "spaces" in steps:
@@ -115,12 +134,18 @@ def _fold_bytes(text: Text, steps: tuple[str, ...]) -> pa.StringArray:
         keep[leading_zeros(text)] = False
     text = text.keeping(keep)
     offsets = pa.py_buffer(np.ascontiguousarray(text.offsets))
-    return pa.StringArray.from_buffers(len(text.offsets) - 1, offsets, pa.py_buffer(np.ascontiguousarray(text.content)))
+    return pa.StringArray.from_buffers(
+        len(text.offsets) - 1, offsets, pa.py_buffer(np.ascontiguousarray(text.content))
+    )
 
 
 def _fold_unicode(texts: pa.StringArray, steps: tuple[str, ...]) -> pa.StringArray:
-    """Texts with compatibility forms (full width, ligatures, superscripts) as plain characters, without accents and what the steps take away."""
-    folded = pc.replace_substring_regex(pc.utf8_normalize(texts, form="NFKD"), pattern=r"\p{Mn}+", replacement="")
+    """Texts with compatibility forms (full width, ligatures, superscripts) as plain characters,
+    without accents and what the steps take away.
+    """
+    folded = pc.replace_substring_regex(
+        pc.utf8_normalize(texts, form="NFKD"), pattern=r"\p{Mn}+", replacement=""
+    )
     for step in steps:
         if step == "case":
             folded = pc.utf8_lower(folded)

@@ -1,7 +1,8 @@
 """Keys that stand on more than one side, found by 64-bit hashes and settled by the keys themselves.
 
-Hashes of a column cost one scan and eight bytes a row; sorting them is several times faster than grouping texts. Only the
-few keys whose hashes meet are then read and compared, so that a collision of hashes is no finding.
+Hashes of a column cost one scan and eight bytes a row; sorting them is several times faster than
+grouping texts. Only the few keys whose hashes meet are then read and compared, so that a collision
+of hashes is no finding.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ from training.data.leakage.sides import Sides
 
 EVIDENCE_ROWS = 10
 ROWS_AT_ONCE = 2**25  # hashes in memory: 256 MiB, and as much while they are put together
-BYTES_A_ROW = 32  # of data.memory_limit: a hash in the engine's half, and two beside it, of which one side is sorted at a time
+# of data.memory_limit: a hash in the engine's half, and two beside it, of which one side is sorted
+# at a time
+BYTES_A_ROW = 32
 
 
 class Straddle(NamedTuple):
-    """Keys that stand on more than one side, their rows, the first few with their sides, and hashes uint64 that more than one row of a side has."""
+    """Keys that stand on more than one side, their rows, the first few with their sides, and hashes
+    uint64 that more than one row of a side has.
+    """
 
     keys: int
     rows: int
@@ -34,14 +39,17 @@ class Straddle(NamedTuple):
 
 
 def parts_of(sides: Sides, bytes_a_row: int = BYTES_A_ROW) -> int:
-    """Into how many parts the rows of these sides are cut by a hash, so that what is kept of one fits into memory."""
+    """Into how many parts the rows of these sides are cut by a hash, so that what is kept of one
+    fits into memory.
+    """
     limit = sides.declaration.data.memory_bytes
     at_once = ROWS_AT_ONCE if limit is None else min(ROWS_AT_ONCE, limit // bytes_a_row)
     return max(1, -(-sum(sides.num_rows.values()) // at_once))
 
 
 def find_straddling(sides: Sides, column: str, parts: Iterable[Keys]) -> Straddle:
-    """Values of a column, nulls left out, that stand on more than one side. O(rows log rows), 8 bytes a row.
+    """Values of a column, nulls left out, that stand on more than one side. O(rows log rows), 8
+    bytes a row.
 
     Args:
         sides: to look at.
@@ -52,12 +60,17 @@ def find_straddling(sides: Sides, column: str, parts: Iterable[Keys]) -> Straddl
     for keys in parts:
         repeated += [found[1:][found[1:] == found[:-1]] for found in keys.hashes.values()]
         met += [common(a, b) for a, b in combinations(keys.hashes.values(), 2)]
-    return Straddle(*_settled(sides, column, distinct(np.concatenate(met))), repeated=distinct(np.concatenate(repeated)))
+    return Straddle(
+        *_settled(sides, column, distinct(np.concatenate(met))),
+        repeated=distinct(np.concatenate(repeated)),
+    )
 
 
 @contextmanager
 def among(sides: Sides, column: str, hashes: np.ndarray) -> Iterator[str]:
-    """A condition of SQL, valid within the block: the key's hash is one of these, uint64 [hashes]."""
+    """A condition of SQL, valid within the block: the key's hash is one of these, uint64
+    [hashes].
+    """
     sides.connection.register("among_hashes", pa.table({"h": hashes}))
     try:
         yield f"hash({ident(column)}) in (select h from among_hashes)"
@@ -74,17 +87,32 @@ def common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return distinct(small[large[place] == small])
 
 
-def _settled(sides: Sides, column: str, suspects: np.ndarray) -> tuple[int, int, list[tuple[str, str]]]:
-    """The suspects that are the same key indeed: how many, their rows, the first few with their sides."""
+def _settled(
+    sides: Sides, column: str, suspects: np.ndarray
+) -> tuple[int, int, list[tuple[str, str]]]:
+    """The suspects that are the same key indeed: how many, their rows, the first few with their
+    sides.
+    """
     if not len(suspects):
         return 0, 0, []
     key = ident(column)
     with among(sides, column, suspects) as suspected:
         per_key = f"""
-            select {key} as key, string_agg(distinct side, ' and ' order by side desc) as sides, count(*) as n
-            from {sides.together((column,))} where {suspected} group by {key} having min(side) <> max(side)"""
-        count, num_rows = row(sides.connection, f"select count(*), coalesce(sum(n), 0) from ({per_key})")
-        examples = rows(sides.connection, f"select key, sides from ({per_key}) order by md5(key), key limit {EVIDENCE_ROWS}") if count else []
+            select {key} as key, count(*) as n,
+                string_agg(distinct side, ' and ' order by side desc) as sides
+            from {sides.together((column,))}
+            where {suspected} group by {key} having min(side) <> max(side)"""
+        count, num_rows = row(
+            sides.connection, f"select count(*), coalesce(sum(n), 0) from ({per_key})"
+        )
+        examples = (
+            rows(
+                sides.connection,
+                f"select key, sides from ({per_key}) order by md5(key), key limit {EVIDENCE_ROWS}",
+            )
+            if count
+            else []
+        )
     return int(count), int(num_rows), [(str(k), str(s)) for k, s in examples]
 
 
@@ -101,7 +129,11 @@ def repeated_keys(sides: Sides, column: str, suspects: np.ndarray) -> int:
     key = ident(column)
     with among(sides, column, suspects) as suspected:
         counts = [
-            row(sides.connection, f"select count(*) from (select 1 from {relation} where {suspected} group by {key} having count(*) > 1)")
+            row(
+                sides.connection,
+                f"select count(*) from (select 1 from {relation} where {suspected} group by {key}"
+                " having count(*) > 1)",
+            )
             for relation in sides.relations.values()
         ]
     return sum(int(c[0]) for c in counts)

@@ -1,4 +1,6 @@
-"""Hard assertion: a stratified split kept the label's distribution on every side, as far as whole units allow."""
+"""Hard assertion: a stratified split kept the label's distribution on every side, as far as whole
+units allow.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from training.data.leakage.sides import Sides
 class Deviation(NamedTuple):
     """How far a label lies from its distribution over all sides, on the side where it is furthest.
 
-    `deviation`: of a class, the difference of its shares; of a value, that of its means in standard deviations.
-    `unit`: what one unit that cannot be divided (a row, or the largest group) can change there.
+    `deviation`: of a class, the difference of its shares; of a value, that of its means in standard
+    deviations. `unit`: what one unit that cannot be divided (a row, or the largest group) can
+    change there.
     """
 
     side: str
@@ -30,19 +33,30 @@ def find_deviation(sides: Sides) -> Deviation:
     together = sides.together((sides.spec.label, key))
     largest = "(select max(n) from (select count(*) as n from t group by k))"
     if task == "regression":
-        per_side = f"(select side, abs(avg({label}) - (select avg({label}) from t)) / nullif((select stddev_pop({label}) from t), 0) as d, count(*) as n from t group by side)"
+        per_side = (
+            f"(select side, abs(avg({label}) - (select avg({label}) from t)) / nullif((select"
+            f" stddev_pop({label}) from t), 0) as d, count(*) as n from t group by side)"
+        )
         found = row(
             sides.connection,
-            f"with t as (select *, {ident(key)} as k from {together}) select side, 'mean', d, {largest} / n from {per_side} order by d desc limit 1",
+            f"with t as (select *, {ident(key)} as k from {together}) select side, 'mean', d,"
+            f" {largest} / n from {per_side} order by d desc limit 1",
         )
     else:
         shares = f"(select side, {label} as v, count(*) as c from t group by all)"
         totals = "(select side, count(*) as n from t group by side)"
-        overall = f"(select {label} as v, count(*) / (select count(*) from t) as share from t group by v)"
-        grid = f"select s.side, o.v, abs(coalesce(c, 0) / s.n - o.share) as d, {largest} / s.n as unit from {totals} s cross join {overall} o left join {shares} x on x.side = s.side and x.v = o.v"
+        overall = (
+            f"(select {label} as v, count(*) / (select count(*) from t) as share from t group by v)"
+        )
+        grid = (
+            f"select s.side, o.v, abs(coalesce(c, 0) / s.n - o.share) as d, {largest} / s.n as unit"
+            f" from {totals} s cross join {overall} o left join {shares} x on x.side = s.side and"
+            " x.v = o.v"
+        )
         found = rows(
             sides.connection,
-            f"with t as (select *, {ident(key)} as k from {together}) select side, cast(v as varchar), d, unit from ({grid}) order by d desc, side limit 1",
+            f"with t as (select *, {ident(key)} as k from {together}) select side, cast(v as"
+            f" varchar), d, unit from ({grid}) order by d desc, side limit 1",
         )[0]
     side, what, deviation, unit = found
     return Deviation(str(side), str(what), float(deviation or 0.0), float(unit))
@@ -56,17 +70,31 @@ def stratification_results(sides: Sides) -> list[CheckResult]:
 
 
 def judge_deviation(found: Deviation, sides: Sides) -> CheckResult:
-    """Fail above the tolerance and two units: the split was not made as declared. Groups may leave it no choice: warn."""
+    """Fail above the tolerance and two units: the split was not made as declared. Groups may leave
+    it no choice: warn.
+    """
     limit = sides.declaration.checks.stratify_tolerance
     wrong = found.deviation > limit + 2 * found.unit
     by_group = isinstance(sides.declaration.split, StratifiedGroupSplit)
-    of = f"the share of class {found.what!r}" if sides.declaration.task.kind != "regression" else "the mean (in standard deviations)"
-    text = f"{sides.spec.label}: {of} on {found.side} is {found.deviation:.4f} away from that of all rows"
+    of = (
+        f"the share of class {found.what!r}"
+        if sides.declaration.task.kind != "regression"
+        else "the mean (in standard deviations)"
+    )
+    text = (
+        f"{sides.spec.label}: {of} on {found.side} is {found.deviation:.4f} away from that of all"
+        " rows"
+    )
     return CheckResult(
         name="stratification",
         verdict="pass" if not wrong else "warn" if by_group else "fail",
         summary=text + (f", above {limit:g}" if wrong else ""),
         figures={"deviation": found.deviation, "threshold": limit, "one_unit": found.unit},
         columns=(sides.spec.label,),
-        remedy="delete the prepared files and run again; where rows of a class arrived later, raise checks.stratify_tolerance" if wrong else "",
+        remedy=(
+            "delete the prepared files and run again; where rows of a class arrived later, raise"
+            " checks.stratify_tolerance"
+            if wrong
+            else ""
+        ),
     )

@@ -1,7 +1,9 @@
-"""Texts and molecules of a held-out side that train has in another spelling, or with a few words changed.
+"""Texts and molecules of a held-out side that train has in another spelling, or with a few words
+changed.
 
-Equal but for case, accents, punctuation and spaces (over all rows); the same molecule by canonical SMILES where RDKit is installed;
-long texts that share most of their word triples (MinHash on a sample, verified on the triples themselves).
+Equal but for case, accents, punctuation and spaces (over all rows); the same molecule by canonical
+SMILES where RDKit is installed; long texts that share most of their word triples (MinHash on a
+sample, verified on the triples themselves).
 """
 
 from __future__ import annotations
@@ -30,16 +32,25 @@ LONG_TEXT = 25  # words of a typical text, from which shared triples are looked 
 TRAIN_TEXTS, HELD_OUT_TEXTS = 12_000, 4_000
 TRAIN_MOLECULES, HELD_OUT_MOLECULES = 5_000, 3_000  # RDKit reads some thousand a second
 
-HASHES, BANDS = 48, 16  # bands of three hashes: texts that share 0.35 of their triples meet with probability 0.5, those with 0.6 of 0.98
+# bands of three hashes: texts that share 0.35 of their triples meet with probability 0.5, those
+# with 0.6 of 0.98
+HASHES, BANDS = (
+    48,
+    16,
+)
 PRIME = (1 << 31) - 1
 EVIDENCE_PAIRS = 5
-REMEDY = "keep one row of each, or declare what they share as a group so that copies stay on one side"
+REMEDY = (
+    "keep one row of each, or declare what they share as a group so that copies stay on one side"
+)
 
 
 class TextCopies(NamedTuple):
-    """Held-out rows whose text train has in another form, of how many, and the same of train rows between groups.
+    """Held-out rows whose text train has in another form, of how many, and the same of train rows
+    between groups.
 
-    `certain_rows`: those of them that are molecules, or whose text is too long for an accident. `conflicts`: those whose label differs.
+    `certain_rows`: those of them that are molecules, or whose text is too long for an accident.
+    `conflicts`: those whose label differs.
     """
 
     column: str
@@ -60,7 +71,11 @@ class TextCopies(NamedTuple):
 
 def text_columns(sample: Sampled) -> list[str]:
     """Categorical columns whose values hardly repeat."""
-    return [n for n, codes in sample.category.items() if len(codes) and len(sample.texts[n]) >= max(LEAST_DISTINCT * (codes >= 0).sum(), 20)]
+    return [
+        n
+        for n, codes in sample.category.items()
+        if len(codes) and len(sample.texts[n]) >= max(LEAST_DISTINCT * (codes >= 0).sum(), 20)
+    ]
 
 
 def find_text_copies(sides: Sides, sample: Sampled) -> list[TextCopies]:
@@ -84,7 +99,10 @@ def fold_sql(text: str) -> str:
 
 def _folded(sides: Sides, name: str) -> str:
     """All rows with the key by which they are compared, as a relation."""
-    return f"(select side, __id, __group, {ident(name)} as text, {fold_sql(ident(name))} as key, label from {_labelled(sides, (name,))})"
+    return (
+        f"(select side, __id, __group, {ident(name)} as text, {fold_sql(ident(name))} as key, label"
+        f" from {_labelled(sides, (name,))})"
+    )
 
 
 def _labelled(sides: Sides, columns: tuple[str, ...]) -> str:
@@ -92,81 +110,167 @@ def _labelled(sides: Sides, columns: tuple[str, ...]) -> str:
     labels = label_numbers(sides)
     label = labels[0].sql if labels else "cast(null as double)"
     listed = ", ".join(ident(c) for c in ("__id", "__group", *columns))
-    return "(" + " union all ".join(f"select '{side}' as side, {listed}, {label} as label from {r}" for side, r in sides.relations.items()) + ")"
+    return (
+        "("
+        + " union all ".join(
+            f"select '{side}' as side, {listed}, {label} as label from {r}"
+            for side, r in sides.relations.items()
+        )
+        + ")"
+    )
 
 
 def _matched(sides: Sides, name: str, how: str, relation: str) -> TextCopies:
-    """Held-out rows whose key a train row has under another text; the null is train rows whose key another group of train has so."""
+    """Held-out rows whose key a train row has under another text; the null is train rows whose key
+    another group of train has so.
+    """
     connection = sides.connection
-    connection.execute(f"create or replace temp table text_keys as select * from {relation} where key is not null and key <> ''")
-    by_key = "select key, min(__id) as train_id, min(text) as low, max(text) as high, min(label) as least, max(label) as most, min(__group) as first, max(__group) as last, count(*) as n from text_keys where side = 'train' group by key"
+    connection.execute(
+        f"create or replace temp table text_keys as select * from {relation} where key is not null"
+        " and key <> ''"
+    )
+    by_key = (
+        "select key, min(__id) as train_id, min(text) as low, max(text) as high, min(label) as"
+        " least, max(label) as most, min(__group) as first, max(__group) as last, count(*) as n"
+        " from text_keys where side = 'train' group by key"
+    )
     connection.execute(f"create or replace temp table train_keys as {by_key}")
     copies = "text_keys h join train_keys t using (key) where h.side <> 'train'" + (
         " and (t.low <> h.text or t.high <> h.text)" if how != "canonical SMILES" else ""
     )
     conflict = "coalesce(h.label <> t.least or h.label <> t.most, false)"
-    is_certain = "true" if how == "canonical SMILES" else f"length(key) >= {LEAST_LENGTH}"  # one canonical form is one molecule, however small
+    is_certain = (
+        "true" if how == "canonical SMILES" else f"length(key) >= {LEAST_LENGTH}"
+    )  # one canonical form is one molecule, however small
     counted = f"count(*), count(*) filter (where {is_certain}), count(*) filter (where {conflict})"
     count, certain, conflicts = row(connection, f"select {counted} from {copies}")
     apart = "first is distinct from last or first is null" if sides.spec.group else "true"
     null = f"n > 1 and ({apart})" + ("" if how == "canonical SMILES" else " and low <> high")
-    null_rows, null_total = row(connection, f"select coalesce(sum(n) filter (where {null}), 0), coalesce(sum(n), 0) from train_keys")
+    null_rows, null_total = row(
+        connection,
+        f"select coalesce(sum(n) filter (where {null}), 0), coalesce(sum(n), 0) from train_keys",
+    )
     total = row(connection, "select count(*) from text_keys where side <> 'train'")[0]
     shown = rows(
         connection,
-        f"select h.side, h.__id, h.text, h.label, t.train_id, t.low, t.least from {copies} order by {conflict} desc, length(key) desc, md5(h.__id) limit {EVIDENCE_PAIRS}",
+        f"select h.side, h.__id, h.text, h.label, t.train_id, t.low, t.least from {copies} order by"
+        f" {conflict} desc, length(key) desc, md5(h.__id) limit {EVIDENCE_PAIRS}",
     )
-    return TextCopies(name, how, int(count), int(total), int(null_rows), int(null_total), int(certain), int(conflicts), tuple(_pair(*s) for s in shown))
+    return TextCopies(
+        name,
+        how,
+        int(count),
+        int(total),
+        int(null_rows),
+        int(null_total),
+        int(certain),
+        int(conflicts),
+        tuple(_pair(*s) for s in shown),
+    )
 
 
-def _pair(side: str, held: str, text: str, label: float | None, train: str, train_text: str, train_label: float | None) -> dict[str, Any]:
-    return {f"{side}_id": held, "train_id": train, "held out": text[:120], "train": train_text[:120], "label held out": label, "label train": train_label}
+def _pair(
+    side: str,
+    held: str,
+    text: str,
+    label: float | None,
+    train: str,
+    train_text: str,
+    train_label: float | None,
+) -> dict[str, Any]:
+    return {
+        f"{side}_id": held,
+        "train_id": train,
+        "held out": text[:120],
+        "train": train_text[:120],
+        "label held out": label,
+        "label train": train_label,
+    }
 
 
-# ------------------------------------------------------------------------------------------ molecules
+# ------------------------------------------------------------------------------------------
+# molecules
 
 
 def canonical_molecules(sides: Sides, name: str) -> str | None:
-    """Sampled rows with their canonical SMILES as key, as a relation; None where the column holds no molecules or RDKit is absent."""
+    """Sampled rows with their canonical SMILES as key, as a relation; None where the column holds
+    no molecules or RDKit is absent.
+    """
     if "smiles" not in name.lower() or importlib.util.find_spec("rdkit") is None:
         return None
     columns = ("__id", "__group", name)
-    sizes = {side: TRAIN_MOLECULES if side == "train" else HELD_OUT_MOLECULES // len(sides.held_out) for side in sides.relations}
+    sizes = {
+        side: TRAIN_MOLECULES if side == "train" else HELD_OUT_MOLECULES // len(sides.held_out)
+        for side in sides.relations
+    }
     parts = {side: sides.sample(side, columns, size) for side, size in sizes.items()}
-    table = pa.concat_tables([part.append_column("side", pa.array([side] * len(part), pa.string())) for side, part in parts.items()])
+    table = pa.concat_tables(
+        [
+            part.append_column("side", pa.array([side] * len(part), pa.string()))
+            for side, part in parts.items()
+        ]
+    )
     keys = pa.array(_canonical(table[name].to_pylist()), pa.string())
-    sides.connection.register("molecules", table.select(["side", "__id"]).append_column("key", keys))
-    sides.connection.execute("create or replace temp table molecule_keys as select * from molecules")
+    sides.connection.register(
+        "molecules", table.select(["side", "__id"]).append_column("key", keys)
+    )
+    sides.connection.execute(
+        "create or replace temp table molecule_keys as select * from molecules"
+    )
     sides.connection.unregister("molecules")
-    return f"(select l.side, l.__id, l.__group, l.{ident(name)} as text, m.key, l.label from molecule_keys m join {_labelled(sides, (name,))} l using (side, __id))"
+    return (
+        f"(select l.side, l.__id, l.__group, l.{ident(name)} as text, m.key, l.label from"
+        f" molecule_keys m join {_labelled(sides, (name,))} l using (side, __id))"
+    )
 
 
 def _canonical(texts: list[str | None]) -> list[str | None]:
     """Canonical SMILES, None where a text is no molecule."""
     distinct = sorted({text for text in texts if text})
-    keys = {text: key if is_read else None for text, (key, is_read) in zip(distinct, molecule_keys(distinct, "molecule"), strict=True)}
+    keys = {
+        text: key if is_read else None
+        for text, (key, is_read) in zip(distinct, molecule_keys(distinct, "molecule"), strict=True)
+    }
     return [keys.get(text or "") for text in texts]
 
 
-# ---------------------------------------------------------------------------------------- long texts
+# ---------------------------------------------------------------------------------------- long
+# texts
 
 
 def _similar(sides: Sides, name: str) -> TextCopies | None:
-    """Long texts of the sample that share their word triples with a train text; None where texts are short."""
+    """Long texts of the sample that share their word triples with a train text; None where texts
+    are short.
+    """
     limit = sides.declaration.checks.text_similarity
     labelled = _labelled(sides, (name,))
     parts = [
-        f"(select side, __id, __group, {ident(name)} as text, label from {labelled} where side = {literal(side)} and {ident(name)} is not null order by md5(__id), __id limit {size})"
-        for side, size in ((s, TRAIN_TEXTS if s == "train" else HELD_OUT_TEXTS // len(sides.held_out)) for s in sides.relations)
+        f"(select side, __id, __group, {ident(name)} as text, label from {labelled} where side ="
+        f" {literal(side)} and {ident(name)} is not null order by md5(__id), __id limit {size})"
+        for side, size in (
+            (s, TRAIN_TEXTS if s == "train" else HELD_OUT_TEXTS // len(sides.held_out))
+            for s in sides.relations
+        )
     ]
     words = "list_filter(string_split_regex(lower(text), '[^\\p{L}\\p{N}]+'), lambda w: w <> '')"
-    numbered = f"select row_number() over (order by side, md5(__id), __id) - 1 as place, *, {words} as words from ({' union all '.join(f'select * from {p}' for p in parts)})"
+    numbered = (
+        f"select row_number() over (order by side, md5(__id), __id) - 1 as place, *, {words} as"
+        f" words from ({' union all '.join(f'select * from {p}' for p in parts)})"
+    )
     sides.connection.execute(f"create or replace temp table long_texts as {numbered}")
-    if row(sides.connection, "select coalesce(median(len(words)), 0) from long_texts")[0] < LONG_TEXT:
+    if (
+        row(sides.connection, "select coalesce(median(len(words)), 0) from long_texts")[0]
+        < LONG_TEXT
+    ):
         return None
-    triples = "select place, unnest(list_distinct([concat_ws(' ', words[i], words[i + 1], words[i + 2]) for i in range(1, len(words) - 1)])) as triple from long_texts where len(words) >= 3"
+    triples = (
+        "select place, unnest(list_distinct([concat_ws(' ', words[i], words[i + 1], words[i + 2])"
+        " for i in range(1, len(words) - 1)])) as triple from long_texts where len(words) >= 3"
+    )
     hashed = "cast(concat('0x', substr(md5(triple), 1, 12)) as bigint)"
-    sides.connection.execute(f"create or replace temp table triples as select place, {hashed} as h from ({triples})")
+    sides.connection.execute(
+        f"create or replace temp table triples as select place, {hashed} as h from ({triples})"
+    )
     found = sides.connection.sql("select place, h from triples order by place, h").to_arrow_table()
     place, h = (np.asarray(found[c].to_numpy(), dtype=np.int64) for c in ("place", "h"))
     candidates = _candidates(place, h % PRIME) if len(place) else np.zeros((0, 2), dtype=np.int64)
@@ -178,48 +282,99 @@ def _candidates(place: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[
     rng = np.random.default_rng(0)
     factors, shifts = rng.integers(1, PRIME, HASHES), rng.integers(0, PRIME, HASHES)
     starts = np.flatnonzero(np.concatenate([[True], place[1:] != place[:-1]]))
-    least = np.stack([np.minimum.reduceat((hashes * a + b) % PRIME, starts) for a, b in zip(factors, shifts, strict=True)], axis=1)
+    least = np.stack(
+        [
+            np.minimum.reduceat((hashes * a + b) % PRIME, starts)
+            for a, b in zip(factors, shifts, strict=True)
+        ],
+        axis=1,
+    )
     texts, pairs = place[starts], []
     for band in np.split(least, BANDS, axis=1):
         _, code = np.unique(band, axis=0, return_inverse=True)
         order = np.argsort(code, kind="stable")
-        for step in (1, 2, 3):  # neighbours in a band: enough to connect copies without all pairs of a crowd
+        for step in (
+            1,
+            2,
+            3,
+        ):  # neighbours in a band: enough to connect copies without all pairs of a crowd
             same = code[order[step:]] == code[order[:-step]]
             pairs.append(np.stack([texts[order[:-step][same]], texts[order[step:][same]]], axis=1))
     return np.unique(np.sort(np.concatenate(pairs), axis=1), axis=0)
 
 
 def _verified(sides: Sides, name: str, candidates: NDArray[np.int64], limit: float) -> TextCopies:
-    """Pairs whose share of triples in common, of all that either has, reaches the limit; equal foldings are another check's."""
+    """Pairs whose share of triples in common, of all that either has, reaches the limit; equal
+    foldings are another check's.
+    """
     connection = sides.connection
     connection.register("candidates", pa.table({"one": candidates[:, 0], "two": candidates[:, 1]}))
-    shared = "select one, two, count(*) as n from candidates join triples a on a.place = one join triples b on b.place = two and b.h = a.h group by 1, 2"
+    shared = (
+        "select one, two, count(*) as n from candidates join triples a on a.place = one join"
+        " triples b on b.place = two and b.h = a.h group by 1, 2"
+    )
     sizes = "(select place, count(*) as size from triples group by place)"
-    similar = f"select one, two from ({shared}) join {sizes} s on s.place = one join {sizes} t on t.place = two where n >= {limit!r} * (s.size + t.size - n)"
+    similar = (
+        f"select one, two from ({shared}) join {sizes} s on s.place = one join {sizes} t on t.place"
+        f" = two where n >= {limit!r} * (s.size + t.size - n)"
+    )
     different = f"{fold_sql('h.text')} <> {fold_sql('t.text')}"
-    both = f"(select one as a, two as b from ({similar}) union all select two, one from ({similar}))"
+    both = (
+        f"(select one as a, two as b from ({similar}) union all select two, one from ({similar}))"
+    )
     connection.execute(
-        f"create or replace temp table similar_texts as select h.side, h.__id, h.text, h.label, t.__id as train_id, t.text as train_text, t.label as train_label, h.__group as g, t.__group as train_g "
-        f"from {both} join long_texts h on h.place = a join long_texts t on t.place = b where t.side = 'train' and {different}"
+        "create or replace temp table similar_texts as select h.side, h.__id, h.text, h.label,"
+        " t.__id as train_id, t.text as train_text, t.label as train_label, h.__group as g,"
+        f" t.__group as train_g from {both} join long_texts h on h.place = a join long_texts t on"
+        f" t.place = b where t.side = 'train' and {different}"
     )
     connection.unregister("candidates")
     count, conflicts = row(
-        connection, "select count(distinct __id), count(distinct __id) filter (where label <> train_label) from similar_texts where side <> 'train'"
+        connection,
+        "select count(distinct __id), count(distinct __id) filter (where label <> train_label) from"
+        " similar_texts where side <> 'train'",
     )
-    null = row(connection, "select count(distinct __id) from similar_texts where side = 'train' and (g is null or g <> train_g)")[0]
-    total, train = row(connection, "select count(*) filter (where side <> 'train'), count(*) filter (where side = 'train') from long_texts")
-    chosen = "select side, __id, text, label, train_id, train_text, train_label from similar_texts where side <> 'train'"
-    shown = rows(connection, f"{chosen} order by label <> train_label desc, md5(__id), train_id limit {EVIDENCE_PAIRS}")
-    return TextCopies(name, "word triples", int(count), int(total), int(null), int(train), int(count), int(conflicts), tuple(_pair(*s) for s in shown))
+    null = row(
+        connection,
+        "select count(distinct __id) from similar_texts where side = 'train' and (g is null or g <>"
+        " train_g)",
+    )[0]
+    total, train = row(
+        connection,
+        "select count(*) filter (where side <> 'train'), count(*) filter (where side = 'train')"
+        " from long_texts",
+    )
+    chosen = (
+        "select side, __id, text, label, train_id, train_text, train_label from similar_texts where"
+        " side <> 'train'"
+    )
+    shown = rows(
+        connection,
+        f"{chosen} order by label <> train_label desc, md5(__id), train_id limit {EVIDENCE_PAIRS}",
+    )
+    return TextCopies(
+        name,
+        "word triples",
+        int(count),
+        int(total),
+        int(null),
+        int(train),
+        int(count),
+        int(conflicts),
+        tuple(_pair(*s) for s in shown),
+    )
 
 
-# ------------------------------------------------------------------------------------------- verdicts
+# -------------------------------------------------------------------------------------------
+# verdicts
 
 
 def judge_text_copies(found: list[TextCopies], checks: ChecksConfig) -> list[CheckResult]:
-    """Fail where copies are far more frequent than inside train; warn for any that are no accident: equal molecules, long texts.
+    """Fail where copies are far more frequent than inside train; warn for any that are no accident:
+    equal molecules, long texts.
 
-    These do not agree by chance, so that three of them with a rate above train's are enough to fail.
+    These do not agree by chance, so that three of them with a rate above train's are enough to
+    fail.
     """
     results = []
     for f in found:
@@ -234,12 +389,30 @@ def judge_text_copies(found: list[TextCopies], checks: ChecksConfig) -> list[Che
             CheckResult(
                 name="text_copies",
                 verdict=verdict,
-                summary=f"{f.rows} of {f.total} held-out rows have the {f.column!r} of a train row in another form (equal {f.how}), {f.conflicts} of them with another label; {null}",
-                figures={**near_figures(f.rows, f.total, f.null_rows, f.null_total, f.chance, checks), "label_conflicts": f.conflicts},
+                summary=(
+                    f"{f.rows} of {f.total} held-out rows have the {f.column!r} of a train row in"
+                    f" another form (equal {f.how}), {f.conflicts} of them with another label;"
+                    f" {null}"
+                ),
+                figures={
+                    **near_figures(f.rows, f.total, f.null_rows, f.null_total, f.chance, checks),
+                    "label_conflicts": f.conflicts,
+                },
                 evidence=f.pairs,
                 columns=(f.column,),
                 remedy=REMEDY,
             )
         )
-    text = f"no {found[0].column!r} of a held-out row stands in train in another form" if found else "no column holds texts that hardly repeat"
-    return results or [CheckResult(name="text_copies", verdict="pass", summary=text, figures={"columns": len(found), "threshold": checks.collision_chance})]
+    text = (
+        f"no {found[0].column!r} of a held-out row stands in train in another form"
+        if found
+        else "no column holds texts that hardly repeat"
+    )
+    return results or [
+        CheckResult(
+            name="text_copies",
+            verdict="pass",
+            summary=text,
+            figures={"columns": len(found), "threshold": checks.collision_chance},
+        )
+    ]

@@ -8,7 +8,9 @@ from schemas.records import CheckReport, CheckResult
 
 
 def judged(result: CheckResult, declaration: Declaration) -> CheckResult:
-    """The result, with a failure turned into `allowed` where the declaration allows it with a reason."""
+    """The result, with a failure turned into `allowed` where the declaration allows it with a
+    reason.
+    """
     if result.verdict != "fail":
         return result
     for allowance in declaration.checks.allow:
@@ -24,4 +26,6 @@ def require_passed(report: CheckReport) -> None:
         LeakageError: with each failed check's finding and remedy.
     """
     if report.failed:
-        raise LeakageError("\n".join(f"{r.summary}; {r.remedy}" if r.remedy else r.summary for r in report.failed))
+        raise LeakageError(
+            "\n".join(f"{r.summary}; {r.remedy}" if r.remedy else r.summary for r in report.failed)
+        )

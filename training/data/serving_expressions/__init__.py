@@ -1,12 +1,14 @@
-"""Derived columns from raw rows, where the engine of training is not there: a package of its own, shipped with the model.
+"""Derived columns from raw rows, where the engine of training is not there: a package of its own,
+shipped with the model.
 
-It imports numpy, pandas and the standard library, and nothing of the project that made it. `training.data.portable`
-turns the declaration's SQL into trees of the few operations listed here; `derive` computes them with the same results:
-null propagation and three-valued logic, whole and exact decimal numbers, text by code points, UTC. A tree is data: it
-is looked up in tables of functions, and never run as code.
+It imports numpy, pandas and the standard library, and nothing of the project that made it.
+`training.data.portable` turns the declaration's SQL into trees of the few operations listed here;
+`derive` computes them with the same results: null propagation and three-valued logic, whole and
+exact decimal numbers, text by code points, UTC. A tree is data: it is looked up in tables of
+functions, and never run as code.
 
-A tree: `{"sql", "columns": {name: SQL type}, "root": node}`; a node: `{"op", "type", "args": [node]}`, or with op
-`column` a `name`, with op `constant` a `value`.
+A tree: `{"sql", "columns": {name: SQL type}, "root": node}`; a node: `{"op", "type", "args":
+[node]}`, or with op `column` a `name`, with op `constant` a `value`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ Node = Mapping[str, Any]
 Strict = Callable[[str, str, list[str], list[np.ndarray]], Any]
 
 
-def derive(frame: pd.DataFrame, trees: Mapping[str, Tree], wanted: Collection[str] | None = None, null_texts: tuple[str, ...] = ()) -> pd.DataFrame:
+def derive(
+    frame: pd.DataFrame,
+    trees: Mapping[str, Tree],
+    wanted: Collection[str] | None = None,
+    null_texts: tuple[str, ...] = (),
+) -> pd.DataFrame:
     """The frame with its derived columns; one that is there already is taken as given.
 
     Args:
@@ -38,18 +45,30 @@ def derive(frame: pd.DataFrame, trees: Mapping[str, Tree], wanted: Collection[st
         A new frame; numbers with nulls as NaN or None, decimals as doubles.
 
     Raises:
-        ValueError: a raw column is missing or given twice, a value does not fit its type, or an operation has no value
-            on a row (such as a cast of text that is no number); with column, rows and the derived column.
+        ValueError: a raw column is missing or given twice, a value does not fit its type, or an
+            operation has no value on a row (such as a cast of text that is no number); with column,
+            rows and the derived column.
     """
     missing = [name for name in (trees if wanted is None else wanted) if name not in frame.columns]
     _refuse_absent(frame, trees, missing)
     known: dict[str, Vector] = {}
-    added = {name: series(_derived(name, frame, trees, known, null_texts), trees[name]["root"]["type"], frame.index) for name in missing}
+    added = {
+        name: series(
+            _derived(name, frame, trees, known, null_texts),
+            trees[name]["root"]["type"],
+            frame.index,
+        )
+        for name in missing
+    }
     return pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
 
 
-def raw_columns(trees: Mapping[str, Tree], wanted: Collection[str], present: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
-    """Raw columns that derived ones are computed from, each with those that need it; no further than to columns that are present."""
+def raw_columns(
+    trees: Mapping[str, Tree], wanted: Collection[str], present: Collection[str] = ()
+) -> dict[str, tuple[str, ...]]:
+    """Raw columns that derived ones are computed from, each with those that need it; no further
+    than to columns that are present.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for name in wanted:
         for source in () if name in present else trees[name]["columns"]:
@@ -62,14 +81,28 @@ def _refuse_absent(frame: pd.DataFrame, trees: Mapping[str, Tree], wanted: list[
     needed = raw_columns(trees, wanted, set(frame.columns))
     absent = {raw: names for raw, names in needed.items() if raw not in frame.columns}
     if absent:
-        listed = ", ".join(f"{raw!r} (for {', '.join(map(repr, names))})" for raw, names in absent.items())
+        listed = ", ".join(
+            f"{raw!r} (for {', '.join(map(repr, names))})" for raw, names in absent.items()
+        )
         raise ValueError(f"missing columns: {listed}; pass them, or the derived columns themselves")
-    repeated = [name for name in {*needed, *trees} if name in frame.columns and isinstance(frame[name], pd.DataFrame)]
+    repeated = [
+        name
+        for name in {*needed, *trees}
+        if name in frame.columns and isinstance(frame[name], pd.DataFrame)
+    ]
     if repeated:
-        raise ValueError(f"columns given twice: {', '.join(map(repr, sorted(repeated)))}; keep one of each")
+        raise ValueError(
+            f"columns given twice: {', '.join(map(repr, sorted(repeated)))}; keep one of each"
+        )
 
 
-def _derived(name: str, frame: pd.DataFrame, trees: Mapping[str, Tree], known: dict[str, Vector], null_texts: tuple[str, ...]) -> Vector:
+def _derived(
+    name: str,
+    frame: pd.DataFrame,
+    trees: Mapping[str, Tree],
+    known: dict[str, Vector],
+    null_texts: tuple[str, ...],
+) -> Vector:
     """A derived column and, kept in `known` under name and type, all that it reads."""
     tree = trees[name]
     read: dict[str, Vector] = {}
@@ -77,19 +110,28 @@ def _derived(name: str, frame: pd.DataFrame, trees: Mapping[str, Tree], known: d
         key = f"{source} {kind}"
         if key not in known:
             given = source in frame.columns
-            known[key] = _raw(frame[source], kind, name, null_texts) if given else _derived(source, frame, trees, known, null_texts)
+            known[key] = (
+                _raw(frame[source], kind, name, null_texts)
+                if given
+                else _derived(source, frame, trees, known, null_texts)
+            )
         read[source] = known[key]
     try:
         return evaluate(tree["root"], read, np.arange(len(frame)))
     except NoValue as error:
-        raise ValueError(f"derived column {name!r} ({tree['sql']}): {error}{_where(error.rows, frame.index)}") from None
+        raise ValueError(
+            f"derived column {name!r} ({tree['sql']}): {error}{_where(error.rows, frame.index)}"
+        ) from None
 
 
 def _raw(values: pd.Series, kind: str, derived: str, null_texts: tuple[str, ...]) -> Vector:
     try:
         return column(values, kind, null_texts)
     except BadRows as bad:
-        raise ValueError(f"column {values.name!r} (for {derived!r}): {bad.problem}{_where(np.flatnonzero(bad.rows), values.index)}") from None
+        raise ValueError(
+            f"column {values.name!r} (for {derived!r}):"
+            f" {bad.problem}{_where(np.flatnonzero(bad.rows), values.index)}"
+        ) from None
 
 
 def _where(rows: np.ndarray, index: pd.Index) -> str:
@@ -144,17 +186,23 @@ def _strict(node: Node, args: list[Vector], rows: np.ndarray) -> Vector:
         return result
     kinds = [arg["type"] for arg in node["args"]]
     try:
-        found = STRICT[node["op"]](node["op"], node["type"], kinds, [arg.values[present] for arg in args])
+        found = STRICT[node["op"]](
+            node["op"], node["type"], kinds, [arg.values[present] for arg in args]
+        )
     except BadRows as bad:
         raise NoValue(rows[present[bad.rows]], bad.problem) from None
-    values, failed = found if isinstance(found, tuple) else (found, np.zeros(len(present), dtype=bool))
+    values, failed = (
+        found if isinstance(found, tuple) else (found, np.zeros(len(present), dtype=bool))
+    )
     result.values[present] = values
     null[present[failed]] = True
     return Vector(result.values, null)
 
 
 def _case(node: Node, columns: Mapping[str, Vector], rows: np.ndarray) -> Vector:
-    """Condition, value, condition, value …, otherwise; each value is computed only where it counts."""
+    """Condition, value, condition, value …, otherwise; each value is computed only where it
+    counts.
+    """
     result, left = nulls(node["type"], len(rows)), np.arange(len(rows))
     *arms, otherwise = node["args"]
     for condition, value in zip(arms[::2], arms[1::2], strict=True):
@@ -195,7 +243,9 @@ def _or(args: list[Vector]) -> Vector:
 
 
 def _in(args: list[Vector]) -> Vector:
-    return _or([Vector(numbers.equal(args[0].values, a.values), args[0].null | a.null) for a in args[1:]])
+    return _or(
+        [Vector(numbers.equal(args[0].values, a.values), args[0].null | a.null) for a in args[1:]]
+    )
 
 
 def _distinct(args: list[Vector]) -> Vector:
@@ -218,17 +268,30 @@ def _extreme(args: list[Vector], better: Callable[[np.ndarray, np.ndarray], np.n
 
 def _concat(args: list[Vector]) -> Vector:
     """Nulls are left out."""
-    return _known(casts.texts("".join(row) for row in zip(*([*np.where(a.null, "", a.values)] for a in args), strict=True)))
+    return _known(
+        casts.texts(
+            "".join(row)
+            for row in zip(*([*np.where(a.null, "", a.values)] for a in args), strict=True)
+        )
+    )
 
 
 def _concat_ws(args: list[Vector]) -> Vector:
     """Nulls are left out with their separator; null where the separator is."""
     separator, *parts = args
     rows = zip(separator.values, *(zip(p.values, p.null, strict=True) for p in parts), strict=True)
-    return Vector(casts.texts(between.join(value for value, null in row if not null) for between, *row in rows), separator.null)
+    return Vector(
+        casts.texts(
+            between.join(value for value, null in row if not null) for between, *row in rows
+        ),
+        separator.null,
+    )
 
 
-BRANCHES: dict[str, Callable[[Node, Mapping[str, Vector], np.ndarray], Vector]] = {"case": _case, "coalesce": _coalesce}
+BRANCHES: dict[str, Callable[[Node, Mapping[str, Vector], np.ndarray], Vector]] = {
+    "case": _case,
+    "coalesce": _coalesce,
+}
 LENIENT: dict[str, Callable[[list[Vector]], Vector]] = {
     "and": _and,
     "or": _or,
@@ -255,7 +318,13 @@ def _sum(op: str, kind: str, kinds: list[str], args: list[np.ndarray]) -> np.nda
     if kinds[-1] == "INTERVAL" and kinds[0] != "INTERVAL":
         return dates.shift(args[0], factor * args[1], kinds[0])
     if kind == "INTERVAL":
-        return dates.between(*args) if kinds[0] != "INTERVAL" else args[0] + factor * args[1] if len(args) == 2 else factor * args[0]
+        return (
+            dates.between(*args)
+            if kinds[0] != "INTERVAL"
+            else args[0] + factor * args[1]
+            if len(args) == 2
+            else factor * args[0]
+        )
     if "DATE" in kinds:
         return np.asarray(args[0] + factor * args[1])
     return numbers.arithmetic(op, args, kind)
@@ -278,20 +347,36 @@ STRICT: dict[str, Strict] = {
     "log": lambda op, kind, kinds, args: numbers.log(args),
     "abs": lambda op, kind, kinds, args: numbers.absolute(args[0], kind),
     "sign": lambda op, kind, kinds, args: numbers.sign(args[0]),
-    **dict.fromkeys(("round", "floor", "ceil", "trunc"), lambda op, kind, kinds, args: numbers.rounded(op, args, kinds[0], kind)),
+    **dict.fromkeys(
+        ("round", "floor", "ceil", "trunc"),
+        lambda op, kind, kinds, args: numbers.rounded(op, args, kinds[0], kind),
+    ),
     "ceiling": lambda op, kind, kinds, args: numbers.rounded("ceil", args, kinds[0], kind),
-    **dict.fromkeys(numbers.COMPARISONS, lambda op, kind, kinds, args: numbers.COMPARISONS[op](*(a[:, 2] if a.ndim == 2 else a for a in args))),
+    **dict.fromkeys(
+        numbers.COMPARISONS,
+        lambda op, kind, kinds, args: numbers.COMPARISONS[op](
+            *(a[:, 2] if a.ndim == 2 else a for a in args)
+        ),
+    ),
     "normalized_interval": lambda op, kind, kinds, args: dates.normalized(args[0]),
     **dict.fromkeys(text.TEXT, lambda op, kind, kinds, args: text.apply(op, args, dtype(kind))),
     "split": lambda op, kind, kinds, args: text.split_parts(args),
-    **dict.fromkeys(dates.PART_OPS, lambda op, kind, kinds, args: dates.part(op, args[0], kinds[0])),
+    **dict.fromkeys(
+        dates.PART_OPS, lambda op, kind, kinds, args: dates.part(op, args[0], kinds[0])
+    ),
     "epoch": lambda op, kind, kinds, args: dates.epoch(args[0], kinds[0]),
     "last_day": lambda op, kind, kinds, args: dates.last_day(args[0], kinds[0]),
     "make_date": lambda op, kind, kinds, args: dates.make_date(*args),
     "make_timestamp": lambda op, kind, kinds, args: dates.make_timestamp(*args),
     **dict.fromkeys(dates.INTERVAL_OPS, lambda op, kind, kinds, args: dates.interval(op, args[0])),
-    **dict.fromkeys(("date_trunc", "datetrunc"), lambda op, kind, kinds, args: dates.truncate(_first(args[0]), args[1], kinds[1])),
-    **dict.fromkeys(("date_diff", "datediff"), lambda op, kind, kinds, args: dates.difference(_first(args[0]), args[1], args[2], kinds[1])),
+    **dict.fromkeys(
+        ("date_trunc", "datetrunc"),
+        lambda op, kind, kinds, args: dates.truncate(_first(args[0]), args[1], kinds[1]),
+    ),
+    **dict.fromkeys(
+        ("date_diff", "datediff"),
+        lambda op, kind, kinds, args: dates.difference(_first(args[0]), args[1], args[2], kinds[1]),
+    ),
     "strptime": lambda op, kind, kinds, args: dates.parse_all(args[0], _first(args[1])),
     "try_strptime": lambda op, kind, kinds, args: dates.parse(args[0], _first(args[1])),
 }

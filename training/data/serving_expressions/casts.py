@@ -1,4 +1,6 @@
-"""Casts between SQL types, as the engine of training makes them. All functions see rows without nulls."""
+"""Casts between SQL types, as the engine of training makes them. All functions see rows without
+nulls.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,21 @@ from .vectors import (
     whole_of,
 )
 
-TRUTHS = {**dict.fromkeys(("true", "t", "yes", "y", "1"), True), **dict.fromkeys(("false", "f", "no", "n", "0"), False)}
+TRUTHS = {
+    **dict.fromkeys(("true", "t", "yes", "y", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "0"), False),
+}
 # from a family of types to the families that a cast may lead to
-CASTS = {"z": "nbtdsie", "n": "nbt", "b": "nbt", "t": "tnbds", "e": "t", "d": "dst", "s": "sdt", "i": "i"}
+CASTS = {
+    "z": "nbtdsie",
+    "n": "nbt",
+    "b": "nbt",
+    "t": "tnbds",
+    "e": "t",
+    "d": "dst",
+    "s": "sdt",
+    "i": "i",
+}
 
 
 def cast(values: np.ndarray, source: str, target: str) -> np.ndarray:
@@ -50,7 +64,9 @@ def cast(values: np.ndarray, source: str, target: str) -> np.ndarray:
         "tn": _text_to_number,
         "tb": lambda v, s, t: each(v, lambda text: TRUTHS.get(text.lower()), t),
         "td": lambda v, s, t: each(v, lambda text: _parsed(text, DAY * 1000, offset=False), t),
-        "ts": lambda v, s, t: each(v, lambda text: _parsed(text, 1_000_000_000 // UNITS[t], offset=t.endswith("ZONE")), t),
+        "ts": lambda v, s, t: each(
+            v, lambda text: _parsed(text, 1_000_000_000 // UNITS[t], offset=t.endswith("ZONE")), t
+        ),
         "ds": lambda v, s, t: v * (86_400 * UNITS[t]),
         "dt": lambda v, s, t: texts(v.astype("datetime64[D]").astype(str)),
         "sd": lambda v, s, t: _moment_to_moment(v, s, "TIMESTAMP") // DAY,
@@ -90,7 +106,12 @@ def half_away(values: np.ndarray) -> np.ndarray:
     """Floats rounded to whole ones, halves away from zero."""
     with np.errstate(invalid="ignore"):  # infinity and NaN stay what they are
         whole = np.trunc(values)
-        return np.asarray(whole + np.where(np.abs(values - whole) >= 0.5, np.copysign(1, values), np.copysign(0, values)).astype(values.dtype))
+        return np.asarray(
+            whole
+            + np.where(
+                np.abs(values - whole) >= 0.5, np.copysign(1, values), np.copysign(0, values)
+            ).astype(values.dtype)
+        )
 
 
 def divided_half_away(values: np.ndarray, divisor: int) -> np.ndarray:
@@ -116,10 +137,17 @@ def _float_to_number(values: np.ndarray, target: str, scale: int) -> np.ndarray:
     if target in ("FLOAT", "DOUBLE"):
         return _narrowed(values, target)
     with np.errstate(over="ignore"):
-        whole = half_away(values.astype(np.float64) * 10.0**scale) if is_decimal(target) else np.rint(values.astype(np.float64))
+        whole = (
+            half_away(values.astype(np.float64) * 10.0**scale)
+            if is_decimal(target)
+            else np.rint(values.astype(np.float64))
+        )
     low, high = bounds(target)
     # compared as doubles: 2^63 - 1 is none, and 2^63 must not pass
-    demand((whole >= float(low)) & (whole < float(high + 1)), f"a number is too large for {target}, or none")
+    demand(
+        (whole >= float(low)) & (whole < float(high + 1)),
+        f"a number is too large for {target}, or none",
+    )
     exact = np.array([int(v) for v in whole], dtype=object) if dtype(target).hasobject else whole
     return exact.astype(dtype(target))
 
@@ -191,7 +219,14 @@ def _moment_to_moment(values: np.ndarray, source: str, target: str) -> np.ndarra
 
 def _moment_to_text(values: np.ndarray, source: str, target: str) -> np.ndarray:
     per_second = UNITS[source]
-    seconds = texts(np.char.replace((values // per_second).astype("datetime64[s]").astype(str), "T", " "))
-    fractions = [f".{part:0{len(str(per_second)) - 1}d}".rstrip("0") if part else "" for part in (values % per_second).tolist()]
+    seconds = texts(
+        np.char.replace((values // per_second).astype("datetime64[s]").astype(str), "T", " ")
+    )
+    fractions = [
+        f".{part:0{len(str(per_second)) - 1}d}".rstrip("0") if part else ""
+        for part in (values % per_second).tolist()
+    ]
     zone = "+00" if source.endswith("ZONE") else ""
-    return texts([f"{second}{fraction}{zone}" for second, fraction in zip(seconds, fractions, strict=True)])
+    return texts(
+        [f"{second}{fraction}{zone}" for second, fraction in zip(seconds, fractions, strict=True)]
+    )

@@ -1,4 +1,6 @@
-"""Dates, timestamps and intervals, as the engine of training counts them. Rows without nulls; all moments are UTC."""
+"""Dates, timestamps and intervals, as the engine of training counts them. Rows without nulls; all
+moments are UTC.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,31 @@ from .casts import half_away
 from .vectors import DAY, MICROS, BadRows, days_of_date, demand
 
 HOUR, MINUTE = 3600 * MICROS, 60 * MICROS
-MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")
+MONTHS = (
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+)
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 PARTS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
 _SPAN = {"day": DAY, "hour": HOUR, "minute": MINUTE, "second": MICROS}
-_INTERVAL = {"to_years": (0, 12), "to_months": (0, 1), "to_weeks": (1, 7), "to_days": (1, 1), "to_hours": (2, HOUR), "to_minutes": (2, MINUTE)}
+_INTERVAL = {
+    "to_years": (0, 12),
+    "to_months": (0, 1),
+    "to_weeks": (1, 7),
+    "to_days": (1, 1),
+    "to_hours": (2, HOUR),
+    "to_minutes": (2, MINUTE),
+}
 _INTERVAL |= {"to_seconds": (2, MICROS), "to_milliseconds": (2, 1000)}
 INTERVAL_OPS = tuple(_INTERVAL)
 LIMITS = (2.0**31, 2.0**31, 2.0**63)  # of months, days, microseconds
@@ -34,7 +56,8 @@ def part_name(text: str) -> str:
     return name
 
 
-# ------------------------------------------------------------------------------------------ calendar
+# ------------------------------------------------------------------------------------------
+# calendar
 
 
 def _months(days: np.ndarray) -> np.ndarray:
@@ -109,7 +132,9 @@ def truncate(name: str, values: np.ndarray, kind: str) -> np.ndarray:
 
 
 def difference(name: str, start: np.ndarray, end: np.ndarray, kind: str) -> np.ndarray:
-    """How many borders of a part lie between two moments; for weeks, how many times seven of days."""
+    """How many borders of a part lie between two moments; for weeks, how many times seven
+    of days.
+    """
     if name in _SPAN:
         return np.asarray(_micros(end, kind) // _SPAN[name] - _micros(start, kind) // _SPAN[name])
     first, last = (values if kind == "DATE" else values // DAY for values in (start, end))
@@ -134,7 +159,8 @@ def epoch(values: np.ndarray, kind: str) -> np.ndarray:
     return np.asarray((years * 31_557_600 + (rest * 30 + days) * 86_400) + micros / MICROS)
 
 
-# ----------------------------------------------------------------------------------------- intervals
+# -----------------------------------------------------------------------------------------
+# intervals
 
 
 def interval(op: str, amount: np.ndarray) -> np.ndarray:
@@ -158,11 +184,15 @@ def normalized(spans: np.ndarray) -> np.ndarray:
 
 
 def shift(values: np.ndarray, spans: np.ndarray, kind: str) -> np.ndarray:
-    """Moments moved by intervals, as microseconds: first the months (a day that does not exist becomes the last), then the rest."""
+    """Moments moved by intervals, as microseconds: first the months (a day that does not exist
+    becomes the last), then the rest.
+    """
     micros = _micros(values, kind)
     days, clock = micros // DAY, micros % DAY
     months = _months(days) + spans[:, 0]
-    day = np.minimum(days - _month_start(_months(days)), _month_start(months + 1) - _month_start(months) - 1)
+    day = np.minimum(
+        days - _month_start(_months(days)), _month_start(months + 1) - _month_start(months) - 1
+    )
     return np.asarray((_month_start(months) + day + spans[:, 1]) * DAY + clock + spans[:, 2])
 
 
@@ -173,7 +203,8 @@ def between(end: np.ndarray, start: np.ndarray) -> np.ndarray:
     return result
 
 
-# ------------------------------------------------------------------------------------------ assembly
+# ------------------------------------------------------------------------------------------
+# assembly
 
 
 def make_date(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> np.ndarray:
@@ -190,22 +221,60 @@ def make_date(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> np.ndarra
     return np.asarray(days)
 
 
-def make_timestamp(year: np.ndarray, month: np.ndarray, day: np.ndarray, hour: np.ndarray, minute: np.ndarray, second: np.ndarray) -> np.ndarray:
+def make_timestamp(
+    year: np.ndarray,
+    month: np.ndarray,
+    day: np.ndarray,
+    hour: np.ndarray,
+    minute: np.ndarray,
+    second: np.ndarray,
+) -> np.ndarray:
     """Microseconds since 1970; seconds may have a fraction.
 
     Raises:
         BadRows: there is no such moment.
     """
     midnight = (hour == 24) & (minute == 0) & (second == 0)  # the end of the day
-    demand(midnight | ((hour >= 0) & (hour <= 23) & (minute >= 0) & (minute <= 59) & (second >= 0) & (second < 61)), "no such time of day")
-    return np.asarray(make_date(year, month, day) * DAY + hour * HOUR + minute * MINUTE + np.rint(second * MICROS).astype(np.int64))
+    demand(
+        midnight
+        | (
+            (hour >= 0)
+            & (hour <= 23)
+            & (minute >= 0)
+            & (minute <= 59)
+            & (second >= 0)
+            & (second < 61)
+        ),
+        "no such time of day",
+    )
+    return np.asarray(
+        make_date(year, month, day) * DAY
+        + hour * HOUR
+        + minute * MINUTE
+        + np.rint(second * MICROS).astype(np.int64)
+    )
 
 
-# -------------------------------------------------------------------------------------------- parsing
+# --------------------------------------------------------------------------------------------
+# parsing
 
 _DIGITS = {"Y": 4, "y": 2, "m": 2, "d": 2, "j": 3, "H": 2, "I": 2, "M": 2, "S": 2, "f": 6, "g": 3}
-_LIMITS = {"m": (1, 12), "d": (1, 31), "j": (1, 366), "H": (0, 23), "I": (1, 12), "M": (0, 59), "S": (0, 59)}
-_NAMES = {"b": [m[:3] for m in MONTHS], "B": list(MONTHS), "a": [d[:3] for d in WEEKDAYS], "A": list(WEEKDAYS), "p": ["am", "pm"]}
+_LIMITS = {
+    "m": (1, 12),
+    "d": (1, 31),
+    "j": (1, 366),
+    "H": (0, 23),
+    "I": (1, 12),
+    "M": (0, 59),
+    "S": (0, 59),
+}
+_NAMES = {
+    "b": [m[:3] for m in MONTHS],
+    "B": list(MONTHS),
+    "a": [d[:3] for d in WEEKDAYS],
+    "A": list(WEEKDAYS),
+    "p": ["am", "pm"],
+}
 Directive = tuple[str, re.Pattern[str]]
 
 
@@ -223,7 +292,10 @@ def parse_format(text: str) -> list[Directive]:
             names = sorted(_NAMES[directive], key=len, reverse=True)
             steps.append((directive, re.compile("|".join(names), re.IGNORECASE | re.ASCII)))
         elif directive not in ("", "%"):
-            raise ValueError(f"%{directive} in a format; the directives are {', '.join('%' + d for d in (*_DIGITS, *_NAMES, '%'))}")
+            raise ValueError(
+                f"%{directive} in a format; the directives are"
+                f" {', '.join('%' + d for d in (*_DIGITS, *_NAMES, '%'))}"
+            )
         else:
             steps.append(("", re.compile(r"\s+" if blank else re.escape(literal or "%"))))
     return steps
@@ -269,13 +341,29 @@ def _moment(found: dict[str, str]) -> int | None:
     year = numbers.get("Y", 1900)
     if "y" in numbers:
         year = numbers["y"] + (2000 if numbers["y"] < 69 else 1900)
-    month = next((_NAMES[d].index(found[d].lower()) + 1 for d in "bB" if d in found), numbers.get("m", 1))
+    month = next(
+        (_NAMES[d].index(found[d].lower()) + 1 for d in "bB" if d in found), numbers.get("m", 1)
+    )
     hour = numbers.get("H", numbers.get("I", 0))
     if "p" in found:
         hour = hour % 12 + (12 if found["p"].lower() == "pm" else 0)
-    days = days_of_date(year, 1, 1) if "j" in numbers else days_of_date(year, month, numbers.get("d", 1))
+    days = (
+        days_of_date(year, 1, 1)
+        if "j" in numbers
+        else days_of_date(year, month, numbers.get("d", 1))
+    )
     if days is None:
         return None
     days += numbers.get("j", 1) - 1
-    micros = int(found.get("f", "").ljust(6, "0")) if "f" in found else int(found.get("g", "").ljust(3, "0") or 0) * 1000
-    return days * DAY + hour * HOUR + numbers.get("M", 0) * MINUTE + numbers.get("S", 0) * MICROS + micros
+    micros = (
+        int(found.get("f", "").ljust(6, "0"))
+        if "f" in found
+        else int(found.get("g", "").ljust(3, "0") or 0) * 1000
+    )
+    return (
+        days * DAY
+        + hour * HOUR
+        + numbers.get("M", 0) * MINUTE
+        + numbers.get("S", 0) * MICROS
+        + micros
+    )

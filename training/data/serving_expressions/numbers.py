@@ -1,4 +1,6 @@
-"""Arithmetic and comparison, as the engine of training computes them: IEEE floats, exact decimals, whole numbers that must fit."""
+"""Arithmetic and comparison, as the engine of training computes them: IEEE floats, exact decimals,
+whole numbers that must fit.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def of_floats(op: str, args: list[np.ndarray]) -> np.ndarray:
 def log(args: list[np.ndarray]) -> np.ndarray:
     """The decimal logarithm, or with two arguments the one to the base of the first."""
     with np.errstate(all="ignore"):
-        return np.asarray(np.log10(args[0]) if len(args) == 1 else np.log10(args[1]) / np.log10(args[0]))
+        return np.asarray(
+            np.log10(args[0]) if len(args) == 1 else np.log10(args[1]) / np.log10(args[0])
+        )
 
 
 def arithmetic(op: str, args: list[np.ndarray], kind: str) -> np.ndarray:
@@ -61,7 +65,11 @@ def arithmetic(op: str, args: list[np.ndarray], kind: str) -> np.ndarray:
         BadRows: a whole number or decimal is beyond the type.
     """
     if len(args) == 1:
-        args = [np.zeros_like(args[0]), args[0]] if args[0].dtype.kind != "f" else [np.full_like(args[0], -1 if op == "-" else 1), args[0]]
+        args = (
+            [np.zeros_like(args[0]), args[0]]
+            if args[0].dtype.kind != "f"
+            else [np.full_like(args[0], -1 if op == "-" else 1), args[0]]
+        )
         op = op if args[1].dtype.kind != "f" else "*"
     function = _BINARY[op]
     if args[0].dtype.kind == "f":
@@ -107,7 +115,9 @@ def remainder(args: list[np.ndarray], kind: str) -> np.ndarray:
 
 def _truncated(dividend: np.ndarray, divisor: np.ndarray) -> np.ndarray:
     """Division towards zero; numpy's goes down."""
-    return np.asarray(np.abs(dividend) // np.abs(divisor) * np.where((dividend < 0) == (divisor < 0), 1, -1))
+    return np.asarray(
+        np.abs(dividend) // np.abs(divisor) * np.where((dividend < 0) == (divisor < 0), 1, -1)
+    )
 
 
 # ----------------------------------------------------------------------------------------- rounding
@@ -119,7 +129,9 @@ def absolute(values: np.ndarray, kind: str) -> np.ndarray:
     Raises:
         BadRows: a whole number without a positive counterpart.
     """
-    return np.abs(values) if values.dtype.kind == "f" else fitted(np.abs(values.astype(object)), kind)
+    return (
+        np.abs(values) if values.dtype.kind == "f" else fitted(np.abs(values.astype(object)), kind)
+    )
 
 
 def sign(values: np.ndarray) -> np.ndarray:
@@ -128,7 +140,9 @@ def sign(values: np.ndarray) -> np.ndarray:
 
 
 def rounded(op: str, args: list[np.ndarray], source: str, kind: str) -> np.ndarray:
-    """`round` (halves away from zero), `floor`, `ceil`, `trunc`, the first and last with a number of digits."""
+    """`round` (halves away from zero), `floor`, `ceil`, `trunc`, the first and last with a number
+    of digits.
+    """
     values = args[0]
     if values.dtype.kind == "f":
         return _rounded_floats(op, values, args[1] if len(args) > 1 else None)
@@ -146,19 +160,28 @@ def _divided(op: str, values: np.ndarray, divisor: int) -> np.ndarray:
     return np.asarray(values // divisor if op == "floor" else -(-values // divisor))
 
 
-def _rounded_digits(op: str, values: np.ndarray, digits: np.ndarray, source: str, kind: str) -> np.ndarray:
+def _rounded_digits(
+    op: str, values: np.ndarray, digits: np.ndarray, source: str, kind: str
+) -> np.ndarray:
     """Whole numbers and decimals, whose stored scale may shrink to the result's."""
     scale, wanted = decimals(source)[1], decimals(kind)[1]
     result = np.empty(len(values), dtype=object)
     for count in np.unique(digits):
         rows = digits == count
         kept = min(max(int(count), -40), scale)  # digits after the point that stay
-        result[rows] = _divided(op, values[rows].astype(object), 10 ** (scale - kept)) * 10 ** max(wanted - kept, 0)
+        result[rows] = _divided(op, values[rows].astype(object), 10 ** (scale - kept)) * 10 ** max(
+            wanted - kept, 0
+        )
     return fitted(result, kind)
 
 
 def _rounded_floats(op: str, values: np.ndarray, digits: np.ndarray | None) -> np.ndarray:
-    functions: dict[str, Callable[..., Any]] = {"round": half_away, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
+    functions: dict[str, Callable[..., Any]] = {
+        "round": half_away,
+        "floor": np.floor,
+        "ceil": np.ceil,
+        "trunc": np.trunc,
+    }
     whole = functions[op]
     with np.errstate(all="ignore"):
         if digits is None:
@@ -166,7 +189,11 @@ def _rounded_floats(op: str, values: np.ndarray, digits: np.ndarray | None) -> n
         factor = np.power(10.0, np.abs(digits))
         up = whole(values * factor) / factor
         down = whole(values / factor) * factor
-        found = np.where(digits >= 0, np.where(np.isfinite(up), up, values), np.where(np.isfinite(down), down, 0.0))
+        found = np.where(
+            digits >= 0,
+            np.where(np.isfinite(up), up, values),
+            np.where(np.isfinite(down), down, 0.0),
+        )
     return np.asarray(np.where(np.isfinite(values), found, values).astype(values.dtype))
 
 

@@ -1,4 +1,6 @@
-"""Functions of text, as the engine of training computes them: by code points, positions from 1. Rows without nulls."""
+"""Functions of text, as the engine of training computes them: by code points, positions from 1.
+Rows without nulls.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,19 @@ import numpy as np
 from .vectors import demand
 
 # what `trim` takes off: space and the other space separators of Unicode
-SPACES = "\u0020\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+SPACES = (
+    "\u0020\u00a0\u1680\u2000\u2001\u2002\u2003"
+    "\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+)
 
 
 @functools.lru_cache(maxsize=4096)
 def _upper(letter: str) -> str:
     """One letter for one: the capital ß is ẞ, and what has no single capital stays."""
-    return next((form for form in (letter.upper(), letter.title()) if len(form) == 1), "ẞ" if letter == "ß" else letter)
+    return next(
+        (form for form in (letter.upper(), letter.title()) if len(form) == 1),
+        "ẞ" if letter == "ß" else letter,
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -40,7 +48,8 @@ def lower(text: str) -> str:
 def substring(text: str, start: int, length: int | None = None) -> str:
     """A part of a text; negative starts count from its end, a negative length goes to the left.
 
-    >>> substring("hello", 2, 3), substring("hello", -3, 2), substring("hello", 0, 2), substring("hello", 2, -1)
+    >>> (substring("hello", 2, 3), substring("hello", -3, 2), substring("hello", 0, 2),
+    ...     substring("hello", 2, -1))
     ('ell', 'll', 'h', 'h')
     """
     first = start - 1 if start > 0 else len(text) + start if start < 0 else -1
@@ -64,7 +73,9 @@ def right(text: str, count: int) -> str:
 
 
 def split_part(text: str, separator: str, position: int) -> str | None:
-    """One of the parts between separators, from 1 or from the end at -1; None where there is none."""
+    """One of the parts between separators, from 1 or from the end at -1; None where there
+    is none.
+    """
     parts = text.split(separator) if separator else list(text)
     at = position - 1 if position > 0 else len(parts) + position
     return parts[at] if position and 0 <= at < len(parts) else None
@@ -84,7 +95,10 @@ def pad(text: str, length: int, filling: str, *, before: bool) -> str | None:
 @functools.lru_cache(maxsize=256)
 def like_pattern(pattern: str) -> re.Pattern[str]:
     """`%` stands for any text, `_` for one character."""
-    return re.compile("".join({"%": ".*", "_": "."}.get(letter, re.escape(letter)) for letter in pattern), re.DOTALL)
+    return re.compile(
+        "".join({"%": ".*", "_": "."}.get(letter, re.escape(letter)) for letter in pattern),
+        re.DOTALL,
+    )
 
 
 def like(text: str, pattern: str) -> bool:
@@ -117,7 +131,14 @@ TEXT: dict[str, Callable[..., Any]] = {
     "~~*": lambda text, pattern: like(lower(text), lower(pattern)),
     "!~~*": lambda text, pattern: not like(lower(text), lower(pattern)),
 }
-SAME = {"strpos": "instr", "position": "instr", "len": "length", "lcase": "lower", "ucase": "upper", "substr": "substring"}
+SAME = {
+    "strpos": "instr",
+    "position": "instr",
+    "len": "length",
+    "lcase": "lower",
+    "ucase": "upper",
+    "substr": "substring",
+}
 TEXT |= {name: TEXT[known] for name, known in SAME.items()}
 
 

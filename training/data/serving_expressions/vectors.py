@@ -1,8 +1,9 @@
 """Columns of one SQL type, their nulls beside them, and how raw values of a frame become them.
 
-N rows. Values by type: BOOLEAN bool; whole numbers and decimals (as whole numbers of their last digit) int64, or Python
-integers where 64 bits are too few; FLOAT float32; DOUBLE float64; VARCHAR text objects; DATE days and timestamps their
-own unit since 1970 (UTC), int64; INTERVAL months, days and microseconds, int64 [N, 3].
+N rows. Values by type: BOOLEAN bool; whole numbers and decimals (as whole numbers of their last
+digit) int64, or Python integers where 64 bits are too few; FLOAT float32; DOUBLE float64; VARCHAR
+text objects; DATE days and timestamps their own unit since 1970 (UTC), int64; INTERVAL months, days
+and microseconds, int64 [N, 3].
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ WHOLE = {
     "UBIGINT": (0, 2**64 - 1),
     "UHUGEINT": (0, 2**128 - 1),
 }
-UNITS = {"TIMESTAMP_S": 1, "TIMESTAMP_MS": 1_000, "TIMESTAMP": MICROS, "TIMESTAMP_NS": 1_000_000_000, "TIMESTAMP WITH TIME ZONE": MICROS}
+UNITS = {
+    "TIMESTAMP_S": 1,
+    "TIMESTAMP_MS": 1_000,
+    "TIMESTAMP": MICROS,
+    "TIMESTAMP_NS": 1_000_000_000,
+    "TIMESTAMP WITH TIME ZONE": MICROS,
+}
 FAMILIES = {
     "NULL": "z",
     "BOOLEAN": "b",
@@ -43,20 +50,31 @@ FAMILIES = {
     **dict.fromkeys(WHOLE, "n"),
     **dict.fromkeys(UNITS, "s"),
 }
-EXAMPLES = {"n": "numbers", "b": "true or false", "t": "text", "e": "text", "d": "dates", "s": "timestamps"}
+EXAMPLES = {
+    "n": "numbers",
+    "b": "true or false",
+    "t": "text",
+    "e": "text",
+    "d": "dates",
+    "s": "timestamps",
+}
 NUMERAL = re.compile(r"[+-]?(\d+(_\d+)*(\.(\d+(_\d+)*)?)?|\.\d+(_\d+)*)([eE][+-]?\d+)?", re.ASCII)
 BLANKS = " \t\n\v\f\r"
 
 
 class Vector(NamedTuple):
-    """Values [N] of one type (or [N, 3] of an interval), and bool [N]: which are null. Where null, the value is any."""
+    """Values [N] of one type (or [N, 3] of an interval), and bool [N]: which are null. Where null,
+    the value is any.
+    """
 
     values: np.ndarray
     null: np.ndarray
 
 
 class BadRows(ValueError):
-    """An operation has no value on some rows: `rows` bool [N] over those that it was given, and what is wrong."""
+    """An operation has no value on some rows: `rows` bool [N] over those that it was given, and
+    what is wrong.
+    """
 
     def __init__(self, rows: np.ndarray, problem: str) -> None:
         super().__init__(problem)
@@ -77,7 +95,8 @@ def demand(good: np.ndarray, problem: str) -> None:
 
 
 def family(kind: str) -> str:
-    """One letter for what an SQL type holds: number, boolean, text, date, s(timestamp), interval, enum, z(null); else empty.
+    """One letter for what an SQL type holds: number, boolean, text, date, s(timestamp), interval,
+    enum, z(null); else empty.
 
     >>> family("DECIMAL(10,2)"), family("TIMESTAMP_NS"), family("DOUBLE[]")
     ('n', 's', '')
@@ -140,7 +159,10 @@ def fitted(values: np.ndarray, kind: str) -> np.ndarray:
         BadRows: a number is beyond the type.
     """
     low, high = bounds(kind)
-    demand(np.asarray((values >= low) & (values <= high), dtype=bool), f"a number is too large for {kind}")
+    demand(
+        np.asarray((values >= low) & (values <= high), dtype=bool),
+        f"a number is too large for {kind}",
+    )
     return np.asarray(values.astype(dtype(kind)))
 
 
@@ -150,8 +172,8 @@ def fitted(values: np.ndarray, kind: str) -> np.ndarray:
 def column(series: pd.Series, kind: str, null_texts: tuple[str, ...] = ()) -> Vector:
     """Raw values as a vector of the type that the column had in training; NaN is null.
 
-    Whole numbers may arrive as floats (as they do beside nulls) or as text, dates and timestamps as ISO text, numbers
-    of a text column as numbers. Timestamps with an offset are taken to UTC.
+    Whole numbers may arrive as floats (as they do beside nulls) or as text, dates and timestamps as
+    ISO text, numbers of a text column as numbers. Timestamps with an offset are taken to UTC.
 
     Args:
         series: [N].
@@ -173,7 +195,11 @@ def column(series: pd.Series, kind: str, null_texts: tuple[str, ...] = ()) -> Ve
         except BadRows as bad:
             rows = np.zeros(len(plain), dtype=bool)
             rows[present[bad.rows]] = True
-            raise BadRows(rows, f"expected {EXAMPLES[family(kind)]} ({kind}), got {plain.iloc[int(rows.argmax())]!r}") from None
+            raise BadRows(
+                rows,
+                f"expected {EXAMPLES[family(kind)]} ({kind}), got"
+                f" {plain.iloc[int(rows.argmax())]!r}",
+            ) from None
     return Vector(result.values, null)
 
 
@@ -182,7 +208,9 @@ def _typed(series: pd.Series, kind: str) -> np.ndarray:
     if kind in ("FLOAT", "DOUBLE") and series.dtype.kind in "biuf":
         return np.asarray(series.to_numpy(dtype=dtype(kind)))
     if kind in WHOLE and series.dtype.kind in "biu":
-        return fitted(series.to_numpy(dtype=np.uint64 if series.dtype.kind == "u" else np.int64), kind)
+        return fitted(
+            series.to_numpy(dtype=np.uint64 if series.dtype.kind == "u" else np.int64), kind
+        )
     if kind in UNITS and series.dtype.kind == "M":
         return _instants(series, kind)
     return each(series.to_numpy(dtype=object), lambda value: _value(value, kind), kind)
@@ -190,7 +218,11 @@ def _typed(series: pd.Series, kind: str) -> np.ndarray:
 
 def _instants(series: pd.Series, kind: str) -> np.ndarray:
     unit = {1: "s", 1_000: "ms", MICROS: "us"}.get(UNITS[kind], "ns")
-    naive = series.dt.tz_convert("UTC").dt.tz_localize(None) if isinstance(series.dtype, pd.DatetimeTZDtype) else series
+    naive = (
+        series.dt.tz_convert("UTC").dt.tz_localize(None)
+        if isinstance(series.dtype, pd.DatetimeTZDtype)
+        else series
+    )
     return np.asarray(naive.to_numpy().astype(f"datetime64[{unit}]").astype(np.int64))
 
 
@@ -228,10 +260,14 @@ def _value(value: Any, kind: str) -> str | bool | int | float | None:
 
 
 def whole_of(number: decimal.Decimal, scale: int) -> int | None:
-    """The number in units of its last digit, halves rounded away from zero; None for what no type holds."""
+    """The number in units of its last digit, halves rounded away from zero; None for what no type
+    holds.
+    """
     if not number.is_finite() or (number and number.adjusted() > 40):
         return None
-    return int(number.scaleb(scale, decimal.Context(prec=100)).to_integral_value(decimal.ROUND_HALF_UP))
+    return int(
+        number.scaleb(scale, decimal.Context(prec=100)).to_integral_value(decimal.ROUND_HALF_UP)
+    )
 
 
 def _number(value: Any) -> decimal.Decimal | None:
@@ -262,7 +298,10 @@ def _text(value: Any) -> str | None:
 def _truth(value: Any) -> bool | None:
     if isinstance(value, str):
         return {"true": True, "false": False}.get(value.lower())
-    if isinstance(value, bool | np.bool_ | int | np.integer | float | np.floating) and value in (0, 1):
+    if isinstance(value, bool | np.bool_ | int | np.integer | float | np.floating) and value in (
+        0,
+        1,
+    ):
         return bool(value)
     return None
 
@@ -314,14 +353,17 @@ def parse_moment(text: str, *, offset: bool) -> int | None:
 
     Args:
         text: blanks around it do not count.
-        offset: take an offset into account; otherwise it is read and left out, as a cast to TIMESTAMP does.
+        offset: take an offset into account; otherwise it is read and left out, as a cast to
+            TIMESTAMP does.
     """
     match = _MOMENT.fullmatch(text.strip(BLANKS))
     if match is None:
         return None
     days = days_of_date(int(match[1]), int(match[3]), int(match[4]))
     hour, minute, second = (int(match[i] or 0) for i in (5, 6, 7))
-    if days is None or ((hour, minute, second) != (24, 0, 0) and (hour > 23 or minute > 59 or second > 59)):
+    if days is None or (
+        (hour, minute, second) != (24, 0, 0) and (hour > 23 or minute > 59 or second > 59)
+    ):
         return None
     seconds = days * 86_400 + hour * 3600 + minute * 60 + second
     if offset and match[9] and match[9][0] in "+-":
@@ -335,7 +377,9 @@ def parse_moment(text: str, *, offset: bool) -> int | None:
 
 
 def series(found: Vector, kind: str, index: pd.Index) -> pd.Series:
-    """A vector as a column of a frame: nulls as NaN among numbers, else as None; decimals as doubles."""
+    """A vector as a column of a frame: nulls as NaN among numbers, else as None; decimals as
+    doubles.
+    """
     values = found.values
     if is_decimal(kind):
         values, kind = scaled_down(values, decimals(kind)[1]), "DOUBLE"

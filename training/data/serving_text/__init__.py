@@ -1,6 +1,8 @@
-"""Text in, losses and completions out: what training, evaluation and the registered language model share.
+"""Text in, losses and completions out: what training, evaluation and the registered language model
+share.
 
-Shipped with the model as it is (see training/serving.py), so it imports nothing of the project that holds it.
+Shipped with the model as it is (see training/serving.py), so it imports nothing of the project that
+holds it.
 """
 
 from __future__ import annotations
@@ -16,13 +18,31 @@ from .tokenizers import decode, encode, units
 from .windows import cut
 
 if TYPE_CHECKING:
-    import pandas as pd  # loaded where a frame is handled: ranks of a training run have none, and it takes a third of a second
+    # loaded where a frame is handled: ranks of a training run have none, and it takes a third of a
+    # second
+    import pandas as pd
 
-__all__ = ["Sampling", "complete", "cut", "decode", "encode", "predict", "sampling", "score", "units"]
+__all__ = [
+    "Sampling",
+    "complete",
+    "cut",
+    "decode",
+    "encode",
+    "predict",
+    "sampling",
+    "score",
+    "units",
+]
 
 
-def predict(text: Mapping[str, Any], logits: Logits, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
-    """For each row `tokens`, `loss` in nats per token and `accuracy` of its text; with `max_new_tokens` above 0 also `completion`.
+def predict(
+    text: Mapping[str, Any],
+    logits: Logits,
+    frame: pd.DataFrame,
+    params: Mapping[str, Any] | None = None,
+) -> pd.DataFrame:
+    """For each row `tokens`, `loss` in nats per token and `accuracy` of its text; with
+    `max_new_tokens` above 0 also `completion`.
 
     Args:
         text: of the model's spec: name of the column, tokenizer, values, context, stride.
@@ -31,14 +51,20 @@ def predict(text: Mapping[str, Any], logits: Logits, frame: pd.DataFrame, params
         params: max_new_tokens, temperature, top_k and seed of the completion.
 
     Raises:
-        ValueError: the column is missing or given twice, a row holds no text, or a parameter makes no sense.
+        ValueError: the column is missing or given twice, a row holds no text, or a parameter makes
+            no sense.
     """
     import pandas as pd
 
     how, texts = sampling(params), _texts(frame, text["name"])
     tokens, losses, right = score(texts, text, logits).T if texts else np.empty((3, 0))
     found = pd.DataFrame(
-        {"tokens": tokens.astype(np.int64), "loss": losses / np.maximum(tokens, 1), "accuracy": right / np.maximum(tokens, 1)}, index=frame.index
+        {
+            "tokens": tokens.astype(np.int64),
+            "loss": losses / np.maximum(tokens, 1),
+            "accuracy": right / np.maximum(tokens, 1),
+        },
+        index=frame.index,
     )
     if how.max_new_tokens:
         found["completion"] = complete(texts, text, logits, how)
@@ -55,10 +81,17 @@ def _texts(frame: pd.DataFrame, name: str) -> list[str]:
     if isinstance(column, pd.DataFrame):
         raise ValueError(f"column given twice: {name!r}; keep one")
     values: list[Any] = column.tolist()
-    bad = [label for label, value in zip(frame.index, values, strict=True) if not (isinstance(value, str) and _is_text(value))]
+    bad = [
+        label
+        for label, value in zip(frame.index, values, strict=True)
+        if not (isinstance(value, str) and _is_text(value))
+    ]
     if bad:
         shown = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
-        raise ValueError(f"column {name!r}: expected text in every row, got something else in {len(bad)} rows (index {shown}); fill or leave out those rows")
+        raise ValueError(
+            f"column {name!r}: expected text in every row, got something else in {len(bad)} rows"
+            f" (index {shown}); fill or leave out those rows"
+        )
     return values
 
 

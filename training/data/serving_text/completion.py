@@ -1,7 +1,8 @@
 """Sampling: texts continued token by token from a program's logits.
 
-Every text draws from a stream of its own, by seed and number: what it becomes does not depend on the texts beside it.
-All of a text's last `context` tokens go through the program for each new token; nothing is kept between tokens.
+Every text draws from a stream of its own, by seed and number: what it becomes does not depend on
+the texts beside it. All of a text's last `context` tokens go through the program for each new
+token; nothing is kept between tokens.
 
 b texts, t positions, V tokens of the vocabulary.
 """
@@ -20,7 +21,9 @@ NEVER = (PAD, BEGIN, UNKNOWN)  # special tokens that no text goes on with
 
 
 class Sampling(NamedTuple):
-    """How to continue: `max_new_tokens` at most, logits divided by `temperature` (0: always the likeliest), among the `top_k` likeliest (0: all)."""
+    """How to continue: `max_new_tokens` at most, logits divided by `temperature` (0: always the
+    likeliest), among the `top_k` likeliest (0: all).
+    """
 
     max_new_tokens: int = 0
     temperature: float = 1.0
@@ -37,7 +40,9 @@ def sampling(params: Mapping[str, Any] | None) -> Sampling:
     given = dict(params or {})
     unknown = sorted(given.keys() - set(Sampling._fields))
     if unknown:
-        raise ValueError(f"unknown parameter {unknown[0]!r}; expected some of {', '.join(Sampling._fields)}")
+        raise ValueError(
+            f"unknown parameter {unknown[0]!r}; expected some of {', '.join(Sampling._fields)}"
+        )
     found = Sampling(**given)
     for name, value in found._asdict().items():
         if (
@@ -46,12 +51,20 @@ def sampling(params: Mapping[str, Any] | None) -> Sampling:
             or not 0 <= value < float("inf")
             or (name != "temperature" and value != int(value))
         ):
-            raise ValueError(f"{name}: expected {'a' if name == 'temperature' else 'a whole'} number of at least 0, got {value!r}")
-    return Sampling(int(found.max_new_tokens), float(found.temperature), int(found.top_k), int(found.seed))
+            raise ValueError(
+                f"{name}: expected {'a' if name == 'temperature' else 'a whole'} number of at least"
+                f" 0, got {value!r}"
+            )
+    return Sampling(
+        int(found.max_new_tokens), float(found.temperature), int(found.top_k), int(found.seed)
+    )
 
 
-def complete(prompts: Sequence[str], text: Mapping[str, Any], logits: Logits, how: Sampling) -> list[str]:
-    """What each prompt goes on with, up to the end that the model sets or `max_new_tokens`; the prompt itself is not repeated.
+def complete(
+    prompts: Sequence[str], text: Mapping[str, Any], logits: Logits, how: Sampling
+) -> list[str]:
+    """What each prompt goes on with, up to the end that the model sets or `max_new_tokens`; the
+    prompt itself is not repeated.
 
     Args:
         prompts: beginnings of documents; empty ones are begun from nothing.
@@ -60,14 +73,28 @@ def complete(prompts: Sequence[str], text: Mapping[str, Any], logits: Logits, ho
         how: see `Sampling`.
     """
     numbers, lengths = encode(prompts, text)
-    known = [[BEGIN, *part.tolist()] for part in np.split(numbers, np.cumsum(lengths)[:-1])] if len(prompts) else []
+    known = (
+        [[BEGIN, *part.tolist()] for part in np.split(numbers, np.cumsum(lengths)[:-1])]
+        if len(prompts)
+        else []
+    )
     begun = [len(part) for part in known]
-    draws = np.stack([_stream(how.seed, row).random(how.max_new_tokens) for row in range(len(known))]) if known else np.empty((0, 0))
+    draws = (
+        np.stack([_stream(how.seed, row).random(how.max_new_tokens) for row in range(len(known))])
+        if known
+        else np.empty((0, 0))
+    )
     going = np.arange(len(known))
     for step in range(how.max_new_tokens):
         if not len(going):
             break
-        chosen = choose(_last_logits([known[row][-text["context"] :] for row in going], logits, len(text["values"])), draws[going, step], how)
+        chosen = choose(
+            _last_logits(
+                [known[row][-text["context"] :] for row in going], logits, len(text["values"])
+            ),
+            draws[going, step],
+            how,
+        )
         for row, token in zip(going.tolist(), chosen.tolist(), strict=True):
             known[row].append(token)
         going = going[chosen != END]
@@ -79,7 +106,8 @@ def _stream(seed: int, row: int) -> np.random.Generator:
 
 
 def choose(logits: np.ndarray, draws: np.ndarray, how: Sampling) -> np.ndarray:
-    """The next token of each row, int64 [b], from logits [b, V] and one uniform draw each [b]: the inverse of the cumulated shares.
+    """The next token of each row, int64 [b], from logits [b, V] and one uniform draw each [b]: the
+    inverse of the cumulated shares.
 
     >>> choose(np.array([[0.0, 0, 9, 9, 1, 2]]), np.array([0.5]), Sampling(temperature=0)).tolist()
     [2]
@@ -95,12 +123,17 @@ def choose(logits: np.ndarray, draws: np.ndarray, how: Sampling) -> np.ndarray:
 
 
 def _last_logits(known: list[list[int]], logits: Logits, vocabulary: int) -> np.ndarray:
-    """Logits after the last token of each row, [b, V], in calls of bounded size; rows are padded behind."""
+    """Logits after the last token of each row, [b, V], in calls of bounded size; rows are padded
+    behind.
+    """
     longest = max(map(len, known))
     tokens = np.full((len(known), max(2, longest)), PAD, dtype=np.int64)
     for row, part in enumerate(known):
         tokens[row, : len(part)] = part
     last = np.array([len(part) - 1 for part in known])
     step = max(1, VALUES // (longest * (vocabulary + longest)))
-    parts = [logits(tokens[at : at + step])[np.arange(len(last[at : at + step])), last[at : at + step]] for at in range(0, len(known), step)]
+    parts = [
+        logits(tokens[at : at + step])[np.arange(len(last[at : at + step])), last[at : at + step]]
+        for at in range(0, len(known), step)
+    ]
     return np.concatenate(parts)

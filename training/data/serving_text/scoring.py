@@ -13,12 +13,15 @@ import numpy as np
 from .tokenizers import PAD, encode, framed
 from .windows import Windows, cut
 
-Logits = Callable[[np.ndarray], np.ndarray]  # tokens int64 [b, t] of one window a row -> float64 [b, t, V]
+Logits = Callable[
+    [np.ndarray], np.ndarray
+]  # tokens int64 [b, t] of one window a row -> float64 [b, t, V]
 VALUES = 2**22  # logits held at a time
 
 
 def score(texts: Sequence[str], text: Mapping[str, Any], logits: Logits) -> np.ndarray:
-    """Tokens (the end among them), sum of losses in nats, and tokens that were the likeliest, of each document, float64 [D, 3].
+    """Tokens (the end among them), sum of losses in nats, and tokens that were the likeliest, of
+    each document, float64 [D, 3].
 
     Each token is predicted once, with the context that evaluation gave it.
 
@@ -37,7 +40,9 @@ def score(texts: Sequence[str], text: Mapping[str, Any], logits: Logits) -> np.n
         place = np.arange(rows.length.max())
         inside = place < rows.length[:, None]
         source = np.where(inside, (begin[rows.document] + rows.start)[:, None] + place, 0)
-        losses, right = _token_losses(logits(np.where(inside, flat[source], PAD).astype(np.int64)), flat[source + 1])
+        losses, right = _token_losses(
+            logits(np.where(inside, flat[source], PAD).astype(np.int64)), flat[source + 1]
+        )
         asked = inside & (place >= rows.skip[:, None])
         for column, values in enumerate((asked, losses, right)):
             np.add.at(sums[:, column], rows.document, np.where(asked, values, 0).sum(1))
@@ -49,7 +54,8 @@ def _batches(windows: Windows, vocabulary: int) -> Iterator[np.ndarray]:
     order = np.argsort(windows.length, kind="stable")
     start = 0
     while start < len(order):
-        # the longest of a batch is its last one; a first guess by the last of all is never too large
+        # the longest of a batch is its last one; a first guess by the last of all is never too
+        # large
         sizes = windows.length[order[start:]] * (vocabulary + windows.length[order[start:]])
         fits = int(np.searchsorted(np.arange(1, len(sizes) + 1) * sizes, VALUES, side="right"))
         yield order[start : start + max(1, fits)]
@@ -60,4 +66,7 @@ def _token_losses(logits: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, n
     """Loss of each position [b, t], and whether its target has the largest logit."""
     largest = logits.max(2)
     total = np.log(np.exp(logits - largest[:, :, None]).sum(2)) + largest
-    return total - np.take_along_axis(logits, target[:, :, None].astype(np.int64), 2)[:, :, 0], logits.argmax(2) == target
+    return (
+        total - np.take_along_axis(logits, target[:, :, None].astype(np.int64), 2)[:, :, 0],
+        logits.argmax(2) == target,
+    )

@@ -19,15 +19,21 @@ SEPARATOR = "\0"
 NUM_CHARACTERS = 0x110000
 MANY = 100_000  # characters from which on a table of all of Unicode is quicker than sorting
 
-# One token each: an atom in brackets with all that it says of itself; the two-letter atoms that need no brackets; a
-# ring closure of two or more digits; else a single character (one-letter atoms, aromatic atoms, bonds, branches,
-# one-digit ring closures, the dot), whatever it is, so that the tokens of any text put together are the text.
-# Source: the grammar of the OpenSMILES specification, version 1.0, http://opensmiles.org/opensmiles.html, sec. 2.
+# One token each: an atom in brackets with all that it says of itself; the two-letter atoms that
+# need no brackets; a
+# ring closure of two or more digits; else a single character (one-letter atoms, aromatic atoms,
+# bonds, branches,
+# one-digit ring closures, the dot), whatever it is, so that the tokens of any text put together are
+# the text.
+# Source: the grammar of the OpenSMILES specification, version 1.0,
+# http://opensmiles.org/opensmiles.html, sec. 2.
 SMILES = re.compile(r"\[[^\[\]\0]*\]|Br|Cl|%\(\d+\)|%\d\d|.", re.DOTALL)
 
 
 class Units(NamedTuple):
-    """Tokens before they are numbered: `codes` int64 [M] index the distinct `names`; `lengths` int64 [D] are tokens by document."""
+    """Tokens before they are numbered: `codes` int64 [M] index the distinct `names`; `lengths`
+    int64 [D] are tokens by document.
+    """
 
     codes: np.ndarray
     names: list[str]
@@ -35,7 +41,8 @@ class Units(NamedTuple):
 
 
 def units(texts: Sequence[str] | pa.Array, tokenizer: str) -> Units:
-    """The tokens of documents in their order, lossless: joined again they are the text (the bytes of UTF-8 for `bytes`).
+    """The tokens of documents in their order, lossless: joined again they are the text (the bytes
+    of UTF-8 for `bytes`).
 
     A byte stands as the character of its number.
 
@@ -61,21 +68,34 @@ def _characters(column: pa.Array) -> Units:
     if len(points) < MANY:
         present, codes = np.unique(points, return_inverse=True)
     else:
-        present, places = np.flatnonzero(np.bincount(points)), np.zeros(NUM_CHARACTERS, dtype=np.int64)
+        present, places = (
+            np.flatnonzero(np.bincount(points)),
+            np.zeros(NUM_CHARACTERS, dtype=np.int64),
+        )
         places[present] = np.arange(len(present))
         codes = places[points]
-    return Units(codes.astype(np.int64), [chr(point) for point in present.tolist()], _integers(pc.utf8_length(column)))
+    return Units(
+        codes.astype(np.int64),
+        [chr(point) for point in present.tolist()],
+        _integers(pc.utf8_length(column)),
+    )
 
 
 def _bytes(column: pa.Array) -> Units:
     codes = np.frombuffer(b"".join(column.cast(pa.large_binary()).to_pylist()), dtype=np.uint8)
-    return Units(codes.astype(np.int64), [chr(byte) for byte in range(256)], _integers(pc.binary_length(column)))
+    return Units(
+        codes.astype(np.int64),
+        [chr(byte) for byte in range(256)],
+        _integers(pc.binary_length(column)),
+    )
 
 
 def _smiles(column: pa.Array) -> Units:
     joined = "".join(text + SEPARATOR for text in column.to_pylist())
     if joined.count(SEPARATOR) != len(column):
-        raise ValueError("expected SMILES without NUL characters; leave such rows out with data.filter")
+        raise ValueError(
+            "expected SMILES without NUL characters; leave such rows out with data.filter"
+        )
     encoded = pa.array(SMILES.findall(joined), pa.string()).dictionary_encode()
     codes, names = _integers(encoded.indices), encoded.dictionary.to_pylist()
     if SEPARATOR not in names:
@@ -83,19 +103,27 @@ def _smiles(column: pa.Array) -> Units:
     separator = names.index(SEPARATOR)
     ends = np.flatnonzero(codes == separator)
     kept = np.delete(codes, ends)
-    return Units(kept - (kept > separator), names[:separator] + names[separator + 1 :], np.diff(ends, prepend=-1) - 1)
+    return Units(
+        kept - (kept > separator),
+        names[:separator] + names[separator + 1 :],
+        np.diff(ends, prepend=-1) - 1,
+    )
 
 
 def _integers(values: pa.Array) -> np.ndarray:
     return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def encode(texts: Sequence[str] | pa.Array, vocabulary: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens int32 [M] of all documents one after the other, and tokens by document int64 [D]; special tokens are not added.
+def encode(
+    texts: Sequence[str] | pa.Array, vocabulary: Mapping[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens int32 [M] of all documents one after the other, and tokens by document int64 [D];
+    special tokens are not added.
 
     Args:
         texts: without nulls.
-        vocabulary: `tokenizer`, and `values` in the order of their numbers from 4 on; what is not there is unknown.
+        vocabulary: `tokenizer`, and `values` in the order of their numbers from 4 on; what is not
+            there is unknown.
     """
     found = units(texts, vocabulary["tokenizer"])
     numbers = {name: SPECIAL + place for place, name in enumerate(vocabulary["values"])}
@@ -118,7 +146,8 @@ def framed(numbers: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def decode(tokens: Sequence[int] | np.ndarray, vocabulary: Mapping[str, Any]) -> str:
-    """The text of tokens; padding, begin and end say nothing, an unknown one reads as the replacement character.
+    """The text of tokens; padding, begin and end say nothing, an unknown one reads as the
+    replacement character.
 
     >>> decode([1, 5, 4, 3, 2], {"tokenizer": "character", "values": ["a", "b"]})
     'ba\ufffd'
@@ -128,5 +157,14 @@ def decode(tokens: Sequence[int] | np.ndarray, vocabulary: Mapping[str, Any]) ->
     if vocabulary["tokenizer"] != "bytes":
         return "".join(names[token] for token in tokens)
     replaced = REPLACEMENT.encode()
-    parts = [b"" if token < UNKNOWN else replaced if token == UNKNOWN else bytes([ord(values[token - SPECIAL])]) for token in tokens]
+    parts = [
+        (
+            b""
+            if token < UNKNOWN
+            else replaced
+            if token == UNKNOWN
+            else bytes([ord(values[token - SPECIAL])])
+        )
+        for token in tokens
+    ]
     return b"".join(parts).decode("utf-8", errors="replace")

@@ -1,12 +1,14 @@
 """Documents to windows: which tokens a model sees at once, and which of them it is asked for there.
 
-A document of n tokens is the sequence begin, t1 … tn, end. The model predicts each token from those before it, so the
-document has n + 1 targets: t1 … tn and end. Position p of the sequence is the input whose target stands at p + 1.
+A document of n tokens is the sequence begin, t1 … tn, end. The model predicts each token from those
+before it, so the document has n + 1 targets: t1 … tn and end. Position p of the sequence is the
+input whose target stands at p + 1.
 
-A document with more targets than the context T is cut into windows of T inputs; a window begins `stride` (S) inputs
-after the one before it. In all but the first the first T - S targets are skipped: the window before asked for them.
-So each target is asked for once, and those of a later window have at least T - S + 1 tokens of the document before
-them. With S = T (training) windows do not overlap: the first target of a later window is predicted from one token.
+A document with more targets than the context T is cut into windows of T inputs; a window begins
+`stride` (S) inputs after the one before it. In all but the first the first T - S targets are
+skipped: the window before asked for them. So each target is asked for once, and those of a later
+window have at least T - S + 1 tokens of the document before them. With S = T (training) windows do
+not overlap: the first target of a later window is predicted from one token.
 
 D documents, P windows.
 """
@@ -21,8 +23,8 @@ import numpy as np
 class Windows(NamedTuple):
     """Windows in the order of their documents, int64 [P] each.
 
-    `document`: whose it is. `start`: its first input's position in the document's sequence. `length`: its inputs.
-    `skip`: how many of its first targets are not asked for.
+    `document`: whose it is. `start`: its first input's position in the document's sequence.
+    `length`: its inputs. `skip`: how many of its first targets are not asked for.
     """
 
     document: np.ndarray
@@ -41,7 +43,9 @@ def cut(targets: np.ndarray, context: int, stride: int) -> Windows:
     later = -(-np.maximum(targets - context, 0) // stride)  # windows after the first
     count = later + 1
     document = np.repeat(np.arange(len(targets)), count)
-    place = np.arange(len(document)) - np.repeat(np.cumsum(count) - count, count)  # number of the window within its document
+    place = np.arange(len(document)) - np.repeat(
+        np.cumsum(count) - count, count
+    )  # number of the window within its document
     start = place * stride
     length = np.minimum(context, targets[document] - start)
     return Windows(document, start, length, np.where(place > 0, context - stride, 0))
