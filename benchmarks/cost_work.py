@@ -26,10 +26,10 @@ def train(spec_path: Path, out: Path, units: int, batch: int) -> dict[str, Any]:
 
     from benchmarks.loops import OwnLoop
     from benchmarks.made_up import variant
-    from training.guard import StopSignal
-    from training.loop import Trainer
+    from training.distributed.parallel import Parallel
+    from training.engine.trainer import Trainer
+    from training.launch.stop_signal import StopSignal
     from training.main import read_spec
-    from training.parallel import Parallel
 
     logging.disable(logging.INFO)
     options = {
@@ -80,7 +80,7 @@ def prepare(table: Path, out: Path) -> dict[str, Any]:
 def exchange(numbers: list[int]) -> dict[str, Any]:
     """Seconds of adding so many float32 numbers over the ranks. Collective."""
     from benchmarks import loops
-    from training.parallel import Parallel
+    from training.distributed.parallel import Parallel
 
     with Parallel.open("cpu") as parallel:
         seconds = [loops.exchange(number, parallel) for number in numbers]

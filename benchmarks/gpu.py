@@ -35,10 +35,10 @@ from benchmarks.page import PAGE, machine, markdown_table, write_section
 from benchmarks.throughput import ratios, spread
 from benchmarks.waits import Waits
 from schemas.records import RunSpec
-from training.guard import StopSignal
-from training.loop import Trainer
+from training.distributed.parallel import Parallel
+from training.engine.trainer import Trainer
+from training.launch.stop_signal import StopSignal
 from training.main import read_spec
-from training.parallel import Parallel
 
 PHASES = ("gather", "forward and backward", "clip and gate", "update", "the rest")
 # Dense bf16 arithmetic of a device as its maker states it, in FLOP/s.

@@ -38,14 +38,14 @@ from benchmarks.peers import (
 )
 from schemas.load import declare
 from schemas.records import RunSpec
-from training.data.sequences import NO_TARGET
-from training.data.shards import load_arrays
-from training.guard import StopSignal
-from training.loop import Trainer
+from training.data.arrays.sequences import NO_TARGET
+from training.data.arrays.shards import load_arrays
+from training.distributed.parallel import Parallel
+from training.engine.trainer import Trainer
+from training.launch.stop_signal import StopSignal
 from training.main import read_spec
 from training.models.build import build_model
-from training.optim import make_optimizer
-from training.parallel import Parallel
+from training.optim.optimizer import make_optimizer
 
 Segment = Callable[[int], None]
 Seconds = dict[str, list[float]]

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from schemas.digest import write_atomic
 from schemas.load import declare
 from schemas.records import RunSpec
-from training.data.normalize import fit
-from training.data.shards import materialise
-from training.data.source import fingerprint
-from training.data.split import split
-from training.data.validate import validate
+from training.data.arrays.shards import materialise
+from training.data.fit.normalize import fit
+from training.data.sources.source import fingerprint
+from training.data.split.split import split
+from training.data.table.validate import validate
 
 NUMERIC = 30
 COLUMNS = {"row": "id", "y": "label", "c*": "categorical", "*": "feature"}  # of the table

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from benchmarks.environments import environment
-from training.parallel import Parallel
+from training.distributed.parallel import Parallel
 
 PACKAGES = ("lightning==2.6.6", "accelerate==1.15.0", "skorch==1.4.0")
 FOREVER = 10**9

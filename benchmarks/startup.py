@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from benchmarks.made_up import prepare, variant
 from benchmarks.page import PAGE, machine, markdown_table, write_section
-from training.torchrun import command
+from training.launch.torchrun import command
 
 HELP, ONE_STEP = (
     "bulkhead --help",

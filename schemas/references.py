@@ -1,8 +1,8 @@
 """References that tasks pass on in place of tables: a file by path, SHA-256 and rows, and what its
 columns are.
 
-`TrainTable`, `ValTable` and `TestTable` are made by `training.data.split` alone; every `fit_*`
-takes a `TrainTable`.
+`TrainTable`, `ValTable` and `TestTable` are made by `training.data.split.split` alone; every
+`fit_*` takes a `TrainTable`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class TableSpec(Record):
     computes them. `null_texts`: texts that a delimited source had for null.
 
     `group_by`: in words, the ways of `data.group_by`. The validated table's `__group` is then the
-    declared group alone, that of the sides the whole group (see `training.data.groups`).
+    declared group alone, that of the sides the whole group (see `training.data.split.groups`).
     """
 
     id: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What is fitted on train rows, as records; their meaning stands in training/data/normalize.py."""
+"""Records of what is fitted on train rows; training/data/fit/normalize.py gives their meaning."""
 
 from __future__ import annotations
 

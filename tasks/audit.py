@@ -17,10 +17,16 @@ from schemas.output_file import require_room
 from schemas.records import CheckReport, SourceRef, SplitTables, ValidatedTable
 from tasks.live import publish
 from tasks.say import say
-from training.audit_report import audit_markdown, findings, is_open, outcome, write_audit_report
+from training.data.draft.profile import source_columns
 from training.data.leakage import audit as checks
 from training.data.leakage import require_passed
-from training.data.profile import source_columns
+from training.report.audit_report import (
+    audit_markdown,
+    findings,
+    is_open,
+    outcome,
+    write_audit_report,
+)
 
 __all__ = [
     "audit_files",
@@ -85,7 +91,9 @@ def audit_sides(
     split: SplitTables, validated: ValidatedTable, declaration: Declaration, source: SourceRef
 ) -> AuditReport:
     """The findings, rows beside each other, and what stays open."""
-    from training.poisoned_fit import poison_check  # torch, which files from anywhere do not need
+    from training.preflight.poisoned_fit import (
+        poison_check,  # torch, which files from anywhere do not need
+    )
 
     report = checks.audit_split(split, validated, declaration, source)
     poisoned = (*report.checks.results, poison_check(split, validated, declaration))

@@ -120,7 +120,7 @@ def used_servers(tracking_uri: str) -> str:
     """Return the servers that this process used, or that serve its home, with their addresses;
     empty where there are none.
     """
-    from training.provenance import masked
+    from training.run.provenance import masked
 
     ours, api = running_servers(), os.environ.get("PREFECT_API_URL")
     prefect = api.removesuffix("/").removesuffix("/api") if api else ours.prefect if ours else ""

@@ -47,10 +47,9 @@ from tasks.live import publish
 from tasks.say import phases, say
 from tasks.stop import listening, reason, stopped, take
 from tasks.turns import turn
-from training.boards import require_installed
-from training.guard import follow_parent
-from training.provenance import dirty_diff, masked, provenance
-from training.started import (
+from training.launch.stop_signal import follow_parent
+from training.run.provenance import dirty_diff, masked, provenance
+from training.run.record import (
     DECLARED,
     PREPARED,
     RESUMED,
@@ -63,7 +62,7 @@ from training.started import (
     read,
     started_declaration,
 )
-from training.tracking import (
+from training.tracking.mlflow import (
     Tracker,
     config_text,
     default_tracking_uri,
@@ -71,6 +70,7 @@ from training.tracking import (
     reopen_run,
     start_run,
 )
+from training.tracking.tensorboard import require_installed
 
 ERROR, DUMPS = "error.txt", "dumps"
 WORKER = "BULKHEAD_WORKER"  # process id of the Prefect worker that started this flow run

@@ -16,8 +16,13 @@ from schemas.records import CheckReport, EvaluationReport, PreflightReport, Prep
 from tasks.context import RunContext
 from tasks.live import publish
 from tasks.say import say
-from training.cross_validation import NOTE, baseline_spreads, fold_verdict, metric_spreads
-from training.report_folds import write_fold_report
+from training.evaluation.cross_validation import (
+    NOTE,
+    baseline_spreads,
+    fold_verdict,
+    metric_spreads,
+)
+from training.report.folds import write_fold_report
 
 
 @task(

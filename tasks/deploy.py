@@ -28,7 +28,7 @@ from schemas.deployments import DeploymentsFile, DeploymentSpec, read_deployment
 from schemas.errors import BulkheadError, ConfigError, LaunchError, first_few
 from schemas.records import Record
 from schemas.yaml_text import parse_yaml
-from training.provenance import git_state, masked
+from training.run.provenance import git_state, masked
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = "deployments/prefect.yaml"

@@ -108,7 +108,7 @@ def _folder() -> Iterator[Finding]:
 
 def _key() -> Iterator[Finding]:
     from schemas.errors import ConfigError
-    from training.signing import TRUSTED, fingerprint, own_key, trusted_keys
+    from training.registry.signing import TRUSTED, fingerprint, own_key, trusted_keys
 
     try:
         own, trusted = own_key(), trusted_keys()
@@ -151,8 +151,8 @@ def _git() -> Iterator[Finding]:
 
 
 def _tracking() -> Iterator[Finding]:
-    from training.provenance import masked
-    from training.tracking import default_tracking_uri, probe
+    from training.run.provenance import masked
+    from training.tracking.mlflow import default_tracking_uri, probe
 
     uri = default_tracking_uri(None)
     problem = probe(uri)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training.data.draft import draft
+from training.data.draft.draft import draft
 
 
 def draft_declaration(uri: str, label: str | None, name: str | None) -> str:

@@ -10,7 +10,7 @@ from prefect.cache_policies import NO_CACHE
 from schemas.config import SplitName
 from schemas.records import EvaluationReport, RunSpec, TrainReport
 from tasks.say import say
-from training.evaluate import evaluate
+from training.evaluation.evaluate import evaluate
 
 
 @task(

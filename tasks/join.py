@@ -9,10 +9,10 @@ from schemas.records import TrainReport
 from tasks.ranks import require_gpus
 from tasks.say import say
 from tasks.stop import SAVE_SECONDS, take
+from training.launch.nodes import claim, wait_for_launch
+from training.launch.torchrun import leave_cause, start, stop
 from training.main import read_spec
-from training.nodes import claim, wait_for_launch
-from training.started import RESULT, read_part
-from training.torchrun import leave_cause, start, stop
+from training.run.record import RESULT, read_part
 
 
 def join_run(run_dir: Path, wait_seconds: float) -> int:

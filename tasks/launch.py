@@ -28,11 +28,11 @@ from schemas.records import RunSpec, TrainReport
 from tasks.live import table
 from tasks.say import bar, say
 from tasks.stop import SAVE_SECONDS, polled, take
-from training.boards import FOLDER, Board
-from training.nodes import Node, announce, own_address, withdraw
-from training.started import RESULT, read_part
-from training.torchrun import command, failure, forget_causes, start, stop
-from training.tracking import Tracker
+from training.launch.nodes import Node, announce, own_address, withdraw
+from training.launch.torchrun import command, failure, forget_causes, start, stop
+from training.run.record import RESULT, read_part
+from training.tracking.mlflow import Tracker
+from training.tracking.tensorboard import FOLDER, Board
 
 PROFILE = "profile"
 POLL_SECONDS = 0.25

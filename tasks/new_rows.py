@@ -14,8 +14,8 @@ from schemas.errors import ResumeError
 from schemas.records import NewRows, Prepared, Registered
 from tasks.context import RunContext
 from tasks.say import say
-from training.data.new_rows import find_new_rows
-from training.started import PREPARED, REGISTERED, read
+from training.data.split.new_rows import find_new_rows
+from training.run.record import PREPARED, REGISTERED, read
 
 
 @task(

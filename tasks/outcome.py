@@ -15,9 +15,9 @@ from schemas.digest import write_atomic
 from schemas.records import GateReport, Outcome, Registered
 from tasks.context import RunContext
 from tasks.live import announce_outcome
-from training.gate import UNCHANGED
-from training.registry import CHAMPION
-from training.started import REGISTERED
+from training.registry.gate import UNCHANGED
+from training.registry.registry import CHAMPION
+from training.run.record import REGISTERED
 
 Result = TypeVar("Result")
 OUTCOME_TAG, REASON_TAG = "bulkhead.outcome", "bulkhead.outcome_reason"

@@ -24,7 +24,7 @@ def poison_test(
     split: SplitTables, validated: ValidatedTable, declaration: Declaration
 ) -> CheckReport:
     """The poison test, passed; a failed one raises `LeakageError`."""
-    from training.poisoned_fit import poison_check  # torch, which no step before needs
+    from training.preflight.poisoned_fit import poison_check  # torch, which no step before needs
 
     report = CheckReport(results=(poison_check(split, validated, declaration),))
     result = report.results[0]

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from schemas.errors import ConfigError, LaunchError
-from training.provenance import masked
+from training.run.provenance import masked
 
 PREFECT_SCHEMA, MLFLOW_SCHEMA = "prefect", "mlflow"
 CONNECT_SECONDS = 15

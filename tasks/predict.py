@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from schemas.registry_records import Scored
-from training.score_file import predict_file as score
-from training.serving import in_words
+from training.registry.score_file import predict_file as score
+from training.serving.serving import in_words
 
 
 def predict_file(model_uri: str, source: Path, target: Path, tracking_uri: str | None) -> Scored:

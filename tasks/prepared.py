@@ -22,9 +22,9 @@ from schemas.records import (
     ValidatedTable,
     digest_of,
 )
-from training.data.in_memory import holding
-from training.run_dir import read_run
-from training.started import PREPARED, RESULT, has_part, read_part
+from training.data.engine.in_memory import holding
+from training.run.record import PREPARED, RESULT, has_part, read_part
+from training.run.result_files import read_run
 
 __all__ = [
     "FinishedRunDir",

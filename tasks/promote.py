@@ -25,14 +25,14 @@ from schemas.scratch import scratch_folder
 from tasks.context import RunContext
 from tasks.live import announce_outcome
 from tasks.say import say
-from training import promotion
-from training.challenge import Rows, challenge_version
-from training.data.shards import materialise_rows
-from training.gate import UNCHANGED, judge
-from training.recorded import Recorded, recorded_version
-from training.registry import CHAMPION, load_model
-from training.tracking import default_tracking_uri
-from training.verify import verify_version
+from training.data.arrays.shards import materialise_rows
+from training.registry import promotion
+from training.registry.compare_champion import Rows, challenge_version
+from training.registry.gate import UNCHANGED, judge
+from training.registry.registry import CHAMPION, load_model
+from training.registry.verify import verify_version
+from training.registry.version_record import Recorded, recorded_version
+from training.tracking.mlflow import default_tracking_uri
 
 EVENT = "bulkhead.model.promoted"
 LIMIT = "bulkhead-promote"

@@ -10,7 +10,7 @@ from pathlib import Path
 from schemas.config import Declaration, TrainConfig
 from schemas.errors import ConfigError
 from schemas.records import TrainReport
-from training.started import started_declaration
+from training.run.record import started_declaration
 
 
 def num_gpus() -> int:

@@ -29,8 +29,8 @@ from schemas.errors import BulkheadError
 from schemas.home import home
 from tasks.context import resume_hint, tracking_address
 from tasks.say import say
-from training.started import StartedRun, all_runs, is_held, settle
-from training.tracking import Tracker, reached
+from training.run.record import StartedRun, all_runs, is_held, settle
+from training.tracking.mlflow import Tracker, reached
 
 AT_WORK = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 CAUSE = "the process of the run was killed"

@@ -15,10 +15,10 @@ from schemas.registry_records import Reevaluation
 from schemas.scratch import scratch_folder
 from tasks.context import RunContext
 from tasks.say import say
-from training.recorded import Recorded, recorded_version
-from training.reevaluate import has_drifted, reevaluate
-from training.reevaluate_report import outcome, write_reevaluation
-from training.registry import CHAMPION
+from training.registry.reevaluate import has_drifted, reevaluate
+from training.registry.registry import CHAMPION
+from training.registry.version_record import Recorded, recorded_version
+from training.report.reevaluate_report import outcome, write_reevaluation
 
 STATES = {"pass": "As good", "warn": "Warned", "unknown": "Unknown", "fail": "Worse"}
 KINDS = {"pass": "done", "warn": "warn", "fail": "fail", "unknown": "unknown"}

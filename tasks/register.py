@@ -21,12 +21,12 @@ from schemas.records import (
 )
 from tasks.context import RunContext, await_servers
 from tasks.say import say
-from training.challenge import challenge
-from training.data.unseen import evaluated_keys, trained_keys
-from training.evidence import build_evidence, split_manifest
-from training.export import export_model
-from training.gate import UNCHANGED, judge
-from training.registry import load_champion, register
+from training.data.split.unseen import evaluated_keys, trained_keys
+from training.registry.compare_champion import challenge
+from training.registry.evidence import build_evidence, split_manifest
+from training.registry.gate import UNCHANGED, judge
+from training.registry.registry import load_champion, register
+from training.serving.export import export_model
 
 
 @task(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from training.replay import replay
-from training.replay_report import ReplayReport
-from training.started import find
+from training.replay.replay import replay
+from training.replay.replay_report import ReplayReport
+from training.run.record import find
 
 
 def replay_step(run: str, step: int | None) -> ReplayReport:

@@ -23,8 +23,8 @@ from schemas.records import (
 from tasks.context import RunContext
 from tasks.live import publish
 from tasks.say import say
-from training.checklist import build_checklist
-from training.report import ReportInputs, write_report
+from training.report.checklist import build_checklist
+from training.report.page import ReportInputs, write_report
 
 CHECKLIST = "checklist.json"
 

@@ -25,11 +25,11 @@ from schemas.registry_records import Reproduction, Step
 from schemas.scratch import scratch_folder
 from tasks.context import ROOT
 from tasks.say import say
-from training import reproduce
-from training.checkout import checked_out
-from training.data.source import fingerprint
-from training.reproduce import Origin
-from training.tracking import default_tracking_uri
+from training.data.sources.source import fingerprint
+from training.registry import reproduce
+from training.registry.reproduce import Origin
+from training.registry.worktree import checked_out
+from training.tracking.mlflow import default_tracking_uri
 
 GRACE_SECONDS = 30.0
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 
 from schemas.errors import ResumeError
 from schemas.parameters import shown
-from training.started import (
+from training.run.record import (
     RESUMED,
     StartedRun,
     find,

@@ -7,8 +7,8 @@ from pathlib import Path
 from schemas.errors import ConfigError
 from schemas.records import SampleReport
 from training.data.serving_text import sampling
-from training.score_file import sample_model
-from training.text_samples import sample_run
+from training.evaluation.text_samples import sample_run
+from training.registry.score_file import sample_model
 
 
 def sample(

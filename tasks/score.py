@@ -13,7 +13,7 @@ from schemas.output_file import require_room
 from schemas.registry_records import Scored
 from schemas.variables import expand
 from tasks.say import say
-from training.score_file import FORMATS, predict_file
+from training.registry.score_file import FORMATS, predict_file
 
 
 @task(

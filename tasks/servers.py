@@ -22,7 +22,7 @@ from schemas.errors import ConfigError, LaunchError
 from schemas.home import home
 from tasks import guarded
 from tasks.say import say
-from training.guard import children
+from training.launch.stop_signal import children
 
 HOST = "127.0.0.1"
 LEASES = "prefect.server.concurrency.lease_storage.filesystem"

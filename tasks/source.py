@@ -13,8 +13,8 @@ from schemas.errors import BulkheadError
 from schemas.records import SourceRef, ValidatedTable
 from tasks.say import say
 from tasks.store import stored, stored_task
-from training.data.source import fingerprint
-from training.data.validate import validate
+from training.data.sources.source import fingerprint
+from training.data.table.validate import validate
 
 NOTES = 10  # that are shown
 

@@ -14,10 +14,10 @@ from schemas.home import home
 from schemas.records import CheckReport, SplitTables, ValidatedTable
 from tasks.say import say
 from tasks.store import stored, stored_task
-from training.data.folds import fold_declaration, fold_way, make_fold
 from training.data.leakage import check_leakage, check_overlap, require_passed
 from training.data.leakage.fold_checks import check_folds, check_intervals
-from training.data.split import split
+from training.data.split.folds import fold_declaration, fold_way, make_fold
+from training.data.split.split import split
 
 
 def ledger_path(declaration: Declaration) -> Path:

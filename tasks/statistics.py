@@ -17,8 +17,8 @@ from schemas.records import (
 )
 from tasks.say import say
 from tasks.store import stored, stored_task
-from training.data.normalize import fit
-from training.data.shards import materialise
+from training.data.arrays.shards import materialise
+from training.data.fit.normalize import fit
 
 
 @stored_task(

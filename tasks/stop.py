@@ -291,7 +291,7 @@ def _arrived(own: socket.socket) -> list[int]:
 
 def _interrupt_queries() -> None:
     engine = sys.modules.get(
-        "training.data.engine"
+        "training.data.engine.engine"
     )  # not loaded for this: a command may need no engine
     if engine is not None:
         engine.interrupt_queries()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from schemas.home import home
 from tasks.say import say
-from training.started import locked
+from training.run.record import locked
 
 POLL_SECONDS, TELL_SECONDS = 1.0, 600.0
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from schemas.records import Verification
-from training.tracking import default_tracking_uri
-from training.verify import verify_version
+from training.registry.verify import verify_version
+from training.tracking.mlflow import default_tracking_uri
 
 
 def verify_model(model_uri: str, tracking_uri: str | None) -> Verification:

@@ -13,11 +13,11 @@ from benchmarks.made_up import prepare, variant
 from benchmarks.ranks import WAYS
 from benchmarks.throughput import Case, holds, measure, section
 from tests.training.runs import keep_torch_settings
-from training.guard import StopSignal
-from training.loop import Trainer
+from training.checkpoint.state import model_digest
+from training.distributed.parallel import Parallel
+from training.engine.trainer import Trainer
+from training.launch.stop_signal import StopSignal
 from training.main import read_spec
-from training.parallel import Parallel
-from training.state import model_digest
 
 TRAIN = {"epochs": 1000, "batch_size": 256, "patience": 1000, "threads": 1}
 

@@ -19,12 +19,12 @@ import pytest
 from schemas.config import Declaration
 from schemas.load import load_declaration
 from schemas.records import ArraysRef, digest_of
+from training.data.arrays.shards import load_arrays, materialise
+from training.data.fit.normalize import fit
 from training.data.leakage import check_leakage, check_overlap, require_passed
-from training.data.normalize import fit
-from training.data.shards import load_arrays, materialise
-from training.data.source import fingerprint
-from training.data.split import split
-from training.data.validate import validate
+from training.data.sources.source import fingerprint
+from training.data.split.split import split
+from training.data.table.validate import validate
 
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLES = REPOSITORY / "examples"

@@ -20,7 +20,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from schemas.scratch import scratch_folder
-from training.guard import AGENT, LAUNCHER, follow_parent
+from training.launch.stop_signal import AGENT, LAUNCHER, follow_parent
 
 RANK_GRACE_SECONDS = 15  # for a checkpoint at the step boundary, before the agent kills its ranks
 

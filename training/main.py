@@ -24,7 +24,7 @@ from schemas.errors import BulkheadError, ConfigError, IntegrityError, TrainingE
 from schemas.load import declare
 from schemas.records import RunSpec
 from schemas.seal import read_record
-from training.guard import AGENT, StopSignal, follow_parent
+from training.launch.stop_signal import AGENT, StopSignal, follow_parent
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,9 +54,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(config: Path, run_dir: Path, stop: StopSignal, stack: ExitStack) -> None:
-    from training.commit import full_disk
-    from training.loop import train
-    from training.parallel import Parallel
+    from training.checkpoint.commit import full_disk
+    from training.distributed.parallel import Parallel
+    from training.engine.trainer import train
 
     gc.freeze()
     gc.enable()

@@ -20,7 +20,7 @@ from typing import Any
 from schemas.audit import FilesToAudit
 from schemas.load import declare
 from schemas.records import TableSpec
-from training.data.engine import connect, literal, row
+from training.data.engine.engine import connect, literal, row
 from training.data.leakage.sides import Sides
 
 NUMERIC, CATEGORICAL = 12, 4

@@ -13,16 +13,16 @@ from pathlib import Path
 
 from schemas.config import Declaration
 from schemas.load import declare
-from training.data.engine import engine_for
-from training.data.in_memory import holding
+from training.data.arrays.shards import materialise
+from training.data.engine.engine import engine_for
+from training.data.engine.in_memory import holding
+from training.data.fit.normalize import fit
 from training.data.leakage import check_leakage, check_overlap, require_passed
 from training.data.leakage.duplicates import duplicate_results, hash_features
 from training.data.leakage.sides import sides_of
-from training.data.normalize import fit
-from training.data.shards import materialise
-from training.data.source import fingerprint
-from training.data.split import split
-from training.data.validate import validate
+from training.data.sources.source import fingerprint
+from training.data.split.split import split
+from training.data.table.validate import validate
 
 COLUMNS = {
     "row_id": "id",
@@ -69,7 +69,7 @@ def _prepare(declaration: Declaration, out: Path, alike: bool) -> None:
         sides, validated, fit(sides.train, validated.spec, declaration), declaration, out / "arrays"
     )
     if not alike:
-        from training.poisoned_fit import poison_check
+        from training.preflight.poisoned_fit import poison_check
 
         poison_check(sides, validated, declaration)
 

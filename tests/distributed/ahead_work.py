@@ -9,9 +9,9 @@ from typing import Any
 from schemas.errors import NonFiniteError
 from schemas.records import RunSpec
 from tests.distributed.layout_work import state_digest, stop_at
-from training.guard import StopSignal
-from training.loop import Trainer
-from training.parallel import Parallel
+from training.distributed.parallel import Parallel
+from training.engine.trainer import Trainer
+from training.launch.stop_signal import StopSignal
 
 
 def both_ways(parallel: Parallel, folder: str, stop: int) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from schemas.load import declare
+from training.launch.nodes import announce, withdraw
+from training.launch.torchrun import failure, forget_causes, start
 from training.main import read_spec
-from training.nodes import announce, withdraw
-from training.torchrun import failure, forget_causes, start
 
 
 def main() -> int:

@@ -13,12 +13,12 @@ from schemas.config import TrainConfig
 from tests.training.networks import Plain
 from tests.training.runs import WIDTH
 from tests.training.test_label_losses import LABELS, MIXED, THREE, labels_of, problem
-from training.batches import WindowReader
-from training.layout import Layout
-from training.losses import make_loss
-from training.parallel import Parallel
-from training.sampling import Sampler
-from training.step import Step
+from training.distributed.layout import Layout
+from training.distributed.parallel import Parallel
+from training.engine.batches import WindowReader
+from training.engine.sampling import Sampler
+from training.engine.step import Step
+from training.objectives.losses import make_loss
 
 CASES = [
     (micro_batch, several, weighted)

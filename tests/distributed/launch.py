@@ -114,7 +114,7 @@ def torchrun(
 
 
 def main() -> None:
-    from training.parallel import Parallel
+    from training.distributed.parallel import Parallel
 
     module, _, name = sys.argv[1].partition(":")
     with Parallel.open("cpu", timeout_seconds=60) as parallel:

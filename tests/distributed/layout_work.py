@@ -10,9 +10,9 @@ import torch
 
 from schemas.errors import BulkheadError
 from schemas.records import RunSpec
-from training.guard import StopSignal
-from training.loop import Trainer
-from training.parallel import Parallel
+from training.distributed.parallel import Parallel
+from training.engine.trainer import Trainer
+from training.launch.stop_signal import StopSignal
 
 
 def tree_digest(value: Any) -> str:

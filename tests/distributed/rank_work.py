@@ -21,17 +21,17 @@ from schemas.records import RunSpec
 from tests.distributed.label_work import label_gradients
 from tests.training.networks import FirstColumn, InPlace, Plain
 from tests.training.runs import WIDTH, declaration_tree, statistics, synthetic, write_side
-from training import metrics
-from training.batches import WindowReader
-from training.guard import StopSignal
-from training.layout import Layout
-from training.loop import Trainer, train
-from training.losses import BinaryCrossEntropy
-from training.parallel import Parallel
-from training.sampling import Sampler
-from training.scoring import score
-from training.state import model_digest
-from training.step import Step
+from training.checkpoint.state import model_digest
+from training.distributed.layout import Layout
+from training.distributed.parallel import Parallel
+from training.engine.batches import WindowReader
+from training.engine.sampling import Sampler
+from training.engine.scoring import score
+from training.engine.step import Step
+from training.engine.trainer import Trainer, train
+from training.launch.stop_signal import StopSignal
+from training.objectives import metrics
+from training.objectives.losses import BinaryCrossEntropy
 
 CASES = [  # train rows, rows of a window, rows of a micro-batch, weighted
     (37, 16, None, True),

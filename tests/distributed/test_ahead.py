@@ -11,7 +11,7 @@ import pytest
 from schemas.config import TrainConfig
 from tests.distributed.launch import run_ranks
 from tests.training.runs import make_run, synthetic
-from training.sampling import epoch_order
+from training.engine.sampling import epoch_order
 
 NOISY = {"kind": "resmlp", "width": 24, "depth": 2, "dropout": 0.2}
 BASE = {

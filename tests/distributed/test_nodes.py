@@ -21,7 +21,7 @@ from schemas.load import declare
 from tests.distributed.launch import ROOT, environment, free_port, torchrun
 from tests.faults.launches import processes_of
 from tests.training.runs import declaration_tree, make_run
-from training.nodes import (
+from training.launch.nodes import (
     RECORD,
     Launch,
     Node,

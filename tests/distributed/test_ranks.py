@@ -17,7 +17,7 @@ from tests.distributed.launch import run_ranks, torchrun
 from tests.distributed.rank_work import everything
 from tests.training.runs import keep_torch_settings, make_run, synthetic
 from tests.training.test_train import SCRIPTED, last_state, same
-from training.parallel import Parallel
+from training.distributed.parallel import Parallel
 
 STEADY = {
     "model": {"kind": "mlp", "hidden": [64, 64], "dropout": 0.2},

@@ -17,8 +17,8 @@ import torch
 
 from tests.distributed.launch import ROOT, environment, torchrun
 from tests.training.runs import make_run, synthetic
-from training.sampling import epoch_order
-from training.state import model_digest
+from training.checkpoint.state import model_digest
+from training.engine.sampling import epoch_order
 
 STEP, BATCH, ROWS = 6, 16, 160
 TRAIN = {

@@ -12,7 +12,7 @@ from tests.distributed.launch import run_ranks
 from tests.distributed.token_work import everything
 from tests.training.corpora import made_up, make_corpus
 from tests.training.runs import keep_torch_settings
-from training.parallel import Parallel
+from training.distributed.parallel import Parallel
 
 WORLD_SIZES = (1, 2)
 

@@ -15,17 +15,17 @@ from torch.nn import functional as F
 from schemas.config import TrainConfig
 from schemas.load import declare
 from schemas.records import RunSpec
-from training.batches import WindowReader, as_tensors
-from training.data.sequences import NO_TARGET
-from training.data.shards import load_arrays
-from training.guard import StopSignal
-from training.layout import Layout
-from training.loop import train
-from training.losses import make_loss
+from training.data.arrays.sequences import NO_TARGET
+from training.data.arrays.shards import load_arrays
+from training.distributed.layout import Layout
+from training.distributed.parallel import Parallel
+from training.engine.batches import WindowReader, as_tensors
+from training.engine.sampling import Sampler
+from training.engine.step import Step
+from training.engine.trainer import train
+from training.launch.stop_signal import StopSignal
 from training.models.build import build_model
-from training.parallel import Parallel
-from training.sampling import Sampler
-from training.step import Step
+from training.objectives.losses import make_loss
 
 CASES = [(13, None), (13, 2), (8, 1), (5, 3)]  # rows of a window, rows of a micro-batch
 

@@ -26,11 +26,11 @@ from tests.training.cases import (
 )
 from tests.training.label_cases import LabelCase, make_label_case
 from tests.training.mlflow_home import blank_database, champion
-from training.data.unseen import trained_keys
-from training.export import export_model
-from training.reference import reference_network
-from training.registry import register
-from training.tracking import SQLITE, start_run
+from training.data.split.unseen import trained_keys
+from training.registry.registry import register
+from training.serving.export import export_model
+from training.serving.reference_network import reference_network
+from training.tracking.mlflow import SQLITE, start_run
 
 __all__ = ["blank_database"]
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from training.serving import mlflow  # imports MLflow with its own warnings quieted
+from training.serving.serving import mlflow  # imports MLflow with its own warnings quieted
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BIN = Path(sys.executable).parent

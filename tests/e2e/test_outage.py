@@ -25,7 +25,7 @@ from tasks.servers import (
     worker,
 )
 from tests.e2e.operated import ROOT, Operated, until
-from training.metric_lines import metric_batches
+from training.tracking.metric_lines import metric_batches
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 AWAY_SECONDS, EPOCHS = (

@@ -14,7 +14,7 @@ from prefect.testing.utilities import prefect_test_harness
 
 from schemas.records import GateReport, Prepared
 from tests.e2e.growing import Growing
-from training.registry import load_model
+from training.registry.registry import load_model
 
 
 @pytest.fixture(scope="module")

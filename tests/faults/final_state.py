@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from training.checkpoint import Checkpoints
-from training.manifest import LIGHT, NAME, verify_checkpoint
+from training.checkpoint.checkpoint import Checkpoints
+from training.checkpoint.manifest import LIGHT, NAME, verify_checkpoint
 
 CLOCKS = (
     "seconds",

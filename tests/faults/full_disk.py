@@ -10,9 +10,9 @@ from typing import Any
 from tests.faults.final_state import final_state, unsound
 from tests.faults.storage import in_child
 from tests.training.runs import make_run
-from training.guard import StopSignal
-from training.loop import train
-from training.parallel import Parallel
+from training.distributed.parallel import Parallel
+from training.engine.trainer import train
+from training.launch.stop_signal import StopSignal
 
 SECTIONS: dict[str, Any] = {
     "model": {"kind": "mlp", "hidden": [64, 64], "dropout": 0.2},

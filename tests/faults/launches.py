@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.distributed.launch import ROOT, environment
-from training.faults import VARIABLE
-from training.guard import LAUNCHER, children
-from training.torchrun import command
+from training.launch.stop_signal import LAUNCHER, children
+from training.launch.torchrun import command
+from training.run.crash_points import VARIABLE
 
 TRAINING = b"promise: "  # the line that a run prints before its first step
 LIMIT_SECONDS = 120.0

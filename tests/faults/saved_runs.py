@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from training.checkpoint import Checkpoints
-from training.parallel import Parallel
+from training.checkpoint.checkpoint import Checkpoints
+from training.distributed.parallel import Parallel
 
 STEPS = (10, 20, 30)
 IDENTITY = {"train": {"batch_size": 16, "seed": 0}, "model": {"kind": "mlp"}, "world_size": 2}

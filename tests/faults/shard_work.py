@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from schemas.errors import CheckpointError
-from training.checkpoint import Checkpoints
-from training.parallel import Parallel
+from training.checkpoint.checkpoint import Checkpoints
+from training.distributed.parallel import Parallel
 
 SMALL = 2_000  # bytes that a file may have while the disk of one rank is "full"
 

@@ -22,10 +22,10 @@ import torch
 from tests.faults.final_state import final_state
 from tests.faults.storage import LOADED_LATE
 from tests.training.runs import make_run
-from training.faults import POINTS, VARIABLE
-from training.guard import StopSignal
-from training.loop import train
-from training.parallel import Parallel
+from training.distributed.parallel import Parallel
+from training.engine.trainer import train
+from training.launch.stop_signal import StopSignal
+from training.run.crash_points import POINTS, VARIABLE
 
 SECTIONS: dict[str, Any] = {
     "model": {"kind": "custom", "path": "tests.faults.networks:Delicate"},

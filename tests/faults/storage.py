@@ -34,9 +34,9 @@ from tests.faults.final_state import final_state, unsound
 from tests.faults.interpose import Interposer
 from tests.faults.saved_runs import STEPS, opened, save
 from tests.training.runs import make_run
-from training.guard import StopSignal
-from training.loop import train
-from training.parallel import Parallel
+from training.distributed.parallel import Parallel
+from training.engine.trainer import train
+from training.launch.stop_signal import StopSignal
 
 SECTIONS: dict[str, Any] = {
     "model": {"kind": "mlp", "hidden": [8], "dropout": 0.2},
@@ -49,7 +49,10 @@ SECTIONS: dict[str, Any] = {
         "threads": 1,
     },
 }
-LOADED_LATE = ("training.metrics", "torch._dynamo")  # loaded once here, not in each child
+LOADED_LATE = (
+    "training.objectives.metrics",
+    "torch._dynamo",
+)  # loaded once here, not in each child
 MEMORY = (  # a file system on which a flush costs nothing; there are thousands of them here
     "/dev/shm"
 )

@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.faults.full_disk import fill_and_free
 from tests.faults.storage import sweep_all, sweep_save
-from training.commit import Draft
-from training.manifest import MANIFEST, FileEntry, Manifest
+from training.checkpoint.commit import Draft
+from training.checkpoint.manifest import MANIFEST, FileEntry, Manifest
 
 
 def commit_with_the_name_first(

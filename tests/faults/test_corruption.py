@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.corrupt import run
 from tests.faults.saved_runs import STEPS, opened, save
-from training import manifest
+from training.checkpoint import manifest
 
 
 @pytest.mark.req("C3")

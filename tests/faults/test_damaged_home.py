@@ -28,13 +28,13 @@ from tasks.split import leakage_checks, ledger_path, split_rows
 from tasks.statistics import fit_statistics, materialise_arrays
 from tests.faults.damaged_home import KINDS, ROOT, SMALL, files_of, harm, run
 from tests.training.runs import make_run
-from training.data.shards import load_arrays
-from training.data.source import fingerprint
-from training.guard import StopSignal
-from training.loop import train
+from training.data.arrays.shards import load_arrays
+from training.data.sources.source import fingerprint
+from training.distributed.parallel import Parallel
+from training.engine.trainer import train
+from training.launch.stop_signal import StopSignal
 from training.main import read_spec
-from training.parallel import Parallel
-from training.run_dir import read_run
+from training.run.result_files import read_run
 
 
 def made(step: Any, *arguments: Any) -> Any:

@@ -19,9 +19,7 @@ from schemas.digest import sha256_file
 from schemas.errors import CheckpointError
 from tests.faults.saved_runs import opened, save
 from tests.faults.watch import watched
-from training.lease import LEASE, Lease
-from training.main import read_spec
-from training.manifest import (
+from training.checkpoint.manifest import (
     MANIFEST,
     FileEntry,
     Manifest,
@@ -29,8 +27,10 @@ from training.manifest import (
     read_manifest,
     verify_checkpoint,
 )
-from training.result import finished_report
-from training.started import RESULT
+from training.engine.result import finished_report
+from training.main import read_spec
+from training.run.lease import LEASE, Lease
+from training.run.record import RESULT
 
 
 class Payload:

@@ -12,13 +12,13 @@ import pytest
 from schemas.errors import LeaseError
 from tests.faults.saved_runs import IDENTITY, parts
 from tests.training.runs import keep_torch_settings, make_run
-from training.checkpoint import Checkpoints
-from training.guard import StopSignal
-from training.journal import Journal
-from training.lease import LEASE, Lease, one_writer
-from training.loop import Trainer, train
-from training.parallel import Parallel
-from training.started import RESULT
+from training.checkpoint.checkpoint import Checkpoints
+from training.distributed.parallel import Parallel
+from training.engine.trainer import Trainer, train
+from training.launch.stop_signal import StopSignal
+from training.run.lease import LEASE, Lease, one_writer
+from training.run.metrics_file import Journal
+from training.run.record import RESULT
 
 
 def never() -> bool:

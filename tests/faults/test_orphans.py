@@ -21,8 +21,8 @@ from tests.faults.final_state import final_state, unsound
 from tests.faults.launches import LIMIT_SECONDS, LOOK_SECONDS, launch, processes_of
 from tests.faults.trials import ROWS, SETUPS, Reference
 from tests.training.runs import make_run
-from training.guard import children
-from training.lease import LEASE
+from training.launch.stop_signal import children
+from training.run.lease import LEASE
 
 pytestmark = pytest.mark.long
 HUNG = (  # rank 1 never comes back from a forward pass, and rank 0 waits for its gradient

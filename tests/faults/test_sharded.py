@@ -10,8 +10,8 @@ import pytest
 
 from schemas.errors import CheckpointError
 from tests.distributed.launch import run_ranks
-from training.checkpoint import Checkpoints
-from training.manifest import FULL, read_manifest
+from training.checkpoint.checkpoint import Checkpoints
+from training.checkpoint.manifest import FULL, read_manifest
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tests.faults.launches import LIMIT_SECONDS, LOOK_SECONDS, launch, start
 from tests.faults.stop_work import PHASES
 from tests.faults.trials import ROWS, SETUPS, Reference
 from tests.training.runs import make_run
-from training.guard import StopSignal, children
+from training.launch.stop_signal import StopSignal, children
 
 GRACE_SECONDS = 15.0
 

@@ -13,7 +13,7 @@ from typing import Any
 from tests.faults.final_state import final_state, unsound
 from tests.faults.launches import Kill, Launch, launch, reached, wait_until_gone
 from tests.training.runs import make_run
-from training.faults import POINTS
+from training.run.crash_points import POINTS
 
 TRAIN: dict[str, Any] = {
     "epochs": 3,

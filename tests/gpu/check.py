@@ -30,10 +30,10 @@ from schemas.errors import NonFiniteError
 from schemas.records import RunSpec
 from tests.faults.final_state import final_state
 from tests.training.runs import keep_torch_settings
-from training.guard import StopSignal
-from training.loop import Trainer
+from training.distributed.parallel import Parallel
+from training.engine.trainer import Trainer
+from training.launch.stop_signal import StopSignal
 from training.main import read_spec
-from training.parallel import Parallel
 from training.replay import replay
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -285,7 +285,7 @@ def _newest(folder: Path) -> int:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill the launcher and its ranks, which are in sessions of their own."""
-    from training.guard import children
+    from training.launch.stop_signal import children
 
     for pid in (*children(process.pid), process.pid):
         try:
@@ -366,7 +366,7 @@ def resident_equals_streamed(bench: Bench) -> str:
     """A table that lies on the device and one that is sent window by window train to the same
     SHA-256.
     """
-    from training import batches
+    from training.engine import batches
 
     share, digests, places = batches.DEVICE_SHARE, [], []
     try:

@@ -13,8 +13,8 @@ import torch
 
 from tests.gpu import check
 from tests.training.runs import keep_torch_settings
-from training.loop import Trainer
-from training.step import Gate, Step
+from training.engine.step import Gate, Step
+from training.engine.trainer import Trainer
 
 QUICK = [
     "equals the CPU",

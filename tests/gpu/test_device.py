@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from tests.training.runs import keep_torch_settings, make_run
-from training.guard import StopSignal
-from training.loop import Trainer
-from training.parallel import Parallel
+from training.distributed.parallel import Parallel
+from training.engine.trainer import Trainer
+from training.launch.stop_signal import StopSignal
 
 DEVICE = os.environ.get("BULKHEAD_TEST_DEVICE", "cpu")
 DELICATE = {

@@ -22,8 +22,8 @@ from schemas.confinement import (
 from schemas.errors import ConfigError
 from schemas.load import load_declaration
 from schemas.variables import expand, is_secret, without_secrets
-from training.data.source import fingerprint
-from training.provenance import masked
+from training.data.sources.source import fingerprint
+from training.run.provenance import masked
 
 SECRETS = (
     "AWS_SECRET_ACCESS_KEY",

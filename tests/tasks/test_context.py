@@ -15,7 +15,7 @@ from tasks import context
 from tasks.context import RunContext, await_servers, reopened, tracked, tracking_address
 from tests.training.mlflow_home import blank_database, declaration, uri
 from tests.training.runs import make_run
-from training.started import SPEC, is_held, read
+from training.run.record import SPEC, is_held, read
 
 __all__ = ["blank_database", "uri"]
 

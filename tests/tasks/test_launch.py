@@ -15,7 +15,7 @@ import pytest
 from schemas.errors import LaunchError, LeaseError, TrainingError
 from schemas.records import FileRef, TrainReport
 from tasks.launch import Tail, outcome, written
-from training.journal import Journal
+from training.run.metrics_file import Journal
 
 
 def line(step: int, age: float = 0.0) -> str:

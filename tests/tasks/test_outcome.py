@@ -30,7 +30,7 @@ from schemas.records import (
 )
 from tasks.outcome import NAMES, ended, outcome_of
 from tests.training.mlflow_home import declaration
-from training.data.new_rows import find_new_rows
+from training.data.split.new_rows import find_new_rows
 
 PASSED, REFUSED = (
     GateReport(passed=True, verdict="passed: fine", conditions=()),

@@ -19,8 +19,8 @@ from schemas.config import Declaration
 from schemas.errors import ConfigError
 from schemas.load import declare, given_paths, load_declaration
 from tasks.ranks import require_gpus, require_same_ranks, with_ranks
-from training.started import DECLARED, StartedRun
-from training.torchrun import command
+from training.launch.torchrun import command
+from training.run.record import DECLARED, StartedRun
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

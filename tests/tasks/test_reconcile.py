@@ -15,7 +15,7 @@ from prefect.testing.utilities import prefect_test_harness
 from tasks.context import RunContext, tracked
 from tasks.reconcile import end_orphans, reconcile
 from tests.training.mlflow_home import blank_database, declaration, uri
-from training.started import RECORD, StartedRun, held, read
+from training.run.record import RECORD, StartedRun, held, read
 
 __all__ = ["blank_database", "uri"]
 

@@ -19,7 +19,7 @@ from schemas.home import home
 from tasks import sound_home
 from tasks.sound_home import open_home, require_sound_databases
 from tests.distributed.launch import ROOT
-from training.started import StartedRun
+from training.run.record import StartedRun
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -21,7 +21,7 @@ LIMIT_SECONDS = 60.0  # each would go on for ever
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 QUERY = """
-    from training.data.engine import connect
+    from training.data.engine.engine import connect
     connection = connect()
     print("ready", flush=True)
     connection.execute("select max(a.range * b.range) from range(10000000) a, range(10000000) b").fetchall()

@@ -20,16 +20,16 @@ from schemas.digest import file_ref
 from schemas.load import declare
 from schemas.records import RunSpec, SplitTables
 from tests.training.data.sides import split_of, validated
-from training.data.columns import Resolved, resolve
-from training.data.engine import connect
-from training.data.expressions import derived_sql
-from training.data.normalize import fit
-from training.data.portable import portable
-from training.data.shards import materialise
-from training.data.typed import raw_names, typed_sql
+from training.data.arrays.shards import materialise
+from training.data.engine.engine import connect
+from training.data.engine.expressions import derived_sql
+from training.data.fit.normalize import fit
+from training.data.table.columns import Resolved, resolve
+from training.data.table.portable import portable
+from training.data.table.typed import raw_names, typed_sql
 from training.models.build import build_model
 from training.models.shape import ModelShape
-from training.reference import reference_scores
+from training.serving.reference_network import reference_scores
 
 COLUMNS: dict[str, Any] = {
     "row": "id",
@@ -307,7 +307,7 @@ def expected(case: Case, network: nn.Module, side: str = "test") -> np.ndarray:
     """What evaluation says of a side: the network on the stored arrays, in the units of the label
     or as probabilities.
     """
-    from training.metrics import predict
+    from training.objectives.metrics import predict
 
     return predict(
         case.declaration, case.run.statistics, reference_scores(network, case.run.arrays.side(side))
@@ -389,7 +389,7 @@ def evaluation_of(case: Case, folder: Path, network: nn.Module) -> Any:
 
     from schemas.digest import file_ref
     from schemas.records import EvaluationReport, Interval
-    from training.export import probability_columns
+    from training.serving.export import probability_columns
 
     ids = pq.read_table(case.run.arrays.test.ids.path)
     found, classes = expected(case, network), case.run.statistics.classes
@@ -424,8 +424,8 @@ def champion_of(
     case: Case, exported: Any, trained_on: np.ndarray | None, version: str = "1"
 ) -> Any:
     """A model as the registry hands it out, without a registry."""
-    from training import serving
-    from training.registry import LoadedModel
+    from training.registry.registry import LoadedModel
+    from training.serving import serving
 
     model = serving.RawRows()
     model.load({"program": exported.program.path, "spec": exported.spec.path})

@@ -15,8 +15,8 @@ import torch
 from schemas.config import Declaration
 from schemas.records import RunSpec, SplitTables, ValidatedTable
 from tests.training.data.chain import declared, split_of, write_table
-from training.data.normalize import fit
-from training.data.shards import materialise
+from training.data.arrays.shards import materialise
+from training.data.fit.normalize import fit
 from training.models.build import build_model
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "ran", "off", "again", "Über", "naïve")

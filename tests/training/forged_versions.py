@@ -17,8 +17,8 @@ from mlflow import MlflowClient
 
 from schemas.digest import sha256_file
 from schemas.records import Evidence
-from training import signing, trust
-from training.serving import MANIFEST, READER, SIGNATURE
+from training.registry import signing, trust
+from training.serving.serving import MANIFEST, READER, SIGNATURE
 
 
 class Bomb:

@@ -13,12 +13,12 @@ import pandas as pd
 from schemas.config import Declaration
 from schemas.load import declare
 from schemas.records import CheckReport, Prepared, RunSpec, SplitTables, ValidatedTable
+from training.data.arrays.shards import materialise
+from training.data.fit.normalize import fit
 from training.data.leakage import check_leakage, check_overlap
-from training.data.normalize import fit
-from training.data.shards import materialise
-from training.data.source import fingerprint
-from training.data.split import split
-from training.data.validate import validate
+from training.data.sources.source import fingerprint
+from training.data.split.split import split
+from training.data.table.validate import validate
 
 COLUMNS: dict[str, Any] = {"row": "id", "x*": "numeric", "ward": "categorical"}
 MULTITASK: dict[str, Any] = {

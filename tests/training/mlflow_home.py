@@ -12,10 +12,10 @@ import pytest
 from schemas.load import declare
 from schemas.records import ExportedModel, Registered
 from tests.training.cases import Case, make_case
-from training.export import export_model
-from training.promotion import move_alias
-from training.registry import CHAMPION
-from training.tracking import SQLITE, default_tracking_uri, probe
+from training.registry.promotion import move_alias
+from training.registry.registry import CHAMPION
+from training.serving.export import export_model
+from training.tracking.mlflow import SQLITE, default_tracking_uri, probe
 
 
 @pytest.fixture(scope="session")

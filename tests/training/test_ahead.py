@@ -20,9 +20,9 @@ from schemas.errors import NonFiniteError, OutOfMemoryError
 from schemas.records import RunSpec, TrainReport
 from tests.distributed.layout_work import state_digest, stop_at, tree_digest
 from tests.training.runs import keep_torch_settings, make_run, synthetic
-from training.guard import StopSignal
-from training.loop import Trainer
-from training.parallel import Parallel
+from training.distributed.parallel import Parallel
+from training.engine.trainer import Trainer
+from training.launch.stop_signal import StopSignal
 
 DELICATE = {
     "kind": "custom",

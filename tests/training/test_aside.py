@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from schemas.records import CheckResult, Verdict
-from training import aside
-from training.aside import checked_aside
-from training.preflight_verdict import passed
+from training.preflight import side_process as aside
+from training.preflight.side_process import checked_aside
+from training.preflight.verdict import passed
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2,

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from schemas.config import AugmentConfig
 from schemas.errors import ConfigError
-from training.augment import Augment
+from training.engine.augment import Augment
 
 ROWS = 400
 

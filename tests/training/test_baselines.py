@@ -15,8 +15,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from schemas.config import METRICS
 from schemas.records import Interval, RunSpec
 from tests.training.toys import CENTER, CLASSES, SCALE, declare, make_arrays, write_run
-from training.baselines import _matrix, baseline_metrics, baseline_predictions, verdict
-from training.metrics import compute_predictions, targets
+from training.evaluation.baselines import _matrix, baseline_metrics, baseline_predictions, verdict
+from training.objectives.metrics import compute_predictions, targets
 
 
 def run_of(folder: Path, task: str, **options: Any) -> tuple[Any, RunSpec]:

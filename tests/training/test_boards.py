@@ -14,8 +14,8 @@ import pytest
 from schemas.config import TrackingConfig
 from schemas.digest import write_atomic
 from schemas.errors import ConfigError
-from training.boards import EVENTS, Board, require_installed
-from training.metric_lines import Figure, metric_batches
+from training.tracking.metric_lines import Figure, metric_batches
+from training.tracking.tensorboard import EVENTS, Board, require_installed
 
 
 def line(step: int, kind: str = "step", **values: Any) -> str:

@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from schemas.config import METRICS
 from schemas.errors import DataError
 from tests.training.toys import CLASSES, declare
-from training.bootstrap import _MAKERS, intervals, paired_difference, resample_counts, units_of
-from training.metrics import compute_predictions
+from training.objectives.bootstrap import (
+    _MAKERS,
+    intervals,
+    paired_difference,
+    resample_counts,
+    units_of,
+)
+from training.objectives.metrics import compute_predictions
 
 DECLARATIONS = {task: declare(task) for task in CLASSES}
 

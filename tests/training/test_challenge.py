@@ -12,12 +12,12 @@ from schemas.digest import file_ref
 from schemas.errors import IntegrityError
 from schemas.records import ExportedModel
 from tests.training.cases import Case, champion_of, evaluation_of, expected, make_case
-from training.challenge import challenge
-from training.data.unseen import trained_keys
-from training.export import export_model
-from training.gate import judge
-from training.metrics import compute_predictions
-from training.reference import reference_network
+from training.data.split.unseen import trained_keys
+from training.objectives.metrics import compute_predictions
+from training.registry.compare_champion import challenge
+from training.registry.gate import judge
+from training.serving.export import export_model
+from training.serving.reference_network import reference_network
 
 MODEL = {"kind": "linear"}
 OPTIONS = {"model": MODEL, "ignored": ("scan",), "evaluate": {"bootstrap": 50}}

@@ -23,17 +23,18 @@ from tests.training.report_inputs import build
 from tests.training.runs import keep_torch_settings, make_run
 from tests.training.toys import declare as toy
 from tests.training.toys import write_run
-from training import checklist_facts, checklist_files, report_checklist
-from training.checklist import build_checklist, judge
-from training.checklist_facts import RunFacts
-from training.evaluate import evaluate
-from training.guard import StopSignal
-from training.loop import Trainer, train
-from training.parallel import Parallel
-from training.preflight import preflight
-from training.report import write_report
-from training.report_curves import Event, read_history
-from training.step import Step
+from training.distributed.parallel import Parallel
+from training.engine.step import Step
+from training.engine.trainer import Trainer, train
+from training.evaluation.evaluate import evaluate
+from training.launch.stop_signal import StopSignal
+from training.preflight.run_checks import preflight
+from training.report import checklist_facts, checklist_files
+from training.report import checklist_section as report_checklist
+from training.report.checklist import build_checklist, judge
+from training.report.checklist_facts import RunFacts
+from training.report.curves import Event, read_history
+from training.report.page import write_report
 
 Plant = Callable[[RunFacts, Path], RunFacts]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import RegistryError
-from training.checkout import checked_out
-from training.provenance import dirty_diff, git_state
+from training.registry.worktree import checked_out
+from training.run.provenance import dirty_diff, git_state
 
 
 def git(folder: Path, *arguments: str) -> str:

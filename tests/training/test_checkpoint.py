@@ -19,9 +19,9 @@ import torch
 from schemas.digest import sha256_file
 from schemas.errors import CheckpointError
 from schemas.records import digest_of
-from training.checkpoint import Checkpoints, folder_name
-from training.commit import commit
-from training.manifest import FULL, LIGHT, MANIFEST, FileEntry, Manifest, read_manifest
+from training.checkpoint.checkpoint import Checkpoints, folder_name
+from training.checkpoint.commit import commit
+from training.checkpoint.manifest import FULL, LIGHT, MANIFEST, FileEntry, Manifest, read_manifest
 
 IDENTITY = {"train": {"batch_size": 16, "seed": 0}, "model": {"kind": "mlp"}, "world_size": 2}
 

@@ -15,9 +15,9 @@ from torch import nn
 from schemas.config import AdamWConfig
 from schemas.errors import ConfigError
 from tests.training.toys import KINDS, make_toy
-from training.depth import parameter_depths
 from training.models.build import build_model
-from training.parameter_groups import parameter_groups
+from training.optim.depth import parameter_depths
+from training.optim.groups import parameter_groups
 
 DECAY = 0.75
 

@@ -18,10 +18,10 @@ from schemas.digest import file_ref
 from schemas.errors import IntegrityError, NonFiniteError
 from schemas.records import EvaluationReport, RunSpec
 from tests.training.toys import CLASSES, declare, make_arrays, write_run
-from training.evaluate import base_rate, evaluate, group_table
-from training.losses import make_loss
-from training.metrics import predict
+from training.evaluation.evaluate import base_rate, evaluate, group_table
 from training.models.build import build_model
+from training.objectives.losses import make_loss
+from training.objectives.metrics import predict
 
 
 def trained_run(folder: Path, task: str, **options: Any) -> tuple[RunSpec, Path]:

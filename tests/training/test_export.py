@@ -18,10 +18,10 @@ from schemas.errors import CheckpointError, IntegrityError
 from schemas.records import ExportedModel, NumericStats, Statistics
 from tests.training.cases import Case, declaration_of, expected, make_case
 from tests.training.mlflow_home import clinic
-from training import serving
-from training.data.apply import transform_numeric
-from training.export import Columns, export_model
-from training.reference import reference_network
+from training.data.arrays.apply import transform_numeric
+from training.serving import serving
+from training.serving.export import Columns, export_model
+from training.serving.reference_network import reference_network
 
 __all__ = ["clinic"]
 MODELS: dict[str, dict[str, Any]] = {

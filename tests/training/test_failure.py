@@ -15,9 +15,9 @@ from schemas.errors import OutOfMemoryError
 from schemas.records import RunSpec, TrainReport
 from tests.distributed.launch import torchrun
 from tests.training.runs import keep_torch_settings, make_run
-from training.guard import StopSignal
-from training.loop import train
-from training.parallel import Parallel
+from training.distributed.parallel import Parallel
+from training.engine.trainer import train
+from training.launch.stop_signal import StopSignal
 
 HUNGRY = {"kind": "custom", "path": "tests.training.networks:Hungry"}
 TRAIN = TrainConfig(epochs=2, batch_size=16, micro_batch_size=4, threads=1).model_dump()

@@ -16,15 +16,15 @@ from schemas.config import AdamWConfig, SgdConfig, TrainConfig
 from schemas.errors import NonFiniteError
 from tests.training.networks import Plain
 from tests.training.runs import WIDTH, keep_torch_settings, make_run, synthetic
-from training.batches import WindowReader, as_tensors
-from training.guard import StopSignal
-from training.layout import Layout
-from training.loop import Trainer
-from training.losses import BinaryCrossEntropy
-from training.optim import make_optimizer
-from training.parallel import Parallel
-from training.sampling import Sampler
-from training.step import Step
+from training.distributed.layout import Layout
+from training.distributed.parallel import Parallel
+from training.engine.batches import WindowReader, as_tensors
+from training.engine.sampling import Sampler
+from training.engine.step import Step
+from training.engine.trainer import Trainer
+from training.launch.stop_signal import StopSignal
+from training.objectives.losses import BinaryCrossEntropy
+from training.optim.optimizer import make_optimizer
 
 STEPS = 60
 TRAIN = TrainConfig.model_validate(

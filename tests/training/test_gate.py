@@ -9,7 +9,7 @@ import pytest
 
 from schemas.records import CheckResult, EvaluationReport, FileRef, GateReport, Interval
 from tests.training.mlflow_home import declaration
-from training.gate import Comparison, compare, judge
+from training.registry.gate import Comparison, compare, judge
 
 SIMPLER: dict[str, dict[str, float | None]] = {
     "constant": {"auroc": 0.5},

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from training.health import GradientHealth, layer_norms
+from training.engine.health import GradientHealth, layer_norms
 
 
 @pytest.mark.req("T5")

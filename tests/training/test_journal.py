@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from training.journal import Journal
+from training.run.metrics_file import Journal
 
 
 def lines(path: Path) -> list[tuple[str, int]]:

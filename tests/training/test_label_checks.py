@@ -15,10 +15,10 @@ from schemas.errors import PreflightError
 from schemas.records import CheckResult, RunSpec, SplitArrays
 from tests.training.label_cases import LabelCase, make_label_case
 from tests.training.test_label_losses import MIXED, THREE, labels_of, problem
-from training.label_checks import check_labels
-from training.preflight import preflight
-from training.probe import rarest_class, spread_rows
-from training.targets import targets_of
+from training.objectives.targets import targets_of
+from training.preflight.label_checks import check_labels
+from training.preflight.probe import rarest_class, spread_rows
+from training.preflight.run_checks import preflight
 
 Plant = Callable[[np.ndarray], None]
 

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from schemas.config import Declaration
 from schemas.load import declare
 from schemas.records import LabelStats, Statistics
-from training.label_losses import MultilabelLoss, MultitaskLoss
-from training.losses import Loss, make_loss
 from training.models.shape import model_shape, prior_scores
+from training.objectives.label_losses import MultilabelLoss, MultitaskLoss
+from training.objectives.losses import Loss, make_loss
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 CLASSES = {"binary": (0, 1), "multiclass": (1, 2, 3), "regression": ()}

@@ -11,10 +11,10 @@ import pytest
 from sklearn import metrics as sk
 
 from tests.training.test_label_losses import CLASSES, LABELS, MIXED, THREE, labels_of, problem
-from training.bootstrap import intervals, paired_difference, resample_counts
-from training.label_metrics import resampled_labels, undefined_note
-from training.metrics import compute, compute_predictions, predict
-from training.targets import Targets, targets_of
+from training.objectives.bootstrap import intervals, paired_difference, resample_counts
+from training.objectives.label_metrics import resampled_labels, undefined_note
+from training.objectives.metrics import compute, compute_predictions, predict
+from training.objectives.targets import Targets, targets_of
 
 
 def rows_of(
@@ -151,7 +151,7 @@ def test_a_label_with_one_class_is_left_out_of_the_mean_and_named() -> None:
 @pytest.mark.req("P8")
 @pytest.mark.parametrize("several", [False, True])
 def test_a_resample_is_scikit_learn_on_the_rows_repeated_so_often(several: bool) -> None:
-    from training.bootstrap import _MAKERS
+    from training.objectives.bootstrap import _MAKERS
 
     declaration, _, predictions, label, _, labels = rows_of(several, rows=40, seed=4)
     task = declaration.task.kind

@@ -17,21 +17,21 @@ from schemas.digest import file_ref
 from schemas.records import EvaluationReport, ExportedModel, PreflightReport, RunSpec, TrainReport
 from tests.training.label_cases import LabelCase, make_label_case
 from tests.training.runs import keep_torch_settings
-from training import serving
-from training.challenge import challenge
-from training.data.shards import load_arrays
-from training.data.unseen import trained_keys
-from training.evaluate import evaluate
-from training.export import export_model
-from training.guard import StopSignal
-from training.loop import train
-from training.metrics import compute
-from training.parallel import Parallel
-from training.preflight import preflight, require_passed
-from training.reference import reference_network, reference_scores
-from training.registry import LoadedModel
-from training.report import ReportInputs, write_report
-from training.signature import input_example, signature
+from training.data.arrays.shards import load_arrays
+from training.data.split.unseen import trained_keys
+from training.distributed.parallel import Parallel
+from training.engine.trainer import train
+from training.evaluation.evaluate import evaluate
+from training.launch.stop_signal import StopSignal
+from training.objectives.metrics import compute
+from training.preflight.run_checks import preflight, require_passed
+from training.registry.compare_champion import challenge
+from training.registry.registry import LoadedModel
+from training.report.page import ReportInputs, write_report
+from training.serving import serving
+from training.serving.export import export_model
+from training.serving.reference_network import reference_network, reference_scores
+from training.serving.signature import input_example, signature
 
 TASKS = ("multilabel", "multitask")
 

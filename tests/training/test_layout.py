@@ -17,11 +17,11 @@ from schemas.errors import ConfigError
 from schemas.records import TrainReport
 from tests.training.networks import Plain
 from tests.training.runs import WIDTH, keep_torch_settings, make_run
-from training.guard import StopSignal
-from training.layout import Layout, blocks, require_layout
-from training.loop import train
-from training.parallel import Parallel
-from training.preflight import preflight
+from training.distributed.layout import Layout, blocks, require_layout
+from training.distributed.parallel import Parallel
+from training.engine.trainer import train
+from training.launch.stop_signal import StopSignal
+from training.preflight.run_checks import preflight
 
 BLOCKS = {"kind": "resmlp", "width": 16, "depth": 3, "dropout": 0.3}
 SHORT = {"epochs": 2, "batch_size": 16, "micro_batch_size": 5, "threads": 1}

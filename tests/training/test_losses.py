@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.training.toys import make_toy
-from training.losses import Loss, make_loss
+from training.objectives.losses import Loss, make_loss
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 

@@ -15,7 +15,13 @@ from sklearn import metrics as sk
 from schemas.config import METRICS
 from schemas.errors import DataError
 from tests.training.toys import CENTER, CLASSES, SCALE, Toy, make_toy
-from training.metrics import compute, compute_predictions, predict, predicted_class, targets
+from training.objectives.metrics import (
+    compute,
+    compute_predictions,
+    predict,
+    predicted_class,
+    targets,
+)
 
 TOYS = {task: make_toy(task, rows=90) for task in CLASSES}
 

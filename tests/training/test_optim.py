@@ -11,7 +11,7 @@ from torch import nn
 
 from schemas.config import AdamConfig, AdamWConfig, Optimizer, SgdConfig
 from schemas.errors import TrainingError
-from training.optim import describe_rates, make_optimizer
+from training.optim.optimizer import describe_rates, make_optimizer
 
 STEPS = 200
 ADAM = {"lr": 0.01, "weight_decay": 0.2, "beta1": 0.8, "beta2": 0.9, "eps": 1e-6}

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from schemas.records import CheckResult
 from tests.training.toys import Arrays, declare, make_arrays, make_statistics, write_run
-from training.losses import make_loss
 from training.models.build import build_model
 from training.models.shape import model_shape
-from training.overfit import overfit
-from training.preflight import preflight
-from training.probe import spread_rows
-from training.separable import directions, linear_loss
+from training.objectives.losses import make_loss
+from training.preflight.linear_bound import directions, linear_loss
+from training.preflight.overfit import overfit
+from training.preflight.probe import spread_rows
+from training.preflight.run_checks import preflight
 
 
 def one_feature(arrays: Arrays) -> None:

@@ -12,12 +12,17 @@ import pytest
 import torch
 
 from tests.training.runs import synthetic
-from training import page_cache
-from training.batches import Window, WindowReader, as_tensors
-from training.losses import BinaryCrossEntropy
-from training.page_cache import READ_AROUND_BYTES, exceed_memory, gather_ascending, read_pages_alone
-from training.parallel import Parallel
-from training.sampling import Sampler, epoch_order
+from training.distributed.parallel import Parallel
+from training.engine import page_cache
+from training.engine.batches import Window, WindowReader, as_tensors
+from training.engine.page_cache import (
+    READ_AROUND_BYTES,
+    exceed_memory,
+    gather_ascending,
+    read_pages_alone,
+)
+from training.engine.sampling import Sampler, epoch_order
+from training.objectives.losses import BinaryCrossEntropy
 
 SMAPS = Path("/proc/self/smaps")
 
@@ -92,7 +97,7 @@ def _is_read_alone(path: Path) -> bool:
 
 @pytest.mark.req("T13")
 def test_the_order_of_an_epoch_takes_four_bytes_a_row_and_is_that_of_eight() -> None:
-    from training.keys import generator
+    from training.checkpoint.randomness import generator
 
     order = epoch_order(5, 2, 100_003)
     assert order.dtype == torch.int32 and torch.equal(

@@ -15,8 +15,8 @@ from torch.distributed.fsdp import fully_shard
 
 from schemas.config import AdamWConfig
 from schemas.errors import ConfigError, TrainingError
-from training.optim import make_optimizer
-from training.parameter_groups import parameter_groups, require_partition
+from training.optim.groups import parameter_groups, require_partition
+from training.optim.optimizer import make_optimizer
 
 
 class Zoo(nn.Module):

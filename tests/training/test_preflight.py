@@ -14,13 +14,13 @@ from schemas.errors import PreflightError
 from schemas.records import CheckResult, PreflightReport
 from tests.training import modules
 from tests.training.toys import CLASSES, KINDS, declare, make_arrays, make_toy, write_run
-from training.losses import make_loss
 from training.models.build import Network, build_model
 from training.models.shape import model_shape
-from training.overfit import constant_loss
-from training.preflight import inspect, preflight, require_passed
-from training.preflight_verdict import judged_loss
-from training.probe import first_rows, spread_rows
+from training.objectives.losses import make_loss
+from training.preflight.overfit import constant_loss
+from training.preflight.probe import first_rows, spread_rows
+from training.preflight.run_checks import inspect, preflight, require_passed
+from training.preflight.verdict import judged_loss
 
 
 @pytest.fixture(autouse=True)

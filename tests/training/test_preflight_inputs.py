@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 from schemas.records import CheckResult
 from tests.training.toys import CLASSES, KINDS, Arrays, make_arrays, make_statistics, make_toy
-from training.losses import make_loss
 from training.models.build import Network, build_model
 from training.models.shape import ModelShape, model_shape
-from training.preflight_dropped import dropped_unscaled
-from training.preflight_inputs import check_inputs
-from training.probe import Probe, first_rows, spread_rows
+from training.objectives.losses import make_loss
+from training.preflight.dropped import dropped_unscaled
+from training.preflight.inputs import check_inputs
+from training.preflight.probe import Probe, first_rows, spread_rows
 
 
 class Tables(nn.Module):

@@ -12,21 +12,21 @@ from schemas.errors import PreflightError
 from schemas.load import declare
 from schemas.records import CheckResult, PreflightReport
 from tests.training.corpora import SMALL, Corpus, made_up, make_corpus
-from training.data.sequences import NO_TARGET
-from training.data.shards import load_arrays
-from training.losses import make_loss
+from training.data.arrays.sequences import NO_TARGET
+from training.data.arrays.shards import load_arrays
 from training.models.build import build_model
 from training.models.shape import model_shape
-from training.overfit_tokens import floor_losses
-from training.preflight import Subject, check_gradients, preflight, require_passed
-from training.preflight_tokens import (
+from training.objectives.losses import make_loss
+from training.preflight.overfit_tokens import floor_losses
+from training.preflight.probe import first_rows
+from training.preflight.run_checks import Subject, check_gradients, preflight, require_passed
+from training.preflight.tokens import (
     check_causality,
     check_independence,
     check_initial_loss,
     check_segments,
     check_tokens,
 )
-from training.probe import first_rows
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,9 @@ from torch import nn
 
 from schemas.records import CheckResult
 from tests.training.toys import KINDS, make_toy
-from training import preflight_trial
-from training.data import in_memory
-from training.preflight_slopes import check_slopes
-from training.preflight_trial import (
+from training.data.engine import in_memory
+from training.preflight import first_steps as preflight_trial
+from training.preflight.first_steps import (
     _saved_bytes,
     check_cost,
     first_steps,
@@ -24,6 +23,7 @@ from training.preflight_trial import (
     judge_rates,
     make_trial,
 )
+from training.preflight.slopes import check_slopes
 
 
 def tried(kind: str, **sections: Any) -> dict[str, CheckResult]:

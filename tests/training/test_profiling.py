@@ -16,10 +16,10 @@ import pytest
 from schemas.config import ProfileConfig
 from schemas.errors import ConfigError
 from tests.training.runs import keep_torch_settings, make_run
-from training.guard import StopSignal
-from training.loop import Trainer, train
-from training.parallel import Parallel
-from training.profiling import FOLDER, StepProfiler
+from training.distributed.parallel import Parallel
+from training.engine.profiling import FOLDER, StepProfiler
+from training.engine.trainer import Trainer, train
+from training.launch.stop_signal import StopSignal
 
 TRAIN = {"epochs": 2, "batch_size": 16, "micro_batch_size": 8, "threads": 1}
 

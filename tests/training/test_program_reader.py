@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.faults.watch import watched
-from training.program import save_program
-from training.program_reader import read_program
+from training.serving.exported_program import save_program
+from training.serving.program_reader import read_program
 
 Entries = dict[str, bytes]
 Batch = dict[str, Tensor]

@@ -15,10 +15,10 @@ from schemas.records import ExportedModel, GateReport, Registered
 from tests.training.cases import Case, evidence_of
 from tests.training.mlflow_home import blank_database, clinic, uri
 from tests.training.test_verify import flip, in_store
-from training.data.unseen import trained_keys
-from training.promotion import holder, move_alias, roll_back
-from training.registry import register
-from training.tracking import start_run
+from training.data.split.unseen import trained_keys
+from training.registry.promotion import holder, move_alias, roll_back
+from training.registry.registry import register
+from training.tracking.mlflow import start_run
 
 __all__ = ["blank_database", "clinic", "uri"]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.provenance import dirty_diff, git_state, masked, provenance
+from training.run.provenance import dirty_diff, git_state, masked, provenance
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -16,10 +16,10 @@ import pytest
 from schemas.errors import IntegrityError
 from schemas.records import ExportedModel
 from tests.training.cases import DERIVE, Case, expected, make_case
-from training import raw_columns, serving
-from training.export import export_model
-from training.reference import reference_network
-from training.signature import input_columns, input_example, input_types, signature
+from training.serving import raw_columns, serving
+from training.serving.export import export_model
+from training.serving.reference_network import reference_network
+from training.serving.signature import input_columns, input_example, input_types, signature
 
 RAW = {"seen", "hour", "born", "rank", "smoker", "age"}
 
@@ -181,7 +181,7 @@ def test_without_a_made_up_raw_value_the_example_holds_features(served: Served) 
 
 @pytest.mark.req("R1")
 def test_made_up_values_pass_through_the_expressions() -> None:
-    from training.data.portable import portable
+    from training.data.table.portable import portable
 
     types = {"age": "VARCHAR", "grade": "VARCHAR", "year": "BIGINT", "at": "TIMESTAMP"}
     derive = {

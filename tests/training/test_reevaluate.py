@@ -22,13 +22,13 @@ from schemas.errors import RegistryError
 from schemas.records import SplitTables, TableRef, TestTable, TrainTable, ValTable
 from schemas.registry_records import Reevaluation
 from tests.training.cases import Case, champion_of, make_case
-from training.bootstrap import intervals
-from training.challenge import Rows, facts_of, predictions_of
-from training.data.drift import find_drift
-from training.data.unseen import evaluated_keys, trained_keys
-from training.export import export_model
-from training.reevaluate import divide, reevaluate
-from training.reevaluate_report import outcome, write_reevaluation
+from training.data.leakage.drift import find_drift
+from training.data.split.unseen import evaluated_keys, trained_keys
+from training.objectives.bootstrap import intervals
+from training.registry.compare_champion import Rows, facts_of, predictions_of
+from training.registry.reevaluate import divide, reevaluate
+from training.report.reevaluate_report import outcome, write_reevaluation
+from training.serving.export import export_model
 
 OPTIONS: dict[str, Any] = {
     "model": {"kind": "linear"},
@@ -99,8 +99,8 @@ class Known:
 @pytest.fixture(autouse=True)
 def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The 50 test rows are of 25 patients, of whom each counts once."""
-    monkeypatch.setattr("training.data.drift.MIN_ROWS", 20)
-    monkeypatch.setattr("training.reevaluate.MIN_ROWS", 20)
+    monkeypatch.setattr("training.data.leakage.drift.MIN_ROWS", 20)
+    monkeypatch.setattr("training.registry.reevaluate.MIN_ROWS", 20)
 
 
 @pytest.fixture(scope="module")

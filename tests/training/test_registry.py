@@ -19,12 +19,18 @@ from schemas.records import ExportedModel, GateReport, Registered
 from tests.training.cases import DERIVE, Case, evidence_of, make_case, write_weights
 from tests.training.mlflow_home import blank_database, clinic, declaration, uri
 from tests.training.mlflow_home import champion as take_champion
-from training.data.unseen import evaluated_keys, trained_keys
-from training.export import export_model
-from training.registry import environment, input_example, load_champion, load_model, register
-from training.serving import read_spec
-from training.tracking import Tracker, start_run
-from training.trust import FILES
+from training.data.split.unseen import evaluated_keys, trained_keys
+from training.registry.registry import (
+    environment,
+    input_example,
+    load_champion,
+    load_model,
+    register,
+)
+from training.registry.trust import FILES
+from training.serving.export import export_model
+from training.serving.serving import read_spec
+from training.tracking.mlflow import Tracker, start_run
 
 __all__ = ["blank_database", "clinic", "uri"]
 

@@ -16,12 +16,12 @@ from torch import nn
 from schemas.errors import CheckpointError, ConfigError, IntegrityError, NonFiniteError
 from tasks.replay import lines
 from tests.training.runs import keep_torch_settings, make_run, synthetic
-from training.guard import StopSignal
-from training.locate import Watch
-from training.loop import train
-from training.parallel import Parallel
-from training.replay import replay
-from training.sampling import epoch_order
+from training.distributed.parallel import Parallel
+from training.engine.sampling import epoch_order
+from training.engine.trainer import train
+from training.launch.stop_signal import StopSignal
+from training.replay.first_non_finite import Watch
+from training.replay.replay import replay
 
 CLIFF = {"kind": "custom", "path": "tests.training.networks:Cliff"}
 ROW = int(epoch_order(0, 0, 60)[2 * 16 + 3])

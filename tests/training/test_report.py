@@ -25,21 +25,19 @@ from schemas.digest import file_ref, sha256_file
 from schemas.errors import DataError
 from schemas.records import CheckReport, CheckResult, GateReport, Interval, Registered
 from tests.training.report_inputs import CLASSES, DAY, HOSTILE, START, build
-from training import (
-    report_appendix,
-    report_blocks,
-    report_curves,
-    report_format,
-    report_plots,
-    report_prediction_plots,
-    report_reasons,
-    report_svg,
-)
-from training.report import ReportInputs, headline, write_report
-from training.report_curves import Event, read_curves, read_history
-from training.report_data import read_predictions, read_sides
-from training.report_reasons import REASONS
-from training.report_sections import standing, undecided
+from training import formatting as report_format
+from training.report import appendix as report_appendix
+from training.report import blocks as report_blocks
+from training.report import curves as report_curves
+from training.report import plots as report_plots
+from training.report import prediction_plots as report_prediction_plots
+from training.report import reasons as report_reasons
+from training.report import svg as report_svg
+from training.report.curves import Event, read_curves, read_history
+from training.report.data import read_predictions, read_sides
+from training.report.page import ReportInputs, headline, write_report
+from training.report.reasons import REASONS
+from training.report.sections import standing, undecided
 
 KINDS = ("binary", "multiclass", "regression")
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -355,7 +353,8 @@ def test_a_hundred_thousand_rows_make_no_large_page(tmp_path: Path, kind: str) -
 
 def test_import_is_light_and_keeps_the_layers() -> None:
     code = (
-        "import sys, training.report; print(sorted({'matplotlib', 'torch', 'sklearn', 'pandas',"
+        "import sys, training.report.page;"
+        " print(sorted({'matplotlib', 'torch', 'sklearn', 'pandas',"
         " 'prefect', 'mlflow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -20,15 +20,15 @@ from schemas.records import CheckReport, Prepared, SampleReport
 from tests.training.corpora import SMALL, make_corpus
 from tests.training.runs import keep_torch_settings, make_run
 from tests.training.test_report import Page
-from training import report_text
-from training.data.source import fingerprint
-from training.evaluate import evaluate
-from training.guard import StopSignal
-from training.loop import train
-from training.parallel import Parallel
-from training.preflight import preflight
-from training.report import ReportInputs, write_report
-from training.text_samples import sample_run
+from training.data.sources.source import fingerprint
+from training.distributed.parallel import Parallel
+from training.engine.trainer import train
+from training.evaluation.evaluate import evaluate
+from training.evaluation.text_samples import sample_run
+from training.launch.stop_signal import StopSignal
+from training.preflight.run_checks import preflight
+from training.report import language_model as report_text
+from training.report.page import ReportInputs, write_report
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "<script>alert('x')</script>\n\x07\u202eend"

@@ -14,9 +14,8 @@ from schemas.registry_records import Reproduction
 from tests.training.cases import Case
 from tests.training.mlflow_home import blank_database, clinic, uri
 from tests.training.test_verify import flip, in_store, registered
-from training import reproduce
-from training.provenance import hardware, library_versions
-from training.reproduce import (
+from training.registry import reproduce
+from training.registry.reproduce import (
     Origin,
     config_step,
     later_steps,
@@ -26,7 +25,8 @@ from training.reproduce import (
     source_step,
     unlike,
 )
-from training.tracking import config_text
+from training.run.provenance import hardware, library_versions
+from training.tracking.mlflow import config_text
 
 __all__ = ["blank_database", "clinic", "uri"]
 COMMIT = "a" * 40

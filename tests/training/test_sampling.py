@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import ConfigError, DataError
-from training import keys
-from training.sampling import Sampler, require_enough_rows, share, spans
+from training.checkpoint import randomness as keys
+from training.engine.sampling import Sampler, require_enough_rows, share, spans
 
 sizes = st.integers(1, 200)
 

@@ -23,8 +23,8 @@ from schemas.config import (
 from schemas.config import Schedule as ScheduleConfig
 from schemas.errors import ConfigError
 from tests.training.toys import declare
-from training.optim import make_optimizer
-from training.schedule import Schedule
+from training.optim.optimizer import make_optimizer
+from training.optim.schedule import Schedule
 
 TOTAL, PEAKS = 200, (0.3, 0.004)  # two groups: the base, and one with a peak of its own
 ADAPTER: TypeAdapter[ScheduleConfig] = TypeAdapter(ScheduleConfig)

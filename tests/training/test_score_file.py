@@ -22,11 +22,11 @@ from schemas.registry_records import Scored
 from tests.training.cases import DERIVE, Case, arrow, evidence_of, make_case
 from tests.training.mlflow_home import blank_database
 from tests.training.mlflow_home import champion as take_champion
-from training.data.unseen import trained_keys
-from training.export import export_model
-from training.registry import LoadedModel, load_champion, register
-from training.score_file import predict_file
-from training.tracking import SQLITE, start_run
+from training.data.split.unseen import trained_keys
+from training.registry.registry import LoadedModel, load_champion, register
+from training.registry.score_file import predict_file
+from training.serving.export import export_model
+from training.tracking.mlflow import SQLITE, start_run
 
 __all__ = ["blank_database"]
 URI = "models:/clinic@champion"
@@ -163,7 +163,7 @@ def test_a_file_without_rows_gives_one_without_rows(
 def test_many_rows_go_through_in_batches_with_nulls_only_in_some(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.score_file.BATCH_ROWS", 7)
+    monkeypatch.setattr("training.registry.score_file.BATCH_ROWS", 7)
     frame = registry.rows.assign(
         age=[50.0] * 20 + [None] * 30, ward=[None] * 7 + ["b"] * 43, note=[None] * 40 + ["x"] * 10
     )
@@ -231,7 +231,7 @@ def test_texts_that_training_read_as_null_are_null_here_too(
     frame.to_csv(tmp_path / "rows.csv", index=False)
     spec = registry.champion.spec | {"csv": registry.champion.spec["csv"] | {"null_values": ["?"]}}
     monkeypatch.setattr(
-        "training.score_file.load_model",
+        "training.registry.score_file.load_model",
         lambda uri, tracking: dataclasses.replace(registry.champion, spec=spec),
     )
     predict_file(URI, tmp_path / "rows.csv", tmp_path / "out.csv", registry.uri)
@@ -246,7 +246,7 @@ def test_texts_that_training_read_as_null_are_null_here_too(
 PEAK = """
 import sys
 from pathlib import Path
-from training.score_file import predict_file
+from training.registry.score_file import predict_file
 
 uri, source, target, registry = sys.argv[1:]
 scored = predict_file(uri, Path(source), Path(target), registry)

@@ -25,12 +25,12 @@ from schemas.records import ExportedModel
 from tests.training.cases import Case, arrow, expected
 from tests.training.data.sides import spec_of
 from tests.training.mlflow_home import clinic
-from training import serving
-from training.data.apply import encode_categories
-from training.data.columns import Resolved
-from training.data.engine import connect
-from training.data.typed import _category
-from training.reference import reference_network
+from training.data.arrays.apply import encode_categories
+from training.data.engine.engine import connect
+from training.data.table.columns import Resolved
+from training.data.table.typed import _category
+from training.serving import serving
+from training.serving.reference_network import reference_network
 
 __all__ = ["clinic"]
 ENGINE = connect(threads=1)

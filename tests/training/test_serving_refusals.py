@@ -19,8 +19,8 @@ from httpx import ASGITransport, AsyncClient, Response
 from schemas.errors import DataError
 from tests.training.mlflow_home import blank_database
 from tests.training.test_score_file import URI, Registry
-from training.score_file import predict_file
-from training.serving import mlflow
+from training.registry.score_file import predict_file
+from training.serving.serving import mlflow
 
 __all__ = ["blank_database"]
 
@@ -91,7 +91,7 @@ def test_a_null_in_a_category_that_had_none_is_refused_by_name_and_one_that_had_
 
 @pytest.mark.req("R1")
 def test_models_of_earlier_versions_take_nulls_as_they_did(registry: Registry) -> None:
-    from training import serving
+    from training.serving import serving
 
     earlier = {"name": "site", "values": ["1", "2"]}
     assert serving.codes(pd.Series([1, None], dtype=object), earlier).tolist() == [2, 1]
@@ -208,7 +208,7 @@ def test_a_refusal_over_http_is_400_and_its_sentence_is_the_message(
 def test_a_file_reports_what_the_model_does_not_know_summed_over_batches(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.score_file.BATCH_ROWS", 7)
+    monkeypatch.setattr("training.registry.score_file.BATCH_ROWS", 7)
     registry.rows.assign(site=9).to_parquet(tmp_path / "in.parquet")
     made = predict_file(URI, tmp_path / "in.parquet", tmp_path / "out.parquet", registry.uri)
     assert made.unfamiliar["site"] == {"what": "unknown", "rows": 50, "first": "9"}
@@ -242,7 +242,7 @@ def test_a_csv_is_read_as_training_read_it_where_pandas_would_make_nulls_of_text
 def test_a_csv_passes_its_texts_on_as_they_are(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr("training.score_file.BATCH_ROWS", batch)
+    monkeypatch.setattr("training.registry.score_file.BATCH_ROWS", batch)
     texts = [
         "1e5",
         "1.10",

@@ -21,22 +21,23 @@ from schemas.records import ExportedModel
 from tests.training.corpora import Corpus, made_up, make_corpus, random_weights
 from tests.training.mlflow_home import blank_database, uri
 from tests.training.mlflow_home import champion as take_champion
-from training import chemistry, serving
-from training.challenge import challenge
 from training.data.serving_text import Sampling, completion, scoring
 from training.data.serving_text.tokenizers import END, SPECIAL
-from training.data.unseen import trained_keys
-from training.evaluate import evaluate
-from training.export import export_model
-from training.export_text import TextProgram, parity
-from training.gate import judge
+from training.data.split.unseen import trained_keys
+from training.engine.token_scoring import score_documents
+from training.evaluation import chemistry
+from training.evaluation.evaluate import evaluate
+from training.evaluation.text_samples import logits_of, make_samples, sampled
 from training.models.build import build_model
-from training.reference import reference_network
-from training.registry import LoadedModel
-from training.score_file import predict_file
-from training.signature import input_columns, input_example, signature
-from training.text_samples import logits_of, make_samples, sampled
-from training.token_scoring import score_documents
+from training.registry.compare_champion import challenge
+from training.registry.gate import judge
+from training.registry.registry import LoadedModel
+from training.registry.score_file import predict_file
+from training.serving import serving
+from training.serving.export import export_model
+from training.serving.export_text import TextProgram, parity
+from training.serving.reference_network import reference_network
+from training.serving.signature import input_columns, input_example, signature
 
 __all__ = ["blank_database", "uri"]
 
@@ -347,8 +348,8 @@ def test_without_rdkit_the_report_says_so(tmp_path: Path, monkeypatch: pytest.Mo
 
 def registered(served: Served, uri: str) -> None:
     from tests.training.cases import evidence_of
-    from training.registry import register
-    from training.tracking import start_run
+    from training.registry.registry import register
+    from training.tracking.mlflow import start_run
 
     keys = trained_keys([served.corpus.split.train, served.corpus.split.val])
     evidence = evidence_of(served.corpus, served.exported)

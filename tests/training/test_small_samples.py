@@ -14,14 +14,14 @@ from schemas.records import Interval
 from tests.training.data.test_leakage import declared, result, side, tables
 from tests.training.test_label_metrics import rows_of
 from tests.training.toys import CLASSES, declare
-from training import permutation
-from training.baselines import Skill, standings, verdict
-from training.bootstrap import intervals, paired_difference
-from training.data.arrangements import num_arrangements
 from training.data.leakage import check_leakage
-from training.metrics import compute_predictions
-from training.permutation import permutation_chance, permutations, too_few_units
-from training.small_samples import auroc_interval, proportion_interval
+from training.data.leakage.arrangements import num_arrangements
+from training.evaluation import permutation
+from training.evaluation.baselines import Skill, standings, verdict
+from training.evaluation.permutation import permutation_chance, permutations, too_few_units
+from training.objectives.bootstrap import intervals, paired_difference
+from training.objectives.metrics import compute_predictions
+from training.objectives.small_samples import auroc_interval, proportion_interval
 
 DRAWS = 20
 

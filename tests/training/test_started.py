@@ -18,7 +18,7 @@ from schemas.seal import seal_path, write_sealed
 from tasks.resume import unfinished, unfinished_runs
 from tests.distributed.launch import ROOT, environment
 from tests.training.runs import make_run
-from training.started import (
+from training.run.record import (
     DECLARED,
     RECORD,
     StartedRun,
@@ -35,7 +35,7 @@ from training.started import (
 )
 
 HOLDER = (
-    "import sys, time\nfrom pathlib import Path\nfrom training.started import held\nwith"
+    "import sys, time\nfrom pathlib import Path\nfrom training.run.record import held\nwith"
     " held(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
 )
 

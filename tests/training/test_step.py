@@ -15,14 +15,14 @@ from schemas.config import TrainConfig, WarmupCosineSchedule
 from schemas.errors import TrainingError
 from tests.training.networks import Plain
 from tests.training.runs import WIDTH, keep_torch_settings, synthetic
-from training.batches import WindowReader, as_tensors
-from training.layout import Layout
-from training.losses import BinaryCrossEntropy
-from training.optim import make_optimizer
-from training.parallel import Parallel
-from training.sampling import Sampler
-from training.schedule import Schedule
-from training.step import Step
+from training.distributed.layout import Layout
+from training.distributed.parallel import Parallel
+from training.engine.batches import WindowReader, as_tensors
+from training.engine.sampling import Sampler
+from training.engine.step import Step
+from training.objectives.losses import BinaryCrossEntropy
+from training.optim.optimizer import make_optimizer
+from training.optim.schedule import Schedule
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +49,8 @@ def test_the_order_of_a_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> 
     """Recorded in the trainer itself, through hooks of torch and around the parts that it calls."""
     from schemas.config import TrainConfig
     from tests.training.runs import make_run
-    from training.guard import StopSignal
-    from training.loop import Trainer
+    from training.engine.trainer import Trainer
+    from training.launch.stop_signal import StopSignal
 
     spec = make_run(
         tmp_path,

@@ -18,19 +18,20 @@ from torch.nn import functional as F
 from schemas.errors import IntegrityError, NonFiniteError
 from schemas.records import SplitArrays
 from tests.training.corpora import SMALL, Corpus, made_up, make_corpus, random_weights
-from training import baselines, ngrams, token_metrics
-from training.batches import as_tensors
-from training.bootstrap import resample_counts
-from training.data.sequences import NO_TARGET
+from training.data.arrays.sequences import NO_TARGET
+from training.data.arrays.shards import load_arrays
 from training.data.serving_text import encode
 from training.data.serving_text.tokenizers import BEGIN, END
-from training.data.shards import load_arrays
-from training.evaluate import evaluate
-from training.losses import TokenCrossEntropy
-from training.parallel import Parallel
-from training.reference import reference_network
-from training.scoring import measure, score_tensors
-from training.token_scoring import TokenScorer, document_facts, score_documents
+from training.distributed.parallel import Parallel
+from training.engine.batches import as_tensors
+from training.engine.scoring import measure, score_tensors
+from training.engine.token_scoring import TokenScorer, document_facts, score_documents
+from training.evaluation import baselines, ngrams
+from training.evaluation.evaluate import evaluate
+from training.objectives import token_metrics
+from training.objectives.bootstrap import resample_counts
+from training.objectives.losses import TokenCrossEntropy
+from training.serving.reference_network import reference_network
 
 
 @pytest.fixture(scope="module", params=["documents", "windows"])

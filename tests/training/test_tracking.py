@@ -12,9 +12,16 @@ import pytest
 
 from schemas.errors import TrackingError
 from tests.training.mlflow_home import blank_database, declaration, uri
-from training import tracking
-from training.provenance import provenance
-from training.tracking import Tracker, default_tracking_uri, flatten, probe, reopen_run, start_run
+from training.run.provenance import provenance
+from training.tracking import mlflow as tracking
+from training.tracking.mlflow import (
+    Tracker,
+    default_tracking_uri,
+    flatten,
+    probe,
+    reopen_run,
+    start_run,
+)
 
 __all__ = ["blank_database", "uri"]
 
@@ -305,7 +312,7 @@ def test_while_the_server_is_away_nothing_raises_and_later_everything_arrives(
     )  # type: ignore[arg-type]
     path.write_text(line("step", 1, **{"train/loss": 0.9}))
     note.write_text("kept")
-    with Outage(own_home), caplog.at_level(logging.WARNING, "training.tracking"):
+    with Outage(own_home), caplog.at_level(logging.WARNING, "training.tracking.mlflow"):
         assert tracker.forward_metrics(path) == 0
         tracker.set_tags({"said": "while away"})
         tracker.log_text("later.txt", "text")
@@ -351,7 +358,7 @@ def test_a_server_that_is_away_is_not_asked_again_at_every_call(
 ) -> None:
     tracker, path = start_run(declaration()), tmp_path / "metrics.jsonl"  # type: ignore[arg-type]
     path.write_text(line("step", 1, **{"train/loss": 0.9}))
-    with Outage(own_home), caplog.at_level(logging.WARNING, "training.tracking"):
+    with Outage(own_home), caplog.at_level(logging.WARNING, "training.tracking.mlflow"):
         for _ in range(20):
             tracker.forward_metrics(path)
             tracker.set_tags({"a": "b"})

@@ -21,11 +21,11 @@ from schemas.errors import CheckpointError, NonFiniteError, TrainingError
 from schemas.records import RunSpec, TrainReport
 from tests.distributed.launch import ROOT, environment
 from tests.training.runs import keep_torch_settings, make_run, synthetic
-from training.guard import StopSignal
-from training.loop import Trainer, train
-from training.parallel import Parallel
-from training.scoring import score
-from training.state import TrainerState, model_digest
+from training.checkpoint.state import TrainerState, model_digest
+from training.distributed.parallel import Parallel
+from training.engine.scoring import score
+from training.engine.trainer import Trainer, train
+from training.launch.stop_signal import StopSignal
 
 SCRIPTED = {"kind": "custom", "path": "tests.training.networks:Scripted"}
 
@@ -111,7 +111,7 @@ def test_a_run_learns_and_reports_the_best_weights_by_validation(
     assert sha256_file(report.best_checkpoint.path) == report.best_checkpoint.sha256
     trainer = Trainer(spec, tmp_path / "fresh", Parallel(), StopSignal())
     trainer.model.load_state_dict(weights)
-    from training import metrics
+    from training.objectives import metrics
 
     again = metrics.compute(
         trainer.declaration,

@@ -32,15 +32,15 @@ from tests.training.forged_versions import (
     strip,
 )
 from tests.training.mlflow_home import blank_database, clinic, uri
-from training import promotion, signing, trust
-from training.data.unseen import trained_keys
-from training.export import export_model
-from training.recorded import recorded_version
-from training.registry import environment, load_champion, load_model, problem_of, register
-from training.reproduce import read_origin
-from training.score_file import predict_file
-from training.tracking import default_tracking_uri, start_run
-from training.verify import verify_version
+from training.data.split.unseen import trained_keys
+from training.registry import promotion, signing, trust
+from training.registry.registry import environment, load_champion, load_model, problem_of, register
+from training.registry.reproduce import read_origin
+from training.registry.score_file import predict_file
+from training.registry.verify import verify_version
+from training.registry.version_record import recorded_version
+from training.serving.export import export_model
+from training.tracking.mlflow import default_tracking_uri, start_run
 
 __all__ = ["blank_database", "clinic", "uri"]
 
@@ -281,7 +281,7 @@ def test_a_version_of_before_signatures_is_used_with_a_warning_and_its_code_is_n
     make_earlier(uri, own_home, mark)
     for _ in range(2):  # before and after the home began to sign
         caplog.clear()
-        with caplog.at_level(logging.WARNING, "training.registry"):
+        with caplog.at_level(logging.WARNING, "training.registry.registry"):
             pd.testing.assert_frame_equal(
                 load_model("models:/clinic/1", uri).predict(rows), expected
             )

@@ -21,10 +21,10 @@ from schemas.records import (
 from tests.training.cases import Case, evidence_of
 from tests.training.forged_versions import agree, edit_spec, seal_again
 from tests.training.mlflow_home import blank_database, champion, clinic, uri
-from training.data.unseen import trained_keys
-from training.registry import register
-from training.tracking import config_text, start_run
-from training.verify import verify_version
+from training.data.split.unseen import trained_keys
+from training.registry.registry import register
+from training.registry.verify import verify_version
+from training.tracking.mlflow import config_text, start_run
 
 __all__ = ["blank_database", "clinic", "uri"]
 MODEL = "models:/clinic@champion"

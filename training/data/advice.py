@@ -14,7 +14,7 @@ from contextlib import closing
 import duckdb
 import yaml
 
-from training.data.engine import ident
+from training.data.engine.engine import ident
 
 
 @functools.cache

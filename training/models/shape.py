@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from schemas.config import Declaration
 from schemas.records import Statistics, TokenStats
-from training.losses import pos_weight
-from training.targets import targets_of
+from training.objectives.losses import pos_weight
+from training.objectives.targets import targets_of
 
 UNKNOWN, NULL = 0, 1  # codes of every categorical column; known values start at 2
 FIRST_VALUE = 2

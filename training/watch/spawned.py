@@ -15,7 +15,7 @@ import torch
 import torch.multiprocessing
 
 from schemas.digest import write_atomic
-from training.parallel import LAST_TENSOR_SECONDS
+from training.distributed.parallel import LAST_TENSOR_SECONDS
 from training.watch.patches import REPLACED, around
 from training.watch.record import Watch
 

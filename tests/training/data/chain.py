@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from schemas.config import SPLITS, Declaration
 from schemas.load import declare
 from schemas.records import SplitTables, ValidatedTable
-from training.data.source import fingerprint
-from training.data.split import split
-from training.data.validate import validate
+from training.data.sources.source import fingerprint
+from training.data.split.split import split
+from training.data.table.validate import validate
 
 COLUMNS = {"id": "id", "y": "label", "*": "feature"}
 

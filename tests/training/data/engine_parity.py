@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from training.data.engine import connect
-from training.data.portable import portable
+from training.data.engine.engine import connect
 from training.data.serving_expressions import derive
+from training.data.table.portable import portable
 
 ENGINE = connect(threads=1)
 N = None

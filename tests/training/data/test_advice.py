@@ -12,8 +12,8 @@ import yaml
 
 from schemas.errors import BulkheadError
 from schemas.load import declare
-from training.data.source import fingerprint
-from training.data.validate import validate
+from training.data.sources.source import fingerprint
+from training.data.table.validate import validate
 
 NAMES = ("plain", "case.id", "at", "order", "two words", "it's", 'say "hi"', "a: b", "x # y")
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.data.clusters import least_connected, representatives
-from training.data.minhash import BANDS, band_hashes
+from training.data.split.clusters import least_connected, representatives
+from training.data.split.minhash import BANDS, band_hashes
 
 
 def united(edges: list[tuple[int, int]], num_keys: int) -> list[int]:

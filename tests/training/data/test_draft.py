@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from schemas.config import SPLITS, Declaration
 from schemas.errors import ConfigError, SourceError
 from schemas.load import load_declaration
-from training.data.draft import draft
-from training.data.source import fingerprint
-from training.data.split import split
-from training.data.validate import validate
+from training.data.draft.draft import draft
+from training.data.sources.source import fingerprint
+from training.data.split.split import split
+from training.data.table.validate import validate
 
 pytestmark = pytest.mark.req("P1")
 FEW = settings(

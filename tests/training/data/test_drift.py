@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from schemas.registry_records import Drift
-from training.data.drift import find_drift, one_of_each
-from training.reevaluate import has_drifted
+from training.data.leakage.drift import find_drift, one_of_each
+from training.registry.reevaluate import has_drifted
 
 
 def rows(seed: int, count: int = 400, columns: int = 30) -> pd.DataFrame:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.digest import sha256_file
-from training.data import engine
-from training.data.engine import (
+from training.data.engine import engine
+from training.data.engine.engine import (
     confine,
     connect,
     ident,

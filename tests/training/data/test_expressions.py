@@ -6,8 +6,8 @@ import duckdb
 import pytest
 
 from schemas.errors import ConfigError
-from training.data.engine import connect, rows
-from training.data.expressions import derived_sql, failing_expression, filtered_sql
+from training.data.engine.engine import connect, rows
+from training.data.engine.expressions import derived_sql, failing_expression, filtered_sql
 
 ENGINE = connect(threads=1)
 TABLE = (

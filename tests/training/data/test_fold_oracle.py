@@ -26,11 +26,11 @@ from schemas.records import TableSpec, digest_of
 from tests.training.data.chain import declared
 from tests.training.data.sides import spec_of
 from tests.training.data.test_folds import ONCE, ROLES, WAYS
-from training.data.engine import connect, rows
-from training.data.fold_times import END
-from training.data.folds import POOL, decide_fold, embargo_of, fold_way, label_end_sql
-from training.data.ledger import opened
-from training.data.split import ROWS
+from training.data.engine.engine import connect, rows
+from training.data.split.fold_times import END
+from training.data.split.folds import POOL, decide_fold, embargo_of, fold_way, label_end_sql
+from training.data.split.ledger import opened
+from training.data.split.split import ROWS
 
 EXAMPLES, MANY_EXAMPLES = 12, 400
 SEED, VAL = 5, 0.25

@@ -20,10 +20,10 @@ from schemas.digest import file_ref
 from schemas.errors import ConfigError, SplitError
 from schemas.records import SplitTables, TestTable, TrainTable, ValidatedTable
 from tests.training.data.chain import declared, read, sides_of, split_of, write_table
-from training.data.fold_times import nearest_cuts
-from training.data.folds import fold_declaration, make_fold
 from training.data.leakage import check_leakage, check_overlap, require_passed
 from training.data.leakage.fold_checks import check_folds, check_intervals
+from training.data.split.fold_times import nearest_cuts
+from training.data.split.folds import fold_declaration, make_fold
 
 WAYS: dict[
     str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]

@@ -319,7 +319,7 @@ def test_molecules_of_one_scaffold_belong_together_acyclic_and_unread_ones_alone
 @needs_rdkit
 @pytest.mark.req("D8")
 def test_scaffolds_are_the_same_on_one_process_and_on_several() -> None:
-    from training.data.scaffold import molecule_keys
+    from training.data.split.scaffold import molecule_keys
 
     texts = [f"{'C' * (i % 40 + 1)}{ring}{'O' * (i % 3)}" for i, ring in enumerate(RINGS * 500)]
     assert molecule_keys(texts, "scaffold", processes=2) == molecule_keys(

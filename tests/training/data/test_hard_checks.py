@@ -20,14 +20,14 @@ from schemas.errors import SchemaError
 from schemas.load import declare
 from schemas.records import CheckResult, SplitTables, ValidatedTable
 from tests.training.data.sides import numbers, spec_of, split_of
-from training.data.engine import connect
+from training.data.engine.engine import connect
 from training.data.leakage import hard_results, straddle
 from training.data.leakage.keys import _characters
 from training.data.leakage.sides import sides_of
 from training.data.leakage.spellings import text_of
-from training.data.source import fingerprint
-from training.data.split import split
-from training.data.validate import validate
+from training.data.sources.source import fingerprint
+from training.data.split.split import split
+from training.data.table.validate import validate
 
 KEYS = [f"Ward {i:03d}-b" for i in range(1, 200)]
 

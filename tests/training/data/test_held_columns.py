@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from schemas.errors import DataError
 from tests.training.data.chain import declared, split_of, write_table
-from training.data.engine import connect
-from training.data.held_columns import BLOCK_ROWS, held_counts, held_moments, held_quantiles
-from training.data.in_memory import CODE, Rows, holding
-from training.data.moments import BITS, Moments, column_moments, column_quantiles
-from training.data.normalize import fit
+from training.data.engine.engine import connect
+from training.data.engine.in_memory import CODE, Rows, holding
+from training.data.fit.held_columns import BLOCK_ROWS, held_counts, held_moments, held_quantiles
+from training.data.fit.moments import BITS, Moments, column_moments, column_quantiles
+from training.data.fit.normalize import fit
 
 LEVELS = (0.0, 0.1, 0.5, 0.999, 1.0)
 HALF = 2.0 ** -(BITS + 1)  # rounded to an integer in units of 2^-62, away from zero

@@ -17,12 +17,12 @@ import pytest
 from schemas.config import Declaration
 from schemas.errors import IntegrityError, SchemaError
 from tests.training.data.chain import declared, split_of, validated_of
-from training.data import in_memory, threads
-from training.data.engine import connect
-from training.data.in_memory import available_memory, held, holding
-from training.data.normalize import fit
-from training.data.shards import materialise
-from training.data.sorted_rows import _Others, hash_order, hash_sorted
+from training.data.arrays.shards import materialise
+from training.data.engine import in_memory, threads
+from training.data.engine.engine import connect
+from training.data.engine.in_memory import available_memory, held, holding
+from training.data.engine.sorted_rows import _Others, hash_order, hash_sorted
+from training.data.fit.normalize import fit
 
 COLUMNS = {"id": "id", "site": "group", "answer": "label", "w": "weight", "*": "feature"}
 ROWS = 2000

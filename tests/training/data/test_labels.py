@@ -16,9 +16,9 @@ from schemas.errors import DataError, SchemaError, SplitError
 from schemas.records import ArraysRef
 from tests.training.data.chain import declared, split_of, validated_of, write_table
 from tests.training.label_cases import label_rows, make_label_case
+from training.data.arrays.shards import load_arrays
+from training.data.fit.normalize import fit
 from training.data.leakage import check_leakage
-from training.data.normalize import fit
-from training.data.shards import load_arrays
 
 SIDES = ("train", "val", "test")
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from schemas.errors import IntegrityError
-from training.data.engine import connect, rows
-from training.data.ledger import DRAFT, copy_as_of, opened
+from training.data.engine.engine import connect, rows
+from training.data.split.ledger import DRAFT, copy_as_of, opened
 
 ONE = "(select 'k1' as key_hash, 'train' as side union all select 'k2', 'val')"
 TWO = "(select 'k3' as key_hash, 'test' as side)"

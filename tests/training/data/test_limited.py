@@ -17,14 +17,14 @@ from schemas import data_config
 from schemas.config import SPLITS
 from schemas.errors import DataError, SplitError
 from tests.training.data.chain import declared, split_of, write_table
-from training.data import groups, hash_order, strata
-from training.data.engine import engine_for
-from training.data.folds import make_fold
+from training.data.engine import hash_order
+from training.data.engine.engine import engine_for
+from training.data.fit.normalize import fit
 from training.data.leakage.duplicates import duplicate_results, hash_features, quick_hash_sql
 from training.data.leakage.shared_times import shared_time_results
 from training.data.leakage.sides import sides_of
-from training.data.normalize import fit
-from training.data.split import split
+from training.data.split import groups, split, strata
+from training.data.split.folds import make_fold
 
 COLUMNS = {
     "row_id": "id",
@@ -45,7 +45,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     engine itself needs more than that.
     """
     monkeypatch.setattr(data_config, "LEAST_MEMORY", 1)
-    monkeypatch.setattr("training.data.engine.ENGINE_SHARE", 25.0)
+    monkeypatch.setattr("training.data.engine.engine.ENGINE_SHARE", 25.0)
     monkeypatch.setattr(hash_order, "PART_SHARE", 0.01)
     monkeypatch.setattr(strata, "BYTES_A_UNIT", 16_384)
 

@@ -23,12 +23,12 @@ from benchmarks.preparation.rows import write_rows
 from schemas.config import SPLITS, DataConfig, Declaration
 from schemas.errors import DataError
 from tests.training.data.chain import declared, split_of
-from training.data.engine import engine_for
-from training.data.hash_order import in_hash_order
-from training.data.in_memory import held, holding
+from training.data.arrays.shards import materialise
+from training.data.engine.engine import engine_for
+from training.data.engine.hash_order import in_hash_order
+from training.data.engine.in_memory import held, holding
+from training.data.fit.normalize import fit
 from training.data.leakage import check_leakage, check_overlap
-from training.data.normalize import fit
-from training.data.shards import materialise
 
 COLUMNS = {
     "row_id": "id",

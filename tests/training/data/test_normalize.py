@@ -20,8 +20,8 @@ from sklearn.preprocessing import RobustScaler, StandardScaler
 from schemas.errors import DataError, IntegrityError, LeakageError
 from schemas.records import NumericStats, Statistics, TableRef, TrainTable, digest_of
 from tests.training.data.sides import declaration_of, images, numbers, spec_of, write_side
-from training.data.apply import quantile_points, rounded_columns, transform_numeric
-from training.data.normalize import fit
+from training.data.arrays.apply import quantile_points, rounded_columns, transform_numeric
+from training.data.fit.normalize import fit
 
 FEW = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -337,7 +337,7 @@ def test_checks_hold_under_python_O(tmp_path):
     code = f"""
 from schemas.records import TrainTable
 from tests.training.data.sides import declaration_of, spec_of
-from training.data.normalize import fit
+from training.data.fit.normalize import fit
 try:
     fit(TrainTable.model_validate_json({train.model_dump_json()!r}), spec_of(numeric=("a",)), declaration_of())
 except ValueError as error:

@@ -18,7 +18,7 @@ from schemas.errors import BulkheadError
 from schemas.records import TrainTable
 from tests.training.data.chain import declared, split_of, validated_of, write_table
 from training.data.leakage import check_leakage, check_overlap, require_passed
-from training.data.ledger import opened
+from training.data.split.ledger import opened
 
 if __debug__:
     raise SystemExit("run with -O")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.data import order_statistics
-from training.data.order_statistics import values_at
+from training.data.fit import order_statistics
+from training.data.fit.order_statistics import values_at
 
 NUMBERS = st.floats(-1e300, 1e300, allow_nan=False) | st.sampled_from(
     [0.0, -0.0, 5e-324, 1e-320, 1.0, 1e300, -1e300]

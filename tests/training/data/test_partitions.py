@@ -17,13 +17,13 @@ import pytest
 from schemas.errors import SourceError
 from tests.training.data.chain import declared, read, validated_of, write_text
 from tests.training.data.test_source import config, table_of
-from training.data.columns import resolve
-from training.data.draft import draft
-from training.data.engine import connect, rows
-from training.data.partitions import remote_keys
-from training.data.source import fingerprint, relation_sql
-from training.data.spark_validate import Plan, type_group
-from training.data.validate import column_types, served
+from training.data.draft.draft import draft
+from training.data.engine.engine import connect, rows
+from training.data.sources.partitions import remote_keys
+from training.data.sources.source import fingerprint, relation_sql
+from training.data.table.columns import resolve
+from training.data.table.spark_validate import Plan, type_group
+from training.data.table.validate import column_types, served
 
 pytestmark = pytest.mark.req("D1")
 FRAME = {

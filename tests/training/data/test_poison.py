@@ -28,12 +28,12 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 
-import training.poisoned_fit as stages
+import training.preflight.poisoned_fit as stages
 from schemas.records import SplitTables, TrainTable
 from tests.training.data.chain import declared, split_of, write_table
 from tests.training.data.sides import spec_of
+from training.data.fit.normalize import fit
 from training.data.leakage.poison import digests, poison, poison_result
-from training.data.normalize import fit
 
 ROWS = 120
 SPEC = spec_of(numeric=("x0", "x1", "x2"), categorical=("c",))

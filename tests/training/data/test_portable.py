@@ -15,11 +15,11 @@ import pytest
 from schemas.errors import ConfigError
 from schemas.load import load_declaration
 from tests.training.data.chain import declared, read, validated_of, write_table, write_text
-from training.data.portable import portable, supported
-from training.data.raw_rows import require_agreement
 from training.data.serving_expressions import derive
-from training.data.source import fingerprint
-from training.data.validate import validate
+from training.data.sources.source import fingerprint
+from training.data.table.portable import portable, supported
+from training.data.table.raw_rows import require_agreement
+from training.data.table.validate import validate
 
 TYPES = {
     "a": "BIGINT",

@@ -23,8 +23,8 @@ import pytest
 from schemas.errors import SourceError
 from schemas.records import SourceRef
 from tests.training.data.chain import declared, split_of, validated_of
-from training.data.remote import AUTHORIZATION
-from training.data.source import fingerprint, verify_source
+from training.data.sources.remote import AUTHORIZATION
+from training.data.sources.source import fingerprint, verify_source
 
 ROWS = {"id": list(range(60)), "y": [i % 2 for i in range(60)], "x": [float(i) for i in range(60)]}
 CSV = "id,y,x\n" + "".join(f"{i},{y},{x}\n" for i, y, x in zip(*ROWS.values(), strict=True))

@@ -20,17 +20,17 @@ from schemas.errors import DataError, IntegrityError, LeakageError, SchemaError
 from schemas.records import SplitArrays, TableRef, TableSpec, TokenStats
 from tests.training.corpora import made_up, make_corpus
 from tests.training.data.chain import declared, split_of, write_table
-from training.data import sequences
+from training.data.arrays import sequences
+from training.data.arrays.packing import pack
+from training.data.arrays.sequences import NO_TARGET, lay_out, write_sequences
+from training.data.arrays.shards import _side_ref, load_arrays, materialise
+from training.data.fit.normalize import fit
+from training.data.fit.vocabulary import fit_vocabulary
 from training.data.leakage import check_leakage, require_passed
-from training.data.normalize import fit
-from training.data.packing import pack
-from training.data.sequences import NO_TARGET, lay_out, write_sequences
 from training.data.serving_text import decode, encode
 from training.data.serving_text.tokenizers import BEGIN, END
-from training.data.shards import _side_ref, load_arrays, materialise
-from training.data.vocabulary import fit_vocabulary
-from training.text_samples import documents_of
-from training.token_scoring import places
+from training.engine.token_scoring import places
+from training.evaluation.text_samples import documents_of
 
 SIDES = ("train", "val", "test")
 

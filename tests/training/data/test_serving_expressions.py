@@ -32,9 +32,9 @@ from tests.training.data.engine_parity import (
     types_of,
 )
 from training.data import serving_expressions
-from training.data.portable import SIGNATURES, portable
 from training.data.serving_expressions import BRANCHES, LENIENT, STRICT, derive
 from training.data.serving_expressions.text import SPACES, lower, upper
+from training.data.table.portable import SIGNATURES, portable
 
 CHUNK = 32
 REFUSED_ROWS = {  # what serving says of rows that the engine refuses, too

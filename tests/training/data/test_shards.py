@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from schemas.errors import DataError, IntegrityError
 from schemas.records import ArraysRef, Statistics, TableSpec
 from tests.training.data.sides import declaration_of, images, numbers, spec_of, split_of, validated
-from training.data.normalize import fit
-from training.data.shards import load_arrays, materialise
+from training.data.arrays.shards import load_arrays, materialise
+from training.data.fit.normalize import fit
 
 FEW = settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -274,8 +274,8 @@ import sys, threading
 from pathlib import Path
 import numpy as np
 from tests.training.data.sides import declaration_of, spec_of, split_of, validated
-from training.data.normalize import fit
-from training.data.shards import materialise
+from training.data.fit.normalize import fit
+from training.data.arrays.shards import materialise
 
 rows, folder, names = int(sys.argv[1]), Path(sys.argv[2]), [f"x{i}" for i in range(24)]
 

@@ -14,9 +14,9 @@ import pytest
 from schemas.config import DataConfig
 from schemas.errors import SourceError
 from tests.training.data.chain import write_table, write_text
-from training.data.engine import connect, literal, row, rows
-from training.data.source import fingerprint, relation_sql, verify_source
-from training.data.text_types import text_types
+from training.data.engine.engine import connect, literal, row, rows
+from training.data.sources.source import fingerprint, relation_sql, verify_source
+from training.data.sources.text_types import text_types
 
 
 def config(uri: Path | str | tuple[str, ...], **options: Any) -> DataConfig:

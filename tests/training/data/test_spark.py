@@ -27,14 +27,14 @@ from schemas.config import SPLITS, Declaration, SparkConfig
 from schemas.errors import BulkheadError, ConfigError, DataError
 from schemas.load import declare, load_declaration
 from tests.training.data.chain import declared
-from training.data.engine import connect, row, rows
+from training.data.arrays.shards import materialise
+from training.data.engine.engine import connect, row, rows
+from training.data.engine.spark_engine import SparkConnection, connect_spark, opened_spark
+from training.data.fit.normalize import fit
 from training.data.leakage import check_leakage, check_overlap
-from training.data.normalize import fit
-from training.data.shards import materialise
-from training.data.source import fingerprint
-from training.data.spark_engine import SparkConnection, connect_spark, opened_spark
-from training.data.split import hash_sql, split
-from training.data.validate import validate
+from training.data.sources.source import fingerprint
+from training.data.split.split import hash_sql, split
+from training.data.table.validate import validate
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -407,7 +407,7 @@ def test_sums_are_exact_integers_on_both(spark: SparkConnection) -> None:
     values = pa.table({"x": [draw.uniform(-1, 1) for _ in range(5000)] + [1.0, -1.0, 0.1, None]})
     found = []
     with connect() as engine:
-        from training.data.moments import column_moments, column_quantiles
+        from training.data.fit.moments import column_moments, column_quantiles
 
         for connection in (engine, spark):
             connection.register("moments_of", values)
@@ -434,7 +434,7 @@ def test_scratch_files_are_gone_and_the_folder_is_looked_at(
     assert row(other, "select x from t") == (1,)
     other.close()
     assert not other.scratch.exists()
-    from training.data import spark_engine
+    from training.data.engine import spark_engine
 
     # a folder of this process alone, as one that is not shared is
     monkeypatch.setattr(
@@ -491,7 +491,7 @@ def test_a_job_that_fails_is_told_in_one_line() -> None:
 
 
 def test_a_file_that_executors_do_not_see_is_refused(tmp_path: Path) -> None:
-    from training.data.spark_validate import _plan, type_group
+    from training.data.table.spark_validate import _plan, type_group
 
     pq.write_table(pa.table({"id": [1, 2], "y": [0, 1], "x": [0.5, 1.5]}), tmp_path / "t.parquet")
     declaration = on(

@@ -13,12 +13,12 @@ import pytest
 from schemas.config import SparkConfig
 from schemas.errors import ConfigError
 from tests.training.data.chain import declared, write_table
-from training.data.engine import ident, literal
-from training.data.shards import write_group
-from training.data.source import fingerprint
-from training.data.spark_engine import connect_spark, spark_sql
-from training.data.validate import validate
-from training.data.violations import TextNumbers, number_like
+from training.data.arrays.shards import write_group
+from training.data.engine.engine import ident, literal
+from training.data.engine.spark_engine import connect_spark, spark_sql
+from training.data.sources.source import fingerprint
+from training.data.table.validate import validate
+from training.data.table.violations import TextNumbers, number_like
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_machine_without_pyspark_or_java_is_told_what_to_install(
 
 
 def test_markers_among_numbers_are_found_over_parts_of_the_rows() -> None:
-    from training.data.spark_validate import _merged_numbers
+    from training.data.table.spark_validate import _merged_numbers
 
     parts = [
         TextNumbers(30, 30, [float(i) for i in range(15)], []),
@@ -153,8 +153,8 @@ def test_row_groups_written_apart_give_the_arrays_of_one_process(tmp_path: Path,
     import numpy as np
 
     from tests.training.data.sides import declaration_of, numbers, spec_of, split_of, validated
-    from training.data.normalize import fit
-    from training.data.shards import _empty_arrays, _layout, load_arrays, materialise
+    from training.data.arrays.shards import _empty_arrays, _layout, load_arrays, materialise
+    from training.data.fit.normalize import fit
 
     draw = np.random.default_rng(0)
     columns = {
@@ -181,8 +181,8 @@ def test_row_groups_written_apart_give_the_arrays_of_one_process(tmp_path: Path,
 
 def test_a_row_that_cannot_be_written_is_told_by_its_side(tmp_path: Path) -> None:
     from tests.training.data.sides import declaration_of, numbers, spec_of, split_of
-    from training.data.normalize import fit
-    from training.data.shards import _empty_arrays, _layout
+    from training.data.arrays.shards import _empty_arrays, _layout
+    from training.data.fit.normalize import fit
 
     good = {"x": numbers([0, 1, 2]), "y": [0, 1, 0]}
     split = split_of(tmp_path, good, {**good, "y": [0, 1, 5]}, good)
@@ -201,7 +201,7 @@ def test_the_typed_parts_are_those_of_one_process(tmp_path: Path) -> None:
     """
     import pyarrow.parquet as pq
 
-    from training.data.spark_validate import _plan, type_group
+    from training.data.table.spark_validate import _plan, type_group
 
     path = write_table(
         tmp_path / "t.parquet",

@@ -21,9 +21,9 @@ from schemas.config import SPLITS
 from schemas.errors import DataError, IntegrityError, SplitError
 from schemas.records import SplitTables, TestTable, TrainTable, ValidatedTable, ValTable
 from tests.training.data.chain import declared, read, sides_of, split_of, write_table
-from training.data.engine import connect, rows
+from training.data.engine.engine import connect, rows
 from training.data.leakage import check_overlap, require_passed
-from training.data.split import cut_point, hash_side_sql
+from training.data.split.split import cut_point, hash_side_sql
 
 COLUMNS: dict[str, Any] = {
     "id": "id",
@@ -527,7 +527,7 @@ def test_a_class_that_train_lacks_is_named(tmp_path: Path) -> None:
 def test_a_table_that_changed_after_validation_is_refused(tmp_path: Path) -> None:
     validated, _, declaration = made(tmp_path, table_of(100, 1), "random")
     pq.write_table(pq.read_table(validated.table.file.path).slice(1), validated.table.file.path)
-    from training.data.split import split
+    from training.data.split.split import split
 
     with pytest.raises(IntegrityError, match="changed after it was written"):
         split(validated, declaration, tmp_path / "again", tmp_path / "ledger")

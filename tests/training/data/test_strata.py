@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.data.strata import allocate
+from training.data.split.strata import allocate
 
 NONE = np.zeros((3, 2), dtype=np.int64), np.zeros(3, dtype=np.int64)
 FRACTIONS = (0.7, 0.15, 0.15)

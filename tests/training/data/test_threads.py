@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from training.data import in_memory
-from training.data.in_memory import holding
-from training.data.threads import at_once, beside
+from training.data.engine import in_memory
+from training.data.engine.in_memory import holding
+from training.data.engine.threads import at_once, beside
 
 
 @pytest.mark.req("D9")

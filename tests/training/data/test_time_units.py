@@ -14,9 +14,9 @@ from schemas.duration import SECONDS
 from schemas.errors import ConfigError, SchemaError
 from schemas.records import SplitTables, ValidatedTable
 from tests.training.data.chain import declared, read, split_of, write_table
-from training.data.folds import make_fold
 from training.data.leakage import check_overlap, require_passed
 from training.data.leakage.fold_checks import check_intervals
+from training.data.split.folds import make_fold
 
 ROWS = 400
 BEGIN = dt.datetime(2024, 1, 1)

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from schemas.config import Declaration
 from schemas.records import SplitTables, Statistics, digest_of
 from tests.training.data.sides import declaration_of
-from training.data.normalize import fit
-from training.data.source import fingerprint
-from training.data.split import split
-from training.data.validate import validate
+from training.data.fit.normalize import fit
+from training.data.sources.source import fingerprint
+from training.data.split.split import split
+from training.data.table.validate import validate
 
 FEW = settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

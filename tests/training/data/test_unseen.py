@@ -11,7 +11,7 @@ import pytest
 
 from schemas.errors import IntegrityError
 from tests.training.data.sides import write_side
-from training.data.unseen import trained_keys, unseen_rows
+from training.data.split.unseen import trained_keys, unseen_rows
 
 
 def table(path: Path, ids: list[str], groups: list[str | None], side: str = "train"):

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from schemas.errors import ConfigError, DataError, SchemaError
 from schemas.tables import arrow_schema
 from tests.training.data.chain import declared, read, validated_of, write_table, write_text
-from training.data.source import fingerprint
-from training.data.validate import validate
+from training.data.sources.source import fingerprint
+from training.data.table.validate import validate
 
 GOOD: dict[str, Any] = {
     "id": [1, 2, 3, 4],

@@ -17,7 +17,7 @@ import yaml
 
 from tests.training.data.chain import declared, read, validated_of, write_table
 from tests.training.data.test_draft import reason
-from training.data.draft import draft
+from training.data.draft.draft import draft
 
 pytestmark = pytest.mark.req("D2")
 VALUES = np.random.default_rng(0).normal(size=60) * 3000

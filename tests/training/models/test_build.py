@@ -15,11 +15,11 @@ from torch import nn
 from schemas.errors import ConfigError
 from schemas.records import Statistics, TensorStats
 from tests.training.toys import CLASSES, KINDS, Toy, make_toy
-from training.losses import make_loss
 from training.models.build import build_model, count_parameters
 from training.models.cnn import Cnn
 from training.models.inputs import CategoryEmbeddings, embedding_size
 from training.models.shape import model_shape
+from training.objectives.losses import make_loss
 
 TASKS = tuple(CLASSES)
 

@@ -16,14 +16,14 @@ from schemas.errors import ConfigError
 from schemas.load import declare
 from schemas.records import TokenStats
 from tests.training.corpora import SMALL, make_corpus
-from training.losses import TokenCrossEntropy
 from training.models.attention import rotation, turned
 from training.models.build import build_model
 from training.models.causal_transformer import CausalTransformer, may_see, positions_of
 from training.models.shape import token_shape
 from training.models.token_network import TokenNetwork
-from training.optim import make_optimizer
-from training.overfit import without_dropout
+from training.objectives.losses import TokenCrossEntropy
+from training.optim.optimizer import make_optimizer
+from training.preflight.overfit import without_dropout
 
 VOCABULARY, CONTEXT = 11, 24
 STATS = TokenStats(

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from schemas.config import FtTransformerModel
 from schemas.records import TensorStats
 from tests.training.toys import Toy, make_toy
-from training.losses import make_loss
 from training.models.build import Network, build_model
 from training.models.ft_transformer import FeedForward, FtTransformer
-from training.overfit import without_dropout
+from training.objectives.losses import make_loss
+from training.preflight.overfit import without_dropout
 
 SMALL = {"kind": "ft_transformer", "width": 16, "heads": 2, "depth": 2}
 

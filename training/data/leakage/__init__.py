@@ -10,7 +10,7 @@ from typing import Any
 from schemas.config import Declaration
 from schemas.digest import verify
 from schemas.records import CheckReport, CheckResult, SplitTables, ValidatedTable
-from training.data.engine import engine_for
+from training.data.engine.engine import engine_for
 from training.data.leakage.battery import statistical_results
 from training.data.leakage.conflicts import label_conflict_results
 from training.data.leakage.duplicates import duplicate_results, hash_features

@@ -20,8 +20,8 @@ import pyarrow as pa
 from schemas.config import SplitName
 from schemas.errors import first_few
 from schemas.records import CheckResult
-from training.data.distinct import distinct, num_distinct
-from training.data.engine import ident, row, rows
+from training.data.engine.distinct import distinct, num_distinct
+from training.data.engine.engine import ident, row, rows
 from training.data.leakage.keys import in_order, key_batches, uint64
 from training.data.leakage.sides import Sides
 from training.data.leakage.spellings import SPELLINGS, fold

@@ -18,7 +18,7 @@ from schemas.records import (
     TableSpec,
     ValidatedTable,
 )
-from training.data.engine import connect, engine_for
+from training.data.engine.engine import connect, engine_for
 from training.data.leakage import hard_results, leak_results
 from training.data.leakage.file_order import file_order_results
 from training.data.leakage.files import Opened, open_files

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from schemas.records import CheckResult
-from training.data.engine import ident, row, rows
+from training.data.engine.engine import ident, row, rows
 from training.data.leakage.sides import Sides
 
 EVIDENCE_ROWS = 10

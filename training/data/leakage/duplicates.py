@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from schemas.config import Declaration, SplitName
 from schemas.records import CheckResult
-from training.data.distinct import distinct
-from training.data.engine import ident, row, row_md5_sql, rows
+from training.data.engine.distinct import distinct
+from training.data.engine.engine import ident, row, row_md5_sql, rows
 from training.data.leakage.chance import tail_above
 from training.data.leakage.keys import BATCH_ROWS, in_order, uint64
 from training.data.leakage.sides import Sides

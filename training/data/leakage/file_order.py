@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from schemas.config import SplitName
 from schemas.records import CheckResult
-from training.data.engine import ident
+from training.data.engine.engine import ident
 from training.data.leakage.order import find_order, judge_order
 from training.data.leakage.sampled import sampled
 from training.data.leakage.sides import Sides

@@ -17,13 +17,13 @@ from schemas.config import Declaration, Role, SplitName
 from schemas.errors import ConfigError, SchemaError, first_few
 from schemas.load import apply_overrides, declare
 from schemas.records import SourceRef
-from training.data.columns import RESERVED, Family, family, resolve
-from training.data.draft import Table, guess_label, guess_roles, guess_task
-from training.data.engine import ident, literal, row, rows
+from training.data.draft.draft import Table, guess_label, guess_roles, guess_task
+from training.data.draft.profile import SAMPLE, Profile, date_format, describe_sample, open_source
+from training.data.engine.engine import ident, literal, row, rows
 from training.data.leakage.sides import Sides
-from training.data.profile import SAMPLE, Profile, date_format, describe_sample, open_source
-from training.data.source import relation_sql
-from training.data.typed import typed_sql, whole_number_text
+from training.data.sources.source import relation_sql
+from training.data.table.columns import RESERVED, Family, family, resolve
+from training.data.table.typed import typed_sql, whole_number_text
 
 ROW = "row of the file"  # the id where none is declared
 SETTABLE = ("checks", "task", "split")

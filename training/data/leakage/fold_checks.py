@@ -13,9 +13,9 @@ from schemas.config import Declaration
 from schemas.cv_config import BY_TIME
 from schemas.errors import first_few
 from schemas.records import CheckReport, CheckResult, SplitTables, TableSpec
-from training.data.engine import count_distinct, engine_for, literal, parquet, row, rows
-from training.data.folds import embargo_of, label_end_sql
-from training.data.time_units import in_time_units, length
+from training.data.engine.engine import count_distinct, engine_for, literal, parquet, row, rows
+from training.data.split.folds import embargo_of, label_end_sql
+from training.data.table.time_units import in_time_units, length
 
 EVIDENCE_ROWS = 10
 ONCE = ("kfold", "stratified", "group", "stratified_group", "purged")

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.config import SplitName
-from training.data.engine import ident, row
+from training.data.engine.engine import ident, row
 from training.data.leakage.sides import Sides
 from training.data.leakage.spellings import (
     DIGITS,

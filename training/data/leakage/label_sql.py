@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from training.data.engine import ident, literal, rows
+from training.data.engine.engine import ident, literal, rows
 from training.data.leakage.sides import Sides
 
 MOST_CLASSES = 3

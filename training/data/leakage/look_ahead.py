@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
-from training.data.engine import count_distinct, ident, literal, row
+from training.data.engine.engine import count_distinct, ident, literal, row
 from training.data.leakage.label_sql import LabelNumber, label_numbers
 from training.data.leakage.sampled import Codes, Flags, Floats, numbers
 from training.data.leakage.sides import Sides

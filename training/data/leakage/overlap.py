@@ -10,8 +10,8 @@ from typing import Any
 from schemas.config import Declaration
 from schemas.errors import first_few
 from schemas.records import CheckResult, SplitTables, TableSpec, ValidatedTable
-from training.data.distinct import num_distinct
-from training.data.engine import parquet, row, rows
+from training.data.engine.distinct import num_distinct
+from training.data.engine.engine import parquet, row, rows
 from training.data.leakage.aliases import Aliases, find_aliases, judge_aliases
 from training.data.leakage.keys import Characters, Keys, many_rows_each, read_keys
 from training.data.leakage.sides import Sides

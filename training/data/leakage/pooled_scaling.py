@@ -14,7 +14,7 @@ import numpy as np
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
-from training.data.engine import count_distinct, ident, row
+from training.data.engine.engine import count_distinct, ident, row
 from training.data.leakage.sampled import Flags, Floats, Sampled
 from training.data.leakage.sides import Sides
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
-from training.data.engine import fill, part_sql, row, rows
+from training.data.engine.engine import fill, part_sql, row, rows
 from training.data.leakage.label_sql import LabelNumber, label_numbers
 from training.data.leakage.sides import Sides
 from training.data.leakage.straddle import parts_of

@@ -8,9 +8,9 @@ from typing import Any
 from schemas.audit import ShownRows
 from schemas.config import SPLITS, SplitName
 from schemas.records import CheckResult, TableSpec
-from training.data.engine import ident, literal, rows
+from training.data.engine.engine import ident, literal, rows
 from training.data.leakage.sides import Sides
-from training.data.typed import whole_number_text
+from training.data.table.typed import whole_number_text
 
 GROUPS = 3  # findings of a check that are shown row by row
 COLUMNS = 24  # columns of a row that are shown, those that differ first

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from schemas.config import SPLITS, Declaration, SplitName
 from schemas.records import SplitTables, TableSpec
-from training.data.engine import ident, parquet
-from training.data.in_memory import relation
+from training.data.engine.engine import ident, parquet
+from training.data.engine.in_memory import relation
 
 
 class Sides(NamedTuple):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from schemas.records import CheckResult
-from training.data.arrangements import ENOUGH_UNITS, shortage, shortage_of_signs
-from training.data.engine import count_distinct, ident, rows
+from training.data.engine.engine import count_distinct, ident, rows
+from training.data.leakage.arrangements import ENOUGH_UNITS, shortage, shortage_of_signs
 from training.data.leakage.sides import Sides
 
 

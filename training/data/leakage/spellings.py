@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from training.data.distinct import distinct
+from training.data.engine.distinct import distinct
 
 DIGITS, LOWER, UPPER = range(48, 58), range(97, 123), range(65, 91)
 ZERO = 48

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from training.data.distinct import distinct
-from training.data.engine import ident, row, rows
+from training.data.engine.distinct import distinct
+from training.data.engine.engine import ident, row, rows
 from training.data.leakage.keys import Keys
 from training.data.leakage.sides import Sides
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from schemas.config import StratifiedGroupSplit, StratifiedSplit
 from schemas.records import CheckResult
-from training.data.engine import ident, row, rows
+from training.data.engine.engine import ident, row, rows
 from training.data.leakage.sides import Sides
 
 

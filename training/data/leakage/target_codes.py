@@ -14,7 +14,7 @@ import numpy as np
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
-from training.data.engine import ident, rows
+from training.data.engine.engine import ident, rows
 from training.data.leakage.label_sql import LabelNumber, label_numbers
 from training.data.leakage.sampled import Floats, Sampled
 from training.data.leakage.sides import Sides

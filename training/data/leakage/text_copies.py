@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
-from training.data.engine import ident, literal, row, rows
+from training.data.engine.engine import ident, literal, row, rows
 from training.data.leakage.chance import tail_above
 from training.data.leakage.label_sql import label_numbers
 from training.data.leakage.near_duplicates import LEAST_ROWS, collision_verdict, near_figures
 from training.data.leakage.sampled import Sampled
 from training.data.leakage.sides import Sides
-from training.data.scaffold import molecule_keys
+from training.data.split.scaffold import molecule_keys
 
 LEAST_DISTINCT = 0.5  # share of distinct values from which a column is text and not a category
 LEAST_LENGTH = 20  # letters and digits from which equal texts are no accident

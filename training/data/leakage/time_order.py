@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from schemas.config import Declaration, GroupTimeSplit, PredefinedSplit, SplitName, TimeSplit
 from schemas.records import CheckResult, TableSpec
-from training.data.engine import ident, row, rows
+from training.data.engine.engine import ident, row, rows
 from training.data.leakage.sides import Sides
-from training.data.time_units import in_time_units, length
+from training.data.table.time_units import in_time_units, length
 
 EVIDENCE_ROWS = 10
 Pairs = tuple[tuple[SplitName, SplitName], ...]

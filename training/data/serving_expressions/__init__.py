@@ -2,9 +2,9 @@
 shipped with the model.
 
 It imports numpy, pandas and the standard library, and nothing of the project that made it.
-`training.data.portable` turns the declaration's SQL into trees of the few operations listed here;
-`derive` computes them with the same results: null propagation and three-valued logic, whole and
-exact decimal numbers, text by code points, UTC. A tree is data: it is looked up in tables of
+`training.data.table.portable` turns the declaration's SQL into trees of the few operations listed
+here; `derive` computes them with the same results: null propagation and three-valued logic, whole
+and exact decimal numbers, text by code points, UTC. A tree is data: it is looked up in tables of
 functions, and never run as code.
 
 A tree: `{"sql", "columns": {name: SQL type}, "root": node}`; a node: `{"op", "type", "args":
@@ -37,7 +37,7 @@ def derive(
 
     Args:
         frame: N raw rows under any index; see `vectors.column` for what each type may look like.
-        trees: from `training.data.portable`, in the declared order.
+        trees: from `training.data.table.portable`, in the declared order.
         wanted: the derived columns to add; default: all.
         null_texts: texts that stood for null in the training source.
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.training.data.sides import declaration_of, spec_of, split_of
-from training.data.engine import connect
+from training.data.engine.engine import connect
 from training.data.leakage import duplicates, straddle
 from training.data.leakage.duplicates import hash_features, repeated_hashes
 from training.data.leakage.sides import sides_of

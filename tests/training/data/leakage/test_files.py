@@ -14,8 +14,8 @@ import pytest
 from schemas.audit import AuditReport, FilesToAudit
 from schemas.errors import ConfigError, SchemaError
 from schemas.records import CheckResult
-from training.audit_report import outcome, write_audit_report
 from training.data.leakage.audit import audit_files
+from training.report.audit_report import outcome, write_audit_report
 
 
 def frame(rows: int = 600, seed: int = 0) -> pd.DataFrame:

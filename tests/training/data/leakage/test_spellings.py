@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.training.data.sides import numbers, spec_of, split_of
 from tests.training.data.test_hard_checks import declared
-from training.data.engine import connect
+from training.data.engine.engine import connect
 from training.data.leakage import straddle
 from training.data.leakage.aliases import Aliases, find_aliases
 from training.data.leakage.sides import sides_of

@@ -1,0 +1,1 @@
+"""Arrays of the sides: writing, reading and packing."""

@@ -1,0 +1,1 @@
+"""A declaration drafted from a table."""

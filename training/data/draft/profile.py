@@ -1,0 +1,354 @@
+"""What the columns of a table look like: the figures that a first draft of a declaration is guessed
+from.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import datetime
+from itertools import combinations, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+
+from schemas.config import ColumnConfig, CsvConfig, DataConfig
+from schemas.records import SourceRef
+from training.data.engine.engine import connect, ident, literal, row, rows
+from training.data.sources.source import fingerprint, relation_sql
+from training.data.table.columns import Family, family, is_whole
+
+SAMPLE_ROWS = 200_000
+SNIFFED_LINES = 20_000
+SAMPLE = "bulkhead_sample"
+NULL_TEXTS = ("?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
+DATE_FORMATS = (
+    "%m/%d/%y",
+    "%d/%m/%y",
+    "%m/%d/%Y",
+    "%d/%m/%Y",
+    "%d.%m.%Y",
+    "%Y/%m/%d",
+    "%Y%m%d",
+    "%d-%b-%Y",
+)
+CODES = 20  # different numbers of a label that may be codes of classes
+LEAST_STEPS = 10  # different values of a column that follows the label: fewer may do so by chance
+SIDES = {"train", "val", "valid", "validation", "test"}
+
+
+class Profile(NamedTuple):
+    """One column in the sample: type, non-null rows, distinct values, share of nulls, extremes of
+    numbers, list sizes.
+    """
+
+    name: str
+    type: str
+    family: Family
+    present: int
+    distinct: int
+    null_share: float
+    low: float = math.nan
+    high: float = math.nan
+    shortest: int = 0
+    longest: int = 0
+
+    @property
+    def is_number(self) -> bool:
+        """Whole or decimal numbers."""
+        return self.family in ("int", "float")
+
+
+def read_sample(
+    connection: duckdb.DuckDBPyConnection, uri: str
+) -> tuple[DataConfig, list[Profile], int]:
+    """Put a sample of the table into the engine and describe its columns.
+
+    Args:
+        connection: an open engine; afterwards it holds the table `bulkhead_sample` of at most
+            200,000 rows.
+        uri: file, folder or glob.
+
+    Returns:
+        How the source is read (delimiter and texts for null found out), its columns in order, and
+        its number of rows.
+
+    Raises:
+        SourceError: the source cannot be found or read.
+    """
+    source, data = open_source(uri)
+    relation = relation_sql(source, data, connection)
+    return data, *describe_sample(connection, relation)
+
+
+def open_source(uri: str | tuple[str, ...]) -> tuple[SourceRef, DataConfig]:
+    """The files that a URI names, and how they are read: delimiter, quoting and texts for null
+    found out.
+
+    Raises:
+        SourceError: the source cannot be found or read.
+    """
+    data = DataConfig(uri=uri, columns={"*": ColumnConfig()})
+    source = fingerprint(data)
+    found = {"format": source.format} | (
+        {"csv": _csv_options(source)} if source.format == "csv" else {}
+    )
+    return source, data.model_copy(update=found)
+
+
+def source_columns(uri: str | tuple[str, ...]) -> list[str]:
+    """Names of the columns of a source."""
+    source, data = open_source(uri)
+    with closing(connect()) as connection:
+        return [
+            str(r[0])
+            for r in rows(
+                connection, f"describe select * from {relation_sql(source, data, connection)}"
+            )
+        ]
+
+
+def describe_sample(
+    connection: duckdb.DuckDBPyConnection, relation: str
+) -> tuple[list[Profile], int]:
+    """Put a sample of a relation into the engine, as `bulkhead_sample`, and describe its columns;
+    also the number of all its rows.
+    """
+    connection.execute(
+        f"create temp table {SAMPLE} as select * from {relation} using sample"
+        f" reservoir({SAMPLE_ROWS} rows) repeatable (0)"
+    )
+    sampled = int(row(connection, f"select count(*) from {SAMPLE}")[0])
+    total = (
+        sampled
+        if sampled < SAMPLE_ROWS
+        else int(row(connection, f"select count(*) from {relation}")[0])
+    )
+    types = {str(r[0]): str(r[1]) for r in rows(connection, f"describe {SAMPLE}")}
+    return [_profile(connection, name, kind) for name, kind in types.items()], total
+
+
+def _csv_options(source: SourceRef) -> CsvConfig:
+    """Delimiter, quoting and null texts, from the first lines of each file."""
+    lines = [line for file in source.files for line in _first_lines(file.file)]
+    delimiter = max(",;\t|", key=lambda d: _width(lines[:1], d))
+    quoted = CsvConfig(delimiter=delimiter)
+    options = quoted if _is_even(lines, quoted) else quoted.model_copy(update={"quote": ""})
+    values = {value for cells in _split(lines, options) for value in cells}
+    return options.model_copy(
+        update={"null_values": ("", *(text for text in NULL_TEXTS if text in values))}
+    )
+
+
+def _first_lines(path: Path) -> list[str]:
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        return [line.decode("utf-8-sig", errors="replace") for line in islice(file, SNIFFED_LINES)]
+
+
+def _width(line: Sequence[str], delimiter: str) -> int:
+    try:
+        return len(next(csv.reader(line, delimiter=delimiter), []))
+    except csv.Error:
+        return 0
+
+
+def _split(lines: Sequence[str], options: CsvConfig) -> list[list[str]]:
+    """Cells of lines; none where they are no delimited text, which who reads the file says with its
+    line.
+    """
+    try:
+        return list(_cells(lines, options))
+    except csv.Error:
+        return []
+
+
+def _is_even(lines: Sequence[str], options: CsvConfig) -> bool:
+    """Whether every line has as many values as the first; a quote mark inside a text breaks
+    that.
+    """
+    try:
+        return len({len(cells) for cells in _cells(lines, options)}) == 1
+    except csv.Error:
+        return False
+
+
+def _cells(lines: Sequence[str], options: CsvConfig) -> Iterator[list[str]]:
+    if not options.quote:
+        return csv.reader(lines, delimiter=options.delimiter, quoting=csv.QUOTE_NONE)
+    return csv.reader(lines, delimiter=options.delimiter, quotechar=options.quote, strict=True)
+
+
+def _profile(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> Profile:
+    column, group = ident(name), "int" if is_whole(kind) else family(kind)
+    parts = ["count(*)", f"count({column})", f"count(distinct {column})"]
+    if group in ("int", "float"):
+        parts += [f"cast(min({column}) as double)", f"cast(max({column}) as double)"]
+    if group == "list":
+        parts += [f"min(len({column}))", f"max(len({column}))"]
+    total, present, distinct, *rest = row(connection, f"select {', '.join(parts)} from {SAMPLE}")
+    low, high = rest if group in ("int", "float") and present else (math.nan, math.nan)
+    shortest, longest = rest if group == "list" and present else (0, 0)
+    return Profile(
+        name,
+        kind,
+        group,
+        present,
+        distinct,
+        1 - present / max(total, 1),
+        low,
+        high,
+        shortest,
+        longest,
+    )
+
+
+# ---------------------------------------------------------------------------- relations between
+# columns
+
+
+def split_values(connection: duckdb.DuckDBPyConnection, column: Profile) -> set[str]:
+    """The column's values where all of them name a side, else nothing."""
+    if column.family != "text" or not 2 <= column.distinct <= len(SIDES):
+        return set()
+    values = {
+        str(r[0])
+        for r in rows(
+            connection,
+            f"select distinct {ident(column.name)} from {SAMPLE} where {ident(column.name)} is not"
+            " null",
+        )
+    }
+    return values if values <= SIDES else set()
+
+
+def date_format(connection: duckdb.DuckDBPyConnection, column: Profile) -> tuple[str, bool] | None:
+    """The format in which every text of the column is a date, and whether another format fits as
+    well.
+    """
+    if column.family != "text" or not column.present:
+        return None
+    example = str(row(connection, f"select any_value({ident(column.name)}) from {SAMPLE}")[0])
+    candidates = [f for f in DATE_FORMATS if _fits(example, f)]
+    if not candidates:
+        return None
+    counts = row(
+        connection,
+        "select "
+        + ", ".join(f"count(try_strptime({ident(column.name)}, {literal(f)}))" for f in candidates)
+        + f" from {SAMPLE}",
+    )
+    found = [f for f, count in zip(candidates, counts, strict=True) if count == column.present]
+    return (found[0], len(found) > 1) if found else None
+
+
+def _fits(text: str, form: str) -> bool:
+    try:
+        datetime.strptime(text, form)
+    except ValueError:
+        return False
+    return True
+
+
+def like_label(
+    connection: duckdb.DuckDBPyConnection, label: Profile, columns: Sequence[Profile]
+) -> dict[str, str]:
+    """Columns that give the label away, with the reason: its copy, its code, its near copy, or one
+    of two parts.
+    """
+    found: dict[str, str] = {}
+    for column in columns:
+        if reason := _copy(connection, label, column) or _close(connection, label, column):
+            found[column.name] = reason
+    numbers = [c for c in columns if c.is_number and c.name not in found][:40]
+    pairs = list(combinations(numbers, 2)) if label.is_number and label.distinct > 2 else []
+    if pairs:
+        parts = [f"bool_and({_double(a)} + {_double(b)} = {_double(label)})" for a, b in pairs]
+        for (a, b), holds in zip(
+            pairs, row(connection, f"select {', '.join(parts)} from {SAMPLE}"), strict=True
+        ):
+            if holds:
+                found |= dict.fromkeys(
+                    (a.name, b.name), f"{plain(a.name)} + {plain(b.name)} is the label in every row"
+                )
+    return found
+
+
+def _copy(connection: duckdb.DuckDBPyConnection, label: Profile, column: Profile) -> str | None:
+    """A column that gives the label exactly.
+
+    Numbers that follow a label of many numbers, each step up with a step up (or down), are the
+    label on another scale. Otherwise each value of the column has one value of the label, which
+    says something only where values repeat: numbers that are all different prove nothing.
+    """
+    if column.distinct < 2 or column.family == "list":
+        return None
+    many = label.is_number and label.distinct > CODES
+    if many and column.is_number:
+        if min(column.distinct, label.distinct) >= LEAST_STEPS and _follows(
+            connection, label, column
+        ):
+            return "it rises or falls with the label in every row: the label on another scale"
+        return None
+    if column.distinct > (label.distinct if many else 2 * label.distinct):
+        return None
+    count, pairs = row(
+        connection,
+        f"select count(*), count(distinct ({ident(column.name)}, {ident(label.name)})) from"
+        f" {SAMPLE} where {_both(label, column)}",
+    )
+    repeats = count >= 2 * column.distinct
+    return (
+        "each of its values has one value of the label: the label under another name"
+        if repeats and pairs == column.distinct
+        else None
+    )
+
+
+def _follows(connection: duckdb.DuckDBPyConnection, label: Profile, column: Profile) -> bool:
+    """Whether each value of the column has one value of the label, and a larger one always a larger
+    label, or always a smaller one.
+    """
+    values = (
+        f"select {ident(column.name)} as c, min({ident(label.name)}) as l, max({ident(label.name)})"
+        f" as m from {SAMPLE} where {_both(label, column)} group by 1"
+    )
+    steps = f"select l, m, lag(l) over (order by c) as before from ({values})"
+    same, up, down, count = row(
+        connection,
+        "select bool_and(l = m), bool_and(l > before), bool_and(l < before), count(*) from"
+        f" ({steps})",
+    )
+    return count >= LEAST_STEPS and bool(same and (up or down))
+
+
+def _close(connection: duckdb.DuckDBPyConnection, label: Profile, column: Profile) -> str | None:
+    if not (column.is_number and label.is_number):
+        return None
+    relation = row(
+        connection,
+        f"select corr({_double(column)}, {_double(label)}) from {SAMPLE} where"
+        f" {_both(label, column)}",
+    )[0]
+    close = relation is not None and math.isfinite(relation) and abs(relation) >= 0.99
+    return f"correlation {relation:.3f} with the label: known before it?" if close else None
+
+
+def _both(label: Profile, column: Profile) -> str:
+    return f"{ident(label.name)} is not null and {ident(column.name)} is not null"
+
+
+def _double(column: Profile) -> str:
+    return f"cast({ident(column.name)} as double)"
+
+
+def plain(text: str) -> str:
+    r"""A name as it may stand in a comment: one line, printable.
+
+    >>> plain("a\nb")
+    'a b'
+    """
+    return "".join(c if c.isprintable() else " " for c in text)

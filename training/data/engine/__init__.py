@@ -1,0 +1,1 @@
+"""DuckDB, Spark and the order in which rows are read."""

@@ -1,0 +1,139 @@
+"""Tables that a step has just written, held in memory for the next step of the same process, which
+need not read them again.
+
+Only within `holding`, and only where they fit; elsewhere every step reads the files. A table is
+found by the SHA-256 of its file, so that it cannot stand for other rows, and the files are written
+and verified either way. See docs/decisions/0025.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.records import TableRef
+from training.data.engine.batches import arrow_batches
+from training.data.engine.engine import parquet
+
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
+SHARE = 0.5  # of the memory that is free
+COPIES = 3  # of the typed table at once: as it was read, in order, and divided into sides
+TEXT_BYTES = (
+    2**30
+)  # of a column of texts: an array of Arrow holds twice as many, and this is an estimate
+SCAN_ROWS = 122_880  # of a batch that a thread of the engine takes: one of its own row groups
+CODE = (  # of the side of a row: its place in `SPLITS`, beyond them for rows that are left out
+    "__code"
+)
+
+
+class Rows(NamedTuple):
+    """Rows in memory, of one chunk a column: a whole table, or those with a code in its column
+    `CODE`.
+    """
+
+    table: pa.Table
+    code: int | None = None
+
+
+_held: ContextVar[dict[str, Rows] | None] = ContextVar("held_tables", default=None)
+
+
+@contextmanager
+def holding() -> Iterator[None]:
+    """Hold tables within the block, and let them all go at its end."""
+    token = _held.set({})
+    try:
+        yield
+    finally:
+        _held.reset(token)
+
+
+def hold(ref: TableRef, rows: Rows) -> None:
+    """Hold the rows of a file that was just written, if tables are held at all."""
+    tables = _held.get()
+    if tables is not None:
+        tables[ref.file.sha256] = rows
+
+
+def held(ref: TableRef) -> Rows | None:
+    """The rows of a file, if they are held."""
+    return (_held.get() or {}).get(ref.file.sha256)
+
+
+def let_go(ref: TableRef) -> None:
+    """Hold a table no longer."""
+    (_held.get() or {}).pop(ref.file.sha256, None)
+
+
+def relation(connection: duckdb.DuckDBPyConnection, ref: TableRef) -> str:
+    """A table between tasks as an SQL relation: its rows in memory, or its file; verified by the
+    caller.
+    """
+    found = held(ref)
+    if found is None:
+        return parquet(ref)
+    name = registered(connection, f"held_{id(found.table)}", found.table)
+    return (
+        name
+        if found.code is None
+        else f"(select * exclude ({CODE}) from {name} where {CODE} = {found.code})"
+    )
+
+
+def registered(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> str:
+    """The name, under which the engine finds the rows in their order, in batches that its threads
+    share.
+    """
+    connection.register(
+        name, pa.Table.from_batches(table.to_batches(max_chunksize=SCAN_ROWS), table.schema)
+    )
+    return name
+
+
+def batches(
+    ref: TableRef, max_rows: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """As `arrow_batches` of the table's file, from memory where its rows are held."""
+    found = held(ref)
+    if found is None:
+        yield from arrow_batches(ref.file.file, max_rows, columns)
+        return
+    for batch in found.table.to_batches(max_chunksize=SCAN_ROWS):
+        chosen = batch if columns is None else batch.select(list(columns))
+        if found.code is not None:
+            chosen = chosen.filter(pc.equal(batch.column(CODE), found.code))
+        yield from (chosen.slice(start, max_rows) for start in range(0, len(chosen), max_rows))
+
+
+def fits(sample: pa.Table, rows: int) -> bool:
+    """Whether so many rows like those of a sample fit in memory."""
+    if not len(sample):
+        return True
+    growth = rows / len(sample)
+    texts = (column.nbytes for column in sample.columns if not pa.types.is_primitive(column.type))
+    return (
+        growth * max(texts, default=0) <= TEXT_BYTES
+        and COPIES * growth * sample.nbytes <= SHARE * available_memory()
+    )
+
+
+def available_memory() -> float:
+    """Bytes that programs can have without swapping, within the limit of a container."""
+    lines = MEMINFO.read_text().splitlines() if MEMINFO.is_file() else []
+    kilobytes = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    free = (
+        float(kilobytes) * 1024
+        if kilobytes
+        else float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    )
+    limit = CGROUP.read_text().strip() if CGROUP.is_file() else "max"
+    return free if limit == "max" else min(free, float(limit))

@@ -1,0 +1,161 @@
+"""What `fit` asks of columns, answered from rows that are held in memory: the very bits that the
+engine finds, for half its time.
+
+One column after the other is copied out of the table; sums are those of moments.py, of the same
+integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from training.data.engine.in_memory import CODE, Rows
+from training.data.engine.threads import at_once
+from training.data.fit.moments import (
+    BITS,
+    LARGEST,
+    Moments,
+    between,
+    exact_mean,
+    refuse_extraordinary,
+    unit_above,
+)
+
+BLOCK_ROWS = 16_384  # of which all intermediate values stay in the processor's cache
+WORD = 64  # bits, beyond which integers are lost from a sum
+
+
+def held_moments(rows: Rows, columns: Sequence[str]) -> dict[str, Moments]:
+    """`column_moments` of columns of numbers that are held.
+
+    Raises:
+        DataError: a column holds an infinity, or a magnitude above 1e300.
+    """
+    places = _places(rows)
+    rooms = list[
+        np.ndarray
+    ]()  # one for each thread: new memory costs more than what is put into it
+
+    def moments(name: str) -> Moments:
+        room = rooms.pop() if rooms else np.empty(len(places))
+        found = _moments(_present(rows.table[name].chunk(0), places, room), len(places))
+        rooms.append(room)
+        return found
+
+    found = dict(zip(columns, at_once(moments, columns), strict=True))
+    refuse_extraordinary(
+        {c: (m.low, m.high) for c, m in found.items() if m.low is not None and m.high is not None}
+    )
+    return found
+
+
+def held_quantiles(rows: Rows, column: str, levels: Sequence[float]) -> tuple[float, ...]:
+    """`column_quantiles` of a column that is held and has a value."""
+    places = _places(rows)
+    values = _present(rows.table[column].chunk(0), places, np.empty(len(places)))
+    positions = [(len(values) - 1) * level for level in levels]
+    values.partition(sorted({rank for p in positions for rank in (math.floor(p), math.ceil(p))}))
+    return tuple(
+        between(
+            float(values[math.floor(p)]) + 0.0, float(values[math.ceil(p)]) + 0.0, p - math.floor(p)
+        )
+        for p in positions
+    )
+
+
+def held_counts(rows: Rows, column: str) -> tuple[dict[str, int], int] | None:
+    """Rows by text, and rows without one, of a column that is held as places in a dictionary; None
+    where it is not.
+    """
+    values = rows.table[column].chunk(0)
+    if not isinstance(values, pa.DictionaryArray):
+        return None
+    codes = np.asarray(pc.fill_null(values.indices, len(values.dictionary)))[_places(rows)]
+    counts = np.bincount(codes, minlength=len(values.dictionary) + 1).tolist()
+    return {
+        text: count
+        for text, count in zip(values.dictionary.to_pylist(), counts, strict=False)
+        if count
+    }, counts[-1]
+
+
+def _places(rows: Rows) -> np.ndarray:
+    """Which rows of the table are meant, int64, ascending."""
+    return (
+        np.arange(len(rows.table))
+        if rows.code is None
+        else np.flatnonzero(rows.table[CODE].to_numpy() == rows.code)
+    )
+
+
+def _present(values: pa.DoubleArray, places: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """A copy of the values at these places that are not null, float64 [present]; it lies in
+    `room`.
+    """
+    if values.null_count:
+        places = places[values.is_valid().to_numpy(zero_copy_only=False)[places]]
+    numbers = np.frombuffer(values.buffers()[1], np.float64, len(values), values.offset * 8)
+    return np.take(
+        numbers, places, out=room[: len(places)], mode="clip"
+    )  # all are within bounds; with "raise" NumPy would write into a copy first
+
+
+def _moments(values: np.ndarray, total: int) -> Moments:
+    """Of the values [present] of so many rows; without mean and deviation where
+    `refuse_extraordinary` would refuse them.
+    """
+    present = len(values)
+    if not present:
+        return Moments(0, total, None, None, None, None)
+    low, high = (
+        float(values.min()) + 0.0,
+        float(values.max()) + 0.0,
+    )  # + 0.0: a -0.0 would tell the row order
+    if not max(abs(low), abs(high)) <= LARGEST:
+        return Moments(present, total - present, low, high, None, None)
+    unit = unit_above(max(abs(low), abs(high)))
+    mean = exact_mean(_exact_sum(values, 0.0, unit), present, unit)
+    spread = unit_above(max(high - mean, mean - low))
+    std = spread * math.sqrt(
+        exact_mean(_exact_sum(values, mean, spread, squared=True), present, 1.0)
+    )
+    return Moments(present, total - present, low, high, mean, std)
+
+
+def _exact_sum(values: np.ndarray, center: float, unit: float, squared: bool = False) -> int:
+    """Sum of (values - center) / unit, or of its squares, each rounded to an integer in units of
+    2^-62; the values must stay within [-2, 2].
+    """
+    total = 0
+    for start in range(0, len(values), BLOCK_ROWS):
+        scaled = (values[start : start + BLOCK_ROWS] - center) / unit
+        if squared:
+            scaled *= scaled
+        scaled *= 2.0**BITS
+        total += _sum_of_integers(_rounded(scaled))
+    return total
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """The nearest integers, halves away from zero as the engine's `round` has it; `np.round` takes
+    the even one.
+    """
+    whole: np.ndarray = np.trunc(values)
+    values -= whole  # exact, as is doubling it
+    values += values
+    whole += np.trunc(values, out=values)
+    return whole
+
+
+def _sum_of_integers(values: np.ndarray) -> int:
+    """The exact sum of up to `BLOCK_ROWS` integers below 2^63 that are given as floats: its last 64
+    bits from integers, which wrap, the others from floats.
+    """
+    last = int(values.astype(np.int64).sum())
+    beyond = round((float(values.sum()) - last) / 2.0**WORD)
+    return last + (beyond << WORD)

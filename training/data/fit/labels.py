@@ -1,0 +1,162 @@
+"""The label's part of the fit: classes with their weights, or centre and scale; of several labels,
+each over its known rows.
+
+Called by normalize.fit alone, on the train side.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schemas.config import LabelConfig
+from schemas.errors import DataError, first_few
+from schemas.label_config import Value, value_text
+from schemas.records import LabelStats
+from training.data.engine.engine import ident, literal
+from training.data.fit.moments import column_moments
+from training.data.fit.train_rows import TrainRows
+
+
+def fit_labels(train: TrainRows) -> dict[str, Any]:
+    """The label's fields of `Statistics`: those of the only label, or `labels`.
+
+    Raises:
+        DataError: one class only, more than two of a binary label, an unknown positive or weighted
+            class, a constant value, weights of 0 alone.
+    """
+    total = _mass(train, "true") if train.spec.weight or train.spec.has_several_labels else 1.0
+    if not total > 0:
+        raise DataError(
+            f"expected sample weights with a positive sum in train, {train.spec.weight!r} sums to"
+            f" {total:g}; look at the column with role weight"
+        )
+    if not train.spec.has_several_labels:
+        return _fit_label(train, train.spec.label)
+    labels = []
+    for name in train.spec.labels:
+        fitted = _fit_label(train, name)
+        known = train.query(f"select count({ident(name)}) from {train.table}")[0][0]
+        share = _weighted(train, name, fitted) / total
+        if not share > 0:
+            raise DataError(
+                f"label {name!r}: every train row that knows it has weight 0; leave the label out,"
+                " or mend the column with role weight"
+            )
+        labels.append(
+            LabelStats(
+                name=name,
+                kind=train.declaration.task.label(name).kind,
+                known=known,
+                share=share,
+                **fitted,
+            )
+        )
+    return {"labels": tuple(labels)}
+
+
+def _fit_label(train: TrainRows, name: str) -> dict[str, Any]:
+    declared = train.declaration.task.label(name)
+    if declared.kind == "regression":
+        return _fit_target(train, name)
+    column = ident(name)
+    counts = dict(
+        sorted(
+            train.query(
+                f"select {column}, count(*) from {train.table} where {column} is not null group by"
+                f" {column}"
+            )
+        )
+    )
+    if len(counts) < 2:
+        raise DataError(
+            f"label {name!r}: expected at least two classes in train, got only"
+            f" {first_few(map(repr, counts))}; use more rows, another split, or split kind"
+            " stratified"
+        )
+    if declared.kind == "binary":
+        counts = _negative_first(counts, name, declared)
+    total, classes = sum(counts.values()), tuple(counts)
+    share = counts[classes[1]] / total if declared.kind == "binary" else 0.0
+    label = {"label_mean": share, "label_std": (share * (1 - share)) ** 0.5} if share else {}
+    return {
+        "classes": classes,
+        "class_counts": tuple(counts.values()),
+        "class_weights": _class_weights(train, name, counts),
+        **label,
+    }
+
+
+def _class_weights(train: TrainRows, name: str, counts: dict[Any, int]) -> tuple[float, ...]:
+    declared = train.declaration.loss.class_weights
+    if declared == "balanced":
+        return tuple(sum(counts.values()) / (len(counts) * n) for n in counts.values())
+    weights = {} if declared == "none" else declared
+    texts = {value_text(c): c for c in counts}
+    if unknown := [c for c in weights if c not in texts]:
+        raise DataError(
+            f"label {name!r}: loss.class_weights names {first_few(map(repr, unknown))}, but the"
+            f" classes in train are {first_few(map(repr, texts))}; name those"
+        )
+    return tuple(weights.get(text, 1.0) for text in texts)
+
+
+def _negative_first(counts: dict[Any, int], name: str, declared: LabelConfig) -> dict[Any, int]:
+    """The two classes as (negative, positive): the declared positive, else the larger value."""
+    positive = declared.positive
+    if len(counts) != 2:
+        raise DataError(
+            f"label {name!r}: a binary task expects two classes, train has {len(counts)}"
+            f" ({first_few(map(repr, counts))}); use task.kind: multiclass or derive a yes/no label"
+        )
+    if positive is None:
+        return counts
+    found: list[Value] = [
+        c for c in counts if c == positive and isinstance(c, bool) == isinstance(positive, bool)
+    ]
+    if not found:
+        raise DataError(
+            f"label {name!r}: task.positive is {positive!r}, but the classes in train are"
+            f" {first_few(map(repr, counts))}; write one of them (quote text such as 'yes')"
+        )
+    return {c: counts[c] for c in sorted(counts, key=lambda c: c == found[0])}
+
+
+def _fit_target(train: TrainRows, name: str) -> dict[str, Any]:
+    found = column_moments(train.connection, train.table, [name])[name]
+    if found.mean is None or found.std is None or found.low == found.high:
+        raise DataError(
+            f"label {name!r}: expected a spread of values in train, all are {found.low!r}; there is"
+            " nothing to learn, check the label column"
+        )
+    scaled = train.declaration.normalize.target == "standard"
+    center, scale = (found.mean, found.std or 1.0) if scaled else (0.0, 1.0)
+    return {
+        "label_mean": found.mean,
+        "label_std": found.std,
+        "target_center": center,
+        "target_scale": scale,
+    }
+
+
+def _weighted(train: TrainRows, name: str, fitted: dict[str, Any]) -> float:
+    """Sample weight of the known rows, times the weight of their class."""
+    column = ident(name)
+    if not fitted.get("classes"):
+        return _mass(train, f"{column} is not null")
+    by_class = dict(zip(fitted["classes"], fitted["class_weights"], strict=True))
+    if train.spec.weight is None:
+        return float(
+            sum(n * w for n, w in zip(fitted["class_counts"], by_class.values(), strict=True))
+        )
+    return float(sum(w * _mass(train, f"{column} = {literal(c)}") for c, w in by_class.items()))
+
+
+def _mass(train: TrainRows, condition: str) -> float:
+    """Sum of the sample weights of the rows that meet a condition, exact in every order; their
+    number where no weight is declared.
+    """
+    relation = f"(select * from {train.table} where {condition})"
+    if train.spec.weight is None:
+        return float(train.query(f"select count(*) from {relation}")[0][0])
+    found = column_moments(train.connection, relation, [train.spec.weight])[train.spec.weight]
+    return float(found.present * (found.mean or 0.0))

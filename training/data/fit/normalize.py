@@ -1,0 +1,315 @@
+"""The only fit in the repository: statistics of the train side, and of nothing else.
+
+`fit` takes a `TrainTable`, a type that the split alone makes, and reads nothing but that file. Sums
+are exact (see moments.py), so the result is the same for any row order and thread count.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+
+from schemas.config import Declaration, TokensConfig
+from schemas.digest import verify
+from schemas.errors import DataError, LeakageError, counted, first_few
+from schemas.records import (
+    CategoryStats,
+    NumericStats,
+    Statistics,
+    TableSpec,
+    TensorStats,
+    TrainTable,
+)
+from training.data.engine.engine import chosen_engine, ident
+from training.data.engine.in_memory import held, relation
+from training.data.engine.threads import at_once
+from training.data.fit.held_columns import held_counts, held_moments, held_quantiles
+from training.data.fit.labels import fit_labels
+from training.data.fit.moments import Moments, column_moments, column_quantiles
+from training.data.fit.tensors import channel_moments
+from training.data.fit.train_rows import TrainRows
+from training.data.fit.vocabulary import fit_vocabulary
+
+log = logging.getLogger(__name__)
+
+LEVELS = tuple(i / 256 for i in range(257))  # knots of a quantile map; exact in binary
+QUARTILES = (0.25, 0.5, 0.75)
+MEDIAN = (0.5,)
+
+
+def fit(
+    train: TrainTable,
+    spec: TableSpec,
+    declaration: Declaration,
+    connection: duckdb.DuckDBPyConnection | None = None,
+) -> Statistics:
+    """Statistics of the train side: they cannot depend on a validation or test row, nor on row
+    order or threads.
+
+    Args:
+        train: the reference that the split made; its Parquet metadata must say `bulkhead.side:
+            train`.
+        spec: what the columns are.
+        declaration: sections `normalize`, `checks.constant_features`, `loss.class_weights` and
+            `task` count.
+        connection: an open engine to use; by default one of `data.engine` is opened and closed.
+
+    Raises:
+        LeakageError: anything but a train table.
+        IntegrityError: the file changed after the split wrote it.
+        DataError: no rows, one class only, constant or all-null features, non-finite values.
+    """
+    path = _train_path(train)
+    if connection is not None:
+        return _fit(
+            TrainRows(
+                connection,
+                path,
+                relation(connection, train),
+                train.rows,
+                spec,
+                declaration,
+                held(train),
+            ),
+            train.file.sha256,
+        )
+    with chosen_engine(declaration.data) as own:
+        return _fit(
+            TrainRows(own, path, relation(own, train), train.rows, spec, declaration, held(train)),
+            train.file.sha256,
+        )
+
+
+def _train_path(train: TrainTable) -> Path:
+    """The file of a train table, after type, digest and side were checked."""
+    if not isinstance(train, TrainTable):
+        raise LeakageError(
+            "normalization is fitted on train only: expected a TrainTable made by the split, got"
+            f" {type(train).__name__}; pass split.train"
+        )
+    path = verify(train.file)
+    side = (pq.read_schema(path).metadata or {}).get(b"bulkhead.side", b"no side").decode()
+    if side != "train":
+        raise LeakageError(
+            f"normalization is fitted on train only: {path} says it holds {side!r}; pass the train"
+            " file that the split wrote"
+        )
+    return path
+
+
+def _fit(train: TrainRows, sha256: str) -> Statistics:
+    if train.rows < 1:
+        raise DataError(
+            f"{train.path}: expected train rows, got none; change split.fractions or data.filter"
+        )
+    if train.spec.text is not None:
+        tokens = fit_vocabulary(
+            train.path, train.spec.text, train.declaration.tokens or TokensConfig()
+        )
+        return Statistics(
+            train_sha256=sha256,
+            rows=train.rows,
+            numeric=(),
+            categorical=(),
+            tensor=(),
+            tokens=tokens,
+        )
+    numeric, dropped = _fit_numeric(train)
+    categorical = [_fit_category(train, c) for c in train.spec.categorical]
+    dropped |= {c.name: reason for c in categorical if (reason := _constant_category(c))}
+    tensor = [_fit_tensor(train, name, dropped) for name in train.spec.tensor]
+    _judge_constants(train, dropped)
+    return Statistics(
+        train_sha256=sha256,
+        rows=train.rows,
+        numeric=tuple(s for s in numeric if s.name not in dropped),
+        categorical=tuple(s for s in categorical if s.name not in dropped),
+        tensor=tuple(s for s in tensor if s.name not in dropped),
+        dropped=dropped,
+        clip=train.declaration.normalize.clip,
+        **fit_labels(train),
+    )
+
+
+def _judge_constants(train: TrainRows, dropped: dict[str, str]) -> None:
+    shown = first_few((f"{name} ({reason})" for name, reason in dropped.items()), limit=50)
+    if dropped and train.declaration.checks.constant_features == "fail":
+        raise DataError(
+            f"{counted(len(dropped), 'feature')} {'says' if len(dropped) == 1 else 'say'} nothing,"
+            f" constant or all null in the {counted(train.rows, 'train row')}: {shown}; declare"
+            " role ignore for them, or set checks.constant_features: drop"
+        )
+    if len(dropped) == len(train.spec.features):
+        raise DataError(
+            f"no feature is left: all {len(dropped)} are constant or all null in the"
+            f" {counted(train.rows, 'train row')}: {shown}; declare other features"
+        )
+
+
+# ------------------------------------------------------------------------------------------ numeric
+
+
+def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
+    """Statistics of each numeric column, and those columns that say nothing with the reason."""
+    names, rows = train.spec.numeric, train.held
+    moments = (
+        column_moments(train.connection, train.table, names)
+        if rows is None
+        else held_moments(rows, names)
+    )
+    levels = {
+        c: found
+        for c, m in moments.items()
+        if m.present and (found := _levels(c, m, train.declaration))
+    }
+    if rows is None:
+        quantiles = column_quantiles(
+            train.connection, train.table, levels, {c: m.present for c, m in moments.items()}
+        )
+    else:
+        quantiles = dict(
+            zip(
+                levels,
+                at_once(lambda item: held_quantiles(rows, *item), levels.items()),
+                strict=True,
+            )
+        )
+    fitted, dropped = [], {}
+    for name, column in moments.items():
+        if not column.present:
+            dropped[name] = "all null"
+            continue
+        stats = _numeric_stats(
+            name,
+            column,
+            dict(zip(levels.get(name, ()), quantiles.get(name, ()), strict=True)),
+            train.declaration,
+        )
+        if column.low == column.high and not stats.indicator and stats.fill in (None, column.low):
+            dropped[name] = f"always {column.low:g}"
+        fitted.append(stats)
+    return fitted, dropped
+
+
+def _settings(column: str, declaration: Declaration) -> tuple[str, str]:
+    """Scaling and imputation of a column, its own exception first."""
+    own = declaration.normalize.columns.get(column)
+    return (own and own.scale) or declaration.normalize.scale, (
+        own and own.impute
+    ) or declaration.normalize.impute
+
+
+def _filled(column: str, found: Moments, declaration: Declaration) -> bool:
+    """Nulls are filled where train has some, or where the column is declared nullable; elsewhere
+    they are refused.
+    """
+    declared = declaration.data.column(column)
+    nullable = declared.nullable if declared else None
+    return nullable is True or (nullable is None and found.nulls > 0)
+
+
+def _levels(column: str, found: Moments, declaration: Declaration) -> tuple[float, ...]:
+    """The quantile levels that a column's scaling and imputation need; most need none."""
+    scale, impute = _settings(column, declaration)
+    if scale == "quantile":
+        return LEVELS
+    if scale == "robust":
+        return QUARTILES
+    return MEDIAN if impute == "median" and _filled(column, found, declaration) else ()
+
+
+def _numeric_stats(
+    name: str, found: Moments, quantile: dict[float, float], declaration: Declaration
+) -> NumericStats:
+    scale, impute = _settings(name, declaration)
+    mean, std = found.mean or 0.0, found.std or 0.0
+    filled = _filled(name, found, declaration)
+    if scale == "robust" and not quantile[0.75] - quantile[0.25]:
+        log.warning(
+            "%s: half of the train values are equal (IQR 0), so robust scaling is impossible;"
+            " standard scaling is used and recorded",
+            name,
+        )
+        scale = "standard"
+    center, spread = {
+        "standard": (mean, std),
+        "robust": (quantile.get(0.5, 0.0), quantile.get(0.75, 0.0) - quantile.get(0.25, 0.0)),
+    }.get(scale, (0.0, 1.0))
+    return NumericStats(
+        name=name,
+        method=scale,
+        center=center,
+        scale=spread or 1.0,
+        knots=tuple(quantile.values()) if scale == "quantile" else (),
+        fill=(
+            {"mean": mean, "median": quantile.get(0.5, 0.0), "zero": 0.0}[impute]
+            if filled
+            else None
+        ),
+        indicator=filled and found.nulls > 0 and declaration.normalize.indicators,
+        nulls=found.nulls,
+        mean=mean,
+        std=std,
+        min=found.low,
+        max=found.high,
+    )
+
+
+# -------------------------------------------------------------------------------- categories,
+# tensors
+
+
+def _fit_category(train: TrainRows, column: str) -> CategoryStats:
+    """The vocabulary of a column, by count and then text; what falls below `min_count` or beyond
+    `max_categories` is rare.
+    """
+    rule = train.declaration.normalize
+    found, nulls = _most_frequent(train, column, rule.min_count, rule.max_categories)
+    rare = train.rows - nulls - sum(count for _, count in found)
+    return CategoryStats(
+        name=column,
+        values=tuple(v for v, _ in found),
+        counts=tuple(n for _, n in found),
+        nulls=nulls,
+        rare_rows=rare,
+    )
+
+
+def _most_frequent(
+    train: TrainRows, column: str, least: int, most: int
+) -> tuple[list[tuple[str, int]], int]:
+    """The values of a column that stand on so many rows, with their number, by number and then
+    text; and how many rows have none.
+    """
+    if train.held is not None and (held_ones := held_counts(train.held, column)) is not None:
+        counts, nulls = held_ones
+        in_order = sorted(counts.items(), key=lambda item: (-item[1], item[0].encode()))
+        return [item for item in in_order if item[1] >= least][:most], nulls
+    name = ident(column)
+    found = train.query(
+        f"select {name} as value, count(*) as n from {train.table} where {name} is not null group"
+        f" by {name} having count(*) >= {least} order by n desc, value limit {most}"
+    )
+    return [(str(value), count) for value, count in found], train.query(
+        f"select count(*) - count({name}) from {train.table}"
+    )[0][0]
+
+
+def _constant_category(column: CategoryStats) -> str | None:
+    """Why a column says nothing: all its rows would get one code."""
+    if len(column.values) + (column.rare_rows > 0) + (column.nulls > 0) > 1:
+        return None
+    if column.nulls:
+        return "all null"
+    return f"always {column.values[0]!r}" if column.values else "all values rare"
+
+
+def _fit_tensor(train: TrainRows, name: str, dropped: dict[str, str]) -> TensorStats:
+    shape, dtype = train.spec.tensor[name], train.spec.tensor_dtype[name]
+    means, stds, constant = channel_moments(train.path, name, shape, dtype)
+    if constant:
+        dropped[name] = f"always {means[0]:g}"
+    return TensorStats(name=name, shape=shape, dtype=dtype, mean=tuple(means), std=tuple(stds))

@@ -1,0 +1,1 @@
+"""Files, folders and addresses that rows come from."""

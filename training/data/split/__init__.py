@@ -1,0 +1,1 @@
+"""Sides of rows: groups, times, strata, folds and the ledger."""

@@ -1,0 +1,672 @@
+"""The only place that decides the side of a row.
+
+By hash: `substr(md5('<seed>:<key>'), 1, 8)`, eight hexadecimal digits, compared as text with the
+cut points; the key is the group where the strategy keeps groups whole, else the row's key. It
+depends on the row alone, so rows that are added change no other's side. What cannot depend on the
+row alone (shares of labels, cuts at a share of time) is decided at first sight and frozen in the
+ledger (see ledger.py and docs/decisions/0002-split-hash-and-ledger.md).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from schemas.config import (
+    GROUPED,
+    SPLITS,
+    Declaration,
+    Fractions,
+    GroupSplit,
+    GroupTimeSplit,
+    PredefinedSplit,
+    StratifiedSplit,
+    TimeSplit,
+)
+from schemas.digest import file_ref, replacing, replacing_path, verify
+from schemas.errors import SplitError, first_few
+from schemas.records import (
+    SplitTables,
+    TableRef,
+    TableSpec,
+    TestTable,
+    TrainTable,
+    ValidatedTable,
+    ValTable,
+    digest_of,
+)
+from schemas.tables import arrow_schema
+from training.data.engine.engine import (
+    ROW_GROUP_ROWS,
+    TableWriter,
+    chosen_engine,
+    ident,
+    literal,
+    rows,
+    rows_at_once,
+    write_parquet,
+)
+from training.data.engine.hash_order import in_hash_order
+from training.data.engine.in_memory import CODE, Rows, held, hold, let_go, registered, relation
+from training.data.engine.threads import at_once, beside
+from training.data.split.first_rows import first_rows, of_known_classes
+from training.data.split.groups import (
+    BRIDGES,
+    GROUPED_ROWS,
+    Grouping,
+    derive_groups,
+    grouping_way,
+    needs_group_ledger,
+    settled_sql,
+)
+from training.data.split.ledger import Ledger, opened
+from training.data.split.side_summary import refuse_unusable, summarize
+from training.data.split.sided_rows import code_sql, in_file_order, with_sides
+from training.data.split.strata import Units, allot, bin_edges, stratum_sql
+from training.data.split.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
+from training.data.table.time_units import in_time_units
+from training.data.table.typed import validated_columns
+
+ROWS, SIDES = GROUPED_ROWS, "decided_sides"
+SIDED = f"(select t.*, s.side as __side from {ROWS} t join {SIDES} s on s.__id = t.__id)"
+
+
+class Decision(NamedTuple):
+    """SQL for the side of a row of `ROWS` (or the reason it has none), and what stands behind it.
+
+    `plan` is for people; `frozen` and `decided` (a relation of key_hash, side) go to the ledger
+    when they are new; `joined` is a join that the SQL looks sides up in.
+    """
+
+    side_sql: str
+    plan: dict[str, Any]
+    frozen: Mapping[str, Any] = MappingProxyType({})
+    decided: str | None = None
+    joined: str = ""
+
+
+def split(
+    validated: ValidatedTable, declaration: Declaration, out_dir: Path, ledger: Path
+) -> SplitTables:
+    """Three files, train.parquet, val.parquet and test.parquet, with each row of the table in one
+    of them or left out for a stated reason.
+
+    Args:
+        validated: the table to split; its file must have the recorded bytes.
+        declaration: sections `split`, `task` and `data` count.
+        out_dir: where the files are written (and `ledger.jsonl`, the entries that the split stood
+            on).
+        ledger: the file that freezes decisions over runs; used by stratified splits and by time
+            cuts at a share, and with `-groups` at its end by derived groups.
+
+    Returns:
+        The sides, ordered by the hash of `__id`, with plan and summary; excluded rows are counted
+        by reason.
+
+    Raises:
+        SplitError: a side is empty or has one class, a class is missing in train, or split values
+            or cuts make no sense.
+        IntegrityError: the table or the ledger is not what was written.
+    """
+    verify(validated.table.file)
+    with ExitStack() as stack:
+        connection = stack.enter_context(chosen_engine(declaration.data))
+        way, grouped_by = (
+            way_of(declaration, validated.spec),
+            grouping_way(declaration, validated.spec),
+        )
+        group_book = (
+            stack.enter_context(opened(group_ledger(ledger), digest_of(grouped_by)))
+            if needs_group_ledger(declaration, validated.spec)
+            else None
+        )
+        grouping = derive_groups(connection, validated, declaration, group_book)
+        book = (
+            stack.enter_context(opened(ledger, digest_of(way)))
+            if needs_ledger(declaration)
+            else None
+        )
+        decision = decide(connection, validated.spec, declaration, book)
+        in_place = declaration.data.engine == "duckdb" and _of_the_row(decision, grouping)
+        table = (
+            with_sides(connection, whole.table, decision.side_sql)
+            if in_place and (whole := held(validated.table))
+            else None
+        )
+        sided = (
+            _sided(connection, decision, grouping)
+            if table is None
+            else registered(connection, "sided_rows", table)
+        )
+        refuse_unusable(connection, sided, validated.spec, declaration)
+        if group_book is not None:
+            group_book.append(
+                connection,
+                grouped_by,
+                validated.table.file.sha256,
+                dict(grouping.frozen),
+                grouping.decided,
+                declaration.data.memory_bytes,
+            )
+        if book is not None:
+            book.append(
+                connection,
+                way,
+                validated.table.file.sha256,
+                dict(decision.frozen),
+                decision.decided,
+                declaration.data.memory_bytes,
+            )
+        by_hash = (validated.spec, sided, declaration.data.memory_bytes, Path(out_dir))
+        in_order = (
+            in_file_order(connection, validated, decision.side_sql)
+            if in_place
+            else sides_in_order(connection, *by_hash)
+        )
+        made = write_sides(
+            connection,
+            validated.spec,
+            declaration,
+            Path(out_dir),
+            decision.plan,
+            sided,
+            in_order if table is None else table,
+        )
+        let_go(validated.table)
+        return made.model_copy(
+            update=_stood_on(connection, grouping, made, Path(out_dir), book, group_book)
+        )
+
+
+def group_ledger(ledger: Path) -> Path:
+    """The file that freezes derived groups, beside that of the sides."""
+    return Path(f"{ledger}-groups")
+
+
+def _sided(connection: duckdb.DuckDBPyConnection, decision: Decision, grouping: Grouping) -> str:
+    """Relation of all rows with their `__side`; what does not depend on the row alone is kept in
+    the table `SIDES` of `__id` and `side`.
+    """
+    if _of_the_row(decision, grouping):
+        return f"(select *, {decision.side_sql} as __side from {ROWS})"
+    side, joined = decision.side_sql, decision.joined
+    sides = (
+        settled_sql(side, ROWS, joined)
+        if grouping.has_bridges
+        else f"select __id, {side} as side from {ROWS} {joined}"
+    )
+    connection.execute(f"create temp table {SIDES} as {sides}")
+    return SIDED
+
+
+def _of_the_row(decision: Decision, grouping: Grouping) -> bool:
+    """Whether a row's side is an expression over its columns, so that no join can put rows out of
+    order.
+    """
+    return decision.decided is None and not grouping.plan
+
+
+def sides_in_order(
+    connection: duckdb.DuckDBPyConnection,
+    spec: TableSpec,
+    sided: str,
+    limit: int | None,
+    folder: Path,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the sides in the order of their hash, wherever they were read from, with the
+    place of their side in `SPLITS`.
+
+    Args:
+        connection: the engine.
+        spec: what the columns are.
+        sided: relation of all rows with their `__side`.
+        limit: bytes of `data.memory_limit`; within it rows are ordered part by part.
+        folder: where parts are kept while they are needed.
+    """
+    columns = validated_columns(spec)
+    chosen = (
+        f"select {', '.join(map(ident, columns))}, {code_sql('__side')} as {ident(CODE)} from"
+        f" {sided} where __side in ('train', 'val', 'test')"
+    )
+    if limit is None:
+        yield from connection.sql(f"{chosen} order by md5(__id)").to_arrow_reader(ROW_GROUP_ROWS)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield from in_hash_order(connection, f"({chosen})", (*columns, CODE), limit, folder)
+
+
+def _stood_on(
+    connection: duckdb.DuckDBPyConnection,
+    grouping: Grouping,
+    made: SplitTables,
+    out_dir: Path,
+    book: Ledger | None,
+    group_book: Ledger | None,
+) -> dict[str, Any]:
+    """What the sides rest on besides the rows: both ledgers' entries, figures of derived groups,
+    rows that belong to several.
+    """
+    found: dict[str, Any] = (
+        {"ledger": book.copy_to(out_dir / "ledger.jsonl")} if book is not None else {}
+    )
+    if group_book is not None:
+        found["group_ledger"] = group_book.copy_to(out_dir / "group_ledger.jsonl")
+    if grouping.plan:
+        found["plan"] = made.plan | {"groups": grouping.plan}
+    if grouping.has_bridges:
+        kept = (
+            f"select __id, __group from {BRIDGES} where __id in (select __id from {SIDES} where"
+            " side in ('train', 'val', 'test')) order by __id, __group"
+        )
+        found["bridges"] = write_parquet(connection, kept, out_dir / "bridges.parquet").file
+    return found
+
+
+def decide(
+    connection: duckdb.DuckDBPyConnection,
+    spec: TableSpec,
+    declaration: Declaration,
+    book: Ledger | None,
+) -> Decision:
+    """The declared strategy as SQL over one row, with whatever the ledger holds."""
+    way = declaration.split
+    if isinstance(way, StratifiedSplit):
+        return _stratified(connection, spec, declaration, way, book)
+    if isinstance(way, TimeSplit):
+        return _by_time(connection, spec, way, book)
+    if isinstance(way, PredefinedSplit):
+        return _predefined(connection, spec, way)
+    pins = _pins(connection, way.pin) if isinstance(way, GroupSplit) else {}
+    plan = {
+        "key": _key_name(_key(way), spec),
+        "seed": way.seed,
+        "fractions": way.fractions.model_dump(),
+        **({"pin": pins} if pins else {}),
+    }
+    return Decision(pinned_sql(pins, hash_side_sql(_key(way), way.seed, way.fractions)), plan)
+
+
+def hash_side_sql(key: str, seed: int, fractions: Fractions) -> str:
+    """SQL for the side of a key by its hash: the rule that decides."""
+    train, val = cut_point(fractions.train), cut_point(fractions.train + fractions.val)
+    digits = hash_sql(key, seed)
+    return (
+        f"case when {digits} < {literal(train)} then 'train' when {digits} < {literal(val)} then"
+        " 'val' else 'test' end"
+    )
+
+
+def hash_sql(key: str, seed: int | str) -> str:
+    """SQL for the eight hexadecimal digits of a key under a seed, or a salt; every engine computes
+    them alike.
+    """
+    return f"substr(md5(concat({literal(f'{seed}:')}, {key})), 1, 8)"
+
+
+def cut_point(share: float) -> str:
+    """The eight hexadecimal digits below which a share of all hashes lies.
+
+    >>> cut_point(0.8), cut_point(0.9)
+    ('cccccccc', 'e6666666')
+    """
+    return f"{min(int(round(share, 12) * 2**32), 2**32 - 1):08x}"
+
+
+def pinned_sql(pins: Mapping[str, str], otherwise: str) -> str:
+    """SQL for the side of a group that may be fixed by hand."""
+    whens = "".join(f" when {literal(group)} then {literal(side)}" for group, side in pins.items())
+    return f"case __group{whens} else {otherwise} end" if pins else otherwise
+
+
+def needs_ledger(declaration: Declaration) -> bool:
+    """Whether sides depend on more than the row, so that they are frozen."""
+    way = declaration.split
+    return isinstance(way, StratifiedSplit) or (isinstance(way, TimeSplit) and way.cuts is None)
+
+
+def way_of(declaration: Declaration, spec: TableSpec) -> dict[str, Any]:
+    """What must stay the same for frozen decisions to hold: strategy, seed, shares and the columns
+    they rest on.
+
+    Embargo and pins do not count: they apply on top of what is frozen.
+    """
+    label = list(spec.labels) if spec.has_several_labels else spec.label
+    roles = {"id": list(spec.id), "group": list(spec.group), "time": spec.time, "label": label}
+    used = {n for names in roles.values() for n in (names if isinstance(names, list) else [names])}
+    derived = {n: text for n, text in sorted(declaration.data.derive.items()) if n in used}
+    way = declaration.split.model_dump(mode="json", exclude={"embargo", "pin", "cuts"})
+    by = (
+        {"group_by": grouping_way(declaration, spec)}
+        if declaration.data.group_by and declaration.split.kind in GROUPED
+        else {}
+    )
+    return {**by, "split": way, "roles": roles, "derive": derived, "task": declaration.task.kind}
+
+
+def _key(way: Any) -> str:
+    return "__group" if way.kind in GROUPED else "__key"
+
+
+def _key_name(key: str, spec: TableSpec) -> str:
+    return "group" if key == "__group" else "id" if spec.id else "features"
+
+
+def _pins(connection: duckdb.DuckDBPyConnection, pins: Mapping[str, str]) -> dict[str, str]:
+    """Groups fixed by hand, in the form that keys have; a name that no row has is refused."""
+    found = {unicodedata.normalize("NFC", group): side for group, side in pins.items()}
+    known = {
+        r[0]
+        for r in rows(
+            connection,
+            f"select distinct __group from {ROWS} where __group in"
+            f" ({', '.join(map(literal, found)) or 'null'})",
+        )
+    }
+    unknown = [repr(p) for p in found if p not in known]
+    if unknown:
+        groups = [
+            repr(r[0])
+            for r in rows(connection, f"select distinct __group from {ROWS} order by 1 limit 6")
+        ]
+        raise SplitError(
+            f"split.pin: expected names of groups, got {first_few(unknown, len(unknown))}, which no"
+            f" row has; groups are {first_few(groups)}"
+        )
+    return found
+
+
+# ------------------------------------------------------------------------------ time, group and
+# time
+
+
+def _by_time(
+    connection: duckdb.DuckDBPyConnection, spec: TableSpec, way: TimeSplit, book: Ledger | None
+) -> Decision:
+    known, embargo = (
+        book.frozen if book is not None else {},
+        in_time_units(way.embargo, spec, "split.embargo"),
+    )
+    cuts = (
+        declared_cuts(way.cuts, spec)
+        if way.cuts is not None
+        else known or share_cuts(connection, ROWS, way.fractions)
+    )
+    shown = {side: time_text(cut, spec) for side, cut in cuts.items()}
+    source = (
+        "declaration"
+        if way.cuts is not None
+        else "shares of rows at first sight, frozen in the ledger"
+    )
+    plan: dict[str, Any] = {
+        "cuts": cuts,
+        "cuts_text": shown,
+        "cuts_from": source,
+        "embargo": embargo,
+    }
+    frozen = cuts if book is not None and not known else {}
+    by_time = time_side_sql(cuts, embargo, spec.label_time is not None)
+    if not isinstance(way, GroupTimeSplit):
+        return Decision(by_time, plan, frozen)
+    pins = _pins(connection, way.pin)
+    by_group = pinned_sql(pins, hash_side_sql("__group", way.seed, way.group_fractions))
+    plan |= {
+        "key": "group",
+        "seed": way.seed,
+        "group_fractions": way.group_fractions.model_dump(),
+        "pin": pins,
+    }
+    return Decision(
+        f"case when {by_time} in ('embargo', 'label_interval', {by_group}) then {by_time} else"
+        " 'group_time' end",
+        plan,
+        frozen,
+    )
+
+
+# -----------------------------------------------------------------------------------------
+# predefined
+
+
+def _predefined(
+    connection: duckdb.DuckDBPyConnection, spec: TableSpec, way: PredefinedSplit
+) -> Decision:
+    column = ident(str(spec.split))
+    values: dict[str, tuple[str, ...]] = {"train": way.train, "val": way.val, "test": way.test}
+    _refuse_unknown_values(connection, str(spec.split), values)
+    key = "__group" if spec.grouped else "__key"
+    carved = (
+        f"case when {hash_sql(key, way.seed)} < {literal(cut_point(way.carve_val))} then 'val' else"
+        " 'train' end"
+    )
+    sides = {"train": carved if way.carve_val else "'train'", "val": "'val'", "test": "'test'"}
+    whens = " ".join(
+        f"when {column} in ({', '.join(map(literal, values[side]))}) then {sql}"
+        for side, sql in sides.items()
+        if values[side]
+    )
+    plan = {
+        "column": spec.split,
+        "values": {s: list(v) for s, v in values.items()},
+        "carve_val": way.carve_val,
+        "seed": way.seed,
+        "key": "group" if spec.grouped else "id",
+    }
+    return Decision(f"case {whens} end", plan)
+
+
+def _refuse_unknown_values(
+    connection: duckdb.DuckDBPyConnection, column: str, values: Mapping[str, tuple[str, ...]]
+) -> None:
+    known = {v for names in values.values() for v in names}
+    doubled = [v for v in known if sum(v in names for names in values.values()) > 1]
+    if doubled:
+        raise SplitError(
+            f"split: expected each value of {column!r} to mean one side, got"
+            f" {first_few(sorted(doubled))} under several; name it once"
+        )
+    found = rows(connection, f"select {ident(column)}, count(*) from {ROWS} group by 1 order by 1")
+    unknown = [f"{v!r} ({n} rows)" for v, n in found if v not in known]
+    if unknown:
+        raise SplitError(
+            f"column {column!r} (role split): expected"
+            f" {first_few(map(repr, sorted(known)), limit=10)}, got also"
+            f" {first_few(unknown, len(unknown))}; list them under split.train, split.val or"
+            " split.test, or leave such rows out with data.filter"
+        )
+
+
+# ------------------------------------------------------------------------------------------
+# stratified
+
+
+def _stratified(
+    connection: duckdb.DuckDBPyConnection,
+    spec: TableSpec,
+    declaration: Declaration,
+    way: StratifiedSplit,
+    book: Ledger | None,
+) -> Decision:
+    """Sides of units as frozen in the ledger, and of new units such that the label's shares
+    stay.
+    """
+    if book is None:
+        raise RuntimeError("a stratified split needs its ledger")
+    regression = declaration.task.kind == "regression"
+    edges = (
+        (book.frozen.get("bin_edges") or bin_edges(connection, ROWS, spec.label, way.bins))
+        if regression
+        else None
+    )
+    key = _key(way)
+    units = Units(
+        ROWS,
+        key,
+        stratum_sql(spec.label, edges),
+        hash_sql("unit", way.seed),
+        book.assigned,
+        declaration.data.memory_bytes,
+    )
+    allot(connection, units, way.fractions.model_dump())
+    plan = {
+        "key": _key_name(_key(way), spec),
+        "seed": way.seed,
+        "fractions": way.fractions.model_dump(),
+        **({"bin_edges": edges} if edges else {}),
+    }
+    frozen = {"bin_edges": edges} if edges and not book.frozen else {}
+    # a row may belong to a group that has no other rows now, and was decided before
+    known = (
+        f"(select key_hash, side from unit_sides union select key_hash, side from {book.assigned}"
+        " as held where key_hash not in (select key_hash from unit_sides))"
+    )
+    sides = known if spec.group_by else "unit_sides"
+    return Decision(
+        "known.side",
+        plan,
+        frozen,
+        "(select key_hash, side from unit_sides where is_new)",
+        known_side_sql(sides, key),
+    )
+
+
+def known_side_sql(sides: str, key: str) -> str:
+    """The join of rows with the side of their unit, `known.side`, from a relation of `key_hash`
+    (unique) and `side`.
+    """
+    return (
+        f"left join (select key_hash, side from {sides} as sides) as known on known.key_hash ="
+        f" md5({key})"
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# files
+
+
+def write_sides(
+    connection: duckdb.DuckDBPyConnection,
+    spec: TableSpec,
+    declaration: Declaration,
+    out_dir: Path,
+    plan: dict[str, Any],
+    sided: str,
+    in_order: Iterator[pa.RecordBatch] | pa.Table,
+) -> SplitTables:
+    """The three files of the decided sides and their references: nowhere else is a `TrainTable`
+    made.
+
+    Args:
+        connection: the engine.
+        spec: what the columns are.
+        declaration: the task and the strategy.
+        out_dir: where `train.parquet`, `val.parquet` and `test.parquet` are written.
+        plan: the strategy with its resolved cut points, for people.
+        sided: relation of all rows with their `__side`.
+        in_order: the rows in the order of the hash of their id, with the column `CODE`; of a whole
+            table the sides are held, too.
+    """
+    tables = _written(in_order, spec, out_dir)
+    excluded = rows(
+        connection,
+        f"select __side, count(*) from {sided} where __side not in ('train', 'val', 'test') group"
+        " by 1 order by 1",
+    )
+    return SplitTables(
+        train=TrainTable(file=tables["train"].file, rows=tables["train"].rows),
+        val=ValTable(file=tables["val"].file, rows=tables["val"].rows),
+        test=TestTable(file=tables["test"].file, rows=tables["test"].rows),
+        strategy=declaration.split.kind,
+        excluded=dict(excluded),
+        plan=plan,
+        summary=summarize(
+            connection,
+            {side: relation(connection, tables[side]) for side in SPLITS},
+            spec,
+            declaration,
+        ),
+    )
+
+
+def _written(
+    in_order: Iterator[pa.RecordBatch] | pa.Table, spec: TableSpec, out_dir: Path
+) -> dict[str, TableRef]:
+    """One pass over the rows, each into the file of its side."""
+    paths, schema = {side: out_dir / f"{side}.parquet" for side in SPLITS}, arrow_schema(spec)
+    with ExitStack() as stack:
+        files = {side: stack.enter_context(replacing_path(path)) for side, path in paths.items()}
+        # no digest of the whole table in the metadata: train's bytes would change with every test
+        # row
+        writers = {
+            side: stack.enter_context(TableWriter(files[side], schema, {"bulkhead.side": side}))
+            for side in SPLITS
+        }
+        whole = isinstance(in_order, pa.Table)
+        write = {
+            side: stack.enter_context(beside(writer.write)) if whole else writer.write
+            for side, writer in writers.items()
+        }
+        for batch in (
+            in_order.to_batches(rows_at_once(schema))
+            if isinstance(in_order, pa.Table)
+            else in_order
+        ):
+            table = pa.Table.from_batches([batch])
+            rows, code = table.select(schema.names), table[CODE]
+            for place, side in enumerate(SPLITS):
+                write[side](rows.filter(pc.equal(code, place)))
+    files_of = dict(zip(paths, at_once(file_ref, paths.values()), strict=True))
+    found: dict[str, TableRef] = {
+        side: TableRef(file=files_of[side], rows=writers[side].rows) for side in SPLITS
+    }
+    if isinstance(in_order, pa.Table):
+        for place, side in enumerate(SPLITS):
+            hold(found[side], Rows(in_order.select([*schema.names, CODE]), place))
+    return found
+
+
+def sampled(
+    split: SplitTables,
+    spec: TableSpec,
+    rows: int,
+    folder: Path,
+    change: Callable[[pa.Table], pa.Table],
+) -> SplitTables:
+    """The first rows of each side as a split of its own; held-out rows go through `change` before
+    they are written.
+
+    The sides lie in the order of a hash, so that the first rows are a random sample.
+
+    Args:
+        split: what the split wrote.
+        spec: what its columns are.
+        rows: most rows of a side.
+        folder: where the files are written.
+        change: of held-out rows, columns and types as they are.
+    """
+    tables: dict[str, TableRef] = {}
+    train = first_rows(split.train, rows)
+    for side in SPLITS:
+        table = (
+            train
+            if side == "train"
+            else of_known_classes(first_rows(split.side(side), rows), train, spec)
+        )
+        path = Path(folder) / f"{side}.parquet"
+        with replacing(path) as file:
+            pq.write_table(table if side == "train" else change(table), file)
+        tables[side] = TableRef(file=file_ref(path), rows=len(table))
+    return SplitTables(
+        train=TrainTable(file=tables["train"].file, rows=tables["train"].rows),
+        val=ValTable(file=tables["val"].file, rows=tables["val"].rows),
+        test=TestTable(file=tables["test"].file, rows=tables["test"].rows),
+        strategy=split.strategy,
+    )

@@ -1,0 +1,106 @@
+"""Which rows a model has never learned from: hashes of ids and groups that travel with it.
+
+A hash is the first 64 bits of md5 over `id:` or `group:` and the key. It is not salted, so that a
+later run can recognise the keys: whoever can enumerate the keys can recognise them too. Protect the
+file like a list of the ids. N rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+
+import numpy as np
+
+from schemas.digest import verify
+from schemas.records import TableRef
+from training.data.engine.distinct import distinct
+from training.data.engine.engine import connect, parquet
+
+BATCH_ROWS = 262_144
+HASH = "cast('0x' || substr(md5(concat('{kind}:', {column})), 1, 16) as ubigint)"
+
+
+def trained_keys(tables: Iterable[TableRef]) -> np.ndarray:
+    """Sorted distinct hashes uint64 of every `__id` and non-null `__group` of the tables a model
+    was made with.
+
+    Args:
+        tables: train and validation: one gave the weights, the other chose among them.
+    """
+    found = [
+        np.concatenate(
+            list(
+                _hashes(
+                    table,
+                    f"select distinct {HASH.format(kind=kind, column=column)} from {{table}} where"
+                    f" {column} is not null",
+                )
+            )
+        )
+        for table in tables
+        for kind, column in (("id", "__id"), ("group", "__group"))
+    ]
+    return distinct(np.concatenate(found)) if found else np.empty(0, np.uint64)
+
+
+def evaluated_keys(table: TableRef) -> np.ndarray:
+    """Sorted distinct hashes uint64 of every `__id` of the rows that a model was tested on."""
+    return distinct(
+        np.concatenate(
+            list(_hashes(table, f"select {HASH.format(kind='id', column='__id')} from {{table}}"))
+        )
+    )
+
+
+def rows_among(table: TableRef, keys: np.ndarray) -> np.ndarray:
+    """Which rows [N] of a table, in its order, have their `__id` among the hashes."""
+    return np.asarray(
+        np.isin(
+            np.concatenate(
+                list(
+                    _hashes(table, f"select {HASH.format(kind='id', column='__id')} from {{table}}")
+                )
+            ),
+            keys,
+        )
+    )
+
+
+def unseen_rows(table: TableRef, seen: np.ndarray, by_group: bool) -> np.ndarray:
+    """Which rows [N] of a table, in its order, a model has not learned from.
+
+    Args:
+        table: with `__id` and `__group`.
+        seen: the model's `trained_keys`.
+        by_group: also leave out rows whose group it has learned from. Right where groups are kept
+            on one side; under a split by time alone the same groups go on in the test rows, and are
+            meant to.
+    """
+    known = [
+        np.concatenate(
+            list(_hashes(table, f"select {HASH.format(kind='id', column='__id')} from {{table}}"))
+        )
+    ]
+    if by_group:
+        known.append(
+            np.concatenate(
+                list(
+                    _hashes(
+                        table,
+                        f"select coalesce({HASH.format(kind='group', column='__group')}, 0) from"
+                        " {table}",
+                    )
+                )
+            )
+        )
+    return np.asarray(~np.logical_or.reduce([np.isin(keys, seen) for keys in known]))
+
+
+def _hashes(table: TableRef, sql: str) -> Iterator[np.ndarray]:
+    """A query's only column as uint64, in batches."""
+    yield np.empty(0, np.uint64)
+    with closing(connect()) as connection:
+        verify(table.file)
+        for batch in connection.sql(sql.format(table=parquet(table))).to_arrow_reader(BATCH_ROWS):
+            yield batch.column(0).to_numpy(zero_copy_only=False)

@@ -1,0 +1,151 @@
+"""Labels in the source: which rows have one, and whether their values suit the task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import duckdb
+
+from schemas.config import Declaration
+from schemas.errors import first_few
+from schemas.records import TableSpec
+from training.data.engine.engine import count_distinct, ident, row, rows
+from training.data.table.columns import Resolved
+from training.data.table.typed import ignored_sql, unlabelled_sql
+
+
+def labelled_rows(
+    connection: duckdb.DuckDBPyConnection,
+    resolved: Resolved,
+    relation: str,
+    declaration: Declaration,
+) -> tuple[str, int, dict[str, int]]:
+    """The rows that have a label, as far as rows without one may be left out.
+
+    A row whose only label has a value of task.ignore is left out whatever data.null_labels says;
+    one of several labels with such a value is unknown, and the row stays while another label is
+    known.
+
+    Returns:
+        The relation of the rows that stay, how many were left out for want of a label, and how many
+        labels of each column had a value that means unknown.
+    """
+    conditions = ignored_sql(resolved)
+    counts = row(
+        connection,
+        f"select count(*) filter (where {unlabelled_sql(resolved)}), {_counts(conditions.values())}"
+        f" from {relation}",
+    )
+    ignored = dict(zip(conditions, counts[1:], strict=False))
+    if resolved.spec.has_several_labels:
+        dropped = counts[0] if declaration.data.null_labels == "drop" else 0
+        return (
+            (
+                f"(select * from {relation} where not {unlabelled_sql(resolved)})"
+                if dropped
+                else relation
+            ),
+            dropped,
+            ignored,
+        )
+    unlabelled = counts[0] - sum(ignored.values())
+    if declaration.data.null_labels == "drop":
+        return (
+            (
+                f"(select * from {relation} where not {unlabelled_sql(resolved)})"
+                if counts[0]
+                else relation
+            ),
+            unlabelled,
+            ignored,
+        )
+    stays = (
+        f"(select * from {relation} where ({conditions[resolved.spec.label]}) is not true)"
+        if sum(ignored.values())
+        else relation
+    )
+    return stays, 0, ignored
+
+
+def _counts(conditions: Iterable[str]) -> str:
+    return ", ".join(f"count(*) filter (where {condition})" for condition in conditions) or "0"
+
+
+def label_violations(
+    connection: duckdb.DuckDBPyConnection, spec: TableSpec, table: str, declaration: Declaration
+) -> Iterator[str]:
+    """What is wrong with the label columns of the typed table, one sentence each."""
+    if spec.has_several_labels:
+        unknown = " and ".join(f"{ident(name)} is null" for name in spec.labels)
+        without = row(connection, f"select count(*) from {table} where {unknown}")[0]
+        if without:
+            first = [
+                r[0]
+                for r in rows(
+                    connection, f"select __id from {table} where {unknown} order by 1 limit 5"
+                )
+            ]
+            yield (
+                f"{without} rows have none of the {len(spec.labels)} labels, first ids:"
+                f" {first_few(first, without)}; set data.null_labels: drop, or leave them out with"
+                " data.filter"
+            )
+    for name in spec.label_columns if spec.text is None else ():
+        yield from _one_label(connection, spec, name, table, declaration)
+
+
+def _one_label(
+    connection: duckdb.DuckDBPyConnection,
+    spec: TableSpec,
+    name: str,
+    table: str,
+    declaration: Declaration,
+) -> Iterator[str]:
+    declared, label = declaration.task.label(name), ident(name)
+    classes = count_distinct(connection, label, table)
+    if declared.kind == "regression":
+        if not classes:
+            yield (
+                f"column {name!r}: expected values of the label, got nulls only; remove it from the"
+                " labels"
+            )
+        return
+    found = rows(
+        connection,
+        f"select {label}, count(*) from {table} where {label} is not null group by 1 order by 2"
+        " desc, 1 limit 6",
+    )
+    shown = first_few((f"{v!r} ({n} rows)" for v, n in found), classes)
+    if classes < 2:
+        yield (
+            f"column {name!r}: expected at least two classes, got one: {shown}; check the label,"
+            " data.filter and data.derive"
+        )
+    elif declared.kind == "binary" and classes > 2:
+        yield (
+            f"column {name!r}: a binary label has two values, got {classes}: {shown}; set"
+            f" {_path(spec, name, 'kind')}: multiclass, or derive a condition such as {name} = …"
+        )
+    elif (
+        declared.kind == "binary"
+        and declared.positive is not None
+        and declared.positive not in [v for v, _ in found]
+    ):
+        yield (
+            f"{_path(spec, name, 'positive')}: expected one of the label's values {shown}, got"
+            f" {declared.positive!r}; name one of them"
+        )
+    if (
+        declared.kind == "multiclass"
+        and spec.label_columns[name].type == "float"
+        and row(connection, f"select count(*) from {table} where {label} <> floor({label})")[0]
+    ):
+        yield (
+            f"column {name!r}: a multiclass label has no fractions, got {shown}; set"
+            f" {_path(spec, name, 'kind')}: regression"
+        )
+
+
+def _path(spec: TableSpec, name: str, option: str) -> str:
+    """Where the declaration holds an option of a label."""
+    return f"task.labels.{name}.{option}" if spec.has_several_labels else f"task.{option}"

@@ -1,0 +1,265 @@
+"""The typed table as SQL: each column cast to its one form, and the keys that identify and split
+rows.
+
+Forms: numbers float64 (NaN is null, no -0.0); categories text (1.0 is '1', so that whole numbers
+read alike from any file format); tensors flat lists of one length; keys unicode NFC text; time
+float64, UTC epoch seconds of a timestamp.
+"""
+
+from __future__ import annotations
+
+import math
+
+from schemas.config import ColumnConfig
+from schemas.records import LabelColumn, TableSpec
+from schemas.tables import LABEL_TYPES, allowed_values
+from training.data.engine.engine import ident, literal, row_md5_sql, without_nan
+from training.data.serving_expressions import raw_columns
+from training.data.table.columns import Resolved, family, nesting
+from training.data.table.time_units import scale
+
+KEPT = ("__id", "__key", "__group", "__time")
+WHOLE = 2**53  # beyond it doubles skip whole numbers
+LABEL_SQL = {"bool": "boolean", "int": "bigint", "float": "double", "text": "varchar"}
+
+
+def typed_sql(resolved: Resolved, relation: str) -> str:
+    """A relation with the columns of the validated table, role columns that have limits, and the
+    columns of `raw_names` and `grouping_names`.
+
+    Without a declared id, `__key` is the hash of the features and `__id` the hash of the whole row
+    with its occurrence, so that rows keep both when the source is reordered, and rows of equal
+    features share a key.
+    """
+    spec = resolved.spec
+    parts = {n: _feature(n, resolved) for n in spec.features} | {
+        n: _role_value(n, resolved) for n in value_columns(resolved)
+    }
+    parts["__group"] = key_sql(spec.group) if spec.group else "cast(null as varchar)"
+    parts["__time"] = _time(spec.time, resolved) if spec.time else "cast(null as double)"
+    parts |= {"__label_time": _time(spec.label_time, resolved)} if spec.label_time else {}
+    parts |= {name: _time(name, resolved) for name in spec.available}
+    parts |= {stored: ident(name) for name, stored in raw_names(spec).items()}
+    parts |= {
+        stored: _grouping_value(name, resolved.grouping[name], resolved)
+        for name, stored in grouping_names(resolved).items()
+    }
+    if spec.id:
+        parts |= {"__id": key_sql(spec.id), "__key": key_sql(spec.id)}
+        return f"(select {_listed(parts)} from {relation})"
+    typed = f"(select {_listed(parts)} from {relation})"
+    content = (*spec.features, *_given(spec), "__group", "__time")
+    hashed = (
+        f"(select *, {row_md5_sql(spec.features)} as __key, {row_md5_sql(content)} as __content"
+        f" from {typed})"
+    )
+    numbered = "concat(__content, '-', row_number() over (partition by __content))"
+    return f"(select * exclude (__content), {numbered} as __id from {hashed})"
+
+
+def validated_columns(spec: TableSpec) -> tuple[str, ...]:
+    """Columns of the validated table in their order."""
+    times = (*(("__label_time",) if spec.label_time else ()), *spec.available)
+    return tuple(dict.fromkeys((*KEPT, *times, *_given(spec), *spec.features)))
+
+
+def raw_names(spec: TableSpec) -> dict[str, str]:
+    """Source columns that derived features are computed from, each with the name under which the
+    typed table has it as it was.
+    """
+    return {
+        name: f"__raw_{position}"
+        for position, name in enumerate(raw_columns(spec.derived, spec.derived))
+    }
+
+
+def grouping_names(resolved: Resolved) -> dict[str, str]:
+    """Columns that group rows (`data.group_by`), each with the name under which the typed table has
+    it: numbers float64, the rest text.
+    """
+    return {name: f"__by_{position}" for position, name in enumerate(resolved.grouping)}
+
+
+def value_columns(resolved: Resolved) -> tuple[str, ...]:
+    """Role columns that stand in the typed table under their own names: label, weight, split, and
+    any with limits.
+    """
+    limited = tuple(
+        n
+        for n in (*resolved.spec.id, *resolved.spec.group, resolved.spec.time)
+        if n is not None and has_limits(resolved.configs[n])
+    )
+    return (*_given(resolved.spec), *limited)
+
+
+def unlabelled_sql(resolved: Resolved) -> str:
+    """SQL condition: the row has no label; of several labels, none of them."""
+    return (
+        "("
+        + " and ".join(
+            f"({_role_value(name, resolved)}) is null" for name in resolved.spec.label_columns
+        )
+        + ")"
+    )
+
+
+def ignored_sql(resolved: Resolved) -> dict[str, str]:
+    """For each label with values that mean unknown, the SQL condition that it has one of them."""
+    return {
+        name: f"({_label_value(name, resolved)}) in ({_ignored(label)})"
+        for name, label in resolved.spec.label_columns.items()
+        if label.ignore
+    }
+
+
+def _ignored(label: LabelColumn) -> str:
+    """The values that mean unknown, as literals of the label's type; null where none of them is of
+    that type.
+    """
+    return (
+        ", ".join(literal(v) for v in allowed_values(label.ignore, LABEL_TYPES[label.type]))
+        or "null"
+    )
+
+
+def has_limits(config: ColumnConfig) -> bool:
+    """Whether the declaration restricts the column's values."""
+    return (
+        config.min is not None
+        or config.max is not None
+        or config.allowed is not None
+        or config.unique
+    )
+
+
+def wrong_shape_sql(name: str, shape: tuple[int, ...], kind: str) -> str:
+    """SQL condition: the list is null or has not this shape, flat or nested."""
+    column = ident(name)
+    if nesting(kind) == 1:
+        return f"({column} is null or len({column}) <> {math.prod(shape)})"
+    tests = [f"len({column}) <> {shape[0]}"]
+    for depth in range(1, len(shape)):
+        outer, inner = _flat(column, depth - 1), _flat(column, depth)
+        tests.append(
+            f"len({inner}) <> {math.prod(shape[: depth + 1])} or len(list_filter({outer}, lambda v:"
+            f" v is null or len(v) <> {shape[depth]})) > 0"
+        )
+    return f"({column} is null or {' or '.join(tests)})"
+
+
+def _listed(parts: dict[str, str]) -> str:
+    return ", ".join(f"{sql} as {ident(name)}" for name, sql in parts.items())
+
+
+def _given(spec: TableSpec) -> tuple[str, ...]:
+    return tuple(n for n in (*spec.label_columns, spec.weight, spec.split) if n is not None)
+
+
+def _feature(name: str, resolved: Resolved) -> str:
+    if name in resolved.spec.tensor:
+        return _tensor(name, resolved)
+    kind = resolved.types[name]
+    return (
+        _number(name, kind, resolved)
+        if name in resolved.spec.numeric
+        else _category(name, kind, resolved)
+    )
+
+
+def _number(name: str, kind: str, resolved: Resolved) -> str:
+    column, found = ident(name), family(kind)
+    if found == "int":
+        return f"cast({column} as double)"
+    if found == "bool":
+        return f"cast(cast({column} as integer) as double)"
+    if (
+        found == "float" and name not in resolved.computed
+    ):  # NaN of the source is null already: see `usable`
+        return f"cast({column} as double) + cast(0 as double)"  # makes 0.0 of -0.0
+    number = f"try_cast({column} as double)" if found == "text" else f"cast({column} as double)"
+    return f"{without_nan(number)} + cast(0 as double)"
+
+
+def _grouping_value(name: str, kind: str, resolved: Resolved) -> str:
+    return (
+        _number(name, kind, resolved)
+        if family(kind) in ("int", "float", "bool")
+        else f"cast({ident(name)} as varchar)"
+    )
+
+
+def _category(name: str, kind: str, resolved: Resolved) -> str:
+    if family(kind) != "float":
+        return f"cast({ident(name)} as varchar)"
+    return whole_number_text(f"({_number(name, kind, resolved)})")
+
+
+def whole_number_text(number: str) -> str:
+    """SQL of a float as text, in which 1.0 is '1'."""
+    whole = f"{number} = floor({number}) and abs({number}) < {WHOLE}"
+    return (
+        f"case when {whole} then cast(cast({number} as bigint) as varchar) else cast({number} as"
+        " varchar) end"
+    )
+
+
+def _tensor(name: str, resolved: Resolved) -> str:
+    kind, shape = resolved.types[name], resolved.spec.tensor[name]
+    element = "utinyint" if resolved.spec.tensor_dtype[name] == "uint8" else "float"
+    flat = _flat(ident(name), nesting(kind) - 1)
+    # the test keeps the cast from failing; rows of another shape are refused by name before
+    return (
+        f"case when {wrong_shape_sql(name, shape, kind)} then null else cast({flat} as"
+        f" {element}[]) end"
+    )
+
+
+def _flat(column: str, times: int) -> str:
+    return "flatten(" * times + column + ")" * times
+
+
+def _role_value(name: str, resolved: Resolved) -> str:
+    """A role column under its own name: the label as its type, weights and limited numbers float64,
+    the rest text.
+    """
+    spec, kind = resolved.spec, resolved.types[name]
+    if name in spec.label_columns:
+        ignored = ignored_sql(resolved).get(name)
+        return (
+            f"case when {ignored} then null else {_label_value(name, resolved)} end"
+            if ignored
+            else _label_value(name, resolved)
+        )
+    if name == spec.weight or (name != spec.split and family(kind) in ("int", "float")):
+        return _number(name, kind, resolved)
+    return f"cast({ident(name)} as varchar)"
+
+
+def _label_value(name: str, resolved: Resolved) -> str:
+    """A label as its type, values that mean unknown included."""
+    kind = resolved.spec.label_columns[name].type
+    return (
+        _number(name, resolved.types[name], resolved)
+        if kind == "float"
+        else f"cast({ident(name)} as {LABEL_SQL[kind]})"
+    )
+
+
+def key_sql(names: tuple[str, ...]) -> str:
+    """One text for one or several columns; several are joined so that no two keys can read alike,
+    null if any is.
+    """
+    texts = [f"nfc_normalize(cast({ident(n)} as varchar))" for n in names]
+    if len(texts) == 1:
+        return texts[0]
+    return " || '|' || ".join(f"replace(replace({t}, '%', '%25'), '|', '%7C')" for t in texts)
+
+
+def _time(name: str, resolved: Resolved) -> str:
+    if not resolved.spec.time_is_timestamp:
+        number, factor = (
+            _number(name, resolved.types[name], resolved),
+            scale(resolved.configs[name].unit, resolved.spec.time_unit),
+        )
+        return number if factor == 1 else f"(({number}) * {literal(factor)})"
+    return f"cast(epoch(cast({ident(name)} as timestamp)) as double)"

@@ -1,0 +1,325 @@
+"""From a source to the validated table: one typed Parquet file in an order of its own, or an error
+that names the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from schemas.config import Declaration
+from schemas.errors import DataError, SchemaError, counted, first_few
+from schemas.records import FileRef, SourceRef, TableSpec, ValidatedTable
+from schemas.tables import arrow_schema
+from training.data.engine.engine import confine, engine_for, ident, row, rows, write_parquet
+from training.data.engine.expressions import derived_sql, failing_expression, filtered_sql
+from training.data.engine.hash_order import in_hash_order
+from training.data.engine.in_memory import Rows, fits, hold, registered
+from training.data.engine.in_memory import relation as relation_of
+from training.data.engine.sorted_rows import hash_sorted
+from training.data.sources.source import relation_sql, unreadable, verify_source
+from training.data.sources.written_numbers import category_notes
+from training.data.table.columns import Resolved, resolve
+from training.data.table.label_values import label_violations, labelled_rows
+from training.data.table.portable import portable
+from training.data.table.raw_rows import keep_raw_rows
+from training.data.table.typed import grouping_names, typed_sql, validated_columns
+from training.data.table.violations import (
+    keeping_limits,
+    repeated_values,
+    source_violations,
+    tensor_violations,
+    value_violations,
+)
+
+STAGED, TYPED = "staged_rows", "typed_rows"
+SAMPLE_ROWS = 10_000  # that tell how much memory a row takes
+# of ids, which are unique: neither the order of the source nor the number of its files shows in the
+# table
+ORDER = "md5(__id)"
+
+
+def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
+    """The typed table of the source, each row of which keeps the declaration;
+    `out_dir/validated.parquet`.
+
+    Args:
+        source: from `fingerprint`; its files must still have the bytes they had then.
+        declaration: sections `data`, `task`, `split` and `checks.constant_features` count.
+        out_dir: where the table is written; created when absent. Nothing is left there when an
+            error is raised.
+
+    Returns:
+        The table (columns see `TableSpec`), what its columns are, and how many rows the filter and
+        null labels left out.
+
+    Raises:
+        SourceError: a file changed or cannot be read.
+        ConfigError: an expression of `data.derive` or `data.filter` is not allowed, or that of a
+            feature cannot be served.
+        SchemaError: columns, types, nulls, ranges, values, ids or labels are not what was declared.
+    """
+    verify_source(source)
+    made = _validated(source, declaration, Path(out_dir))
+    with engine_for(declaration.data) as connection:
+        computed, is_csv = declaration.data.derive, source.format == "csv"
+        given = [n for n in made.spec.categorical if n not in computed]
+        notes = category_notes(
+            connection, relation_of(connection, made.table), made.spec.categorical, given, is_csv
+        )
+    return made.model_copy(update={"notes": notes})
+
+
+def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
+    if declaration.data.engine == "spark":
+        from training.data.table.spark_validate import (
+            validate_on_spark,  # imports this module's steps
+        )
+
+        return validate_on_spark(source, declaration, out_dir)
+    with engine_for(declaration.data) as connection:
+        base = relation_sql(source, declaration.data, connection)
+        confine(connection, [f.path for f in source.files])
+        derived = derived_sql(connection, base, declaration.data.derive)
+        relation = filtered_sql(connection, derived, declaration.data.filter)
+        resolved = served(
+            resolve(column_types(connection, relation), declaration),
+            column_types(connection, base),
+            source,
+            declaration,
+        )
+        try:
+            if source.format == "csv":  # parsed once more, not for every question
+                connection.execute(f"create temp table {STAGED} as select * from {derived}")
+                derived, relation = (
+                    STAGED,
+                    filtered_sql(connection, STAGED, declaration.data.filter),
+                )
+            return _write(connection, derived, relation, resolved, declaration, out_dir)
+        except duckdb.OutOfMemoryException:
+            raise
+        except duckdb.Error as error:
+            raise cause(connection, source, base, declaration, error) from error
+
+
+def column_types(connection: duckdb.DuckDBPyConnection, relation: str) -> dict[str, str]:
+    """Columns of a relation with their SQL types."""
+    return {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {relation}")}
+
+
+def served(
+    resolved: Resolved, source_types: dict[str, str], source: SourceRef, declaration: Declaration
+) -> Resolved:
+    """With what the registered model must know to take the source's rows."""
+    trees = portable(declaration.data.derive, source_types, resolved.spec.features)
+    null_texts = declaration.data.csv.null_values if source.format == "csv" else ()
+    return resolved._replace(
+        spec=resolved.spec.model_copy(update={"derived": trees, "null_texts": null_texts})
+    )
+
+
+def _write(
+    connection: duckdb.DuckDBPyConnection,
+    derived: str,
+    relation: str,
+    resolved: Resolved,
+    declaration: Declaration,
+    out_dir: Path,
+) -> ValidatedTable:
+    total = row(connection, f"select count(*) from {derived}")[0]
+    kept = row(connection, f"select count(*) from {relation}")[0]
+    refuse(source_violations(connection, resolved, relation))
+    labelled, unlabelled, ignored = labelled_rows(connection, resolved, relation, declaration)
+    refuse(
+        no_rows(
+            row(connection, f"select count(*) from {labelled}")[0],
+            total - kept,
+            unlabelled,
+            sum(ignored.values()),
+        )
+    )
+    in_order, ids_differ = _read(connection, resolved, labelled, kept, declaration)
+    _refuse_typed(connection, resolved, declaration, ids_differ)
+    raw_rows = keep_raw_rows(
+        connection, resolved.spec, TYPED, ORDER, Path(out_dir) / "raw_rows.parquet"
+    )
+    limits, schema = keeping_limits(connection, resolved, TYPED), arrow_schema(resolved.spec)
+    given = (
+        _in_order(connection, resolved.spec, declaration, out_dir)
+        if in_order is None
+        else in_order.select(schema.names)
+    )
+    table = write_parquet(
+        connection, given, Path(out_dir) / "validated.parquet", schema=schema, through=limits
+    )
+    if (
+        isinstance(given, pa.Table) and not resolved.spec.tensor
+    ):  # lists of a fixed size are another type to the engine than in a file
+        hold(table, Rows(given))
+    left_out = {
+        "filtered_rows": total - kept,
+        "unlabelled_rows": unlabelled,
+        "ignored_labels": ignored,
+    }
+    return ValidatedTable(
+        table=table,
+        spec=resolved.spec,
+        raw_rows=raw_rows,
+        group_columns=_group_columns(connection, resolved, declaration, out_dir),
+        **left_out,
+    )
+
+
+def _read(
+    connection: duckdb.DuckDBPyConnection,
+    resolved: Resolved,
+    labelled: str,
+    rows: int,
+    declaration: Declaration,
+) -> tuple[pa.Table | None, bool | None]:
+    """Make the relation `TYPED`: of rows in memory, which are returned in `ORDER` with whether
+    their ids differ, or of the engine's own.
+    """
+    sample = connection.sql(
+        f"select * from {typed_sql(resolved, f'(select * from {labelled} limit {SAMPLE_ROWS})')}"
+    ).to_arrow_table()
+    if declaration.data.memory_bytes is not None or not fits(sample, rows):
+        connection.execute(
+            f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled)}"
+        )
+        return None, None
+    typed = typed_sql(resolved, labelled)
+    if not resolved.spec.id:
+        table, ids_differ = hash_sorted(connection, typed, rows)
+    else:  # the key is the id, and need not be made twice
+        table, ids_differ = hash_sorted(
+            connection, f"(select * exclude (__key) from {typed})", rows
+        )
+        table = table.append_column("__key", table["__id"])
+    registered(connection, TYPED, table)
+    return table, ids_differ
+
+
+def _in_order(
+    connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, out_dir: Path
+) -> str | Iterator[pa.RecordBatch]:
+    """The typed rows in `ORDER`: by the engine, or where memory is limited part by part."""
+    names, limit = validated_columns(spec), declaration.data.memory_bytes
+    if limit is None:
+        return f"select {', '.join(map(ident, names))} from {TYPED} order by {ORDER}"
+    Path(out_dir).mkdir(parents=True, exist_ok=True)
+    return in_hash_order(connection, TYPED, names, limit, Path(out_dir))
+
+
+def _refuse_typed(
+    connection: duckdb.DuckDBPyConnection,
+    resolved: Resolved,
+    declaration: Declaration,
+    ids_differ: bool | None,
+) -> None:
+    """Refuse what no single value breaks; limits of values, which are looked at on the way into the
+    file, are named with it.
+    """
+    found = [
+        *tensor_violations(connection, resolved, TYPED),
+        *repeated_values(connection, resolved, TYPED, bool(ids_differ)),
+    ]
+    empty = (
+        []
+        if found
+        else [
+            *label_violations(connection, resolved.spec, TYPED, declaration),
+            *empty_features(connection, resolved.spec, declaration),
+        ]
+    )
+    if found or empty:
+        refuse([*value_violations(connection, resolved, TYPED), *found])
+        refuse(empty)
+
+
+def _group_columns(
+    connection: duckdb.DuckDBPyConnection,
+    resolved: Resolved,
+    declaration: Declaration,
+    out_dir: Path,
+) -> FileRef | None:
+    """`__id` and the columns that group rows, in the order of the table."""
+    if not resolved.grouping:
+        return None
+    names = {"__id": "__id"} | grouping_names(resolved)
+    chosen, limit = (
+        (
+            f"select {', '.join(f'{stored} as {ident(name)}' for name, stored in names.items())}"
+            f" from {TYPED}"
+        ),
+        declaration.data.memory_bytes,
+    )
+    path, schema = (
+        Path(out_dir) / "group_columns.parquet",
+        connection.sql(f"{chosen} limit 0").to_arrow_table().schema,
+    )
+    in_order = (
+        f"{chosen} order by {ORDER}"
+        if limit is None
+        else in_hash_order(connection, f"({chosen})", tuple(names), limit, Path(out_dir))
+    )
+    return write_parquet(connection, in_order, path, schema=schema).file
+
+
+def cause(
+    connection: duckdb.DuckDBPyConnection,
+    source: SourceRef,
+    base: str,
+    declaration: Declaration,
+    error: duckdb.Error,
+) -> DataError:
+    """Whether the source could not be read, or an expression failed on a row of it."""
+    try:
+        names = [str(r[0]) for r in rows(connection, f"describe select * from {base}")]
+        rows(connection, f"select {', '.join(f'count({ident(n)})' for n in names)} from {base}")
+    except duckdb.Error as found:
+        return unreadable(source, found)
+    if declaration.data.derive or declaration.data.filter:
+        return failing_expression(connection, base, declaration.data.derive, error)
+    return SchemaError(f"the rows cannot be cast to the declared types: {error}")
+
+
+def refuse(findings: list[str]) -> None:
+    """Raise `SchemaError` with all findings, if there are any."""
+    if findings:
+        raise SchemaError("\n  ".join(findings))
+
+
+def no_rows(rows_left: int, filtered: int, unlabelled: int, ignored: int) -> list[str]:
+    """The finding that nothing is left, and what left it out."""
+    if rows_left:
+        return []
+    by_ignore = f", task.ignore {ignored}" if ignored else ""
+    return [
+        f"expected rows, got none: data.filter left out {filtered}, null labels"
+        f" {unlabelled}{by_ignore}; check data.filter, data.null_labels and the source"
+    ]
+
+
+def empty_features(
+    connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration
+) -> Iterator[str]:
+    """The finding that features are null in every row, unless such are to be dropped."""
+    if declaration.checks.constant_features != "fail":
+        return
+    names = [*spec.numeric, *spec.categorical]
+    counts = (
+        row(connection, f"select {', '.join(f'count({ident(n)})' for n in names)} from {TYPED}")
+        if names
+        else ()
+    )
+    empty = [n for n, count in zip(names, counts, strict=True) if not count]
+    if empty:
+        shown = first_few(map(repr, empty), len(empty), limit=10)
+        yield (
+            f"{counted(len(empty), 'feature')} {'is' if len(empty) == 1 else 'are'} null in every"
+            f" row: {shown}; set `name: ignore` in data.columns, or checks.constant_features: drop"
+        )

@@ -1,0 +1,1 @@
+"""Process group, layout of parameters over ranks, and numeric modes."""

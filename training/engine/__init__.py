@@ -1,0 +1,1 @@
+"""The training loop: batches, steps, validation, scoring and what a run leaves."""

@@ -1,0 +1,71 @@
+"""`result.json`: how a run ended, and which weights are its best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from schemas import digest
+from schemas.records import TrainReport
+from training.checkpoint.checkpoint import Checkpoints, folder_name
+from training.checkpoint.state import TrainerState, model_digest
+from training.run.record import RESULT, read_part
+
+Status = Literal["finished", "stopped_early", "interrupted"]
+
+
+def finished_report(run_dir: Path, run_id: str) -> dict[str, Any] | None:
+    """The report of a run that ended by itself and whose best weights verify; None where there is
+    still work to do, or the report is damaged.
+    """
+    try:
+        report = read_part(run_dir, RESULT, TrainReport)
+        digest.verify(report.best_checkpoint)
+    except (OSError, ValueError):
+        return None
+    return (
+        report.model_dump(mode="json")
+        if report.run_id == run_id and report.status != "interrupted"
+        else None
+    )
+
+
+def best_weights(
+    checkpoints: Checkpoints, state: TrainerState, newest: dict[str, Tensor]
+) -> dict[str, Any]:
+    """`best_checkpoint` and `model_sha256` of a TrainReport, from the committed bytes.
+
+    Args:
+        checkpoints: of the run; the present step is saved.
+        state: says which step was best.
+        newest: the whole present weights, for a run that was interrupted before its first
+            evaluation.
+    """
+    if state.best_step:
+        weights, folder = (
+            checkpoints.load_best(state.best_step),
+            checkpoints.root / folder_name("best", state.best_step),
+        )
+    else:
+        weights, folder = newest, checkpoints.root / folder_name("step", state.step)
+    files = [folder / "model.pt", folder / "manifest.json"]  # a sharded checkpoint has no model.pt
+    return {
+        "best_checkpoint": digest.file_ref(next(f for f in files if f.exists())),
+        "model_sha256": model_digest(weights),
+    }
+
+
+def in_words(report: TrainReport, signal: str) -> str:
+    """How a run ended, in one line; `signal` is what interrupted it."""
+    best = (
+        f"best {report.metric} {report.best_metric:.6g} at step {report.best_step}"
+        if report.best_metric is not None
+        else "not evaluated yet"
+    )
+    reason = f" by {signal}" if report.status == "interrupted" else ""
+    return (
+        f"{report.status.replace('_', ' ')}{reason} at step {report.steps}: {best},"
+        f" {report.rows_per_second:.0f} rows/s"
+    )

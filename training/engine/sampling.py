@@ -1,0 +1,116 @@
+"""Which rows a step trains on, as stateless arithmetic: the position of a run is one integer, the
+optimizer step.
+
+An epoch is a permutation of the rows that is a pure function of (seed, epoch, number of rows). A
+*window* is the next `batch_size` rows of it: the global batch of one optimizer step. Each rank
+takes a contiguous share of the window, and works through it in micro-batches. No row is repeated
+and none is left out, unless `drop_last`.
+
+N rows, B rows of a window, R ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from schemas.errors import ConfigError, DataError
+from training.checkpoint.randomness import generator
+
+
+def epoch_order(seed: int, epoch: int, num_rows: int) -> Tensor:
+    """The permutation [N] of one epoch: int32 wherever that can count the rows, at half the memory;
+    the numbers do not depend on it.
+    """
+    kind = torch.int32 if num_rows <= torch.iinfo(torch.int32).max else torch.int64
+    return torch.randperm(num_rows, generator=generator(seed, "order", epoch), dtype=kind)
+
+
+def share(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
+    """Begin and end of a rank's part of a window; parts differ by one row at most, and may be
+    empty.
+
+    >>> [share(5, rank, 3) for rank in range(3)]
+    [(0, 1), (1, 3), (3, 5)]
+    """
+    return rank * num_rows // world_size, (rank + 1) * num_rows // world_size
+
+
+def spans(num_rows: int, size: int) -> list[tuple[int, int]]:
+    """Begin and end of each micro-batch of a share; the last may be smaller.
+
+    >>> spans(5, 2)
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    return [(begin, min(begin + size, num_rows)) for begin in range(0, num_rows, size)]
+
+
+@dataclass
+class Sampler:
+    """The windows of a run.
+
+    Args:
+        num_rows: train rows [N].
+        batch_size: rows of a window over all ranks.
+        seed: of the order.
+        drop_last: leave out an epoch's last window where it is smaller.
+        device: where row numbers are wanted.
+
+    Raises:
+        ConfigError: `drop_last` leaves no window.
+        DataError: no rows.
+    """
+
+    num_rows: int
+    batch_size: int
+    seed: int
+    drop_last: bool = False
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    _order: tuple[int, Tensor] = field(default_factory=lambda: (-1, torch.empty(0)), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.num_rows < 1:
+            raise DataError("the train side has no rows; change split.fractions or data.filter")
+        if self.steps_per_epoch < 1:
+            raise ConfigError(
+                f"train.drop_last with batch_size {self.batch_size} and {self.num_rows} train rows"
+                " leaves no batch; lower batch_size or unset drop_last"
+            )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Windows of one epoch."""
+        return (
+            self.num_rows // self.batch_size
+            if self.drop_last
+            else -(-self.num_rows // self.batch_size)
+        )
+
+    def epoch(self, step: int) -> int:
+        """The epoch, from 0, that a step (from 0) belongs to."""
+        return step // self.steps_per_epoch
+
+    def window(self, step: int) -> Tensor:
+        """Row numbers int64 [B] of a step (from 0)."""
+        epoch, index = divmod(step, self.steps_per_epoch)
+        if self._order[0] != epoch:
+            self._order = (-1, torch.empty(0))  # let the last epoch's go before the next is made
+            self._order = (epoch, epoch_order(self.seed, epoch, self.num_rows).to(self.device))
+        return self._order[1][index * self.batch_size : (index + 1) * self.batch_size].to(
+            torch.int64
+        )
+
+
+def require_enough_rows(num_rows: int, world_size: int) -> None:
+    """Refuse more ranks than train rows.
+
+    Raises:
+        DataError: naming both numbers.
+    """
+    if num_rows < world_size:
+        raise DataError(
+            f"{world_size} ranks but only {num_rows} train rows: expected at least one row for each"
+            f" rank; set train.ranks to {max(num_rows, 1)} or less"
+        )

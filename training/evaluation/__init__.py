@@ -1,0 +1,1 @@
+"""Evaluation of the best weights, baselines and cross-validation."""

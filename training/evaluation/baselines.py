@@ -1,0 +1,489 @@
+"""What simple models reach on the same rows: constant, linear, boosted trees; and whether the
+network beats them.
+
+Baselines see the materialised arrays that the network sees, are fitted on the train side alone
+(boosting stops early on val, as the network does), and are scored by the same metrics on the same
+rows. N rows, D columns, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import OneHotEncoder
+
+from schemas.config import Declaration, SplitName
+from schemas.records import ArraysRef, Interval, Standing, Statistics
+from training.data.arrays.shards import load_arrays
+from training.data.leakage.arrangements import tail
+from training.evaluation import ngrams
+from training.formatting import metric_name, number
+from training.models.shape import FIRST_VALUE
+from training.objectives.metrics import Metrics, compute_predictions, targets
+from training.objectives.targets import Target, targets_of
+
+Arrays = dict[str, np.ndarray]
+Predict = Callable[[Arrays], np.ndarray]
+
+MAX_LINEAR_VALUES = 50_000_000  # rows x dense columns that the linear model is fitted on
+WIDE = 256  # inputs above which less is spent on a fit: pictures would take minutes
+LINEAR_STEPS, WIDE_LINEAR_STEPS = 200, 50
+TREES: dict[str, Any] = {"max_iter": 500, "learning_rate": 0.1, "max_bins": 255}
+WIDE_TREES: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.2, "max_bins": 31}
+TREE_PATIENCE = 20
+MAX_TREE_VALUES = 100_000_000  # rows x columns that boosting is fitted on
+MAX_CHUNK_VALUES = 20_000_000  # rows x columns predicted at a time
+ALL = slice(None)
+NAMES = {
+    "constant": "the constant prediction",
+    "linear": "the linear model",
+    "boosting": "gradient boosting",
+    "unigram": "the unigram model",
+    "bigram": "the bigram model",
+    "5-gram": "the 5-gram model",
+}
+CONSTANTS = ("constant", "unigram")  # what knows nothing of a row
+
+
+def baseline_metrics(
+    declaration: Declaration, statistics: Statistics, arrays: ArraysRef, side: SplitName = "test"
+) -> dict[str, Metrics]:
+    """Every metric of the task for each declared baseline on one side: name → metric → value.
+
+    `constant` is always among them, because skill is measured against it.
+    """
+    data = load_arrays(arrays.side(side))
+    target, weight = targets(declaration, statistics, data["label"]), data.get("weight")
+    found, labels = (
+        baseline_predictions(declaration, statistics, arrays, side),
+        targets_of(declaration, statistics),
+    )
+    return {
+        name: compute_predictions(declaration.task.kind, p, target, weight, labels)
+        for name, p in found.items()
+    }
+
+
+def baseline_predictions(
+    declaration: Declaration, statistics: Statistics, arrays: ArraysRef, side: SplitName = "test"
+) -> dict[str, np.ndarray]:
+    """Predictions of each declared baseline, and of `constant`, for the rows of one side, in their
+    order.
+
+    Returns:
+        Name → float64 probabilities [N, C] or values [N] in the user's units, as `metrics.predict`
+        gives them; of a language model sums by document [D, 2], as its metrics take them.
+    """
+    if statistics.tokens is not None:
+        return ngrams.document_predictions(declaration, statistics.tokens, arrays, side)
+    train, val, rows = (load_arrays(arrays.side(name)) for name in ("train", "val", side))
+    wanted = dict.fromkeys(("constant", *declaration.evaluate.baselines))
+    return {name: _fit(name, declaration, statistics, train, val)(rows) for name in wanted}
+
+
+# ------------------------------------------------------------------------------------------- inputs
+
+
+def _dense(statistics: Statistics, arrays: Arrays, rows: slice) -> np.ndarray:
+    """Numeric columns and flattened, scaled tensors, float32 [N, D]."""
+    count = len(arrays["label"][rows])
+    parts = [arrays["numeric"][rows]] if "numeric" in arrays else []
+    for stats in statistics.tensor:
+        # mean and sd by channel, or one of each, against [N, *shape]
+        mean, std = (
+            np.reshape(np.asarray(v, dtype=np.float32), (-1, *[1] * (len(stats.shape) - 1)))
+            for v in (stats.mean, [s or 1.0 for s in stats.std])
+        )
+        parts.append(((arrays[f"tensor_{stats.name}"][rows] - mean) / std).reshape(count, -1))
+    return (
+        np.concatenate(parts, axis=1, dtype=np.float32)
+        if parts
+        else np.zeros((count, 0), np.float32)
+    )
+
+
+def _matrix(statistics: Statistics, arrays: Arrays, rows: slice = ALL) -> np.ndarray:
+    """All inputs side by side, float32 [N, D]: dense columns, then category codes."""
+    dense = _dense(statistics, arrays, rows)
+    return (
+        np.concatenate([dense, arrays["categorical"][rows]], axis=1, dtype=np.float32)
+        if statistics.categorical
+        else dense
+    )
+
+
+def _category_columns(statistics: Statistics) -> list[int]:
+    """Columns of `_matrix` that hold category codes."""
+    width = _width(statistics)
+    return list(range(width - len(statistics.categorical), width))
+
+
+def _width(statistics: Statistics) -> int:
+    """Columns of `_matrix`."""
+    return (
+        statistics.num_numeric
+        + sum(math.prod(t.shape) for t in statistics.tensor)
+        + len(statistics.categorical)
+    )
+
+
+def _first_rows(statistics: Statistics, values: int) -> slice:
+    """So many rows that their inputs stay within a number of values. Rows lie in the order of a
+    hash: the first are a random sample.
+    """
+    return slice(0, max(1000, values // _width(statistics)))
+
+
+def _weight(arrays: Arrays, rows: slice) -> np.ndarray | None:
+    return arrays["weight"][rows] if "weight" in arrays else None
+
+
+# -------------------------------------------------------------------------------------------- fits
+
+
+def _fit(
+    name: str, declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
+) -> Predict:
+    """The named baseline; the constant where the rows that it would be fitted on hold one class
+    only.
+
+    Of several labels one for each, fitted on the rows that know it.
+    """
+    if statistics.labels:
+        labels = targets_of(declaration, statistics)
+        fitted = [
+            _fit(name, t.declaration, t.statistics, _known(train, i, t), _known(val, i, t, train))
+            for i, t in enumerate(labels)
+        ]
+        return lambda rows: np.concatenate(
+            [t.stored(predict(rows)) for t, predict in zip(labels, fitted, strict=True)], axis=1
+        )
+    label = train["label"][_first_rows(statistics, MAX_LINEAR_VALUES)]
+    return _FITTERS[name if (label != label[0]).any() else "constant"](
+        declaration, statistics, train, val
+    )
+
+
+def _known(arrays: Arrays, index: int, label: Target, otherwise: Arrays | None = None) -> Arrays:
+    """The rows whose label is known, within the most that a baseline is fitted on, with this label
+    alone; of `otherwise` where there are none.
+    """
+    rows = np.flatnonzero(~np.isnan(arrays["label"][:, index]))[
+        _first_rows(label.statistics, MAX_TREE_VALUES)
+    ]
+    if not len(rows) and otherwise is not None:
+        return _known(otherwise, index, label)
+    values = arrays["label"][rows, index]
+    return {name: array[rows] for name, array in arrays.items()} | {
+        "label": values if label.kind == "regression" else values.astype(np.int64)
+    }
+
+
+def _constant(
+    declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
+) -> Predict:
+    """Weighted class shares, or weighted mean, of the train rows."""
+    target, weight = targets(declaration, statistics, train["label"]), train.get("weight")
+    if declaration.task.kind == "regression":
+        mean = float(np.average(target, weights=weight))
+        return lambda rows: np.full(len(rows["label"]), mean)
+    counts = np.bincount(target, weights=weight, minlength=len(statistics.classes)).astype(
+        np.float64
+    )
+    return lambda rows: np.tile(counts / counts.sum(), (len(rows["label"]), 1))
+
+
+def _linear(
+    declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
+) -> Predict:
+    """Logistic or ridge regression on scaled numbers and one-hot categories (sparse)."""
+    some = _first_rows(statistics, MAX_LINEAR_VALUES)
+    one_hot = ("categories", OneHotEncoder(handle_unknown="ignore"), _category_columns(statistics))
+    encode = ColumnTransformer([one_hot], remainder="passthrough", sparse_threshold=1.0)
+    steps = WIDE_LINEAR_STEPS if _width(statistics) > WIDE else LINEAR_STEPS
+    model = Pipeline(
+        [
+            ("encode", encode),
+            (
+                "fit",
+                (
+                    Ridge()
+                    if declaration.task.kind == "regression"
+                    else LogisticRegression(max_iter=steps)
+                ),
+            ),
+        ]
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # capped steps: near enough for a baseline
+        model.fit(
+            _matrix(statistics, train, some),
+            train["label"][some],
+            fit__sample_weight=_weight(train, some),
+        )
+    return _predictor(declaration, statistics, model)
+
+
+def _boosting(
+    declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
+) -> Predict:
+    """Histogram gradient boosting, stopped early on the val rows; of native and ordered categories,
+    what does better on them.
+    """
+    some = _first_rows(statistics, MAX_TREE_VALUES)
+    options = WIDE_TREES if _width(statistics) > WIDE else TREES
+    # scikit-learn takes as many categories as bins; columns with more enter as numbers, in the
+    # order of their codes
+    native = [
+        i
+        for i, c in zip(_category_columns(statistics), statistics.categorical, strict=True)
+        if len(c.values) + FIRST_VALUE <= options["max_bins"]
+    ]
+    make = (
+        HistGradientBoostingRegressor
+        if declaration.task.kind == "regression"
+        else HistGradientBoostingClassifier
+    )
+    label = val["label"][some]
+    known = np.isin(label, train["label"][some]) | (declaration.task.kind == "regression")
+    held_out = {"X_val": _matrix(statistics, val, some)[known], "y_val": label[known]}
+    if "weight" in train:
+        held_out["sample_weight_val"] = val["weight"][some][known]
+    features, weight, fitted = _matrix(statistics, train, some), _weight(train, some), []
+    for categories in (
+        [native, None] if native else [None]
+    ):  # native categories can overfit where there are many values
+        model = make(
+            categorical_features=categories,
+            early_stopping=True,
+            n_iter_no_change=TREE_PATIENCE,
+            random_state=declaration.train.seed,
+            **options,
+        )
+        fitted.append(model.fit(features, train["label"][some], sample_weight=weight, **held_out))
+    model = max(fitted, key=lambda m: float(np.max(m.validation_score_)))
+    return _predictor(declaration, statistics, model)
+
+
+_FITTERS: dict[str, Callable[[Declaration, Statistics, Arrays, Arrays], Predict]] = {
+    "constant": _constant,
+    "linear": _linear,
+    "boosting": _boosting,
+}
+
+
+def _predictor(declaration: Declaration, statistics: Statistics, model: Any) -> Predict:
+    """Predictions in the form of `metrics.predict`, in chunks; a class that the fitted rows lacked
+    has probability 0.
+    """
+
+    def chunk(rows: Arrays, some: slice) -> np.ndarray:
+        inputs = _matrix(statistics, rows, some)
+        if declaration.task.kind == "regression":
+            return (
+                np.asarray(model.predict(inputs), dtype=np.float64) * statistics.target_scale
+                + statistics.target_center
+            )
+        probabilities = np.zeros((len(inputs), len(statistics.classes)))
+        probabilities[:, model.classes_] = model.predict_proba(inputs)
+        return np.asarray(
+            probabilities / probabilities.sum(axis=1, keepdims=True)
+        )  # scikit-learn's may be float32
+
+    def predict(rows: Arrays) -> np.ndarray:
+        step = _first_rows(statistics, MAX_CHUNK_VALUES).stop
+        return np.concatenate(
+            [
+                chunk(rows, slice(start, start + step))
+                for start in range(0, len(rows["label"]), step)
+            ]
+        )
+
+    return predict
+
+
+# ----------------------------------------------------------------------------------------- verdict
+
+
+class Skill(NamedTuple):
+    """What is known of skill besides intervals.
+
+    `chance`: of scores that say nothing of the labels to do as well
+    (`permutation.permutation_chance`), where it was computed. `too_few`: why no scores could show
+    skill on so few rows; empty where some could.
+    """
+
+    chance: float | None = None
+    too_few: str = ""
+
+
+def verdict(
+    declaration: Declaration,
+    metrics: dict[str, Interval],
+    baselines: dict[str, Metrics],
+    differences: dict[str, Interval] | None = None,
+    skill: Skill = Skill(),  # noqa: B008 - immutable
+) -> tuple[bool, str]:
+    """Whether the network is better than the constant prediction beyond uncertainty, and a plain
+    sentence on all baselines.
+
+    Args:
+        declaration: Gives the metric and its direction.
+        metrics: The network's metrics with intervals.
+        baselines: Name → metric → value, on the same rows; `constant` among them.
+        differences: Name → interval of network minus baseline in the metric, on the same resamples;
+            the sharper comparison. Without it the baseline's value is held against the network's
+            own interval.
+        skill: A constant is beaten only where `chance` is small, too.
+
+    Returns:
+        (has_skill, sentence). No skill where the metric is not defined, or rows are too few.
+    """
+    metric = declaration.metric
+    found, values = metrics[metric], {b: baselines[b].get(metric) for b in baselines}
+    if found.value is None:
+        return (
+            False,
+            (
+                f"{metric_name(metric)} is not defined on these rows, so nothing shows skill; take"
+                " a test side with more rows or both classes."
+            ),
+        )
+    if skill.too_few:
+        shown = ", ".join(f"{NAMES.get(b, b)} {number(v)}" for b, v in values.items())
+        return (
+            False,
+            (
+                f"Too few rows to say: {skill.too_few}; the network's {metric_name(metric)} is"
+                f" {_with_bounds(found)} ({shown}): take more test rows."
+            ),
+        )
+    standing = standings(declaration, metrics, baselines, differences, skill)
+    return _has_skill(standing), _sentence(declaration, found, values, standing)
+
+
+def standings(
+    declaration: Declaration,
+    metrics: dict[str, Interval],
+    baselines: dict[str, Metrics],
+    differences: dict[str, Interval] | None = None,
+    skill: Skill = Skill(),  # noqa: B008 - immutable
+) -> dict[str, Standing]:
+    """Where the network stands to each baseline; args are those of `verdict`. Unknown where rows
+    are too few.
+    """
+    metric = declaration.metric
+    if skill.too_few:
+        return dict.fromkeys(baselines, "unknown")
+    found = metrics[metric]
+    standing = {
+        b: _standing(declaration, found, values.get(metric), (differences or {}).get(b))
+        for b, values in baselines.items()
+    }
+    if skill.chance is None or found.value is None:
+        return standing
+    is_rare = skill.chance <= tail(declaration.evaluate.confidence)
+    for name in (b for b in CONSTANTS if b in standing):
+        value, difference = baselines[name].get(metric), (differences or {}).get(name)
+        no_width = difference is not None and difference.low is None and found.low is None
+        is_better = (
+            value is not None
+            and (found.value > value) == declaration.greater_is_better
+            and found.value != value
+        )
+        if standing[name] == "ahead" and not is_rare:
+            standing[name] = "level"
+        elif (
+            no_width and is_rare and is_better
+        ):  # a perfect score: no resample differs, and no permutation comes near
+            standing[name] = "ahead"
+    return standing
+
+
+def _has_skill(standing: dict[str, Standing]) -> bool:
+    return any(standing.get(name) == "ahead" for name in CONSTANTS)
+
+
+def _standing(
+    declaration: Declaration, found: Interval, baseline: float | None, difference: Interval | None
+) -> Standing:
+    """ahead, behind, or level: within the uncertainty; unknown where the baseline has no value."""
+    if baseline is None or found.value is None:
+        return "unknown"
+    if difference is not None and difference.low is not None and difference.high is not None:
+        low, high = difference.low, difference.high
+    elif found.low is not None and found.high is not None:
+        low, high = found.low - baseline, found.high - baseline
+    else:
+        return "level"  # a difference without an interval is none that is known
+    if not declaration.greater_is_better:
+        low, high = -high, -low
+    return "ahead" if low > 0 else "behind" if high < 0 else "level"
+
+
+def _with_bounds(found: Interval) -> str:
+    return number(found.value) + (
+        "" if found.low is None else f" [{number(found.low)}, {number(found.high)}]"
+    )
+
+
+def _sentence(
+    declaration: Declaration,
+    found: Interval,
+    values: dict[str, float | None],
+    standing: dict[str, Standing],
+) -> str:
+    shown = {b: f"{NAMES.get(b, b)} ({number(values[b])})" for b in standing}
+    parts = [
+        f"{words} {' and '.join(shown[b] for b, s in standing.items() if s == wanted)}"
+        for wanted, words in (
+            ("ahead", "better than"),
+            ("level", "not told apart from"),
+            ("behind", "behind"),
+        )
+        if wanted in standing.values()
+    ]
+    compared = ", ".join(parts) or "not compared with any baseline"
+    name = metric_name(declaration.metric)
+    return (
+        f"The network's {name} {_with_bounds(found)} is"
+        f" {compared}{_advice(declaration, values, standing)}."
+    )
+
+
+def _advice(
+    declaration: Declaration, values: dict[str, float | None], standing: dict[str, Standing]
+) -> str:
+    """What to do about the best baseline that the network does not beat."""
+    if not _has_skill(standing):
+        where = (
+            "the text, its tokens"
+            if declaration.task.kind == "causal_lm"
+            else "the features, the label"
+        )
+        return f": no skill; look at {where} and the learning curves before anything else"
+    sign = 1 if declaration.greater_is_better else -1
+    ranked = sorted(
+        (b for b, v in values.items() if v is not None), key=lambda b: -sign * (values[b] or 0.0)
+    )
+    behind = [b for b in ranked if standing[b] == "behind"]
+    level = [b for b in ranked if standing[b] == "level"]
+    if behind:
+        instead = (
+            "train a larger network for longer"
+            if declaration.task.kind == "causal_lm"
+            else "improve the features or the network"
+        )
+        return f": use {NAMES.get(behind[0], behind[0])}, or {instead}"
+    return f": {NAMES.get(level[0], level[0])} does as well and is simpler" if level else ""

@@ -1,0 +1,391 @@
+"""Score the best weights once on one side, and say how good they are, how sure that is, and
+compared with what.
+
+Scores come from the network that is registered (float64 on the CPU where the model allows it), so
+that the registered model gives the very predictions that were evaluated. N rows, C classes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from torch import nn
+
+from schemas import digest
+from schemas.config import METRICS, Declaration, SplitName
+from schemas.errors import IntegrityError
+from schemas.load import declare
+from schemas.records import (
+    EvaluationReport,
+    FileRef,
+    Interval,
+    RunSpec,
+    SampleReport,
+    SplitArrays,
+    Statistics,
+)
+from training.data.arrays.shards import load_arrays
+from training.engine.scoring import require_finite
+from training.engine.token_scoring import score_documents
+from training.evaluation.baselines import Skill, baseline_predictions, standings, verdict
+from training.evaluation.evaluate_text import read_documents, text_facts, write_losses
+from training.evaluation.label_evaluation import (
+    base_rates,
+    given_values,
+    label_table,
+    prediction_columns,
+)
+from training.evaluation.permutation import permutation_chance, too_few_units
+from training.evaluation.text_samples import make_samples
+from training.objectives.bootstrap import intervals, paired_difference
+from training.objectives.label_metrics import undefined_note
+from training.objectives.metrics import (
+    Metrics,
+    compute_predictions,
+    predict,
+    predicted_class,
+    targets,
+)
+from training.objectives.targets import Targets, targets_of
+from training.serving.reference_network import reference_network, reference_scores
+
+MAX_GROUPS = 30
+MIN_GROUP_ROWS = 10  # a metric of fewer rows says nothing about its group
+MIN_CLUSTERS = (
+    5  # resampling fewer groups gives intervals that are far too narrow; one group gives none
+)
+
+
+def evaluate(
+    run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Path
+) -> EvaluationReport:
+    """Metrics with bootstrap intervals of one side, every row exactly once, beside baselines and
+    the base rate.
+
+    Writes `predictions.parquet` (ids, label as given, prediction, probabilities) and
+    `evaluation.json`. Baselines and verdict are made for the test side alone: boosting stops early
+    on val and is fitted on train.
+
+    Args:
+        run: What was trained.
+        weights: File with the network's state dict; a reference is verified first.
+        side: The rows to score.
+        out_dir: Created; files of an earlier evaluation are replaced.
+
+    Raises:
+        IntegrityError: weights or arrays were changed after they were written.
+        NonFiniteError: scores that are not finite.
+    """
+    declaration, statistics, arrays = (
+        declare(run.declaration),
+        run.statistics,
+        run.arrays.side(side),
+    )
+    network = reference_network(
+        run, digest.verify(weights) if isinstance(weights, FileRef) else weights
+    )
+    scored = (_score_documents if statistics.tokens else _score_rows)(
+        declaration, statistics, network, arrays
+    )
+    predictions, target, ids, weight = scored.predictions, scored.target, scored.ids, scored.weight
+    labels = targets_of(declaration, statistics)
+    group = None if ids["__group"].isna().all() else ids["__group"].to_numpy()
+    clusters, note = clusters_of(group)
+    resampling: dict[str, Any] = {
+        "group": clusters,
+        "weight": weight,
+        "resamples": declaration.evaluate.bootstrap,
+        "confidence": declaration.evaluate.confidence,
+        "seed": declaration.train.seed,
+        "labels": labels,
+    }
+    metrics = intervals(declaration, predictions, target, **resampling)
+    others = (
+        baseline_predictions(declaration, statistics, run.arrays, side) if side == "test" else {}
+    )
+    skill = {"group": group, "weight": weight, "labels": labels, "seed": declaration.train.seed}
+    compared: dict[str, Any] = (
+        _compare(declaration, others, predictions, target, metrics, resampling, skill)
+        if others
+        else {}
+    )
+    report = EvaluationReport(
+        side=side,
+        rows=len(ids),
+        metrics=metrics,
+        base_rate=_base_rate(statistics, labels, scored),
+        resampled_by="row" if clusters is None else "group",
+        interval_note=note,
+        predictions=scored.write(out_dir / "predictions.parquet"),
+        samples=_samples(run, declaration, network) if side == "test" else None,
+        by_group=(
+            ()
+            if group is None
+            else group_table(declaration.task.kind, group, predictions, target, weight, labels)
+        ),
+        by_label=label_table(labels, predictions, target, others, resampling),
+        label_note=undefined_note(declaration.task.kind, predictions, target, weight, labels),
+        **compared,
+    )
+    digest.write_atomic(out_dir / "evaluation.json", report.model_dump_json(indent=1))
+    return report
+
+
+def _samples(run: RunSpec, declaration: Declaration, network: nn.Module) -> SampleReport | None:
+    """Texts of a language model, where any are declared."""
+    tokens, config = run.statistics.tokens, declaration.tokens
+    if tokens is None or config is None or not config.samples:
+        return None
+    return make_samples(network, tokens, config, declaration.train.seed, run.arrays.train)
+
+
+class Scored(NamedTuple):
+    """What is measured: one prediction, target, id and weight for each row (or document), and how
+    they are written to a file.
+    """
+
+    predictions: np.ndarray
+    target: np.ndarray
+    ids: pd.DataFrame
+    weight: np.ndarray | None
+    write: Callable[[Path], FileRef]
+
+
+def _score_rows(
+    declaration: Declaration, statistics: Statistics, network: nn.Module, arrays: SplitArrays
+) -> Scored:
+    scores = reference_scores(network, arrays)
+    require_finite(scores, arrays)
+    predictions, data, ids = (
+        predict(declaration, statistics, scores),
+        load_arrays(arrays),
+        read_ids(arrays, statistics),
+    )
+    target, labels = (
+        given_targets(declaration, statistics, data["label"], ids),
+        targets_of(declaration, statistics),
+    )
+    return Scored(
+        predictions,
+        target,
+        ids,
+        data.get("weight"),
+        lambda path: write_predictions(path, statistics, ids, predictions, labels),
+    )
+
+
+def _score_documents(
+    declaration: Declaration, statistics: Statistics, network: nn.Module, arrays: SplitArrays
+) -> Scored:
+    scored, ids = score_documents(network, arrays), read_documents(arrays)
+    return Scored(
+        scored.predictions,
+        scored.targets,
+        ids,
+        scored.weight,
+        lambda path: write_losses(path, ids, scored),
+    )
+
+
+def _base_rate(statistics: Statistics, labels: Targets, scored: Scored) -> dict[str, float]:
+    """What is known of the labels, or of the documents, without any model."""
+    if statistics.tokens:
+        return text_facts(scored.ids)
+    return (
+        base_rates(labels, scored.target, scored.weight)
+        if labels
+        else base_rate(statistics, scored.target, scored.weight)
+    )
+
+
+def label_names(statistics: Statistics) -> list[str]:
+    """Columns in which ids and predictions hold the true labels: `label`, or `label_<name>` of
+    several.
+    """
+    return [f"label_{label.name}" for label in statistics.labels] or ["label"]
+
+
+def read_ids(arrays: SplitArrays, statistics: Statistics) -> pd.DataFrame:
+    """`__id`, `__group` and the labels (as given) of a side's rows, in the order of its arrays.
+
+    Raises:
+        IntegrityError: the file was changed, or has other rows than recorded.
+    """
+    table = pq.read_table(
+        digest.verify(arrays.ids), columns=["__id", "__group", *label_names(statistics)]
+    )
+    if table.num_rows != arrays.rows:
+        raise IntegrityError(
+            f"{arrays.ids.path}: expected {arrays.rows} rows, found {table.num_rows}; prepare the"
+            " data again"
+        )
+    return table.to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def given_targets(
+    declaration: Declaration, statistics: Statistics, label: np.ndarray, given: pd.DataFrame
+) -> np.ndarray:
+    """Class indices, or the values as given (the stored label is scaled and rounded to float32); of
+    several labels [N, L].
+
+    Args:
+        declaration: the task.
+        statistics: of the labels.
+        label: the label array.
+        given: the same rows with the columns of `label_names`.
+    """
+    if statistics.labels:
+        return given_values(targets_of(declaration, statistics), label, given)
+    if declaration.task.kind != "regression":
+        return targets(declaration, statistics, label)
+    return np.asarray(given["label"].astype("float64[pyarrow]"), dtype=np.float64)
+
+
+def _compare(
+    declaration: Declaration,
+    others: dict[str, np.ndarray],
+    predictions: np.ndarray,
+    target: np.ndarray,
+    metrics: dict[str, Interval],
+    resampling: dict[str, Any],
+    skill: dict[str, Any],
+) -> dict[str, Any]:
+    """Baselines on the same rows, and the verdict from paired differences and permutations: fields
+    of the report.
+    """
+    weight, labels = resampling["weight"], resampling["labels"]
+    baselines = {
+        name: compute_predictions(declaration.task.kind, p, target, weight, labels)
+        for name, p in others.items()
+    }
+    differences = {
+        name: paired_difference(
+            declaration, declaration.metric, predictions, p, target, **resampling
+        )
+        for name, p in others.items()
+    }
+    too_few = too_few_units(declaration, target, skill["group"])
+    no_width = any(found.low is None for found in differences.values())
+    known = Skill(
+        (
+            None
+            if too_few
+            else permutation_chance(declaration, predictions, target, **skill, always=no_width)
+        ),
+        too_few,
+    )
+    has_skill, sentence = verdict(declaration, metrics, baselines, differences, known)
+    standing = standings(declaration, metrics, baselines, differences, known)
+    return {
+        "baselines": baselines,
+        "differences": differences,
+        "verdict": sentence,
+        "has_skill": has_skill,
+        "standing": standing,
+        **known._asdict(),
+    }
+
+
+def clusters_of(group: np.ndarray | None) -> tuple[np.ndarray | None, str]:
+    """The groups to resample, or None with the reason where they are too few for an interval over
+    groups.
+    """
+    num_groups = 0 if group is None else len(np.unique(group[~pd.isna(group)].astype(str)))
+    if group is None or num_groups >= MIN_CLUSTERS:
+        return group, ""
+    noun = "group" if num_groups == 1 else "groups"
+    return (
+        None,
+        (
+            f"Only {num_groups} {noun} in these rows: the interval is over rows of these {noun} and"
+            " says nothing about others."
+        ),
+    )
+
+
+def base_rate(
+    statistics: Statistics, target: np.ndarray, weight: np.ndarray | None
+) -> dict[str, float]:
+    """Share of each class among the scored rows, or mean and standard deviation of the label,
+    weighted.
+    """
+    if statistics.classes:
+        counts = np.bincount(target, weights=weight, minlength=len(statistics.classes))
+        return {
+            str(name): float(n / counts.sum())
+            for name, n in zip(statistics.classes, counts, strict=True)
+        }
+    mean = float(np.average(target, weights=weight))
+    return {
+        "mean": mean,
+        "standard deviation": float(np.sqrt(np.average((target - mean) ** 2, weights=weight))),
+    }
+
+
+def group_table(
+    task: str,
+    group: np.ndarray,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray | None,
+    labels: Targets = (),
+) -> tuple[dict[str, Any], ...]:
+    """Metrics of the 30 largest groups that have at least 10 rows, largest first; of several labels
+    those over all of them.
+    """
+    names, counts = np.unique(group[~pd.isna(group)].astype(str), return_counts=True)
+    largest = sorted(zip(-counts, names, strict=True))[:MAX_GROUPS]
+    rows: list[dict[str, Any]] = []
+    for negative, name in largest:
+        if -negative >= MIN_GROUP_ROWS:
+            mine = group == name
+            found: Metrics = compute_predictions(
+                task,
+                predictions[mine],
+                target[mine],
+                None if weight is None else weight[mine],
+                labels,
+            )
+            rows.append(
+                {
+                    "group": str(name),
+                    "rows": int(-negative),
+                    **{metric: found[metric] for metric in METRICS[task]},
+                }
+            )
+    return tuple(rows)
+
+
+def write_predictions(
+    path: Path,
+    statistics: Statistics,
+    ids: pd.DataFrame,
+    predictions: np.ndarray,
+    labels: Targets = (),
+) -> FileRef:
+    """`__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`, as Parquet,
+    whole or not at all; see EvaluationReport.
+    """
+    columns = {name: pa.array(ids[name]) for name in ("__id", "__group", *label_names(statistics))}
+    if labels:
+        columns |= prediction_columns(labels, predictions)
+    elif statistics.classes:
+        columns["prediction"] = pa.array(list(statistics.classes)).take(
+            pa.array(predicted_class(predictions))
+        )
+        columns |= {
+            f"probability_{name}": pa.array(predictions[:, i])
+            for i, name in enumerate(statistics.classes)
+        }
+    else:
+        columns["prediction"] = pa.array(predictions)
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer, compression="zstd")
+    return digest.write_atomic(path, buffer.getvalue())

@@ -1,0 +1,149 @@
+"""The chance that scores which say nothing of the labels do as well as these: a permutation test.
+
+Labels are dealt to other rows at random, whole groups where rows have them, and the metric is
+computed again. This holds for any metric and any number of rows, where a bootstrap of a few rows
+gives intervals that are too narrow or have no width, and where the constant prediction is easy to
+beat (macro F1 of one class only). N rows, K values a row.
+
+Source: p-values that are never 0 as in Phipson and Smyth 2010; an early end where chance suffices
+as in Besag and Clifford 1991.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from schemas.config import Declaration
+from training.data.leakage.arrangements import ENOUGH_UNITS, shortage, shortage_of_signs, tail
+from training.objectives.bootstrap import one_resample, units_of
+from training.objectives.targets import Targets
+
+FEWEST_DRAWS, MOST_DRAWS = 99, 999
+MOST_VALUES = 20_000_000  # rows x draws
+# from here on the bootstrap holds, for metrics in which a constant has what scores without skill
+# have
+MANY_UNITS = 2000
+UNFAIR_TO_CONSTANTS = (
+    "f1",
+    "macro_f1",
+)  # scores without skill beat a constant that names one class
+STREAM = 0x7065726D  # keeps these draws apart from other uses of the seed
+
+
+def too_few_units(declaration: Declaration, target: np.ndarray, group: np.ndarray | None) -> str:
+    """Why no scores could show skill on these rows; empty where some could.
+
+    Args:
+        declaration: Gives task and confidence.
+        target: Of the rows, as `metrics.targets` gives them; of documents any array [N, 2].
+        group: Group of each row [N]; None = each row is a unit.
+    """
+    units = units_of(group, len(target))
+    unit = (
+        "group"
+        if group is not None
+        else "document"
+        if declaration.task.kind == "causal_lm"
+        else "row"
+    )
+    if (
+        declaration.task.kind == "causal_lm"
+    ):  # each document's loss against a model without context: signs, not orders
+        return shortage_of_signs(int(units.max()) + 1, unit, declaration.evaluate.confidence)
+    if units.max() + 1 >= ENOUGH_UNITS:
+        return ""
+    rows = pd.DataFrame(np.asarray(target).reshape(len(target), -1))
+    labels = rows.groupby(units, sort=True).apply(
+        lambda part: part.to_numpy().tobytes(), include_groups=False
+    )
+    return shortage(labels.value_counts().tolist(), unit, declaration.evaluate.confidence)
+
+
+def permutation_chance(
+    declaration: Declaration,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    group: np.ndarray | None = None,
+    weight: np.ndarray | None = None,
+    labels: Targets = (),
+    seed: int = 0,
+    always: bool = False,
+) -> float | None:
+    """Share of permutations of the labels in which the declared metric is at least as good; the
+    rows as they are count as one.
+
+    Args:
+        declaration: Gives metric, task and confidence.
+        predictions: Of the rows, as `metrics.predict` gives them.
+        target: As `metrics.targets` gives them.
+        group: Group of each row [N], None for a row of its own.
+        weight: Sample weights [N].
+        labels: Of a task of several labels.
+        seed: Same seed, same draws.
+        always: Also where there are many rows.
+
+    Returns:
+        None where the bootstrap says as much: many units, and a metric in which a constant is not
+            worse than chance.
+    """
+    metric = declaration.metric
+    units = units_of(group, len(target))
+    bootstrap_holds = _has_many(target, units, labels) and metric not in UNFAIR_TO_CONSTANTS
+    if declaration.task.kind == "causal_lm" or (bootstrap_holds and not always):
+        return None
+    task, sign = declaration.task.kind, 1.0 if declaration.greater_is_better else -1.0
+
+    def measured(labels_of_rows: np.ndarray) -> float:
+        found = sign * one_resample(task, metric, predictions, labels_of_rows, weight, labels)
+        return found if math.isfinite(found) else math.inf  # not defined: no argument for skill
+
+    observed = measured(target)
+    if not math.isfinite(observed):
+        return 1.0
+    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, STREAM])))
+    draws = max(
+        min(MOST_VALUES // target.size, MOST_DRAWS),
+        FEWEST_DRAWS,
+        math.ceil(2 / tail(declaration.evaluate.confidence)),
+    )
+    slack = 1e-12 * max(1.0, abs(observed))
+    as_good, limit = 0, 1 + math.floor(draws * tail(declaration.evaluate.confidence))
+    for number, order in enumerate(permutations(units, draws, generator), start=1):
+        as_good += measured(target[order]) >= observed - slack
+        if as_good > limit:
+            return as_good / number
+    return (1 + as_good) / (1 + draws)
+
+
+def permutations(
+    units: np.ndarray, draws: int, generator: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Of each draw the row [N] whose label each row gets: all rows of a unit from one other unit,
+    again and again where that has fewer.
+    """
+    order = np.argsort(units, kind="stable")
+    sizes = np.bincount(units)
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    place = np.arange(len(units)) - np.repeat(starts, sizes)  # within its unit
+
+    for _ in range(draws):
+        other = generator.permutation(len(sizes))
+        found = np.empty(len(units), dtype=np.int64)
+        found[order] = order[
+            np.repeat(starts[other], sizes) + place % np.repeat(sizes[other], sizes)
+        ]
+        yield found
+
+
+def _has_many(target: np.ndarray, units: np.ndarray, labels: Targets) -> bool:
+    """Whether units are many, and those of the rarer class are not few."""
+    if units.max() + 1 < MANY_UNITS:
+        return False
+    if labels or target.dtype.kind == "f":
+        return True
+    counts = [len(np.unique(units[target == value])) for value in np.unique(target)]
+    return min(counts) >= 30

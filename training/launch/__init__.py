@@ -1,0 +1,1 @@
+"""Start of torchrun on one or several machines, and the signal to stop."""

@@ -1,0 +1,1 @@
+"""Losses, metrics and intervals of the tasks."""

@@ -1,0 +1,349 @@
+"""Bootstrap confidence intervals of metrics, by row or by group, and of the difference of two
+models.
+
+A resample is a weight per row: how often the row, or its whole group, was drawn. Rows are put in
+order once; every metric of many resamples is then sums and cumulative sums of weights, and equals
+scikit-learn on the rows repeated so often. Draws depend on the seed and the number of units alone.
+Shapes: N rows, R resamples, C classes, T runs of equal score.
+
+Of few units the percentile interval is too narrow, and of a perfect score it has no width. Below
+`FEW_UNITS` it reaches as far as Student's t asks for, and AUROC and accuracy have at least their
+exact or score interval; where an interval still has no width, there is none.
+
+Source: percentile intervals as in Efron and Tibshirani 1993, ch. 13; whole groups as in Davison and
+Hinkley 1997, sec. 3.8; their expansion as in Hesterberg 2015, sec. 4.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pandas as pd
+
+from schemas.config import Declaration
+from schemas.errors import DataError
+from schemas.records import Interval
+from training.objectives import token_metrics
+from training.objectives.label_metrics import Resampled, Values, resampled_labels
+from training.objectives.metrics import compute_predictions, predicted_class
+from training.objectives.small_samples import at_least, expanded_tail
+from training.objectives.targets import Targets
+
+BLOCK_VALUES = 2_000_000  # weights held at a time
+FEW_UNITS = 100  # from here on the expansion is below 1 % of the width
+STREAM = 0x626F6F74  # keeps these draws apart from other uses of the seed
+
+
+def intervals(
+    declaration: Declaration,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    group: np.ndarray | None = None,
+    weight: np.ndarray | None = None,
+    resamples: int = 500,
+    confidence: float = 0.95,
+    seed: int = 0,
+    labels: Targets = (),
+) -> dict[str, Interval]:
+    """Every metric of the task with its percentile bootstrap interval.
+
+    Args:
+        declaration: Gives the task.
+        predictions: Probabilities [N, C] or values [N], as `metrics.predict` gives them.
+        target: Class indices or values [N], as `metrics.targets` gives them.
+        group: Group of each row [N], None for a row of its own: whole groups are drawn. None = rows
+            are drawn.
+        weight: Sample weights [N].
+        resamples: Number R of resamples.
+        confidence: Share that the interval covers.
+        seed: Same seed, same draws.
+        labels: Of a task of several labels; predictions are then [N, K] and targets [N, L].
+
+    Returns:
+        `low` and `high` are None where a metric is not defined, in more than half of the resamples
+        too, or where the resamples do not differ and no exact interval is known.
+
+    Raises:
+        DataError: no rows, or lengths that differ.
+    """
+    task = declaration.task.kind
+    values = compute_predictions(task, predictions, target, weight, labels)
+    resampled = _all_resamples(
+        _resampled(task, predictions, target, labels), len(target), group, weight, resamples, seed
+    )
+    units = units_of(group, len(target))
+    found = {
+        name: _interval(value, resampled[name], confidence, int(units.max()) + 1)
+        for name, value in values.items()
+    }
+    return {
+        name: (
+            at_least(interval, name, target, units, confidence, FEW_UNITS)
+            if not labels
+            else interval
+        )
+        for name, interval in found.items()
+    }
+
+
+def paired_difference(
+    declaration: Declaration,
+    metric: str,
+    predictions: np.ndarray,
+    other: np.ndarray,
+    target: np.ndarray,
+    group: np.ndarray | None = None,
+    weight: np.ndarray | None = None,
+    resamples: int = 500,
+    confidence: float = 0.95,
+    seed: int = 0,
+    labels: Targets = (),
+) -> Interval:
+    """Metric of `predictions` minus that of `other` on the same rows; both see the same resamples.
+
+    Args are those of `intervals`; `other` has the shape of `predictions`.
+
+    Raises:
+        DataError: no rows, lengths that differ, or a metric that the task does not have.
+    """
+    task = declaration.task.kind
+    if metric not in declaration.metrics:
+        raise DataError(
+            f"metric {metric!r} is not one of task {task!r}: {', '.join(declaration.metrics)}"
+        )
+    first, second = (
+        compute_predictions(task, p, target, weight, labels)[metric] for p in (predictions, other)
+    )
+    a, b = (
+        _all_resamples(
+            _resampled(task, p, target, labels), len(target), group, weight, resamples, seed
+        )[metric]
+        for p in (predictions, other)
+    )
+    value = None if first is None or second is None else first - second
+    found = _interval(value, a - b, confidence, int(units_of(group, len(target)).max()) + 1)
+    return (
+        Interval(value=0.0, low=0.0, high=0.0)
+        if value == 0 and not np.nan_to_num(a - b).any()
+        else found
+    )
+
+
+# --------------------------------------------------------------------------------------- resamples
+
+
+def resample_counts(num_units: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each unit is drawn, int [units], for one resample after another: n draws with
+    replacement from n.
+    """
+    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, STREAM])))
+    for _ in range(resamples):
+        yield np.bincount(generator.integers(0, num_units, num_units), minlength=num_units)
+
+
+def units_of(group: np.ndarray | None, num_rows: int) -> np.ndarray:
+    """Number of the unit that each row is drawn with [N]: its own, or its group's; a row without
+    group is its own.
+    """
+    if group is None:
+        return np.arange(num_rows)
+    if len(group) != num_rows:
+        raise DataError(f"expected a group for each of {num_rows} rows, got {len(group)}")
+    alone = np.asarray(pd.isna(group))
+    codes = np.full(num_rows, -1)
+    if not alone.all():
+        codes[~alone] = np.unique(np.asarray(group)[~alone].astype(str), return_inverse=True)[1]
+    codes[alone] = codes.max() + 1 + np.arange(alone.sum())
+    return codes
+
+
+def _all_resamples(
+    values: Resampled,
+    num_rows: int,
+    group: np.ndarray | None,
+    weight: np.ndarray | None,
+    resamples: int,
+    seed: int,
+) -> Values:
+    """Metrics of all resamples, computed in blocks of bounded memory."""
+    units = units_of(group, num_rows)
+    rows_weight = np.ones(num_rows) if weight is None else np.asarray(weight, dtype=np.float64)
+    per_block = max(1, BLOCK_VALUES // num_rows)
+    counts = resample_counts(int(units.max()) + 1, resamples, seed)
+    blocks = []
+    for start in range(0, resamples, per_block):
+        drawn = np.stack([next(counts) for _ in range(min(per_block, resamples - start))])
+        blocks.append(values(drawn[:, units] * rows_weight))
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def _interval(
+    value: float | None, resampled: np.ndarray, confidence: float, units: int
+) -> Interval:
+    """Percentile interval, expanded where units are few; none where it would have no width: that is
+    no certainty.
+    """
+    defined = resampled[~np.isnan(resampled)]
+    if value is None or len(defined) * 2 <= len(resampled):
+        return Interval(value=value)
+    tail = expanded_tail(confidence, units) if units < FEW_UNITS else (1 - confidence) / 2
+    low, high = (float(v) for v in np.quantile(defined, [tail, 1 - tail]))
+    if high - low <= 1e-12 * max(1.0, abs(value)):
+        return Interval(value=value)
+    return Interval(
+        value=value,
+        low=min(low, value) if units < FEW_UNITS else low,
+        high=max(high, value) if units < FEW_UNITS else high,
+    )
+
+
+# ----------------------------------------------------------------------------------------- metrics
+
+
+def _resampled(
+    task: str, predictions: np.ndarray, target: np.ndarray, labels: Targets
+) -> Resampled:
+    """The metrics of a task for many resamples at once; `unexplained` of a single label
+    among them.
+    """
+    return (
+        resampled_labels(task, predictions, target, labels, _MAKERS)
+        if labels
+        else _MAKERS[task](predictions, target)
+    )
+
+
+def one_resample(
+    task: str,
+    metric: str,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray | None,
+    labels: Targets,
+) -> float:
+    """A metric of the rows as they are, quicker than by `metrics.compute_predictions`; NaN where it
+    is not defined.
+    """
+    whole = np.ones(len(target)) if weight is None else np.asarray(weight, dtype=np.float64)
+    return float(_resampled(task, predictions, target, labels)(whole[None])[metric][0])
+
+
+def _ratio(numerator: np.ndarray, denominator: np.ndarray, otherwise: float = np.nan) -> np.ndarray:
+    return np.asarray(
+        np.divide(
+            numerator,
+            denominator,
+            out=np.full(np.broadcast(numerator, denominator).shape, otherwise),
+            where=denominator > 0,
+        )
+    )
+
+
+def _class_sums(weights: np.ndarray, codes: np.ndarray, num_classes: int) -> np.ndarray:
+    """Weight by class: [R, N] and class codes [N] → [R, C]."""
+    order = np.argsort(codes, kind="stable")
+    present, starts = np.unique(codes[order], return_index=True)
+    sums = np.zeros((len(weights), num_classes))
+    if len(present):
+        sums[:, present] = np.add.reduceat(weights[:, order], starts, axis=1)
+    return sums
+
+
+def _classification(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
+    """Metrics of classes that need no order: log loss, accuracy, balanced accuracy, F1 of each
+    class.
+    """
+    guess = predicted_class(probabilities)
+    hit = guess == target
+    tiny = np.finfo(np.float64).eps
+    surprise = -np.log(np.clip(probabilities[np.arange(len(target)), target], tiny, 1 - tiny))
+    num_classes = probabilities.shape[1]
+
+    def values(weights: np.ndarray) -> Values:
+        total = weights.sum(1)
+        true, guessed = (
+            _class_sums(weights, target, num_classes),
+            _class_sums(weights, guess, num_classes),
+        )
+        correct = _class_sums(weights[:, hit], target[hit], num_classes)
+        recall = _ratio(correct, true, 0.0)
+        f1 = _ratio(2 * correct, true + guessed, 0.0)
+        shares = _ratio(true, total[:, None])
+        entropy = -(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(1)
+        log_loss = _ratio(weights @ surprise, total)
+        return {
+            "log_loss": log_loss,
+            "unexplained": np.where((true > 0).sum(1) > 1, _ratio(log_loss, entropy), np.nan),
+            "accuracy": _ratio(correct.sum(1), total),
+            "balanced_accuracy": _ratio(recall.sum(1), (true > 0).sum(1)),
+            "macro_f1": _ratio(f1.sum(1), (true + guessed > 0).sum(1)),
+            "f1": np.where(total > 0, f1[:, 1], np.nan),
+        }
+
+    return values
+
+
+def _binary(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
+    """Metrics of two classes; AUROC and average precision from cumulative weights over runs of
+    equal score.
+    """
+    unordered = _classification(probabilities, target)
+    order = np.argsort(-probabilities[:, 1], kind="stable")
+    ranked = probabilities[order, 1]
+    starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
+    positive = target[order] == 1
+    squared = (probabilities[:, 1] - target) ** 2
+
+    def values(weights: np.ndarray) -> Values:
+        ordered = weights[:, order]
+        # weight of positives and negatives in each run of equal score, from the highest score down:
+        # [R, T]
+        up = np.add.reduceat(ordered * positive, starts, axis=1)
+        down = np.add.reduceat(ordered * ~positive, starts, axis=1)
+        above = np.cumsum(up, axis=1)
+        positives, negatives = above[:, -1], down.sum(1)
+        pairs = (down * (above - up / 2)).sum(1)
+        precision = _ratio(above, above + np.cumsum(down, axis=1), 0.0)
+        found = unordered(weights)
+        return {
+            **{
+                name: found[name]
+                for name in ("log_loss", "unexplained", "accuracy", "balanced_accuracy", "f1")
+            },
+            "auroc": _ratio(pairs, positives * negatives),
+            "pr_auc": _ratio((up * precision).sum(1), positives),
+            "brier": _ratio(weights @ squared, weights.sum(1)),
+        }
+
+    return values
+
+
+def _regression(predictions: np.ndarray, target: np.ndarray) -> Resampled:
+    error = predictions - target
+    centered = target - target.mean()  # keeps the variance exact for labels far from 0
+    columns = np.stack([error**2, np.abs(error), centered, centered**2], axis=1)
+
+    def values(weights: np.ndarray) -> Values:
+        total = weights.sum(1)
+        squared, absolute, first, second = (
+            _ratio(column, total) for column in (weights @ columns).T
+        )
+        variance = np.where(second - first**2 > 1e-12 * second, second - first**2, 0.0)
+        unexplained = _ratio(squared, variance)
+        return {
+            "rmse": np.sqrt(squared),
+            "mae": absolute,
+            "r2": 1 - unexplained,
+            "unexplained": unexplained,
+        }
+
+    return values
+
+
+_MAKERS: dict[str, Callable[[np.ndarray, np.ndarray], Resampled]] = {
+    "binary": _binary,
+    "multiclass": _classification,
+    "regression": _regression,
+    "causal_lm": token_metrics.resampled,
+}

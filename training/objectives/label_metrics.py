@@ -1,0 +1,197 @@
+"""Metrics over several labels: each on the rows whose label is known, and means over the labels on
+which they are defined.
+
+Multilabel: `macro_auroc` and `macro_pr_auc` are means over labels, `log_loss` is over all known
+labels. Multitask: `<label>/<metric>`, and `unexplained`, the mean over labels (by their weights) of
+what is left unexplained of each: log loss over the entropy of its base rate, or mean squared error
+over its variance, on the same rows. 0 is perfect, and 1 is what the best constant for these very
+rows leaves. It needs no unit, so labels of different kinds can be added.
+
+N rows, L labels, R resamples. A label that has one class (or value) only on the rows given is left
+out of a mean.
+Source: 1 - unexplained of one label is McFadden's R² (1974), or the coefficient of determination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from schemas.config import METRICS
+from training.objectives.metrics import Metrics, compute_predictions
+from training.objectives.targets import Target, Targets
+
+Values = dict[str, np.ndarray]  # metric -> [R], NaN where not defined
+Resampled = Callable[[np.ndarray], Values]  # weights [R, N] -> values
+MEANS = {"macro_auroc": "auroc", "macro_pr_auc": "pr_auc"}
+
+
+def over_labels(
+    task: str,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray | None,
+    labels: Targets,
+) -> Metrics:
+    """Every metric of a task of several labels; None where no label defines one.
+
+    Args:
+        task: multilabel or multitask.
+        predictions: [N, K] as `metrics.predict` gives them.
+        target: [N, L] as `metrics.targets` gives them, NaN where unknown.
+        weight: Sample weights [N].
+        labels: The labels.
+    """
+    found = [_of_one(t, predictions, target[:, i], weight) for i, t in enumerate(labels)]
+    if task == "multitask":
+        each = {
+            f"{t.name}/{name}": values[name]
+            for t, values in zip(labels, found, strict=True)
+            for name in METRICS[t.kind]
+        }
+        return {
+            "unexplained": _mean([v["unexplained"] for v in found], [t.weight for t in labels]),
+            **each,
+        }
+    means = {
+        name: _mean([v[own] for v in found], [1.0] * len(found)) for name, own in MEANS.items()
+    }
+    return means | {
+        "log_loss": _mean([v["log_loss"] for v in found], [v["mass"] or 0.0 for v in found])
+    }
+
+
+def _of_one(
+    label: Target, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None
+) -> Metrics:
+    """Metrics of one label on its known rows, with `unexplained` and `mass`, their summed weight;
+    None where there are no rows.
+    """
+    rows, own, values, weights = known(label, predictions, target, weight)
+    mass = float(len(rows) if weights is None else weights.sum())
+    if not mass:
+        return dict.fromkeys((*METRICS[label.kind], "unexplained")) | {"mass": 0.0}
+    found = compute_predictions(label.kind, own, values, weights)
+    return found | {"mass": mass, "unexplained": _unexplained(label, found, values, weights)}
+
+
+def known(
+    label: Target, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Positions of the rows [M] whose label is known, and predictions, targets and weights of these
+    as a single label has them.
+    """
+    rows = np.flatnonzero(~np.isnan(target))
+    values = target[rows] if label.kind == "regression" else target[rows].astype(np.int64)
+    return (
+        rows,
+        label.of(predictions)[rows],
+        values,
+        None if weight is None else np.asarray(weight, dtype=np.float64)[rows],
+    )
+
+
+def _unexplained(
+    label: Target, found: Metrics, target: np.ndarray, weight: np.ndarray | None
+) -> float | None:
+    if label.kind == "regression":
+        return None if found["r2"] is None else 1 - found["r2"]
+    shares = np.bincount(target, weights=weight, minlength=2)
+    shares = shares[shares > 0] / shares.sum()
+    entropy = float(-(shares * np.log(shares)).sum())
+    loss = found["log_loss"]
+    return None if loss is None or len(shares) < 2 else loss / entropy
+
+
+def _mean(values: list[float | None], weights: list[float]) -> float | None:
+    """Weighted mean of the values that are defined; None where none is."""
+    defined = [(v, w) for v, w in zip(values, weights, strict=True) if v is not None and w > 0]
+    return sum(v * w for v, w in defined) / sum(w for _, w in defined) if defined else None
+
+
+def undefined_note(
+    task: str,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray | None,
+    labels: Targets,
+) -> str:
+    """Which labels the means leave out on these rows, and why; empty where they leave out none."""
+    out = [
+        t.name
+        for i, t in enumerate(labels)
+        if _of_one(t, predictions, target[:, i], weight)["unexplained"] is None
+    ]
+    if not out:
+        return ""
+    metric = "unexplained" if task == "multitask" else "macro AUROC"
+    return (
+        f"{metric} is a mean over {len(labels) - len(out)} of {len(labels)} labels:"
+        f" {', '.join(out)} {'has' if len(out) == 1 else 'have'} fewer than two values on these"
+        " rows."
+    )
+
+
+# ---------------------------------------------------------------------------------------- resamples
+
+
+def resampled_labels(
+    task: str,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    labels: Targets,
+    makers: Mapping[str, Callable[..., Resampled]],
+) -> Resampled:
+    """The metrics of `over_labels` for many resamples at once.
+
+    Args:
+        task: multilabel or multitask.
+        predictions: [N, K].
+        target: [N, L], NaN where unknown.
+        labels: The labels.
+        makers: For each kind of label, what makes its resampled metrics (`bootstrap`).
+    """
+    parts = [(t, *known(t, predictions, target[:, i], None)[:3]) for i, t in enumerate(labels)]
+    each = [(t, rows, makers[t.kind](own, values)) for t, rows, own, values in parts if len(rows)]
+
+    def values(weights: np.ndarray) -> Values:
+        found = [(t, weights[:, rows].sum(1), one(weights[:, rows])) for t, rows, one in each]
+        if task == "multitask":
+            absent = {
+                f"{t.name}/{name}": np.full(len(weights), np.nan)
+                for t in labels
+                for name in METRICS[t.kind]
+            }
+            own = {f"{t.name}/{name}": v[name] for t, _, v in found for name in METRICS[t.kind]}
+            return {
+                "unexplained": _means(
+                    [v["unexplained"] for *_, v in found], [t.weight for t, *_ in found]
+                ),
+                **absent,
+                **own,
+            }
+        macro = {
+            name: _means([v[own] for *_, v in found], [1.0] * len(found))
+            for name, own in MEANS.items()
+        }
+        return macro | {
+            "log_loss": _means([v["log_loss"] for *_, v in found], [mass for _, mass, _ in found])
+        }
+
+    return values
+
+
+def _means(values: list[np.ndarray], weights: list[np.ndarray] | list[float]) -> np.ndarray:
+    """`_mean` by resample: [R] each → [R], NaN where no label defines it."""
+    table = np.stack(values)
+    share = np.stack([np.broadcast_to(w, table.shape[1]) for w in weights]) * ~np.isnan(table)
+    total = share.sum(0)
+    return np.asarray(
+        np.divide(
+            (np.nan_to_num(table) * share).sum(0),
+            total,
+            out=np.full(table.shape[1], np.nan),
+            where=total > 0,
+        )
+    )

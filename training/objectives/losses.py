@@ -1,0 +1,201 @@
+"""Training losses: a value per row without reduction, and the weight of each row.
+
+The loss of a window is `sum(w_i l_i) / sum(w_i)` over all its rows, wherever they are computed:
+micro-batches and ranks sum numerators and divisors, and never average averages. In one piece it
+equals torch's functional form with reduction "mean" (class weights, positive weight and label
+smoothing included). Losses of several labels stand in label_losses.py. Shapes: B rows, K scores per
+row.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from schemas.config import Declaration
+from schemas.records import Statistics
+from training.data.arrays.sequences import NO_TARGET
+from training.objectives.targets import Targets
+
+
+class Loss(nn.Module, ABC):
+    """Per-row loss and row weight.
+
+    Args:
+        class_weights: Weight of each class [C]; None = all rows count alike.
+    """
+
+    class_weights: Tensor | None
+    targets: Targets = ()  # where the loss is of several labels
+
+    def __init__(self, class_weights: tuple[float, ...] | None = None) -> None:
+        super().__init__()
+        self.register_buffer(
+            "class_weights",
+            None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32),
+            persistent=False,
+        )
+
+    @abstractmethod
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Loss of each row [B], unreduced and unweighted, from raw scores [B, K] and labels [B]."""
+
+    def row_weights(self, label: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Class weight times sample weight of each row [B]; ones where neither is declared."""
+        dtype = (
+            torch.get_default_dtype() if self.class_weights is None else self.class_weights.dtype
+        )
+        rows = (
+            torch.ones(label.shape, dtype=dtype, device=label.device)
+            if self.class_weights is None
+            else self.class_weights.to(label.device)[label]
+        )
+        return rows if weight is None else rows * weight
+
+    def forward(self, scores: Tensor, label: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Weighted mean over the rows, a float64 scalar: `sum(w l) / sum(w)`."""
+        weights = self.row_weights(label, weight).to(torch.float64)
+        return (weights * self.per_row(scores, label).to(torch.float64)).sum() / weights.sum()
+
+
+class CrossEntropy(Loss):
+    """Softmax cross-entropy on logits [B, K] and class indices [B], with label smoothing e.
+
+    Per row `-(1-e) log p_y - e/K sum_c (v_c / v_y) log p_c` with class weights v (all 1 where none
+    are declared): times the row weight v_y that is the numerator of
+    `torch.nn.functional.cross_entropy`.
+    """
+
+    def __init__(self, class_weights: tuple[float, ...] | None, label_smoothing: float) -> None:
+        super().__init__(class_weights)
+        self.label_smoothing = label_smoothing
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Loss of each row [B]."""
+        if self.class_weights is None or not self.label_smoothing:
+            return F.cross_entropy(
+                scores, label, reduction="none", label_smoothing=self.label_smoothing
+            )
+        weights = self.class_weights.to(scores)
+        return (
+            F.cross_entropy(
+                scores, label, weights, reduction="none", label_smoothing=self.label_smoothing
+            )
+            / weights[label]
+        )
+
+
+class BinaryCrossEntropy(Loss):
+    """Binary cross-entropy on log odds [B, 1] and labels 0/1 [B]; `pos_weight` multiplies the loss
+    of positives, not the divisor.
+    """
+
+    pos_weight: Tensor | None
+
+    def __init__(
+        self, class_weights: tuple[float, ...] | None = None, pos_weight: float | None = None
+    ) -> None:
+        super().__init__(class_weights)
+        self.register_buffer(
+            "pos_weight", None if pos_weight is None else torch.tensor(pos_weight), persistent=False
+        )
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Loss of each row [B]."""
+        weight = None if self.pos_weight is None else self.pos_weight.to(scores)
+        return F.binary_cross_entropy_with_logits(
+            scores.squeeze(1), label.to(scores.dtype), reduction="none", pos_weight=weight
+        )
+
+
+class SquaredError(Loss):
+    """`(score - label)²` in units of the scaled label, scores [B, 1]."""
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Loss of each row [B]."""
+        return F.mse_loss(scores.squeeze(1), label.to(scores.dtype), reduction="none")
+
+
+class AbsoluteError(Loss):
+    """`|score - label|` in units of the scaled label, scores [B, 1]."""
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Loss of each row [B]."""
+        return F.l1_loss(scores.squeeze(1), label.to(scores.dtype), reduction="none")
+
+
+class Huber(Loss):
+    """Squared within `delta` (times 1/2), linear beyond, in units of the scaled label, scores [B,
+    1].
+    """
+
+    def __init__(self, delta: float) -> None:
+        super().__init__()
+        self.delta = delta
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Loss of each row [B]."""
+        return F.huber_loss(
+            scores.squeeze(1), label.to(scores.dtype), reduction="none", delta=self.delta
+        )
+
+
+class TokenCrossEntropy(Loss):
+    """Softmax cross-entropy of a row's target tokens, from logits [B, T, V] and labels [B, T]
+    (-100: no target).
+
+    Per row the mean over its targets; its weight is their number (times its sample weight), so that
+    a window's loss is the sum over all target tokens by their number, however they are spread over
+    rows, micro-batches and ranks.
+    """
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Mean loss of each row's targets [B]; 0 for a row without any."""
+        # [B, T, V] -> [B T, V], and back to [B, T]
+        losses = F.cross_entropy(
+            scores.flatten(0, 1), label.flatten().long(), reduction="none", ignore_index=NO_TARGET
+        ).view_as(label)
+        return losses.sum(1) / (label != NO_TARGET).sum(1).clamp_min(1)
+
+    def row_weights(self, label: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Targets of each row [B], times its sample weight; whole numbers are exact."""
+        targets = (label != NO_TARGET).sum(1).to(torch.float64)
+        return targets if weight is None else targets * weight
+
+
+def pos_weight(declaration: Declaration, statistics: Statistics) -> float | None:
+    """Factor on the loss of positives of a binary label: as declared, or negatives / positives of
+    train; None where there is none.
+    """
+    declared = declaration.loss.pos_weight
+    if declared == "balanced":
+        negatives, positives = statistics.class_counts
+        return negatives / positives
+    return None if declared == "none" else declared
+
+
+def make_loss(declaration: Declaration, statistics: Statistics) -> Loss:
+    """The declared loss, with class weights from the train statistics where they are declared."""
+    if statistics.labels:
+        from training.objectives.label_losses import (
+            make_labels_loss,
+        )  # which makes the loss of each label here
+
+        return make_labels_loss(declaration, statistics)
+    config = declaration.loss
+    if declaration.task.kind == "causal_lm":
+        return TokenCrossEntropy()
+    weights = None if config.class_weights == "none" else statistics.class_weights
+    match declaration.loss_kind:
+        case "cross_entropy":
+            return CrossEntropy(weights, config.label_smoothing)
+        case "bce":
+            return BinaryCrossEntropy(weights, pos_weight(declaration, statistics))
+        case "mse":
+            return SquaredError()
+        case "mae":
+            return AbsoluteError()
+    return Huber(config.delta)

@@ -1,0 +1,226 @@
+"""Predictions from raw scores, and metrics on the gathered whole through scikit-learn.
+
+Rank metrics are never averaged over batches or ranks. Of several labels each is measured on its
+known rows, see label_metrics.py. Shapes: N rows, K scores a row, C classes, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from sklearn import metrics as sk
+
+from schemas.config import METRICS, Declaration
+from schemas.errors import DataError
+from schemas.records import Statistics
+from training.objectives import token_metrics
+from training.objectives.targets import Targets, targets_of
+
+Metrics = dict[str, float | None]
+Metric = Callable[[np.ndarray, np.ndarray, np.ndarray | None], float | None]
+
+
+def predict(declaration: Declaration, statistics: Statistics, scores: np.ndarray) -> np.ndarray:
+    """Float64 probabilities [N, C] (binary: C = 2) or values [N] in the user's units, from raw
+    scores [N, K].
+
+    Of several labels [N, K]: the probability of each binary label's positive class, those of the
+    others' classes, values.
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if statistics.labels:
+        each = targets_of(declaration, statistics)
+        return np.concatenate(
+            [t.stored(predict(t.declaration, t.statistics, scores[:, t.columns])) for t in each],
+            axis=1,
+        )
+    if declaration.task.kind == "regression":
+        return scores[:, 0] * statistics.target_scale + statistics.target_center
+    if declaration.task.kind == "binary":
+        return np.stack([_sigmoid(-scores[:, 0]), _sigmoid(scores[:, 0])], axis=1)
+    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+
+
+def targets(declaration: Declaration, statistics: Statistics, label: np.ndarray) -> np.ndarray:
+    """Labels as stored in the arrays → class indices int64 [N], or float64 values [N] in the user's
+    units.
+
+    Of several labels float64 [N, L]: indices and values, NaN where unknown.
+    """
+    if statistics.labels:
+        center, scale = (
+            np.array([getattr(label, name) for label in statistics.labels])
+            for name in ("target_center", "target_scale")
+        )
+        return np.asarray(np.asarray(label, dtype=np.float64) * scale + center)
+    if declaration.task.kind == "regression":
+        return (
+            np.asarray(label, dtype=np.float64) * statistics.target_scale + statistics.target_center
+        )
+    return np.asarray(label, dtype=np.int64)
+
+
+def compute(
+    declaration: Declaration,
+    statistics: Statistics,
+    scores: np.ndarray,
+    label: np.ndarray,
+    weight: np.ndarray | None = None,
+) -> Metrics:
+    """Every metric of the task from raw scores [N, K] and labels [N] as stored; None where one is
+    not defined.
+
+    Args:
+        declaration: Gives the task.
+        statistics: Gives classes and label scaling.
+        scores: Raw scores, finite.
+        label: Class index, or scaled value.
+        weight: Sample weights [N], at least 0; None = all rows count alike.
+
+    Raises:
+        DataError: no rows, or lengths that differ.
+    """
+    labels = targets_of(declaration, statistics)
+    return compute_predictions(
+        declaration.task.kind,
+        predict(declaration, statistics, scores),
+        targets(declaration, statistics, label),
+        weight,
+        labels,
+    )
+
+
+def compute_predictions(
+    task: str,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray | None = None,
+    labels: Targets = (),
+) -> Metrics:
+    """Every metric of a task from predictions (as `predict` gives them) and targets (as `targets`
+    does).
+
+    Args:
+        task: Its kind.
+        predictions: Of N rows.
+        target: Of the same rows.
+        weight: Sample weights [N], at least 0; None = all rows count alike.
+        labels: Of a task of several labels.
+
+    Raises:
+        DataError: no rows, or lengths that differ.
+    """
+    if len(target) == 0 or len(predictions) != len(target):
+        raise DataError(
+            f"metrics need as many predictions as labels and at least one, got {len(predictions)}"
+            f" and {len(target)}"
+        )
+    if labels:
+        from training.objectives.label_metrics import over_labels  # which measures each label here
+
+        return over_labels(task, predictions, target, weight, labels)
+    if weight is not None:
+        counted = (
+            weight > 0
+        )  # a row of weight 0 is no row: its class is not among the classes present
+        if not counted.any():
+            return dict.fromkeys(METRICS[task])
+        predictions, target, weight = (
+            predictions[counted],
+            target[counted],
+            np.asarray(weight, dtype=np.float64)[counted],
+        )
+    return {name: _METRICS[task][name](target, predictions, weight) for name in METRICS[task]}
+
+
+def predicted_class(probabilities: np.ndarray) -> np.ndarray:
+    """Index of the most probable class [N] of probabilities [N, C]; the lower index at a tie."""
+    return np.asarray(probabilities.argmax(axis=1))
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    tail = np.exp(-np.abs(x))  # never overflows
+    return np.asarray(np.where(x >= 0, 1.0, tail) / (1.0 + tail))
+
+
+def _auroc(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
+    return float(sk.roc_auc_score(y, p[:, 1], sample_weight=w)) if len(np.unique(y)) == 2 else None
+
+
+def _pr_auc(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
+    return float(sk.average_precision_score(y, p[:, 1], sample_weight=w)) if y.any() else None
+
+
+def _log_loss(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
+    return float(sk.log_loss(y, p, sample_weight=w, labels=np.arange(p.shape[1])))
+
+
+def _brier(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
+    return float(np.average((p[:, 1] - y) ** 2, weights=w))
+
+
+def _accuracy(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
+    return float(sk.accuracy_score(y, predicted_class(p), sample_weight=w))
+
+
+def _balanced_accuracy(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
+    """Mean recall over the classes that the rows have, as `balanced_accuracy_score` without its
+    warning.
+    """
+    return float(
+        sk.recall_score(
+            y,
+            predicted_class(p),
+            labels=np.unique(y),
+            average="macro",
+            sample_weight=w,
+            zero_division=0.0,
+        )
+    )
+
+
+def _f1(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
+    return float(sk.f1_score(y, predicted_class(p), sample_weight=w, zero_division=0.0))
+
+
+def _macro_f1(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
+    """Mean F1 over the classes among labels or predictions (scikit-learn's default labels)."""
+    return float(
+        sk.f1_score(y, predicted_class(p), average="macro", sample_weight=w, zero_division=0.0)
+    )
+
+
+def _rmse(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
+    return float(sk.root_mean_squared_error(y, p, sample_weight=w))
+
+
+def _mae(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
+    return float(sk.mean_absolute_error(y, p, sample_weight=w))
+
+
+def _r2(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
+    """None where the labels do not vary (fewer than two values)."""
+    return float(sk.r2_score(y, p, sample_weight=w)) if len(np.unique(y)) > 1 else None
+
+
+_METRICS: dict[str, dict[str, Metric]] = {
+    "binary": {
+        "auroc": _auroc,
+        "pr_auc": _pr_auc,
+        "log_loss": _log_loss,
+        "brier": _brier,
+        "accuracy": _accuracy,
+        "balanced_accuracy": _balanced_accuracy,
+        "f1": _f1,
+    },
+    "multiclass": {
+        "macro_f1": _macro_f1,
+        "accuracy": _accuracy,
+        "balanced_accuracy": _balanced_accuracy,
+        "log_loss": _log_loss,
+    },
+    "regression": {"rmse": _rmse, "mae": _mae, "r2": _r2},
+    "causal_lm": dict(token_metrics.METRICS),
+}

@@ -1,0 +1,168 @@
+"""Every trainable parameter in exactly one group: its own peak rate, its own weight decay.
+
+Groups are found from modules, never by parts of names: decay by module type and dimension, layer
+decay by depth (training.optim.depth), rules by whole paths. A rule's rate is taken as it stands;
+layer decay acts on `optimizer.lr` alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from schemas.errors import ConfigError, TrainingError, first_few
+from schemas.optimizer_config import ModuleRule, OptimizerSection
+from training.optim.depth import parameter_depths
+
+DECAYED: tuple[
+    tuple[type[nn.Module], tuple[str, ...]], ...
+] = (  # module type -> its parameters that are matrices of a linear map
+    (nn.Linear, ("weight",)),
+    (nn.modules.conv._ConvNd, ("weight",)),
+    (nn.MultiheadAttention, ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")),
+)
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """How a parameter is trained. `part`: what sets its group apart in the log, "" for the base."""
+
+    part: str
+    peak: float
+    weight_decay: float
+    decays: bool
+
+    @property
+    def name(self) -> str:
+        """Unique among groups."""
+        return (f"{self.part}/" if self.part else "") + ("decay" if self.decays else "no_decay")
+
+
+def parameter_groups(config: OptimizerSection, model: nn.Module) -> list[dict[str, Any]]:
+    """Groups for a torch optimizer, with `name`, `lr` and `peak` (its rate at the schedule's peak);
+    those at the base rate come first.
+
+    Weights of linear and convolution layers decay; norms, biases, embeddings and free parameters do
+    not, nor does a weight that is tied to one of them. A group's rate is that of its rule, else `lr
+    * layer_decay ** (layers above)`.
+
+    Raises:
+        TrainingError: no trainable parameter, or one that is in no group or in two.
+        ConfigError: a rule matches nothing, or two rules claim a tied weight, or the depth of a
+            parameter is not known.
+    """
+    trainable = {p: name for name, p in model.named_parameters() if p.requires_grad}
+    decayed = _decayed(model)
+    rules = _rules(config.modules, model)
+    depths = (
+        parameter_depths(model) if config.layer_decay is not None else dict.fromkeys(trainable, 0)
+    )
+    top = max(depths.values(), default=0)
+    treatments: dict[Treatment, list[nn.Parameter]] = {}
+    for p in sorted(trainable, key=lambda p: (p in rules, -depths[p], p not in decayed)):
+        treatment = _treatment(config, rules.get(p), top - depths[p], p in decayed)
+        treatments.setdefault(treatment, []).append(p)
+    groups = [
+        {
+            "name": t.name,
+            "params": params,
+            "lr": t.peak,
+            "peak": t.peak,
+            "weight_decay": t.weight_decay,
+        }
+        for t, params in treatments.items()
+    ]
+    require_partition(groups, trainable)
+    return groups
+
+
+def _treatment(
+    config: OptimizerSection, rule: ModuleRule | None, layers_above: int, decays: bool
+) -> Treatment:
+    peak, strength = config.lr * (config.layer_decay or 1.0) ** layers_above, config.weight_decay
+    part = f"{layers_above} below the top" if layers_above else ""
+    if rule is not None:
+        part = rule.match if rule.lr is not None or not part else f"{rule.match}, {part}"
+        peak = peak if rule.lr is None else rule.lr
+        strength = strength if rule.weight_decay is None else rule.weight_decay
+    return Treatment(part, peak, strength if decays else 0.0, decays)
+
+
+def _decayed(model: nn.Module) -> set[nn.Parameter]:
+    """Matrices of linear maps that are nothing else elsewhere."""
+    uses: dict[nn.Parameter, list[bool]] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            linear = any(isinstance(module, kind) and name in names for kind, names in DECAYED)
+            uses.setdefault(parameter, []).append(linear and parameter.ndim >= 2)
+    return {p for p, linear in uses.items() if all(linear)}
+
+
+def _rules(rules: tuple[ModuleRule, ...], model: nn.Module) -> dict[nn.Parameter, ModuleRule]:
+    """The rule of each trainable parameter that has one: that of the longest path.
+
+    Raises:
+        ConfigError: a rule that holds for no parameter, or a tied weight that two rules claim.
+    """
+    found: dict[nn.Parameter, ModuleRule] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        matching = [
+            rule
+            for rule in rules
+            if parameter.requires_grad and f"{name}.".startswith(f"{rule.match}.")
+        ]
+        if not matching:
+            continue
+        rule = max(matching, key=lambda rule: len(rule.match))
+        other = found.setdefault(parameter, rule)
+        if other != rule:
+            raise ConfigError(
+                f"optimizer.modules: the tied weight {name} is claimed by the rules {other.match!r}"
+                f" and {rule.match!r}; keep one of them"
+            )
+    for rule in rules:
+        if rule not in found.values():
+            raise ConfigError(_unmatched(rule, model))
+    return found
+
+
+def _unmatched(rule: ModuleRule, model: nn.Module) -> str:
+    paths = [
+        name
+        for name, module in model.named_modules()
+        if name and any(p.requires_grad for p in module.parameters())
+    ]
+    paths += [name for name, p in model.named_parameters() if p.requires_grad]
+    if rule.match in paths:
+        return (
+            f"optimizer.modules: every parameter in {rule.match!r} has a longer rule of its own;"
+            " remove the rule"
+        )
+    near = difflib.get_close_matches(rule.match, paths, n=5, cutoff=0.5) or paths[:5]
+    return (
+        "optimizer.modules: expected the path of a module or parameter that is trained, got"
+        f" {rule.match!r}; the model has {first_few(near)}"
+    )
+
+
+def require_partition(groups: list[dict[str, Any]], trainable: dict[nn.Parameter, str]) -> None:
+    """Refuse groups that leave out a trainable parameter or hold one twice.
+
+    Raises:
+        TrainingError: naming the parameters.
+    """
+    if not trainable:
+        raise TrainingError(
+            "the model has no trainable parameter; set requires_grad on some of them"
+        )
+    counts = Counter(p for group in groups for p in group["params"])
+    wrong = [f"{name} (in {counts[p]} groups)" for p, name in trainable.items() if counts[p] != 1]
+    if wrong:
+        raise TrainingError(
+            f"expected every trainable parameter in exactly one optimizer group; {len(wrong)} are"
+            f" not (first: {first_few(wrong)})"
+        )

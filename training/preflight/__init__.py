@@ -1,0 +1,1 @@
+"""Checks of the network, data and settings before training."""

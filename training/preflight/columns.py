@@ -1,0 +1,321 @@
+"""What a network makes of single columns: whether a change of one moves any score, whether two can
+be swapped, how many values it tells apart.
+
+Columns are changed one by one, in eval mode; rows must not mix, as many changed batches go through
+the network at once.
+
+V changed batches, R rows, K outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from schemas.records import Statistics
+from training.models.shape import FIRST_VALUE, NULL, UNKNOWN, ModelShape
+from training.preflight.scores import scored, shifted
+
+FIRST_ROWS = (1, 8)  # on which columns are tried; all rows for those that move no score there
+FEW_ROWS = 3  # on which columns are swapped, and values tried
+AT_ONCE = 256  # rows of a forward pass
+NOTHING = 2e-7  # relative to the scores: what is left of an input that cancels out
+# relative to the scores: what counts as the same, and what a column has to move for that to mean
+# anything
+ROUNDING, EFFECT = (
+    1e-6,
+    3e-4,
+)
+POINTS, DISTINCT, APART = (
+    16,
+    12,
+    0.01,
+)  # values of a column, how many must differ, by how many standard deviations
+FLAT = 0.06  # of what a column moves: less is no difference within a side of a step
+LOST = 0.45  # share of them at one end that is not told apart
+COLUMNS = 6  # of which the values are looked at
+SATURATED, LEAST_ROWS = 0.25, 9  # share of rows at a bound, of at least so many
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One input: a column of `numeric` or `categorical`, or a whole tensor."""
+
+    key: str
+    index: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Levels:
+    """How many of 16 values of a column the scores tell apart, as groups of equal size, and whether
+    one group takes nearly half of them at one end.
+    """
+
+    count: float
+    lost: bool
+
+
+def input_columns(statistics: Statistics, shape: ModelShape) -> list[Column]:
+    """The inputs of a network by name, indicators of missing values after the numeric columns;
+    categorical ones have a known value.
+    """
+    numeric = [
+        *(s.name for s in statistics.numeric),
+        *(f"{s.name} is missing" for s in statistics.numeric if s.indicator),
+    ]
+    columns = [Column("numeric", i, name) for i, name in enumerate(numeric)]
+    columns += [
+        Column("categorical", i, s.name)
+        for i, s in enumerate(statistics.categorical)
+        if shape.categories[i] > FIRST_VALUE
+    ]
+    return columns + [Column(key, 0, key.removeprefix("tensor_")) for key in shape.tensors]
+
+
+def moved(network: nn.Module, rows: Batch, changed: Sequence[Batch]) -> Tensor:
+    """By how much each change moves the scores of the rows, [V, R, K]; 0 exactly where it does not.
+
+    Changed rows are compared with unchanged ones at the same place of an equally long batch:
+    rounding may depend on both.
+    """
+    return (
+        scores_of(network, changed) - scores_of(network, [rows] * len(changed))
+        if changed
+        else torch.empty(0, len(next(iter(rows.values()))), 1)
+    )
+
+
+def scores_of(network: nn.Module, batches: Sequence[Batch]) -> Tensor:
+    """Scores of batches of as many rows each, [V, R, K]."""
+    count = len(next(iter(batches[0].values())))
+    size = max(1, AT_ONCE // count)
+    parts = [
+        scored(network, _stacked(batches[start : start + size]))
+        for start in range(0, len(batches), size)
+    ]
+    return torch.cat(parts).unflatten(0, (len(batches), count))
+
+
+def _stacked(batches: Sequence[Batch]) -> Batch:
+    return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def _first(rows: Batch, count: int) -> Batch:
+    return {name: t[:count] for name, t in rows.items()}
+
+
+def _with(rows: Batch, column: Column, values: Tensor | float) -> Batch:
+    """The rows with other values in one column, or another tensor."""
+    if column.key not in ("numeric", "categorical"):
+        return {**rows, column.key: torch.as_tensor(values)}
+    changed = rows[column.key].clone()
+    changed[:, column.index] = (
+        values if isinstance(values, Tensor) else torch.tensor(values).to(changed.dtype)
+    )
+    return {**rows, column.key: changed}
+
+
+def _values(rows: Batch, column: Column) -> Tensor:
+    return (
+        rows[column.key][:, column.index]
+        if column.key in ("numeric", "categorical")
+        else rows[column.key]
+    )
+
+
+def unread_columns(
+    network: nn.Module, columns: list[Column], shape: ModelShape, rows: Batch
+) -> list[Column]:
+    """Columns that move no score of any row by more than the rounding of what cancels out, in
+    whatever way they are changed.
+    """
+    scale = 1 + float(scored(network, _first(rows, FEW_ROWS)).abs().max())
+    ways: tuple[Callable[[Tensor], Tensor], ...] = (
+        shifted,
+        lambda v: v + 2,
+        lambda v: v - 2,
+        lambda v: v * 0,
+    )
+    waiting = list(columns)
+    for number, way in enumerate(ways):
+        part = _first(rows, FIRST_ROWS[number]) if number < len(FIRST_ROWS) else rows
+        changed = []
+        for column in waiting:
+            values = _values(part, column)
+            changed.append(
+                _with(
+                    part,
+                    column,
+                    (
+                        (values + number + 1) % shape.categories[column.index]
+                        if column.key == "categorical"
+                        else way(values)
+                    ),
+                )
+            )
+        by = moved(network, part, changed).flatten(1).abs().amax(1).tolist() if changed else []
+        waiting = [
+            column for column, moves in zip(waiting, by, strict=True) if moves <= NOTHING * scale
+        ]
+    return waiting
+
+
+def interchangeable(
+    network: nn.Module, columns: list[Column], shape: ModelShape, rows: Batch
+) -> list[frozenset[Column]]:
+    """Groups of columns of one key of which any two can be swapped in every row without moving a
+    score.
+
+    All columns are given one value, then each in turn another one: only those with the same scores
+    can be alike, and these are swapped.
+    """
+    if len(columns) < 2:
+        return []
+    rows, key, scale = (
+        _first(rows, FEW_ROWS),
+        columns[0].key,
+        1 + float(scored(network, rows).abs().max()),
+    )
+    common = min(shape.categories[c.index] for c in columns) if key == "categorical" else 0
+    settings = (
+        [(FIRST_VALUE, code) for code in (NULL, UNKNOWN, FIRST_VALUE + 1) if code < common]
+        if common
+        else [(0.3, -1.1), (-0.7, 1.6)]
+    )
+    groups = [columns]
+    for number, (base, other) in enumerate(settings):
+        level = {name: t.clone() for name, t in (rows if number else _first(rows, 1)).items()}
+        level[key][:, [c.index for c in columns]] = base
+        before = scored(network, level).flatten()
+        after = [
+            scores_of(network, [_with(level, column, other) for column in group]).flatten(1)
+            for group in groups
+        ]
+        groups = [
+            [group[i] for i in alike]
+            for group, scores in zip(groups, after, strict=True)
+            for alike in _alike(scores, ROUNDING * scale)
+            if float((scores[alike[0]] - before).abs().max()) > EFFECT * scale
+        ]
+    return [
+        frozenset(part)
+        for group in groups
+        for part in _confirmed(network, group, common, rows, ROUNDING * scale)
+    ]
+
+
+def _alike(scores: Tensor, tolerance: float) -> list[list[int]]:
+    """Which rows of scores [V, N] are the same, as groups of two and more."""
+    groups = list[list[int]]()
+    for i, row in enumerate(scores):
+        same = next(
+            (group for group in groups if float((scores[group[0]] - row).abs().max()) <= tolerance),
+            None,
+        )
+        if same is None:
+            groups.append([i])
+        else:
+            same.append(i)
+    return [group for group in groups if len(group) > 1]
+
+
+def _confirmed(
+    network: nn.Module, group: list[Column], common: int, rows: Batch, tolerance: float
+) -> list[list[Column]]:
+    """The parts of a group in which each column can be swapped with the next one."""
+    pairs = list(pairwise(group))
+    swapped, plain = (
+        scores_of(network, [_swapped(rows, a, b, common, swap) for a, b in pairs])
+        for swap in (True, False)
+    )
+    parts = [[group[0]]]
+    for (_, column), moves in zip(
+        pairs, (swapped - plain).flatten(1).abs().amax(1).tolist(), strict=True
+    ):
+        if moves <= tolerance:
+            parts[-1].append(column)
+        else:
+            parts.append([column])
+    return [part for part in parts if len(part) > 1]
+
+
+def _swapped(rows: Batch, a: Column, b: Column, common: int, swap: bool = True) -> Batch:
+    """The rows with the values of two columns exchanged; codes are first brought into both
+    vocabularies, which have `common` of them.
+    """
+    first, second = (_values(rows, c) % common if common else _values(rows, c) for c in (a, b))
+    return _with(_with(rows, a, second if swap else first), b, first if swap else second)
+
+
+def told_apart(
+    network: nn.Module, columns: list[Column], rows: Batch, sample: Batch
+) -> dict[Column, Levels]:
+    """How many of 16 values, at equal steps of their order, the scores of a row tell apart, for a
+    few numeric columns: the best of a few rows.
+
+    A column is left out where it has few different values, or hardly moves the scores.
+    """
+    able = {
+        column: points
+        for column in columns
+        if (points := _points(_values(sample, column))) is not None
+    }
+    rows, found = _first(rows, FEW_ROWS), {}
+    scale = 1 + float(scored(network, rows).abs().max()) if able else 1.0
+    for column in list(able)[:: max(1, math.ceil(len(able) / COLUMNS))]:
+        scores = scores_of(network, [_with(rows, column, float(value)) for value in able[column]])
+        levels = [
+            level for row in scores.transpose(0, 1) if (level := _levels(row, scale)) is not None
+        ]
+        if levels:
+            found[column] = Levels(
+                max(level.count for level in levels), all(level.lost for level in levels)
+            )
+    return found
+
+
+def _points(values: Tensor) -> Tensor | None:
+    """16 values of a column at equal steps of their order, None where fewer than 12 of them
+    differ.
+    """
+    points = values.float().quantile((torch.arange(POINTS) + 0.5) / POINTS, interpolation="nearest")
+    distinct = 1 + int((points.diff() > APART * float(values.float().std())).sum())
+    return points if distinct >= DISTINCT else None
+
+
+def _levels(scores: Tensor, scale: float) -> Levels | None:
+    """What the scores [V, K] of rising values tell apart; None where they differ by no more than
+    rounding.
+    """
+    if float((scores.amax(0) - scores.amin(0)).max()) < EFFECT * scale:
+        return None
+    same = (scores.unsqueeze(0) - scores.unsqueeze(1)).abs().amax(2) <= ROUNDING * scale  # [V, V]
+    if any(
+        _ranges(scores[:at], scores[at:]) < FLAT * float((scores.amax(0) - scores.amin(0)).max())
+        for at in range(2, len(scores) - 1)
+    ):
+        return Levels(2.0, False)  # a step and nothing else: the sign is left
+    shares = same.double().mean(1)
+    return Levels(
+        math.exp(-float(shares.log().mean())), max(float(shares[0]), float(shares[-1])) >= LOST
+    )
+
+
+def _ranges(*parts: Tensor) -> float:
+    """The largest difference of scores within parts."""
+    return max(float((part.amax(0) - part.amin(0)).max()) for part in parts)
+
+
+def saturated(scores: Tensor) -> bool:
+    """Whether many rows have the highest or the lowest score there is [B, K]: a bound of the
+    output, which says nothing of the inputs.
+    """
+    at_bound = (scores == scores.amax(0)) | (scores == scores.amin(0))
+    return bool((at_bound.float().mean(0) > SATURATED).any()) and len(scores) >= LEAST_ROWS

@@ -1,0 +1,96 @@
+"""The poison test of the run itself: statistics, train arrays and the weights of a few steps,
+fitted again beside corrupted held-out rows.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from schemas.config import Declaration
+from schemas.errors import DataError
+from schemas.records import ArraysRef, CheckResult, SplitTables, Statistics, ValidatedTable
+from schemas.scratch import scratch_folder
+from training.data.arrays.shards import load_arrays, materialise
+from training.data.fit.normalize import fit
+from training.data.leakage.poison import Corrupt, find_poisoned, judge_poison
+from training.data.leakage.verdict import judged
+from training.data.split.split import sampled
+from training.models.build import build_model
+from training.objectives.losses import make_loss
+from training.preflight.overfit import without_dropout
+from training.preflight.probe import first_rows
+
+SAMPLE_ROWS = 2_000  # of each side; more where that few rows cannot be fitted on
+BATCH_ROWS, STEPS, LR = 32, 3, 1e-3
+
+
+def poison_check(
+    split: SplitTables, validated: ValidatedTable, declaration: Declaration
+) -> CheckResult:
+    """Whether anything that the run fits changes when all held-out rows of a sample are corrupted.
+
+    Args:
+        split: the sides.
+        validated: holds the columns' meaning.
+        declaration: of the run.
+    """
+    dropping = declaration.model_copy(
+        update={"checks": declaration.checks.model_copy(update={"constant_features": "drop"})}
+    )  # a sample may be constant
+    rows = SAMPLE_ROWS
+    while True:
+        try:
+            found = find_poisoned(
+                lambda corrupt, rows=rows: _fitted(  # type: ignore[misc]
+                    dropping, split, validated, rows, corrupt
+                ),
+                validated.spec,
+            )
+            return judged(judge_poison(found), declaration)
+        except DataError:  # a class or a value that so few rows lack
+            if rows >= max(split.train.rows, split.val.rows, split.test.rows):
+                raise
+            rows *= 8
+
+
+def _fitted(
+    declaration: Declaration,
+    split: SplitTables,
+    validated: ValidatedTable,
+    rows: int,
+    corrupt: Corrupt,
+) -> dict[str, Any]:
+    """All artefacts of a sample: statistics, train arrays, weights."""
+    with scratch_folder(Path(tempfile.gettempdir()), "bulkhead-poison") as folder:
+        sides = sampled(split, validated.spec, rows, folder / "sides", corrupt)
+        statistics = fit(sides.train, validated.spec, declaration)
+        arrays = materialise(sides, validated, statistics, declaration, folder / "arrays")
+        return {
+            "statistics": statistics,
+            "arrays": {name: ref.sha256 for name, ref in arrays.train.arrays.items()},
+            "weights": _trained(declaration, statistics, arrays),
+        }
+
+
+def _trained(
+    declaration: Declaration, statistics: Statistics, arrays: ArraysRef
+) -> dict[str, Tensor]:
+    """The network's state after a few steps on the first train rows."""
+    network, loss = (
+        without_dropout(build_model(declaration, statistics)),
+        make_loss(declaration, statistics),
+    )
+    probe = first_rows(load_arrays(arrays.train), BATCH_ROWS)
+    optimizer = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=LR)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(declaration.train.seed)
+        for _ in range(STEPS):
+            optimizer.zero_grad(set_to_none=True)
+            loss.per_row(network(probe.inputs), probe.label).mean().backward()
+            optimizer.step()
+    return {name: value.clone() for name, value in network.state_dict().items()}

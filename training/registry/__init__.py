@@ -1,0 +1,1 @@
+"""Registration, verification, promotion and use of versions."""

@@ -1,0 +1,295 @@
+"""Put the champion before the test rows of a run, as far as neither model learned from them.
+
+N rows, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from schemas.config import GROUPED, Declaration
+from schemas.digest import verify
+from schemas.errors import IntegrityError
+from schemas.records import (
+    EvaluationReport,
+    RunSpec,
+    SplitArrays,
+    Statistics,
+    TableRef,
+    TableSpec,
+    TestTable,
+)
+from training.data.arrays.shards import load_arrays
+from training.data.engine.batches import arrow_batches
+from training.data.split.unseen import unseen_rows
+from training.engine.token_scoring import document_facts
+from training.evaluation.evaluate import given_targets, read_ids
+from training.evaluation.evaluate_text import read_documents, sums_of
+from training.objectives.targets import Targets, targets_of
+from training.registry.gate import Comparison, compare
+from training.registry.registry import LoadedModel
+from training.serving.export import probability_columns
+
+BATCH_ROWS = 16_384
+CHARACTERS = "bits_per_character"  # the unit that tokens of every kind share
+
+
+class Rows(NamedTuple):
+    """Labelled rows in the order of a table, in arrays made with a model's statistics."""
+
+    spec: TableSpec
+    statistics: Statistics
+    table: TableRef
+    arrays: SplitArrays
+
+
+def challenge(
+    declaration: Declaration,
+    run: RunSpec,
+    test: TestTable,
+    evaluation: EvaluationReport,
+    program_sha256: str,
+    champion: LoadedModel,
+) -> Comparison:
+    """The champion beside the challenger on the test rows that it has not learned from, nor their
+    groups.
+
+    Nothing about the champion stops the run: what cannot be compared comes back as the comparison's
+    `problem`.
+
+    Args:
+        declaration: of the challenger.
+        run: what was trained.
+        test: the split's test table.
+        evaluation: of the challenger on the same rows.
+        program_sha256: of the exported challenger.
+        champion: fetched from the registry.
+
+    Raises:
+        IntegrityError: a file of this run changed, or predictions and test rows do not belong
+            together.
+    """
+    rows = Rows(run.spec, run.statistics, test, run.arrays.test)
+
+    def evaluated() -> np.ndarray:
+        found = _evaluated(run, evaluation)
+        return (
+            sums_of(found)
+            if run.statistics.tokens is not None
+            else _values(found, _columns(declaration, rows))
+        )
+
+    return _compared(declaration, rows, program_sha256, evaluated, champion, champion.trained_on)
+
+
+def challenge_version(
+    declaration: Declaration, rows: Rows, challenger: LoadedModel, champion: LoadedModel
+) -> Comparison:
+    """Two registered versions on rows that neither has learned from, nor their groups; as
+    `challenge`.
+
+    Args:
+        declaration: of the challenger.
+        rows: with the challenger's statistics; those that either learned from are left out here.
+        challenger: fetched from the registry.
+        champion: alike.
+
+    Raises:
+        IntegrityError: a file changed after it was written.
+    """
+    known = [model.trained_on for model in (challenger, champion) if model.trained_on is not None]
+    seen = np.union1d(*known) if len(known) == 2 else None
+    return _compared(
+        declaration,
+        rows,
+        challenger.program_sha256,
+        lambda: predictions_of(challenger, declaration, rows),
+        champion,
+        seen,
+    )
+
+
+def _compared(
+    declaration: Declaration,
+    rows: Rows,
+    program_sha256: str,
+    ours: Callable[[], np.ndarray],
+    champion: LoadedModel,
+    seen: np.ndarray | None,
+) -> Comparison:
+    version = champion.version or "unregistered"
+    if champion.program_sha256 == program_sha256:
+        return Comparison(version=version, identical=True)
+    problem = unlike(declaration, rows.spec, rows.statistics, champion)
+    if problem or seen is None:
+        return Comparison(
+            version=version, problem=problem or "it does not say which rows it learned from"
+        )
+    unseen = unseen_rows(rows.table, seen, by_group=keeps_groups(declaration, rows.spec))
+    challenger = ours()
+    try:
+        theirs = predictions_of(champion, declaration, rows)
+    except (KeyError, ValueError) as error:
+        if isinstance(error, IntegrityError):
+            raise
+        return Comparison(
+            version=version,
+            rows=int(unseen.sum()),
+            excluded_rows=int((~unseen).sum()),
+            problem=f"it cannot score these rows: {error}",
+        )
+    facts = facts_of(declaration, rows)
+    return compare(
+        declaration,
+        version,
+        challenger,
+        theirs,
+        facts.target,
+        unseen,
+        group=facts.group,
+        weight=facts.weight,
+        labels=facts.labels,
+    )
+
+
+class Facts(NamedTuple):
+    """What is known of rows besides predictions, in the form that metrics take: targets, weights,
+    groups, and several labels.
+    """
+
+    target: np.ndarray
+    weight: np.ndarray | None
+    group: np.ndarray | None
+    labels: Targets
+
+
+def facts_of(declaration: Declaration, rows: Rows) -> Facts:
+    """Targets, weights, groups and labels of rows, in their order."""
+    given = _given(rows)
+    group = given["__group"].to_numpy(dtype=object) if rows.spec.grouped else None
+    if rows.statistics.tokens is not None:
+        return Facts(*document_facts(rows.arrays), group, ())
+    arrays = load_arrays(rows.arrays)
+    target = given_targets(declaration, rows.statistics, arrays["label"], given)
+    return Facts(target, arrays.get("weight"), group, targets_of(declaration, rows.statistics))
+
+
+def _given(rows: Rows) -> pd.DataFrame:
+    """`__id`, `__group` and, of rows that are no texts, the labels as given."""
+    return (
+        read_documents(rows.arrays)
+        if rows.statistics.tokens is not None
+        else read_ids(rows.arrays, rows.statistics)
+    )
+
+
+def unlike(
+    declaration: Declaration, spec: TableSpec, statistics: Statistics, champion: LoadedModel
+) -> str:
+    """Why the two do not answer the same question; empty where they do."""
+    if champion.spec["task"] != declaration.task.kind:
+        return f"it predicts {champion.spec['task']}, not {declaration.task.kind}"
+    if champion.spec["label"] != spec.label:
+        return f"it predicts {champion.spec['label']!r}, not {spec.label!r}"
+    if statistics.labels:
+        known = {
+            label["name"]: (label["kind"], set(map(repr, label["classes"])))
+            for label in champion.spec["labels"]
+        }
+        wanted = {
+            label.name: (label.kind, set(map(repr, label.classes))) for label in statistics.labels
+        }
+        unlike = [name for name in wanted if known.get(name) != wanted[name]]
+        return f"its label {unlike[0]!r} has other classes, or is none" if unlike else ""
+    tokens = statistics.tokens
+    if (
+        tokens is not None
+        and champion.spec["text"]["tokenizer"] != tokens.tokenizer
+        and (declaration.register_.metric or declaration.metric) != CHARACTERS
+    ):
+        return (
+            f"its tokens are {champion.spec['text']['tokenizer']}, not {tokens.tokenizer}; set"
+            f" register.metric: {CHARACTERS} to compare the two"
+        )
+    ours, theirs = list(statistics.classes), champion.spec["classes"]
+    return (
+        ""
+        if set(map(repr, ours)) == set(map(repr, theirs))
+        else f"its classes are {theirs}, those of this run {ours}"
+    )
+
+
+def keeps_groups(declaration: Declaration, spec: TableSpec) -> bool:
+    """Whether the split keeps a group on one side, so that a group that a model knows would give it
+    an advantage.
+    """
+    return bool(spec.grouped) and declaration.split.kind in (*GROUPED, "predefined")
+
+
+def _evaluated(run: RunSpec, evaluation: EvaluationReport) -> pd.DataFrame:
+    """The challenger's predictions of the test rows, in the order of the arrays."""
+    found = pq.read_table(verify(evaluation.predictions)).to_pandas()
+    ids = (
+        pq.read_table(verify(run.arrays.test.documents or run.arrays.test.ids), columns=["__id"])
+        .column(0)
+        .to_pandas()
+    )
+    if set(found["__id"]) != set(ids) or len(found) != len(ids):
+        raise IntegrityError(
+            f"{evaluation.predictions.path}: expected predictions of the {len(ids)} test rows, got"
+            f" {len(found)} of others; evaluate again"
+        )
+    return found.set_index("__id").loc[ids]
+
+
+def predictions_of(model: LoadedModel, declaration: Declaration, rows: Rows) -> np.ndarray:
+    """A registered model's predictions of rows in the form that metrics take; the order of the
+    table is checked against the arrays.
+
+    Raises:
+        KeyError: the model does not give what this task compares.
+        ValueError: it refuses the rows.
+        IntegrityError: table and arrays hold other rows, or in another order.
+    """
+    columns = [
+        c["name"] for kind in ("numeric", "categorical", "tensor", "raw") for c in model.spec[kind]
+    ]
+    columns += [model.spec["text"]["name"]] if "text" in model.spec else []
+    parts, seen = [], []
+    present = set(pq.read_schema(verify(rows.table.file)).names)
+    for batch in arrow_batches(
+        rows.table.file.file,
+        BATCH_ROWS,
+        ["__id", *(c for c in dict.fromkeys(columns) if c in present)],
+    ):
+        frame = batch.to_pandas()
+        seen.append(frame.pop("__id").to_numpy())
+        parts.append(model.predict(frame))
+    if not np.array_equal(np.concatenate(seen), _given(rows)["__id"].to_numpy(dtype=object)):
+        raise IntegrityError(
+            f"{rows.table.file.path}: its rows are not in the order of the arrays; prepare the data"
+            " again"
+        )
+    found = pd.concat(parts)
+    return sums_of(found) if "text" in model.spec else _values(found, _columns(declaration, rows))
+
+
+def _columns(declaration: Declaration, rows: Rows) -> list[str]:
+    """Columns of predictions that the comparison needs: probabilities in the order of the classes,
+    or values; of several labels, of each.
+    """
+    labels = targets_of(declaration, rows.statistics)
+    several = [name for t in labels for name in t.probability_columns or [t.prediction_column]]
+    return several or probability_columns(rows.statistics.classes) or ["prediction"]
+
+
+def _values(frame: pd.DataFrame, columns: list[str]) -> np.ndarray:
+    """Probabilities [N, C], values [N], or the columns of several labels [N, K]."""
+    return np.asarray(
+        frame["prediction"] if columns == ["prediction"] else frame[columns], dtype=np.float64
+    )

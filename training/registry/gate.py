@@ -1,0 +1,356 @@
+"""Whether a trained model may enter the registry and take the champion's place: pure functions of
+figures.
+
+Conditions, each with a verdict of its own:
+
+- `threshold`: each declared test metric keeps its bounds.
+- `checks`: no check of the run failed (warnings and allowed findings pass).
+- `skill`: the model beats the constant baseline, where `register.require_skill` asks for it; never
+  where test rows are too few to say.
+- `baselines`: the model is behind no simpler baseline beyond uncertainty, but for those of
+  `register.allow_behind`.
+- `champion`: on test rows that neither model learned from, the challenger is not worse than the
+  champion by more than `register.tolerance`. With d = challenger - champion, turned so that more is
+  better, and its paired bootstrap interval: fail when d or the upper end of its interval lies below
+  -tolerance. A single draw decides nothing: an interval around a d within the tolerance passes, and
+  says so.
+
+A program with the champion's SHA-256 is neither better nor worse: `unchanged`, and not registered
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from schemas.config import Declaration, Threshold
+from schemas.records import CheckResult, EvaluationReport, GateReport, Interval, Record
+from training.evaluation.baselines import CONSTANTS, NAMES
+from training.formatting import metric_name, number
+from training.objectives.bootstrap import paired_difference
+from training.objectives.metrics import compute_predictions
+from training.objectives.targets import Targets
+
+MIN_ROWS = 30  # fewer unseen rows say nothing about a champion
+UNCHANGED = "unchanged"
+
+
+class Comparison(Record):
+    """Challenger and champion on the same rows, unseen by both; or why they could not be compared
+    (`problem`).
+
+    `difference`: challenger - champion, turned so that more is better. `excluded_rows`: of the test
+    side, because the champion learned from them or their group.
+    """
+
+    version: str
+    identical: bool = False
+    metric: str = ""
+    rows: int = 0
+    excluded_rows: int = 0
+    champion: float | None = None
+    challenger: float | None = None
+    difference: Interval | None = None
+    problem: str = ""
+
+
+def compare(
+    declaration: Declaration,
+    version: str,
+    challenger: np.ndarray,
+    champion: np.ndarray,
+    target: np.ndarray,
+    unseen: np.ndarray,
+    *,
+    group: np.ndarray | None = None,
+    weight: np.ndarray | None = None,
+    labels: Targets = (),
+) -> Comparison:
+    """Both models on the unseen rows, with the paired interval of their difference.
+
+    Args:
+        declaration: gives metric, number of resamples and confidence.
+        version: of the champion.
+        challenger: probabilities [N, C] or values [N] in the label's units; `champion` alike, with
+            the same classes.
+        champion: see `challenger`.
+        target: class indices or values [N].
+        unseen: which rows [N] the champion has not learned from; the challenger has learned from
+            none of them.
+        group: whole groups are resampled where given.
+        weight: sample weights [N].
+        labels: of a task of several labels; predictions are then [N, K], targets [N, L].
+    """
+    metric = declaration.register_.metric or declaration.metric
+    rows, excluded = int(unseen.sum()), int((~unseen).sum())
+    facts = {"version": version, "metric": metric, "rows": rows, "excluded_rows": excluded}
+    if rows < min(MIN_ROWS, len(unseen)) or rows == 0:
+        return Comparison(
+            **facts,
+            problem=(
+                f"only {rows} of {len(unseen)} test rows are unseen by the champion, {MIN_ROWS} are"
+                f" needed; {excluded} were left out because it learned from them or their group"
+            ),
+        )
+    ours, theirs, target = challenger[unseen], champion[unseen], target[unseen]
+    group, weight = (None if part is None else part[unseen] for part in (group, weight))
+    task = declaration.task.kind
+    values = [
+        compute_predictions(task, predictions, target, weight, labels)[metric]
+        for predictions in (ours, theirs)
+    ]
+    if None in values:
+        return Comparison(
+            **facts,
+            problem=(
+                f"{metric} is not defined on the {rows} rows that the champion has not learned from"
+            ),
+        )
+    settings = declaration.evaluate
+    found = paired_difference(
+        declaration,
+        metric,
+        ours,
+        theirs,
+        target,
+        group,
+        weight,
+        settings.bootstrap,
+        settings.confidence,
+        declaration.train.seed,
+        labels,
+    )
+    return Comparison(
+        **facts,
+        challenger=values[0],
+        champion=values[1],
+        difference=found if declaration.metrics[metric] else _turned(found),
+    )
+
+
+def _turned(interval: Interval) -> Interval:
+    """The interval of the negated difference."""
+    value, low, high = (
+        None if v is None else -v for v in (interval.value, interval.high, interval.low)
+    )
+    return Interval(value=value, low=low, high=high)
+
+
+def judge(
+    declaration: Declaration,
+    evaluation: EvaluationReport,
+    checks: Sequence[CheckResult],
+    comparison: Comparison | None,
+) -> GateReport:
+    """One verdict with one row for each condition; passed only when none failed and the program is
+    a new one.
+
+    Args:
+        declaration: section `register` counts.
+        evaluation: of the test side.
+        checks: of the whole run, preparation and preflight.
+        comparison: with the champion; None where there is none yet.
+    """
+    conditions = (
+        *(
+            keeps(metric, bounds, evaluation.metrics)
+            for metric, bounds in declaration.register_.thresholds.items()
+        ),
+        _checks_are_green(checks),
+        _has_skill(declaration, evaluation),
+        *_not_behind(declaration, evaluation),
+        _not_worse(declaration, comparison),
+    )
+    failed = [c for c in conditions if c.verdict == "fail"]
+    identical = comparison is not None and comparison.identical
+    if identical and comparison is not None:
+        verdict = (
+            f"{UNCHANGED}: the program is version {comparison.version}, the champion, byte for"
+            " byte; nothing is registered"
+        )
+    else:
+        verdict = (
+            f"refused: {'; '.join(c.summary for c in failed)}"
+            if failed
+            else "passed: " + conditions[-1].summary
+        )
+    return GateReport(
+        passed=not failed and not identical,
+        verdict=verdict,
+        conditions=conditions,
+        champion_version=comparison.version if comparison else None,
+        difference=comparison.difference if comparison else None,
+        compared_rows=comparison.rows if comparison else 0,
+    )
+
+
+def keeps(metric: str, bounds: Threshold, metrics: Mapping[str, Interval]) -> CheckResult:
+    """Whether a metric keeps its declared bounds."""
+    found = metrics.get(metric)
+    value = found.value if found else None
+    wanted = " and ".join(
+        ([f"at least {bounds.min:g}"] if bounds.min is not None else [])
+        + ([f"at most {bounds.max:g}"] if bounds.max is not None else [])
+    )
+    kept = (
+        value is not None
+        and (bounds.min is None or value >= bounds.min)
+        and (bounds.max is None or value <= bounds.max)
+    )
+    shown = "not defined" if value is None else f"{value:.6g}"
+    return CheckResult(
+        name=f"threshold: {metric}",
+        verdict="pass" if kept else "fail",
+        summary=f"test {metric} is {shown}, expected {wanted}",
+        figures={"value": value, "min": bounds.min, "max": bounds.max},
+        remedy="" if kept else f"improve the model, or change register.thresholds.{metric}",
+    )
+
+
+def _checks_are_green(checks: Sequence[CheckResult]) -> CheckResult:
+    failed = [c.name for c in checks if c.verdict == "fail"]
+    counts = {
+        verdict: sum(c.verdict == verdict for c in checks)
+        for verdict in ("pass", "warn", "allowed", "fail")
+    }
+    shown = (
+        ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+        or "none were run"
+    )
+    return CheckResult(
+        name="checks",
+        verdict="fail" if failed else "pass",
+        summary=f"checks failed: {', '.join(failed)}" if failed else f"checks: {shown}",
+        figures=dict(counts),
+        remedy=(
+            "fix what the checks found, or allow it with a reason in checks.allow" if failed else ""
+        ),
+    )
+
+
+def _has_skill(declaration: Declaration, evaluation: EvaluationReport) -> CheckResult:
+    needed = declaration.register_.require_skill
+    verdict = "pass" if evaluation.has_skill else "fail" if needed else "allowed"
+    lacking = (
+        "too few test rows to say whether it has skill"
+        if evaluation.too_few
+        else "no skill over the constant baseline"
+    )
+    summary = (
+        "better than the constant baseline"
+        if evaluation.has_skill
+        else f"{lacking}: {evaluation.too_few or evaluation.verdict or 'see the report'}"
+    )
+    remedy = (
+        "give more test rows (split.fractions, or more data)"
+        if evaluation.too_few
+        else "look at features, split and learning curves"
+    )
+    return CheckResult(
+        name="skill",
+        verdict=verdict,
+        summary=summary,
+        remedy="" if evaluation.has_skill else f"{remedy}; a model without skill helps nobody",
+        reason="register.require_skill is false" if verdict == "allowed" else "",
+    )
+
+
+def _not_behind(declaration: Declaration, evaluation: EvaluationReport) -> list[CheckResult]:
+    """The condition on simpler models: first champions too, since nobody should serve what a linear
+    model does better.
+    """
+    behind = [
+        name
+        for name, place in evaluation.standing.items()
+        if place == "behind" and name not in CONSTANTS
+    ]
+    if not behind:
+        return []
+    metric, refused = (
+        declaration.metric,
+        [name for name in behind if name not in declaration.register_.allow_behind],
+    )
+    shown = " and ".join(
+        f"{NAMES[name]} ({number(evaluation.baselines[name].get(metric))})"
+        for name in refused or behind
+    )
+    return [
+        CheckResult(
+            name="baselines",
+            verdict="fail" if refused else "allowed",
+            summary=(
+                f"{metric_name(metric)} {number(evaluation.metrics[metric].value)} is behind"
+                f" {shown} on the same test rows"
+            ),
+            remedy=(
+                f"use {NAMES[refused[0]]}, improve the model, or name it in register.allow_behind"
+                if refused
+                else ""
+            ),
+            reason="" if refused else f"register.allow_behind names {', '.join(behind)}",
+        )
+    ]
+
+
+def _not_worse(declaration: Declaration, comparison: Comparison | None) -> CheckResult:
+    """The champion's condition; see the head of this file for the rule."""
+    if comparison is None:
+        return CheckResult(name="champion", verdict="pass", summary="there is no champion yet")
+    if comparison.identical:
+        return CheckResult(
+            name="champion",
+            verdict="pass",
+            summary=f"the same program as version {comparison.version}",
+        )
+    if comparison.problem or comparison.difference is None or comparison.difference.value is None:
+        return CheckResult(
+            name="champion",
+            verdict="fail",
+            summary=(
+                f"cannot be compared with version {comparison.version}:"
+                f" {comparison.problem or 'no difference was found'}"
+            ),
+            figures={"rows": comparison.rows, "excluded_rows": comparison.excluded_rows},
+            remedy=(
+                "keep the split (seed, cuts) of the champion so that test rows stay unseen, add new"
+                " rows, or register under another name"
+            ),
+        )
+    return _judged(
+        comparison,
+        comparison.difference,
+        comparison.difference.value,
+        declaration.register_.tolerance,
+    )
+
+
+def _judged(
+    comparison: Comparison, difference: Interval, value: float, tolerance: float
+) -> CheckResult:
+    worse = value < -tolerance or (difference.high is not None and difference.high < -tolerance)
+    interval = (
+        ""
+        if difference.low is None or difference.high is None
+        else f" [{difference.low:+.4g}, {difference.high:+.4g}]"
+    )
+    return CheckResult(
+        name="champion",
+        verdict="fail" if worse else "pass",
+        summary=(
+            f"{comparison.metric} {comparison.challenger:.6g} against {comparison.champion:.6g} of"
+            f" version {comparison.version} on {comparison.rows} rows unseen by"
+            f" both{f' ({comparison.excluded_rows} left out)' if comparison.excluded_rows else ''}:"
+            f" {value:+.4g}{interval}, more is better, tolerance {tolerance:g}"
+        ),
+        figures={
+            "difference": value,
+            "low": difference.low,
+            "high": difference.high,
+            "tolerance": tolerance,
+            "rows": comparison.rows,
+            "excluded_rows": comparison.excluded_rows,
+        },
+        remedy="keep the champion, improve the model, or raise register.tolerance" if worse else "",
+    )

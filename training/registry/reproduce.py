@@ -1,0 +1,267 @@
+"""Make a registered version again and say where it first differs: the parts that need neither git
+nor a process.
+
+Digests are compared in the order in which a run makes them, so that the first one that differs
+names the cause, and none after it says anything new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from pydantic import ValidationError
+
+from schemas.config import SPLITS, Declaration
+from schemas.errors import IntegrityError, RegistryError, first_few
+from schemas.load import declare
+from schemas.records import Evidence, SourceRef, digest_of
+from schemas.registry_records import Step
+from schemas.yaml_text import parse_yaml
+from training.data.split.ledger import copy_as_of
+from training.data.split.split import group_ledger
+from training.registry.registry import fetched, prove_version, version_of
+from training.registry.trust import FILES
+from training.registry.version_record import run_text
+from training.run.provenance import hardware, library_versions
+from training.tracking.mlflow import flatten
+
+CONFIG, SOURCE = "declaration", "source"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a version was made of: its evidence, and what its MLflow run recorded beside it.
+
+    `config`: text of `config.yaml`, compared with the evidence only by `config_step`. `diff`: of
+    uncommitted changes.
+    """
+
+    uri: str
+    name: str
+    run_id: str
+    evidence: Evidence
+    config: str
+    diff: str
+    files: dict[str, str]
+    params: dict[str, str]
+
+    @property
+    def commit(self) -> str:
+        """The commit whose code made it."""
+        return str((self.evidence.provenance.get("git") or {}).get("sha") or "")
+
+    @property
+    def declaration(self) -> Declaration:
+        """As it was declared."""
+        return declare(parse_yaml(self.config, "config.yaml"), f"config.yaml of run {self.run_id}")
+
+
+def read_origin(model_uri: str, tracking_uri: str) -> Origin:
+    """What the registry and the run of a version say of its making; nothing of the model is run.
+
+    Raises:
+        RegistryError: there is no such version, it was not made by this project or by code outside
+            of git, or its run is gone.
+        IntegrityError: the version's files, or its recorded uncommitted changes, are not what was
+            registered.
+    """
+    version = version_of(model_uri, tracking_uri)
+    if version is None:
+        raise RegistryError(
+            f"expected models:/NAME@ALIAS or models:/NAME/VERSION, got {model_uri!r}"
+        )
+    run_id, uri = str(version.run_id), f"models:/{version.name}/{version.version}"
+    with tempfile.TemporaryDirectory(prefix="bulkhead-reproduce-") as scratch:
+        folder = fetched(version, uri, tracking_uri, Path(scratch))
+        prove_version(folder, version)
+        try:
+            evidence = Evidence.model_validate_json(
+                (folder / "artifacts" / FILES["evidence"]).read_bytes()
+            )
+        except (OSError, ValidationError) as error:
+            raise IntegrityError(
+                f"{uri}: its evidence cannot be read ({str(error).splitlines()[0]}); register the"
+                " model again"
+            ) from error
+    git = evidence.provenance.get("git") or {}
+    if not git.get("sha"):
+        raise RegistryError(
+            f"{uri} was made by code outside of git: there is no commit to make it from again; run"
+            " from a checkout and register anew"
+        )
+    diff = run_text(run_id, "dirty.diff", tracking_uri).decode() if git.get("dirty") else ""
+    if git.get("dirty") and digest_of_text(diff) != git.get("diff_sha256"):
+        raise IntegrityError(
+            f"dirty.diff of run {run_id} was changed after {uri} was registered; it is not run"
+        )
+    config = run_text(run_id, "config.yaml", tracking_uri).decode()
+    params = MlflowClient(tracking_uri, tracking_uri).get_run(run_id).data.params
+    return Origin(
+        uri, version.name, run_id, evidence, config, diff, _files(run_id, tracking_uri), params
+    )
+
+
+def digest_of_text(text: str) -> str:
+    """SHA-256 of a text in UTF-8."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _files(run_id: str, tracking_uri: str) -> dict[str, str]:
+    """Source files and their digests; none of a run that did not record them."""
+    try:
+        source = SourceRef.model_validate_json(run_text(run_id, "data/source.json", tracking_uri))
+    except (RegistryError, ValidationError):
+        return {}
+    return {file.path: file.sha256 for file in source.files}
+
+
+# ------------------------------------------------------------------------------------- comparing
+
+
+def config_step(origin: Origin) -> tuple[Step, str]:
+    """Whether the recorded declaration is that of the version, and which keys are not as the run
+    was started with.
+    """
+    tree = parse_yaml(origin.config, f"config.yaml of run {origin.run_id}")
+    step = Step(name=CONFIG, recorded=origin.evidence.config_sha256, found=digest_of(tree))
+    if not step.differs:
+        return step, ""
+    now = flatten(origin.declaration)
+    changed = [
+        f"{key} is {now.get(key)!r}, was {origin.params.get(key)!r}"
+        for key in sorted(now | origin.params)
+        if now.get(key) != origin.params.get(key)
+    ]
+    return (
+        step,
+        (
+            f"config.yaml of run {origin.run_id} was changed:"
+            f" {first_few(changed) or 'in a value that is hidden, or in its form'}"
+        ),
+    )
+
+
+def source_step(origin: Origin, source: SourceRef) -> tuple[Step, str]:
+    """Whether the source is what it was, and which files are not."""
+    step = Step(name=SOURCE, recorded=origin.evidence.source_sha256, found=source.sha256)
+    if not step.differs:
+        return step, ""
+    now = {file.path: file.sha256 for file in source.files}
+    changed = [
+        f"{path} ({_change(origin.files.get(path), now.get(path))})"
+        for path in sorted(now | origin.files)
+        if now.get(path) != origin.files.get(path)
+    ]
+    return (
+        step,
+        (
+            "the data are not what they were:"
+            f" {first_few(changed if origin.files else sorted(now))}; put them back as they were"
+        ),
+    )
+
+
+def _change(then: str | None, now: str | None) -> str:
+    if then is None or now is None:
+        return "is new" if then is None else "is gone"
+    return f"SHA-256 was {then[:12]}…, is {now[:12]}…"
+
+
+def made(evidence: dict[str, Any]) -> dict[str, str]:
+    """What each step after the source made, in their order."""
+    sides = evidence["split"]["sides"]
+    return {
+        "validated table": evidence["validated_sha256"],
+        **{f"{side} side": sides[side]["sha256"] for side in SPLITS},
+        "statistics": evidence["statistics_sha256"],
+        "arrays": evidence["arrays_sha256"],
+        "weights": evidence["model_sha256"],
+        "exported program": evidence["program_sha256"],
+    }
+
+
+def later_steps(origin: Origin, again: dict[str, Any] | None) -> tuple[Step, ...]:
+    """The steps after the source, then and now.
+
+    Args:
+        origin: of the version.
+        again: `evidence.json` of the run that made it again; None where it was not come to.
+    """
+    found = made(again) if again else {}
+    return tuple(
+        Step(name=name, recorded=sha256, found=found.get(name))
+        for name, sha256 in made(origin.evidence.model_dump(mode="json")).items()
+    )
+
+
+def unlike(origin: Origin) -> tuple[str, ...]:
+    """What of interpreter, libraries and machine is not as it was, as sentences; seen before
+    anything is made.
+    """
+    then, now = origin.evidence.provenance, library_versions()
+    found = [
+        f"{name} is {now.get(name, 'absent')}, was {v}"
+        for name, v in sorted((then.get("versions") or {}).items())
+        if now.get(name) != v
+    ]
+    if then.get("python") != sys.version.split()[0]:
+        found.append(f"Python is {sys.version.split()[0]}, was {then.get('python')}")
+    machine, here = then.get("hardware") or {}, hardware()
+    found += [
+        f"{what} is {here[key]!r}, was {machine.get(key)!r}"
+        for key, what in (("cpu", "the CPU"), ("cores", "the number of cores"))
+        if machine.get(key) != here[key]
+    ]
+    if (then.get("git") or {}).get("untracked_files"):
+        found.append(
+            f"{then['git']['untracked_files']} files beside the checkout were in no commit"
+        )
+    return tuple(found)
+
+
+def reason(origin: Origin, step: Step, notes: tuple[str, ...]) -> str:
+    """Why a step after the source most likely made other bytes."""
+    if origin.evidence.mode == "fast" and step.name in ("weights", "exported program"):
+        return "train.mode was fast, which promises no equal bits"
+    if notes:
+        return f"most likely because {first_few(notes)}"
+    return (
+        f"nothing that is recorded explains it: commit {origin.commit[:12]}, declaration, source,"
+        " versions and machine are what they were"
+    )
+
+
+# --------------------------------------------------------------------------------------- ledgers
+
+
+def copy_ledgers(origin: Origin, ledger: Path, target: Path) -> str:
+    """Both ledgers as the version's split stood on them; what could not be copied, as a sentence.
+
+    Args:
+        origin: of the version.
+        ledger: of this model's sides, where it is now.
+        target: where that of the other home goes.
+    """
+    split, missing = origin.evidence.split, []
+    for key, path, copy in (
+        ("ledger_sha256", ledger, target),
+        ("group_ledger_sha256", group_ledger(ledger), group_ledger(target)),
+    ):
+        if split.get(key) and not copy_as_of(path, split[key], copy):
+            missing.append(str(path))
+    return (
+        f"the ledger that its split stood on is not here ({', '.join(missing)})" if missing else ""
+    )
+
+
+def read_evidence(run_dir: Path) -> dict[str, Any]:
+    """`evidence.json` of a run, as its own code wrote it."""
+    found: dict[str, Any] = json.loads((run_dir / "evidence.json").read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,363 @@
+"""What the registry alone proves of a model version: `bulkhead verify models:/NAME@champion`.
+
+Nothing of the model is read before its files were proven to be those of a signed manifest, and no
+code of it is run. What cannot be proven from here, because the rows are elsewhere (that the digests
+of source and sides are those of the data one has), is for `bulkhead reproduce`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+
+from schemas.errors import IntegrityError, RegistryError
+from schemas.records import CheckResult, Evidence, Verdict, Verification, digest_of
+from schemas.variables import MASK
+from schemas.yaml_text import parse_yaml
+from training.registry import registry
+from training.registry.trust import DIGEST_TAG, FILES, Trust
+from training.run.provenance import masked
+from training.serving.serving import MANIFEST, read_spec
+from training.serving.signature import predicted_columns
+
+TAGGED = (
+    "config_sha256",
+    "source_sha256",
+    "statistics_sha256",
+    "arrays_sha256",
+    "checkpoint_sha256",
+    "model_sha256",
+    "run_id",
+)
+DIGITS = 6  # of the metrics in the version's tags
+
+
+class Proof:
+    """A version's files in a folder, proven, beside what the registry and its run say of it.
+
+    Args:
+        version: of the registry.
+        folder: its files.
+        client: of the registry's server.
+    """
+
+    def __init__(self, version: ModelVersion, folder: Path, client: MlflowClient) -> None:
+        artifacts = folder / "artifacts"
+        self.version, self.folder, self.client = version, folder, client
+        self.spec = read_spec(artifacts / FILES["spec"])
+        try:
+            self.evidence = Evidence.model_validate_json(
+                (artifacts / FILES["evidence"]).read_bytes()
+            )
+            self.manifest: dict[str, Any] = json.loads(
+                (artifacts / FILES["split_manifest"]).read_text(encoding="utf-8")
+            )
+            self.trained_on = np.load(artifacts / FILES["trained_on"], allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise IntegrityError(
+                f"the evidence of version {version.version} of {version.name!r} cannot be read"
+                f" ({error}); register it again"
+            ) from error
+
+    def files(self) -> CheckResult:
+        """Its files are those that were registered."""
+        signed = self.folder / MANIFEST
+        count = (
+            len(json.loads(signed.read_bytes())["files"])
+            if signed.is_file()
+            else sum(key.startswith(DIGEST_TAG) for key in self.version.tags)
+        )
+        return _statement("files", True, f"{count} files have the SHA-256 that was registered", "")
+
+    def signer(self, trust: Trust) -> CheckResult:
+        """It is known who registered it."""
+        remedy = "" if trust.signer else "register it again through the pipeline, which signs it"
+        return CheckResult(
+            name="signer",
+            verdict="pass" if trust.signer else "warn",
+            summary=trust.summary,
+            remedy=remedy,
+        )
+
+    def digests(self) -> CheckResult:
+        """Spec, evidence and tags name the same program, statistics, data, weights and run."""
+        tags, evidence, spec = self.version.tags, self.evidence, self.spec
+        wrong = [
+            f"tag {field}"
+            for field in TAGGED
+            if tags.get(f"bulkhead.{field}") != getattr(evidence, field)
+        ]
+        same = {
+            "program": (spec["program"]["sha256"], evidence.program_sha256),
+            "statistics": (spec["statistics_sha256"], evidence.statistics_sha256),
+            "run id": (spec["run_id"], evidence.run_id),
+            "name": (self.version.name, evidence.name),
+            "git commit": (
+                tags.get("bulkhead.git_sha"),
+                str((evidence.provenance.get("git") or {}).get("sha") or "unknown"),
+            ),
+            "split manifest": (digest_of(self.manifest), digest_of(evidence.split)),
+        }
+        wrong += [what for what, (a, b) in same.items() if a != b]
+        return _statement(
+            "digests",
+            not wrong,
+            "spec, evidence, split manifest and tags name the same run, data, weights and program",
+            _unlike(wrong),
+        )
+
+    def checks(self) -> CheckResult:
+        """No check of the run failed; what was allowed is shown with its reason."""
+        failed = [c.name for c in self.evidence.checks if c.verdict == "fail"]
+        allowed = [f"{c.name} ({c.reason})" for c in self.evidence.checks if c.verdict == "allowed"]
+        warned = [c.name for c in self.evidence.checks if c.verdict == "warn"]
+        names = {c.name for c in self.evidence.checks}
+        missing = [n for n in ("row_coverage", "id_overlap") if n not in names]
+        told = f"{len(self.evidence.checks)} checks, none failed" + (
+            f"; warnings: {', '.join(warned)}" if warned else ""
+        )
+        told += f"; allowed: {'; '.join(allowed)}" if allowed else ""
+        problems = ([f"failed: {', '.join(failed)}"] if failed else []) + (
+            [f"not made: {', '.join(missing)}"] if missing else []
+        )
+        return _statement("checks", not problems, told, "; ".join(problems))
+
+    def gate(self) -> CheckResult:
+        """The gate let it through."""
+        gate = self.evidence.gate
+        if gate is None:
+            return CheckResult(
+                name="gate",
+                verdict="warn",
+                summary="registered without a gate",
+                remedy="run the pipeline, which compares with the champion",
+            )
+        against = (
+            f" against version {gate.champion_version} on {gate.compared_rows} rows that neither"
+            " has learned from"
+            if gate.champion_version
+            else ""
+        )
+        return _statement("gate", gate.passed, f"{gate.verdict}{against}", gate.verdict)
+
+    def rows(self) -> CheckResult:
+        """It says which rows it has learned from: sorted distinct hashes, at least one for each row
+        of train and validation.
+        """
+        keys, sides = self.trained_on, self.evidence.split.get("sides", {})
+        learned = sum(int(sides.get(side, {}).get("rows", 0)) for side in ("train", "val"))
+        sound = (
+            keys.dtype == np.uint64
+            and bool((keys[1:] > keys[:-1]).all())
+            and len(keys) >= learned > 0
+        )
+        return _statement(
+            "trained_on",
+            sound,
+            f"{learned:,} rows that it learned from, named by {len(keys):,} hashes of their ids and"
+            " groups",
+            f"{len(keys):,} keys for {learned:,} rows, or out of order",
+        )
+
+    def run(self) -> Iterator[CheckResult]:
+        """The MLflow run that made it has ended well and says the same of it."""
+        try:
+            run = self.client.get_run(str(self.version.run_id))
+        except Exception as error:
+            yield _statement(
+                "run",
+                False,
+                "",
+                f"its MLflow run {self.version.run_id} is not there: {masked(str(error))[:200]}",
+            )
+            return
+        state = "deleted" if run.info.lifecycle_stage == "deleted" else run.info.status
+        yield _statement(
+            "run",
+            state == "FINISHED",
+            f"MLflow run {run.info.run_id} is finished",
+            f"MLflow run {run.info.run_id} is {state}",
+        )
+        recorded = {
+            f"test/{n}": i.value for n, i in self.evidence.metrics.items() if i.value is not None
+        }
+        wrong = [
+            n
+            for n, value in recorded.items()
+            if not np.isclose(run.data.metrics.get(n, np.nan), value, rtol=1e-9, atol=0.0)
+        ]
+        wrong += [
+            f"tag of {n}"
+            for n, value in recorded.items()
+            if self.version.tags.get(f"bulkhead.test.{n.removeprefix('test/')}")
+            != f"{value:.{DIGITS}g}"
+        ]
+        yield _statement(
+            "metrics",
+            not wrong,
+            f"{len(recorded)} test metrics agree in evidence, run and tags",
+            _unlike(wrong),
+        )
+        with tempfile.TemporaryDirectory(prefix="bulkhead-verify-") as scratch:
+            yield self._artifact(scratch, "evidence.json", "evidence", self._evidence)
+            yield self._artifact(scratch, "config.yaml", "config", self._config)
+
+    def _artifact(
+        self, scratch: str, name: str, what: str, judge: Callable[[bytes], CheckResult]
+    ) -> CheckResult:
+        try:
+            content = Path(
+                self.client.download_artifacts(str(self.version.run_id), name, scratch)
+            ).read_bytes()
+        except Exception as error:
+            return _statement(
+                what, False, "", f"{name} of the run is not there: {masked(str(error))[:200]}"
+            )
+        try:
+            return judge(content)
+        except (ValueError, TypeError) as error:  # not UTF-8, JSON or YAML, or of another form
+            return _statement(
+                what,
+                False,
+                "",
+                f"{name} of the run cannot be read: {str(error).splitlines()[0][:200]}",
+            )
+
+    def _evidence(self, content: bytes) -> CheckResult:
+        same = Evidence.model_validate_json(content) == self.evidence
+        return _statement(
+            "evidence",
+            same,
+            "evidence.json of the run is that of the version",
+            "evidence.json of the run differs from that of the version",
+        )
+
+    def _config(self, content: bytes) -> CheckResult:
+        text = content.decode()
+        # as it was written, not as today's code would fill it up: that may have other sections
+        if digest_of(parse_yaml(text, "config.yaml")) == self.evidence.config_sha256:
+            return _statement("config", True, "config.yaml of the run is that of the version", "")
+        if MASK in text:
+            told = (
+                f"config.yaml of the run hides credentials as {MASK}, so its digest cannot be"
+                " compared"
+            )
+            return CheckResult(
+                name="config",
+                verdict="warn",
+                summary=told,
+                remedy="keep credentials out of the declaration: ${NAME} stands for a variable",
+            )
+        return _statement(
+            "config", False, "", "config.yaml of the run is another declaration than the version's"
+        )
+
+    def commit(self) -> CheckResult:
+        """It is known which code made it."""
+        git = self.evidence.provenance.get("git") or {}
+        if not git.get("sha"):
+            return CheckResult(
+                name="commit",
+                verdict="warn",
+                summary="made by code outside of git: it cannot be reproduced from a commit",
+            )
+        if git.get("dirty"):
+            return CheckResult(
+                name="commit",
+                verdict="warn",
+                summary=(
+                    f"made by commit {git['sha'][:12]} with uncommitted changes (dirty.diff of the"
+                    " run)"
+                ),
+            )
+        return CheckResult(
+            name="commit", verdict="pass", summary=f"made by commit {git['sha'][:12]}"
+        )
+
+    def predicts(self, tracking_uri: str) -> CheckResult:
+        """Loaded by this project's code, it answers its example row for row."""
+        problem = registry.problem_of(
+            f"models:/{self.version.name}/{self.version.version}", tracking_uri
+        )
+        return _statement(
+            "predicts",
+            not problem,
+            f"predicts {', '.join(predicted_columns(self.spec))} for its input example",
+            problem,
+        )
+
+
+def _statement(name: str, holds: bool, told: str, problem: str) -> CheckResult:
+    verdict: Verdict = "pass" if holds else "fail"
+    remedy = (
+        ""
+        if holds
+        else (
+            "do not use this version: point the alias to another, or register it again through the"
+            " pipeline"
+        )
+    )
+    return CheckResult(
+        name=name, verdict=verdict, summary=told if holds else problem, remedy=remedy
+    )
+
+
+def _unlike(wrong: list[str]) -> str:
+    return f"do not agree: {', '.join(wrong)}"
+
+
+def verify_version(model_uri: str, tracking_uri: str) -> Verification:
+    """Everything that the registry alone allows to prove of a version.
+
+    Args:
+        model_uri: `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
+        tracking_uri: address of the registry.
+
+    Raises:
+        RegistryError: there is no such version, it was not made by this project, or it cannot be
+            fetched.
+    """
+    version = registry.version_of(model_uri, tracking_uri)
+    if version is None:
+        raise RegistryError(
+            f"expected models:/NAME@ALIAS or models:/NAME/VERSION, got {model_uri!r}"
+        )
+    client = MlflowClient(tracking_uri, tracking_uri)
+    results: list[CheckResult] = []
+    with tempfile.TemporaryDirectory(prefix="bulkhead-verify-") as scratch:
+        folder = registry.fetched(version, model_uri, tracking_uri, Path(scratch))
+        try:
+            trust = registry.prove_version(folder, version)
+            proof = Proof(version, folder, client)
+        except (
+            IntegrityError
+        ) as error:  # nothing of a changed or forged version is read, let alone run
+            results.append(_statement("files", False, "", str(error)))
+        else:
+            results += [proof.files(), proof.signer(trust)]
+            results += [
+                proof.digests(),
+                proof.checks(),
+                proof.gate(),
+                proof.rows(),
+                *proof.run(),
+                proof.commit(),
+                proof.predicts(tracking_uri),
+            ]
+    tags = version.tags
+    return Verification(
+        uri=model_uri,
+        name=version.name,
+        version=str(version.version),
+        aliases=tuple(version.aliases),
+        run_id=tags.get("bulkhead.run_id", ""),
+        git_sha=tags.get("bulkhead.git_sha", ""),
+        results=tuple(results),
+    )

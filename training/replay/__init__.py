@@ -1,0 +1,1 @@
+"""A step that was not finite, made again."""

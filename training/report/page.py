@@ -1,0 +1,413 @@
+"""The report of a run: one HTML file that answers, in the order a reader asks, what came out and
+whether to believe it.
+
+The file needs nothing else: no script, no font, no address is loaded (its content security policy
+forbids it), pictures are inline, and text from data is escaped. The same inputs give the same
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import Field
+
+from schemas.config import Declaration
+from schemas.digest import write_atomic
+from schemas.observed import Checklist
+from schemas.records import (
+    EvaluationReport,
+    FileRef,
+    GateReport,
+    NewRows,
+    PreflightReport,
+    Prepared,
+    Record,
+    Registered,
+    TrainReport,
+)
+from training.formatting import capital, metric_name, number, percent, plain, plural
+from training.report import appendix, labels, sections
+from training.report.blocks import Block, Section, Tone
+from training.report.checklist_section import checklist_blocks
+from training.report.curves import read_history
+from training.report.data import read_predictions, read_sides
+from training.report.language_model import document_blocks
+from training.report.svg import VARIABLES
+
+TEMPLATE = "report.html.j2"
+
+
+class ReportInputs(Record):
+    """All that the report shows.
+
+    `given`: dotted paths that the user's file or overrides set; every other value is shown as a
+    default. `links`: name to address or path (MLflow run, Prefect flow run, run directory). Absent:
+    `val`, `gate`, `registered` and `checklist` where the run did not come to them.
+    """
+
+    run_id: str
+    declaration: Declaration
+    given: tuple[str, ...] = ()
+    prepared: Prepared
+    preflight: PreflightReport
+    train: TrainReport
+    metrics_path: Path | None
+    test: EvaluationReport
+    val: EvaluationReport | None = None
+    gate: GateReport | None = None
+    registered: Registered | None = None
+    provenance: dict[str, Any] = Field(default_factory=dict)
+    links: dict[str, str] = Field(default_factory=dict)
+    checklist: Checklist | None = None
+    new_rows: NewRows | None = None
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A figure that is read first."""
+
+    label: str
+    value: str
+    note: str
+    tone: Tone
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The outcome in one sentence, its tone, and the four figures behind it."""
+
+    sentence: str
+    tone: Tone
+    tiles: tuple[Tile, ...]
+
+
+def write_report(inputs: ReportInputs, path: Path) -> FileRef:
+    """Write the report whole or not at all; the same inputs give the same bytes.
+
+    Args:
+        inputs: the records of a finished run; the files they name are read.
+        path: where the HTML file goes.
+
+    Raises:
+        DataError: the predictions lack a column or hold a class that train did not have.
+    """
+    return write_run_page(
+        path,
+        inputs.declaration,
+        inputs.run_id,
+        inputs.prepared.validated.spec.label,
+        headline(inputs),
+        report_sections(inputs),
+    )
+
+
+def write_run_page(
+    path: Path,
+    declaration: Declaration,
+    run_id: str,
+    label: str,
+    head: Headline,
+    parts: tuple[Section, ...],
+    kind: str = "run",
+) -> FileRef:
+    """A page about a run of a declaration, written whole or not at all.
+
+    Args:
+        path: where the HTML file goes.
+        declaration: for name, description and task.
+        run_id: of the run.
+        label: what is predicted.
+        head: what is read first.
+        parts: the sections.
+        kind: of report, in a word.
+    """
+    return write_page(
+        path,
+        TEMPLATE,
+        kind=kind,
+        name=declaration.name,
+        description=plain(declaration.description, 2000),
+        task=declaration.task.kind,
+        label=plain(label),
+        run_id=plain(run_id),
+        headline=head,
+        sections=parts,
+    )
+
+
+def write_page(path: Path, template: str, **values: Any) -> FileRef:
+    """Fill a template and write it whole or not at all; every value is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    page = environment.get_template(template).render(
+        colours={name: colour for colour, name in VARIABLES.items()}, **values
+    )
+    return write_atomic(path, page.encode("utf-8", "replace"))
+
+
+def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
+    """The sections after the headline, in the order a reader asks."""
+    declaration, prepared, train, test = (
+        inputs.declaration,
+        inputs.prepared,
+        inputs.train,
+        inputs.test,
+    )
+    sides, history = read_sides(prepared), read_history(inputs.metrics_path)
+    predictions = _prediction_blocks(test, prepared)
+    parts: tuple[tuple[str, str, str, list[Block]], ...] = (
+        (
+            "metrics",
+            "Test metrics",
+            "How good is it, how sure is that, and is it better than something simple?",
+            sections.metric_blocks(declaration, test, inputs.val),
+        ),
+        (
+            "split",
+            "Split",
+            "Which rows trained, which chose, which tested?",
+            sections.split_blocks(declaration, prepared, sides, inputs.new_rows),
+        ),
+        (
+            "checks",
+            "Checks",
+            "Did anything cross from test to train?",
+            sections.check_blocks(declaration, prepared, inputs.gate),
+        ),
+        (
+            "curves",
+            "Learning curves",
+            "Did it learn, and did it learn too much?",
+            sections.curve_blocks(declaration, history, train, inputs.preflight),
+        ),
+        ("predictions", "Predictions", "Where is it right and where is it wrong?", predictions),
+        (
+            "preflight",
+            "Preflight",
+            "Could this network and loss learn at all?",
+            appendix.preflight_blocks(inputs.preflight),
+        ),
+        (
+            "checklist",
+            "Checklist",
+            "What must hold of any training, and how does this run show it?",
+            checklist_blocks(inputs.checklist) if inputs.checklist else [],
+        ),
+        (
+            "statistics",
+            "Statistics",
+            "What was fitted on train before training?",
+            appendix.statistics_blocks(prepared),
+        ),
+        (
+            "configuration",
+            "Configuration",
+            "What was set, and why?",
+            appendix.configuration_blocks(declaration, inputs.given, prepared),
+        ),
+        (
+            "provenance",
+            "Provenance",
+            "What is it made of, and how is it used?",
+            appendix.provenance_blocks(
+                declaration,
+                prepared,
+                train,
+                test,
+                registered=inputs.registered,
+                provenance=inputs.provenance,
+                links=inputs.links,
+                run_id=inputs.run_id,
+            ),
+        ),
+    )
+    return tuple(
+        Section(anchor, title, question, tuple(blocks))
+        for anchor, title, question, blocks in parts
+        if blocks
+    )
+
+
+def _prediction_blocks(test: EvaluationReport, prepared: Prepared) -> list[Block]:
+    """The scored rows, documents or labels."""
+    if prepared.statistics.tokens:
+        return document_blocks(test)
+    return (
+        labels.prediction_blocks(test)
+        if test.by_label
+        else appendix.prediction_blocks(test, prepared, read_predictions(test, prepared))
+    )
+
+
+# ----------------------------------------------------------------------------------------- headline
+
+
+def headline(inputs: ReportInputs) -> Headline:
+    """The verdict in one sentence: metric with interval, skill over baselines, checks,
+    registration.
+    """
+    results, test = inputs.prepared.checks.results, inputs.test
+    failed = any(r.verdict == "fail" for r in (*results, *inputs.preflight.checks.results))
+    warned = any(r.verdict == "warn" for r in results)
+    is_registered = inputs.registered is not None and inputs.registered.registered
+    tone: Tone = (
+        "bad"
+        if failed or not test.has_skill
+        else "good"
+        if is_registered and not warned
+        else "warn"
+    )
+    sentence = (
+        f"{_metric_words(inputs)}; {_skill_words(inputs)}."
+        f" {capital(sections.tally_words(results))}. {_registry_words(inputs)}"
+    )
+    return Headline(
+        sentence,
+        tone,
+        (
+            _metric_tile(inputs),
+            _skill_tile(inputs),
+            _checks_tile(inputs, failed, warned),
+            _registry_tile(inputs),
+        ),
+    )
+
+
+def _metric_words(inputs: ReportInputs) -> str:
+    metric, test = inputs.declaration.metric, inputs.test
+    value = test.metrics[metric]
+    if value.value is None:
+        return (
+            f"{capital(metric_name(metric))} is not defined on the {plural(test.rows, 'test row')}"
+        )
+    bounds = (
+        ""
+        if value.low is None or value.high is None
+        else (
+            f" ({percent(inputs.declaration.evaluate.confidence)} interval {number(value.low)} to"
+            f" {number(value.high)})"
+        )
+    )
+    return (
+        f"{capital(metric_name(metric))} {number(value.value)}{bounds} on"
+        f" {plural(test.rows, 'test row')}"
+    )
+
+
+def _skill_words(inputs: ReportInputs) -> str:
+    words = {
+        "better": "better than",
+        "about equal": "not told apart from",
+        "worse": "worse than",
+        "unknown": "not comparable with",
+    }
+    metric, found = inputs.declaration.metric, sections.standings(inputs.declaration, inputs.test)
+    named = {
+        place: [
+            f"{plain(n)} ({number(inputs.test.baselines[n].get(metric))})"
+            for n, p in found.items()
+            if p == place
+        ]
+        for place in words
+    }
+    compared = (
+        ", ".join(f"{words[place]} {_listed(names)}" for place, names in named.items() if names)
+        or "no baseline was fitted"
+    )
+    return (
+        compared
+        if inputs.test.has_skill
+        else (
+            "too few rows to say whether it has skill"
+            if inputs.test.too_few
+            else f"no skill: {compared}"
+        )
+    )
+
+
+def _listed(items: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def _registry_words(inputs: ReportInputs) -> str:
+    found = inputs.registered
+    if found is not None and found.registered:
+        alias = f", alias {plain(found.alias)}" if found.alias else ""
+        return f"Registered as {plain(found.name)} version {plain(found.version)}{alias}."
+    why = (
+        found.verdict
+        if found is not None
+        else (
+            inputs.gate.verdict
+            if inputs.gate is not None
+            else "the run did not come to the registry"
+        )
+    )
+    return f"Not registered: {plain(why, 1000).rstrip('.')}."
+
+
+def _metric_tile(inputs: ReportInputs) -> Tile:
+    metric, test = inputs.declaration.metric, inputs.test
+    value = test.metrics[metric]
+    note = (
+        f"{number(value.low)} to {number(value.high)}, {plural(test.rows, 'test row')}"
+        if value.low is not None
+        else plural(test.rows, "test row")
+    )
+    return Tile(f"Test {metric_name(metric)}", number(value.value), note, "info")
+
+
+def _skill_tile(inputs: ReportInputs) -> Tile:
+    found = list(sections.standings(inputs.declaration, inputs.test).values())
+    won, total = found.count("better"), len(found)
+    if not total:
+        return Tile("Baselines", "none", "no baseline was fitted", "warn")
+    tone: Tone = "bad" if not inputs.test.has_skill else "good" if won == total else "warn"
+    return Tile(
+        "Beats", f"{won} of {total}", f"baseline{'' if total == 1 else 's'}, beyond chance", tone
+    )
+
+
+def _checks_tile(inputs: ReportInputs, failed: bool, warned: bool) -> Tile:
+    found = sections.tally(inputs.prepared.checks.results)
+    rest = [
+        f"{n} {word}"
+        for verdict, word in (("fail", "failed"), ("warn", "warned"), ("allowed", "allowed"))
+        if (n := found.get(verdict))
+    ]
+    tone: Tone = "bad" if failed else "warn" if warned else "good"
+    return Tile(
+        "Checks passed",
+        f"{found.get('pass', 0)} of {sum(found.values())}",
+        ", ".join(rest) or "see what they cannot decide",
+        tone,
+    )
+
+
+def _registry_tile(inputs: ReportInputs) -> Tile:
+    found = inputs.registered
+    if found is None or not found.registered:
+        return Tile(
+            "Registry",
+            "no version",
+            "see the gate" if inputs.gate is not None else "not attempted",
+            "warn",
+        )
+    return Tile(
+        "Registry",
+        f"version {plain(found.version)}",
+        f"alias {plain(found.alias)}" if found.alias else plain(found.name),
+        "good",
+    )

@@ -1,0 +1,663 @@
+"""The report's first sections: test metrics, split, checks, learning curves. Each takes the records
+it shows and returns blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from schemas.config import Declaration, SplitName
+from schemas.records import (
+    CheckResult,
+    EvaluationReport,
+    GateReport,
+    Interval,
+    NewRows,
+    PreflightReport,
+    Prepared,
+    TrainReport,
+)
+from training.formatting import (
+    MISSING,
+    capital,
+    count,
+    duration,
+    figure,
+    instant,
+    interval,
+    metric_name,
+    number,
+    percent,
+    plain,
+    plural,
+    share,
+    show,
+)
+from training.report import labels as report_labels
+from training.report import plots
+from training.report.blocks import (
+    Badge,
+    Block,
+    Bullets,
+    Callout,
+    Facts,
+    Gallery,
+    Heading,
+    Table,
+    Tone,
+    Words,
+    checks,
+    records_table,
+    table,
+)
+from training.report.curves import History, Reading, kept_index, read_curves
+from training.report.data import Side
+from training.report.svg import SIDE_NAMES, Picture
+
+Standing = Literal["better", "about equal", "worse", "unknown"]
+PLACES: dict[str, Standing] = {
+    "ahead": "better",
+    "level": "about equal",
+    "behind": "worse",
+    "unknown": "unknown",
+}
+STANDING_TONES: dict[Standing, Tone] = {
+    "better": "good",
+    "about equal": "warn",
+    "worse": "bad",
+    "unknown": "info",
+}
+EXCLUDED_BECAUSE = {
+    "embargo": "inside the embargo after a cut",
+    "group_time": "the side of its group and the side of its time disagree",
+    "filter": "data.filter is not true",
+    "unlabelled": "no label (data.null_labels: drop)",
+    "ignored": "a label that means unknown (task.ignore)",
+}
+READING_TONES: dict[str, Tone] = {
+    "healthy": "good",
+    "overfitting": "warn",
+    "underfitting": "warn",
+    "too short": "info",
+    "unknown": "info",
+}
+BASE_TITLES = {"regression": "The label on the test rows", "causal_lm": "The test documents"}
+MAX_CLASSES = 30
+MAX_GROUPS = 30
+
+
+# ------------------------------------------------------------------------------------------ metrics
+
+
+def standing(
+    value: Interval,
+    baseline: float | None,
+    greater_is_better: bool,
+    difference: Interval | None = None,
+) -> Standing:
+    """How the model stands to a baseline: better or worse only where chance is ruled out.
+
+    Args:
+        value: the model's metric. Its interval decides where no paired difference is known.
+        baseline: the baseline's metric.
+        greater_is_better: direction of the metric.
+        difference: model minus baseline on the same resamples, the sharper comparison.
+    """
+    if value.value is None or baseline is None:
+        return "unknown"
+    if difference is not None and difference.low is not None and difference.high is not None:
+        low, high = difference.low, difference.high
+    else:
+        low, high = (
+            (value.value if bound is None else bound) - baseline
+            for bound in (value.low, value.high)
+        )
+    if low <= 0 <= high:
+        return "about equal"
+    return "better" if (low > 0) == greater_is_better else "worse"
+
+
+def standings(declaration: Declaration, test: EvaluationReport) -> dict[str, Standing]:
+    """How the model stands to each baseline in the declared metric; computed here only of
+    evaluations that did not record it.
+    """
+    metric = declaration.metric
+    if test.standing:
+        return {n: PLACES[test.standing.get(n, "unknown")] for n in test.baselines}
+    return {
+        n: standing(
+            test.metrics[metric],
+            values.get(metric),
+            declaration.greater_is_better,
+            test.differences.get(n),
+        )
+        for n, values in test.baselines.items()
+    }
+
+
+def metric_blocks(
+    declaration: Declaration, test: EvaluationReport, val: EvaluationReport | None
+) -> list[Block]:
+    """Metrics with intervals, base rate, baselines, and the figures by group."""
+    directions = declaration.metrics
+    names = sorted(
+        (m for m in directions if m in test.metrics), key=lambda m: m != declaration.metric
+    )
+    blocks: list[Block] = [
+        _skill(test),
+        _metric_table(names, directions, declaration.evaluate.confidence, test, val),
+        Words(
+            "↑ higher is better, ↓ lower is better. An interval holds"
+            f" {percent(declaration.evaluate.confidence)} of"
+            f" {count(declaration.evaluate.bootstrap)} bootstrap resamples by {test.resampled_by}."
+            f" {test.interval_note + ' ' if test.interval_note else ''}All"
+            f" {plural(test.rows, 'test row')} are scored once."
+        ),
+    ]
+    if test.base_rate:
+        blocks += [
+            Heading(BASE_TITLES.get(declaration.task.kind, "Base rate")),
+            Facts(
+                tuple(
+                    (plain(k, 60), figure(_whole(v)))
+                    for k, v in list(test.base_rate.items())[:MAX_CLASSES]
+                )
+            ),
+        ]
+    if test.baselines:
+        shown = [
+            (m, directions[m])
+            for m in names
+            if m in directions and test.metrics[m].value is not None
+        ][:4]
+        blocks += [
+            Heading("Beside baselines"),
+            *([Gallery((plots.forest(test, shown),))] if shown else []),
+            _baseline_table(declaration, names, test),
+        ]
+    if test.by_label:
+        blocks += report_labels.label_blocks(test)
+    if test.by_group:
+        blocks += [
+            Heading("By group"),
+            Words("The largest groups first; groups with few rows may be left out."),
+            _group_table(test.by_group),
+        ]
+    return blocks
+
+
+def _whole(value: float) -> float:
+    """A count beyond 1 as a whole number; shares and means as they are."""
+    return int(value) if value > 1 and float(value).is_integer() else value
+
+
+def _skill(test: EvaluationReport) -> Callout:
+    if not test.baselines:
+        return Callout(
+            "warn",
+            "Not compared",
+            plain(test.verdict, 1000)
+            or "No baseline was fitted, so nothing says whether the network is better than"
+            " something simple.",
+        )
+    title = (
+        "Better than a constant prediction"
+        if test.has_skill
+        else "Too few rows to say"
+        if test.too_few
+        else "No skill"
+    )
+    return Callout("good" if test.has_skill else "bad", title, plain(test.verdict, 1000))
+
+
+def _metric_table(
+    names: list[str],
+    directions: dict[str, bool],
+    confidence: float,
+    test: EvaluationReport,
+    val: EvaluationReport | None,
+) -> Table:
+    rows = []
+    for name in names:
+        value = test.metrics.get(name, Interval(value=None))
+        bounds = (
+            MISSING
+            if value.low is None or value.high is None
+            else f"{number(value.low)} to {number(value.high)}"
+        )
+        row = [
+            f"{metric_name(name)} {'↑' if directions[name] else '↓'}",
+            number(value.value),
+            bounds,
+        ]
+        rows.append(
+            row
+            if val is None
+            else [*row, number(val.metrics.get(name, Interval(value=None)).value)]
+        )
+    return table(
+        [
+            "Metric",
+            "Test",
+            f"{percent(confidence)} interval",
+            *([] if val is None else ["Validation"]),
+        ],
+        rows,
+    )
+
+
+def _baseline_table(declaration: Declaration, names: list[str], test: EvaluationReport) -> Table:
+    main = declaration.metric
+    found = standings(declaration, test)
+    rows: list[list[Any]] = [["model", *[number(test.metrics[n].value) for n in names], ""]]
+    for name, values in test.baselines.items():
+        rows.append(
+            [
+                plain(name),
+                *[number(values.get(n)) for n in names],
+                Badge(STANDING_TONES[found[name]], f"model is {found[name]}"),
+            ]
+        )
+    return table(
+        ["", *[metric_name(n) for n in names], f"By {metric_name(main)}"],
+        rows,
+        words=(0, len(names) + 1),
+    )
+
+
+def _group_table(groups: Sequence[dict[str, Any]]) -> Table:
+    ordered = (
+        sorted(groups, key=lambda g: -g["rows"])
+        if all(isinstance(g.get("rows"), int) for g in groups)
+        else list(groups)
+    )
+    return records_table(ordered, limit=MAX_GROUPS, what="groups")
+
+
+# -------------------------------------------------------------------------------------------- split
+
+
+def split_blocks(
+    declaration: Declaration,
+    prepared: Prepared,
+    sides: dict[SplitName, Side],
+    new_rows: NewRows | None = None,
+) -> list[Block]:
+    """Rows, groups, times and labels of each side, rows on no side, and the timeline."""
+    spec = prepared.validated.spec
+    timed = [s.times for s in sides.values() if s.times is not None and len(s.times)]
+    picture = (
+        plots.timeline(sides, spec.time_is_timestamp, *cut_points(prepared))
+        if timed
+        else plots.side_bars(sides)
+    )
+    blocks: list[Block] = [_side_table(declaration, prepared, sides), Gallery((picture,))]
+    if new_rows is not None:
+        words = f"{capital(plain(new_rows.sentence, 400))}."
+        blocks.insert(
+            0,
+            (
+                Callout("warn", "Nothing new to learn from", words)
+                if new_rows.learns_nothing_new
+                else Words(words)
+            ),
+        )
+    if prepared.statistics.labels:
+        blocks += report_labels.side_blocks(prepared)
+    if declaration.task.kind == "multiclass":
+        blocks.append(_class_shares(prepared, sides))
+    blocks += _excluded(prepared)
+    plan = tuple(
+        (plain(k).replace("_", " "), _plan_value(k, v, spec.time_is_timestamp))
+        for k, v in prepared.split.plan.items()
+        if k != "cuts_text"
+    )
+    blocks += [
+        Heading("How the side of a row was decided"),
+        Facts((("strategy", plain(prepared.split.strategy)), *plan)),
+    ]
+    return blocks
+
+
+def _plan_value(key: str, value: Any, timestamps: bool) -> str:
+    """A figure of the plan; times and lengths of time in words."""
+    if timestamps and key == "cuts" and isinstance(value, dict):
+        return "; ".join(
+            f"{SIDE_NAMES.get(k, plain(k))} from"
+            f" {instant(v, True) if isinstance(v, int | float) else show(v)}"
+            for k, v in value.items()
+        )
+    if timestamps and key == "embargo" and isinstance(value, int | float):
+        return duration(value) if value else "none"
+    return show(value)
+
+
+def cut_points(prepared: Prepared) -> tuple[list[float], float]:
+    """Cut points in the units of `__time`, and the embargo after each; none where the plan has no
+    times.
+    """
+    cuts = prepared.split.plan.get("cuts") or {}
+    values = [
+        float(v)
+        for v in (cuts.values() if isinstance(cuts, dict) else cuts)
+        if isinstance(v, int | float)
+    ]
+    embargo = prepared.split.plan.get("embargo") or 0.0
+    return sorted(values), float(embargo) if isinstance(embargo, int | float) else 0.0
+
+
+def _side_table(
+    declaration: Declaration, prepared: Prepared, sides: dict[SplitName, Side]
+) -> Table:
+    spec, statistics = prepared.validated.spec, prepared.statistics
+    total = sum(s.rows for s in sides.values())
+    label = {
+        "binary": [
+            (
+                f"Share of {plain(spec.label, 30)} = {plain(statistics.classes[-1], 30)}"
+                if statistics.classes
+                else ""
+            )
+        ],
+        "multiclass": ["Classes present"],
+        "regression": [f"Mean of {plain(spec.label, 30)}", "Standard deviation"],
+        "causal_lm": ["Mean characters", "Standard deviation"],
+    }.get(declaration.task.kind, ["Known labels"])
+    headers = [
+        "Side",
+        "Rows",
+        "Share",
+        *(["Groups"] if spec.grouped else []),
+        *(["First", "Last"] if spec.time else []),
+        *label,
+    ]
+    rows = []
+    for side in sides.values():
+        row = [SIDE_NAMES[side.name], count(side.rows), share(side.rows / total)]
+        row += [count(side.groups or 0)] if spec.grouped else []
+        row += (
+            [
+                instant(side.first, spec.time_is_timestamp),
+                instant(side.last, spec.time_is_timestamp),
+            ]
+            if spec.time
+            else []
+        )
+        rows.append([*row, *_label_cells(side, declaration.task.kind)])
+    return table(headers, rows)
+
+
+def _label_cells(side: Side, kind: str) -> list[str]:
+    if side.known_labels is not None:
+        return [share(side.known_labels)]
+    if side.class_counts is None:
+        return [number(side.label_mean), number(side.label_std)]
+    if kind == "binary":
+        return [share(float(side.class_counts[-1]) / max(1, side.rows))]
+    return [f"{int(np.count_nonzero(side.class_counts))} of {len(side.class_counts)}"]
+
+
+def _class_shares(prepared: Prepared, sides: dict[SplitName, Side]) -> Table:
+    counts = {n: s.class_counts for n, s in sides.items() if s.class_counts is not None}
+    rows = [
+        [
+            plain(name, 40),
+            *[
+                cell
+                for c in counts.values()
+                for cell in (count(int(c[i])), share(float(c[i]) / max(1, int(c.sum()))))
+            ],
+        ]
+        for i, name in enumerate(prepared.statistics.classes)
+    ]
+    headers = ["Class", *[h for n in counts for h in (SIDE_NAMES[n], "share")]]
+    return table(headers, rows, limit=MAX_CLASSES, what="classes")
+
+
+def _excluded(prepared: Prepared) -> list[Block]:
+    validated = prepared.validated
+    ignored = 0 if validated.spec.has_several_labels else sum(validated.ignored_labels.values())
+    left_out = {
+        "filter": validated.filtered_rows,
+        "unlabelled": validated.unlabelled_rows,
+        "ignored": ignored,
+        **prepared.split.excluded,
+    }
+    rows = [[plain(EXCLUDED_BECAUSE.get(k, k)), count(n)] for k, n in left_out.items() if n]
+    return (
+        [Heading("Rows on no side"), table(["Reason", "Rows"], rows)]
+        if rows
+        else [Words("No row was left out: every row of the source is on one side.")]
+    )
+
+
+# ------------------------------------------------------------------------------------------- checks
+
+
+def check_blocks(
+    declaration: Declaration, prepared: Prepared, gate: GateReport | None
+) -> list[Block]:
+    """Verdicts with evidence, what they cannot decide, and the gate before the registry."""
+    results = prepared.checks.results
+    blocks: list[Block] = [Words(_tally(results)), checks(results)]
+    blocks += [
+        Heading("What these checks cannot decide"),
+        Bullets(undecided(declaration, prepared)),
+    ]
+    if gate is not None:
+        blocks += [Heading("Gate before the registry"), *_gate_blocks(gate)]
+    return blocks
+
+
+def tally(results: Sequence[CheckResult]) -> dict[str, int]:
+    """How many checks have each verdict; verdicts without any are left out."""
+    found = {v: sum(r.verdict == v for r in results) for v in ("pass", "warn", "allowed", "fail")}
+    return {v: n for v, n in found.items() if n}
+
+
+def tally_words(results: Sequence[CheckResult]) -> str:
+    """`9 checks passed, 1 warned`."""
+    words = {
+        "pass": "passed",
+        "warn": "warned",
+        "allowed": "allowed with a stated reason",
+        "fail": "failed",
+    }
+    found = [f"{count(n)} {words[v]}" for v, n in tally(results).items()]
+    return f"{plural(len(results), 'check')}: {', '.join(found)}" if found else "no checks were run"
+
+
+def _tally(results: Sequence[CheckResult]) -> str:
+    return f"Checked on the files that training and evaluation read. {tally_words(results)}."
+
+
+def undecided(declaration: Declaration, prepared: Prepared) -> tuple[str, ...]:
+    """Questions that no check on these data can answer; the declared roles decide which are
+    open.
+    """
+    spec, split = prepared.validated.spec, prepared.split.strategy
+    groups = ", ".join(plain(g, 40) for g in (*spec.group, *spec.group_by))
+    found = [
+        (
+            f"Whether rows belong together in a way that is not declared. Declared: {groups}."
+            if spec.grouped
+            else (
+                "Whether several rows belong to one person, device or site: no group is declared,"
+                " so each row counts as independent."
+            )
+        ),
+        (
+            "Whether the same entity appears again under a new id: rows that differ in any feature"
+            " are not recognised as the same."
+        ),
+        (
+            "Whether each feature is known at the moment of prediction in real use; a column filled"
+            " in afterwards looks like a good feature."
+        ),
+        (
+            "Whether the labels are right. The test labels share any systematic error of the train"
+            " labels."
+        ),
+        "Whether the test rows are drawn from the population that the model will serve.",
+    ]
+    if spec.text:
+        found[1:4] = [
+            "Whether documents quote or repeat one another: texts that differ in a single character"
+            " count as different."
+        ]
+    if spec.time is None:
+        found.append(
+            "Whether the model holds up later: no time is declared, so the test rows may be as old"
+            " as the train rows."
+        )
+    elif split not in ("time", "group_time"):
+        found.append(
+            f"Whether the model holds up later: the split ({plain(split)}) does not put the test"
+            " rows after the train rows."
+        )
+    if any(r.name == "group_overlap" and r.verdict != "pass" for r in prepared.checks.results):
+        found.append(
+            f"Whether the model works for a {groups} that it has never seen: some are on two sides."
+        )
+    return tuple(found)
+
+
+def _gate_blocks(gate: GateReport) -> list[Block]:
+    blocks: list[Block] = [
+        Callout(
+            "good" if gate.passed else "bad",
+            "The model may be registered" if gate.passed else "The model may not be registered",
+            capital(plain(gate.verdict, 1000)),
+        )
+    ]
+    if gate.champion_version is not None:
+        difference = "" if gate.difference is None else f"; difference {interval(gate.difference)}"
+        blocks.append(
+            Words(
+                f"Compared with champion version {plain(gate.champion_version)} on"
+                f" {plural(gate.compared_rows, 'row')}{difference}."
+            )
+        )
+    return [*blocks, checks(gate.conditions)]
+
+
+# ------------------------------------------------------------------------------------------- curves
+
+
+def reading(history: History, train: TrainReport, preflight: PreflightReport) -> Reading:
+    """Over- or underfitting of this run; unknown where the log lacks the losses."""
+    both = [
+        p for p in history.evaluations if "train_eval/loss" in p.values and "val/loss" in p.values
+    ]
+    kept = next((i for i, p in enumerate(both) if p.step == train.best_step), None)
+    if kept is None:
+        return Reading(
+            "unknown",
+            "The log holds no train and validation loss at the kept step, so the curves cannot be"
+            " read.",
+        )
+    uninformed = (
+        preflight.initial_loss if preflight.expected_loss is None else preflight.expected_loss
+    )
+    return read_curves(
+        [p.values["train_eval/loss"] for p in both],
+        [p.values["val/loss"] for p in both],
+        kept,
+        uninformed,
+        train.status != "finished",
+    )
+
+
+def curve_blocks(
+    declaration: Declaration, history: History, train: TrainReport, preflight: PreflightReport
+) -> list[Block]:
+    """The reading in words, the curves, the kept step in figures, and what went wrong on
+    the way.
+    """
+    found = reading(history, train, preflight)
+    metric = (
+        declaration.metric if declaration.metric != "loss" else "accuracy"
+    )  # the loss has a picture of its own
+    pictures = [
+        plots.learning_curve(history, "loss", train.best_step, "loss"),
+        plots.learning_curve(history, metric, train.best_step, "metric"),
+        plots.step_curve(history, "lr", "learning rate", "lr"),
+        plots.step_curve(
+            history,
+            "grad_norm",
+            "gradient norm",
+            "grad",
+            log=True,
+            limit=declaration.train.clip_at if declaration.train.clip == "norm" else None,
+        ),
+    ]
+    shown: tuple[Picture, ...] = tuple(p for p in pictures if p is not None)
+    title = found.kind.capitalize() if found.kind != "unknown" else "Not read"
+    blocks: list[Block] = [Callout(READING_TONES[found.kind], title, found.words)]
+    blocks += [Gallery(shown)] if shown else [Words("No learning curves were logged.")]
+    blocks += _kept_table(history, train)
+    return [
+        *blocks,
+        Facts(_run_facts(train)),
+        Heading("Instabilities and events"),
+        *_events(history, train),
+    ]
+
+
+def _kept_table(history: History, train: TrainReport) -> list[Block]:
+    kept = kept_index(history, train.best_step)
+    if kept is None:
+        return []
+    values = history.evaluations[kept].values
+    names = [k.removeprefix("val/") for k in values if k.startswith("val/")]
+    rows = []
+    for name in names:
+        a, b = values.get(f"train_eval/{name}"), values[f"val/{name}"]
+        rows.append([metric_name(name), number(a), number(b), number(None if a is None else b - a)])
+    return [
+        Heading(f"At the kept step, {count(train.best_step)}"),
+        table(["", "Train", "Validation", "Validation − train"], rows),
+    ]
+
+
+def _run_facts(train: TrainReport) -> tuple[tuple[str, str], ...]:
+    status = {
+        "finished": "ran to its epoch limit",
+        "stopped_early": "stopped early: no improvement within patience",
+        "interrupted": "interrupted",
+    }[train.status]
+    return (
+        ("ended", status),
+        ("epochs", count(train.epochs)),
+        ("optimizer steps", count(train.steps)),
+        (f"best validation {metric_name(train.metric)}", number(train.best_metric)),
+        ("time", duration(train.seconds)),
+        ("rows per second", f"{train.rows_per_second:,.0f}"),
+        ("processes", count(train.world_size)),
+        ("parameters", count(train.num_parameters)),
+    )
+
+
+def _events(history: History, train: TrainReport) -> list[Block]:
+    rows = [[MISSING, plain(message, 400)] for message in train.instabilities]
+    rows += [
+        [MISSING if e.step is None else count(e.step), plain(e.message, 400)]
+        for e in history.events
+        if e.message not in train.instabilities
+    ]
+    blocks: list[Block] = (
+        [table(["Step", "What happened"], rows, words=(1,), limit=30, what="events")]
+        if rows
+        else [Words("None was logged.")]
+    )
+    if history.unreadable:
+        blocks.append(
+            Words(
+                f"{plural(history.unreadable, 'line')} of the log could not be read (as a killed"
+                " process may leave) and is left out."
+            )
+        )
+    return blocks

@@ -1,0 +1,1 @@
+"""Files of a run: record, lease, metrics, provenance."""

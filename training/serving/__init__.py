@@ -1,0 +1,1 @@
+"""The registered model: its program, columns and signature."""

@@ -1,0 +1,366 @@
+"""From the best weights to a program that takes raw values: preprocessing, network and units in one
+exported graph.
+
+The network in it is that of `training.serving.reference_network`: it computes in float64, so that
+the served numbers are the evaluated ones.
+
+Shapes: B rows, D numeric columns, C classes, Q quantile-mapped columns, P knots.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor, nn
+
+from schemas.config import Declaration
+from schemas.digest import verify, write_atomic
+from schemas.load import declare
+from schemas.records import (
+    ExportedModel,
+    FileRef,
+    NumericStats,
+    RunSpec,
+    Statistics,
+    TestTable,
+    TrainTable,
+    ValTable,
+)
+from training.data.arrays.apply import clip_bounds, fitted_ranges, quantile_points, rounded_columns
+from training.objectives.metrics import predict
+from training.objectives.targets import Target, Targets, targets_of
+from training.serving import raw_columns, serving
+from training.serving.export_text import export_text
+from training.serving.exported_program import (
+    PARITY_ROWS,
+    describe_run,
+    require_parity,
+    save_program,
+)
+from training.serving.reference_network import (
+    blank_batch,
+    precision,
+    reference_network,
+    reference_scores,
+)
+
+
+class Program(nn.Module):
+    """Raw values in, predictions out: what serving calls.
+
+    Inputs, each present only where the model has such columns: `numeric` float64 [B, D] (NaN is
+    null), `categorical` int64 [B, columns], `tensor_<column>` as stored. Output float64:
+    probabilities [B, C] (two columns for binary), or values [B] in the label's units; of several
+    labels [B, K] as `training.objectives.metrics.predict` has them.
+
+    Args:
+        network: In eval mode; its parameters' precision is the one it is run in.
+        statistics: Fitted on train.
+        task: Its kind.
+        labels: Of a task of several labels.
+    """
+
+    def __init__(
+        self, network: nn.Module, statistics: Statistics, task: str, labels: Targets = ()
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.task, self.labels = task, labels
+        self.precision = precision(network)
+        self.center, self.scale = statistics.target_center, statistics.target_scale
+        self.columns = Columns(statistics) if statistics.numeric else None
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Batch of raw values → predictions [B, C] or [B]."""
+        inputs = dict(batch)
+        if self.columns is not None:
+            inputs["numeric"] = self.columns(batch["numeric"]).to(self.precision)
+        scores = self.network(inputs).double()
+        if self.labels:
+            return torch.cat([_linked(t, scores[:, t.columns]) for t in self.labels], dim=1)
+        if self.task == "regression":
+            return scores[:, 0] * self.scale + self.center
+        if self.task == "multiclass":
+            return torch.softmax(scores, dim=1)
+        positive = torch.sigmoid(scores[:, 0])
+        return torch.stack([1 - positive, positive], dim=1)
+
+
+def _linked(label: Target, scores: Tensor) -> Tensor:
+    """Scores of one of several labels → its columns of the predictions."""
+    if label.kind == "regression":
+        return scores * label.statistics.target_scale + label.statistics.target_center
+    return torch.sigmoid(scores) if label.kind == "binary" else torch.softmax(scores, dim=1)
+
+
+class Columns(nn.Module):
+    """The numeric block exactly as `training.data.arrays.apply.transform_numeric` makes it: [B, D]
+    → float32 [B, width].
+    """
+
+    def __init__(self, statistics: Statistics) -> None:
+        super().__init__()
+        stats = statistics.numeric
+        self.register_buffer("fill", _column(np.nan if s.fill is None else s.fill for s in stats))
+        self.register_buffer("center", _column(s.center for s in stats))
+        self.register_buffer("scale", _column(s.scale for s in stats))
+        self.register_buffer("rounded", torch.from_numpy(rounded_columns(statistics)))
+        self.register_buffer("bound", torch.from_numpy(clip_bounds(statistics)))
+        self.register_buffer(
+            "indicated",
+            torch.tensor([i for i, s in enumerate(stats) if s.indicator], dtype=torch.int64),
+        )
+        mapped = [i for i, s in enumerate(stats) if s.method == "quantile"]
+        self.register_buffer("mapped", torch.tensor(mapped, dtype=torch.int64))
+        self.quantile_map = QuantileMap([stats[i] for i in mapped]) if mapped else None
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Raw float64 [B, D], NaN for null → filled, scaled, clipped columns, then the null
+        indicators.
+        """
+        nulls = torch.isnan(values)
+        values = torch.where(self.rounded, values.float().double(), values)
+        scaled = (torch.where(nulls, self.fill, values) - self.center) / self.scale
+        if self.quantile_map is not None:
+            scaled = scaled.index_copy(
+                1, self.mapped, self.quantile_map(scaled.index_select(1, self.mapped))
+            )
+        clipped = torch.maximum(torch.minimum(scaled, self.bound), -self.bound).float()
+        return torch.cat([clipped, nulls.index_select(1, self.indicated).float()], dim=1)
+
+
+class QuantileMap(nn.Module):
+    """Piecewise linear interpolation, flat outside the knots: `numpy.interp` for several columns at
+    once.
+
+    Rows of knots are padded at the right with infinity under the last score, so that beyond the
+    last knot the slope is 0.
+    """
+
+    def __init__(self, columns: list[NumericStats]) -> None:
+        super().__init__()
+        points = [quantile_points(column) for column in columns]
+        width = 1 + max(len(knots) for knots, _ in points)
+        self.register_buffer(
+            "knots",
+            torch.tensor(
+                np.stack(
+                    [np.pad(k, (0, width - len(k)), constant_values=np.inf) for k, _ in points]
+                )
+            ),
+        )
+        self.register_buffer(
+            "scores",
+            torch.tensor(
+                np.stack([np.pad(s, (0, width - len(s)), mode="edge") for _, s in points])
+            ),
+        )
+
+    def forward(self, values: Tensor) -> Tensor:
+        """float64 [B, Q] → normal scores [B, Q]; NaN stays NaN."""
+        # [B, Q] -> [Q, B]: searchsorted wants a row of values for each row of knots
+        values = values.t().contiguous()
+        left = torch.searchsorted(self.knots, values, right=True) - 1
+        low, high = (
+            left.clamp(0, self.knots.shape[1] - 2),
+            (left + 1).clamp(1, self.knots.shape[1] - 1),
+        )
+        x0, x1 = self.knots.gather(1, low), self.knots.gather(1, high)
+        y0, y1 = self.scores.gather(1, low), self.scores.gather(1, high)
+        # on a knot its own score: a slope between denormal knots is infinite, and infinity times 0
+        # is NaN
+        between = torch.where(values == x0, y0, (y1 - y0) / (x1 - x0) * (values - x0) + y0)
+        return torch.where(values < self.knots[:, :1], self.scores[:, :1], between).t()
+
+
+def _column(values: Any) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float64)
+
+
+# ------------------------------------------------------------------------------------------- export
+
+
+def export_model(
+    run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | ValTable | TestTable
+) -> ExportedModel:
+    """`program.pt2`, `spec.json` and, for derived features, `expressions.zip` in `out_dir`, proved
+    equal to the network on real rows.
+
+    Args:
+        run: what was trained.
+        weights: the checkpoint's weights, loaded without unpickling any code.
+        out_dir: created; files of an earlier export are replaced.
+        table: the split's table of one side (validation is the usual choice): its first rows go
+            through the saved program as raw values (those from before features were derived), and
+            the same rows of `run.arrays` through the network.
+
+    Returns:
+        References to both files; `parity` is the largest difference found, in probability, or in
+        standard deviations of the label for a regression.
+
+    Raises:
+        IntegrityError: program and network differ by 1e-6 or more, or the table changed.
+    """
+    verify(table.file)
+    declaration = declare(run.declaration)
+    if run.statistics.tokens is not None:
+        return export_text(run, weights, out_dir, table)
+    network = reference_network(run, weights)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    batch = blank_batch(run.statistics, torch.float64, width=len(run.statistics.numeric))
+    labels = targets_of(declaration, run.statistics)
+    program = save_program(
+        Program(network, run.statistics, declaration.task.kind, labels),
+        batch,
+        out_dir / "program.pt2",
+    )
+    expressions = raw_columns.write_code(run, out_dir)
+    spec = make_spec(run, declaration, program, expressions)
+    derive = serving.load_expressions(out_dir / raw_columns.EXPRESSIONS, spec)
+    found = parity(run, network, serving.load_program(program.path, spec), spec, table, derive)
+    written = write_atomic(out_dir / "spec.json", json.dumps(spec, indent=1, ensure_ascii=False))
+    return ExportedModel(program=program, spec=written, parity=found, expressions=expressions)
+
+
+# --------------------------------------------------------------------------------------------- spec
+
+
+def probability_columns(classes: tuple[Any, ...]) -> list[str]:
+    """Names of the columns of class probabilities, in class order."""
+    return [f"probability_{value}" for value in classes]
+
+
+def make_spec(
+    run: RunSpec, declaration: Declaration, program: FileRef, expressions: FileRef | None = None
+) -> dict[str, Any]:
+    """What serving must know besides the program: columns, vocabularies, fillings, classes, derived
+    features, digests.
+    """
+    statistics = run.statistics
+    return {
+        "numeric": [
+            {
+                "name": s.name,
+                "fill": s.fill,
+                "typical": s.mean,
+                "boolean": s.name in run.spec.boolean,
+                "low": low,
+                "high": high,
+            }
+            for s, (low, high) in zip(statistics.numeric, fitted_ranges(statistics), strict=True)
+        ],
+        "categorical": [
+            {"name": s.name, "values": list(s.values), "nulls": nulls}
+            for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
+        ],
+        "tensor": [
+            {"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor
+        ],
+        "classes": list(statistics.classes),
+        "class_dtype": _class_dtype(statistics.classes),
+        "probability_columns": probability_columns(statistics.classes),
+        "labels": [_label_spec(t) for t in targets_of(declaration, statistics)],
+        **raw_columns.describe(run, expressions),
+        **describe_run(run, declaration, program),
+    }
+
+
+def _with_nulls(run: RunSpec, declaration: Declaration) -> list[bool]:
+    """Return for each categorical column whether it may be null at serving: where train, validation
+    or test had a null, or the declaration says so.
+    """
+    sides = [
+        side
+        for side in (run.arrays.train, run.arrays.val, run.arrays.test)
+        if "categorical" in side.arrays
+    ]
+    held = [
+        (np.load(side.arrays["categorical"].path, mmap_mode="r") == serving.NULL).any(axis=0)
+        for side in sides
+    ]
+    found = np.any(held, axis=0) if held else np.zeros(len(run.statistics.categorical), dtype=bool)
+    declared = [declaration.data.column(s.name) for s in run.statistics.categorical]
+    return [
+        bool(seen) or bool(column is not None and column.nullable)
+        for seen, column in zip(found, declared, strict=True)
+    ]
+
+
+def _label_spec(label: Target) -> dict[str, Any]:
+    """One of several labels: its classes, and the names of its columns in the order of the
+    program's.
+    """
+    classes = label.statistics.classes
+    names = {"prediction": label.prediction_column, "probabilities": label.probability_columns}
+    return {
+        "name": label.name,
+        "kind": label.kind,
+        "classes": list(classes),
+        "class_dtype": _class_dtype(classes),
+        **names,
+    }
+
+
+def _class_dtype(classes: tuple[Any, ...]) -> str:
+    """The pandas type of predicted classes."""
+    names: dict[type, str] = {bool: "bool", int: "int64", str: "str"}
+    kinds = {type(value) for value in classes}
+    return names.get(kinds.pop(), "float64") if len(kinds) == 1 else "float64"
+
+
+# ------------------------------------------------------------------------------------------- parity
+
+
+def parity(
+    run: RunSpec,
+    network: nn.Module,
+    program: serving.Program,
+    spec: dict[str, Any],
+    table: TrainTable | ValTable | TestTable,
+    derive: serving.Derive | None = None,
+) -> float:
+    """Largest difference between the served path from raw rows and the network on the stored arrays
+    of those rows.
+
+    Batches of 1, 3 and up to 256 rows go through the program. A regression is compared in standard
+    deviations of its label.
+
+    Raises:
+        IntegrityError: the difference reaches 1e-6 or is not a number, naming where.
+    """
+    declaration, stored = declare(run.declaration), _first_rows(table.file.file)
+    frame, places = raw_columns.as_raw(run, stored)
+    expected = predict(
+        declaration,
+        run.statistics,
+        reference_scores(network, run.arrays.side(table.side), len(stored)),
+    )[places]
+    # target_scale is 1 for classes
+    unit = np.array(
+        [
+            t.statistics.target_scale
+            for t in targets_of(declaration, run.statistics)
+            for _ in range(t.width)
+        ]
+        or [run.statistics.target_scale]
+    )
+
+    def difference(rows: int) -> np.ndarray:
+        found = serving.run(program, serving.inputs(spec, frame.iloc[:rows], derive))
+        return np.asarray((np.abs(found - expected[:rows]) / unit).reshape(rows, -1).max(axis=1))
+
+    return require_parity(
+        difference, frame["__id"], table.side, " in row", "rows alike for every batch size"
+    )
+
+
+def _first_rows(path: Path) -> pd.DataFrame:
+    """The first rows of a split's table, as raw named columns."""
+    with pq.ParquetFile(path) as file:
+        return next(file.iter_batches(batch_size=PARITY_ROWS)).to_pandas()

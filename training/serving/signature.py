@@ -1,0 +1,119 @@
+"""What MLflow is told of a model's columns: raw ones in, predictions out, and two made-up rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from mlflow.models import ModelSignature
+from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+
+from training.serving.serving import output_columns
+
+OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": "string"}
+
+
+def input_columns(spec: dict[str, Any]) -> list[str]:
+    """Raw columns that the model takes: its features, with what derived ones are made of in their
+    place.
+    """
+    features = [
+        c["name"]
+        for kind in ("numeric", "categorical", "tensor")
+        for c in spec[kind]
+        if c["name"] not in spec["derived"]
+    ]
+    features += [spec["text"]["name"]] if "text" in spec else []
+    return list(dict.fromkeys([*features, *(c["name"] for c in spec["raw"])]))
+
+
+def predicted_columns(spec: dict[str, Any]) -> list[str]:
+    """Names of the columns that the model gives."""
+    return ["tokens", "loss", "accuracy"] if "text" in spec else output_columns(spec)
+
+
+def signature(spec: dict[str, Any]) -> ModelSignature:
+    """Named outputs; the inputs are left to serving.py, which checks them by name and row.
+
+    MLflow enforces what a signature says of inputs, and no type fits what callers send: it refuses
+    int64 for a declared double (it takes int32 and float32), a float column with a null for a
+    declared long, and every number for a declared string; of inputs of any type it refuses every
+    CSV. It lists the whole schema before it names a missing column, and warns of extra ones at each
+    call. `input_types` says in the model's metadata what the columns are.
+    """
+    if "text" in spec:
+        return _text_signature(spec)
+    labels = spec["labels"] or [
+        {**spec, "prediction": "prediction", "probabilities": spec["probability_columns"]}
+    ]
+    kinds = {
+        label["prediction"]: OUTPUT_TYPES[label["class_dtype"]]
+        for label in labels
+        if label["classes"]
+    }
+    outputs = [ColSpec(kinds.get(name, "double"), name) for name in output_columns(spec)]
+    return ModelSignature(outputs=Schema(outputs))
+
+
+def input_types(spec: dict[str, Any]) -> dict[str, str]:
+    """Return raw columns with what they hold: double, boolean, string, tensor, or the SQL type of
+    what derived features are made of.
+    """
+    raw = {c["name"]: c["type"].lower() for c in spec["raw"]}
+    numeric = {c["name"]: "boolean" if c["boolean"] else "double" for c in spec["numeric"]}
+    known = (
+        numeric
+        | {c["name"]: "string" for c in spec["categorical"]}
+        | {c["name"]: f"{c['dtype']}{c['shape']}" for c in spec["tensor"]}
+    )
+    known |= {spec["text"]["name"]: "string"} if "text" in spec else {}
+    return {name: raw.get(name) or known[name] for name in input_columns(spec)}
+
+
+def _text_signature(spec: dict[str, Any]) -> ModelSignature:
+    """Of a language model: a text in, its figures out, and the parameters of a completion, which is
+    one more column where it is asked for.
+    """
+    outputs = Schema(
+        [ColSpec("long", "tokens"), ColSpec("double", "loss"), ColSpec("double", "accuracy")]
+    )
+    defaults = (
+        ("max_new_tokens", "long", 0),
+        ("temperature", "double", 1.0),
+        ("top_k", "long", 0),
+        ("seed", "long", 0),
+    )
+    return ModelSignature(
+        Schema([ColSpec("string", spec["text"]["name"])]),
+        outputs,
+        ParamSchema([ParamSpec(*parameter) for parameter in defaults]),
+    )
+
+
+def input_example(spec: dict[str, Any]) -> pd.DataFrame:
+    """Two made-up rows: train means, the most frequent category, empty tensors. No row of the data
+    is copied into the registry.
+
+    Where no raw values were found that every derived feature can be computed from, derived features
+    stand there as they are.
+    """
+    columns: dict[str, Any] = (
+        {spec["text"]["name"]: [spec["example"], ""]} if "text" in spec else {}
+    )
+    for column in spec["numeric"]:
+        typical = column["typical"] or 0.0
+        columns[column["name"]] = (
+            [typical >= 0.5] * 2 if column["boolean"] else [typical, float(round(typical))]
+        )
+    for column in spec["categorical"]:
+        columns[column["name"]] = [
+            column["values"][0] if column["values"] else None,
+            column["values"][-1] if column["values"] else None,
+        ]
+    for column in spec["tensor"]:
+        columns[column["name"]] = [np.zeros(column["shape"], dtype=column["dtype"]).tolist()] * 2
+    if any(column["example"] is None for column in spec["raw"]):
+        return pd.DataFrame(columns)
+    columns |= {column["name"]: [column["example"]] * 2 for column in spec["raw"]}
+    return pd.DataFrame(columns)[input_columns(spec)]
