@@ -27,14 +27,8 @@ COST_PAGE = PAGE.with_name("cost.md")
 Figures = dict[str, float]
 TABLES = ((20_000, 10), (100_000, 10), (40_000, 40), (100_000, 40))  # rows, numeric columns
 TABLES_LEFT_OUT = ((70_000, 25), (200_000, 20))
-NETWORKS = (
-    (64, 512),
-    (64, 4096),
-    (512, 256),
-    (512, 2048),
-    (1024, 256),
-    (1024, 1024),
-)  # units of two layers, batch
+# units of two layers, batch
+NETWORKS = ((64, 512), (64, 4096), (512, 256), (512, 2048), (1024, 256), (1024, 1024))
 NETWORKS_LEFT_OUT = ((768, 512), (256, 2048))
 NUMBERS = (1_000, 100_000, 1_000_000, 4_000_000)  # of a gradient
 CATEGORICAL = 4

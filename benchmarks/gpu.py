@@ -91,13 +91,8 @@ def cases(small: bool) -> tuple[Case, Case]:
             ),
         )
     half = {"batch_size": 32, "precision": "bf16", "compile": True}
-    text = {
-        "kind": "causal_transformer",
-        "width": 896,
-        "heads": 14,
-        "depth": 13,
-        "dropout": 0.0,
-    }  # 13 * 12 * 896² = 125 million
+    # 13 * 12 * 896² = 125 million
+    text = {"kind": "causal_transformer", "width": 896, "heads": 14, "depth": 13, "dropout": 0.0}
     return (
         Case(
             "table on the device, MLP",

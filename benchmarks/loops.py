@@ -178,9 +178,8 @@ class OwnLoop:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        trainer.state.best_metric = (
-            math.inf
-        )  # an evaluation then saves nothing: what is saved is saved, and timed, here
+        # an evaluation then saves nothing: what is saved is saved, and timed, here
+        trainer.state.best_metric = math.inf
 
     def run(self, steps: int) -> None:
         """So many optimizer steps, wherever in an epoch."""

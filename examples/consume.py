@@ -11,9 +11,8 @@ import mlflow
 import pandas as pd
 
 name, source, target = sys.argv[1:]
-version = (
-    mlflow.MlflowClient().get_model_version_by_alias(name, "champion").version
-)  # resolved once: the alias may move meanwhile
+# resolved once: the alias may move meanwhile
+version = mlflow.MlflowClient().get_model_version_by_alias(name, "champion").version
 model = mlflow.pyfunc.load_model(f"models:/{name}/{version}")
 
 rows = pd.read_parquet(source)  # raw columns in any order; nothing to scale, encode or fill

@@ -21,7 +21,7 @@ import pytest
 import typer
 import yaml
 
-from flows.command import STORAGE, stated_errors
+from flows.cli.output import STORAGE, stated_errors
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = (

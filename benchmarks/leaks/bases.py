@@ -156,9 +156,8 @@ def _beijing(data: Path, seed: int) -> Base:
     """Hours of one air station; a day lies between the sides."""
     frame = _read(data / "beijing_air_dongsi.csv.gz").dropna(subset=["PM2.5"])
     at = pd.to_datetime(frame[["year", "month", "day", "hour"]])
-    frame = frame.drop(columns=["No", "year", "day", "station", "PM10"]).assign(
-        at=at
-    )  # PM10 holds PM2.5, measured in the same hour
+    # PM10 holds PM2.5, measured in the same hour
+    frame = frame.drop(columns=["No", "year", "day", "station", "PM10"]).assign(at=at)
     return Base(
         "beijing_air",
         _with_ids(_stretch(frame, seed), seed),

@@ -13,10 +13,8 @@ from typing import NamedTuple
 POLL_SECONDS = 0.1
 TICKS = os.sysconf("SC_CLK_TCK")
 MARKS = "✓↺!✗"  # with which a line of `bulkhead` tells that a step has ended
-ROLES = {
-    "training.main": "torchrun and its ranks",
-    "uvicorn": "Prefect's server",
-}  # in a command line → its name
+# in a command line → its name
+ROLES = {"training.main": "torchrun and its ranks", "uvicorn": "Prefect's server"}
 OTHERS = "command and its tasks"
 
 

@@ -12,11 +12,8 @@ import pyarrow.parquet as pq
 
 BLOCK_ROWS = 1_000_000
 ROW_GROUP_ROWS = 250_000
-MEASURES, COUNTS, WITH_NULLS = (
-    14,
-    3,
-    3,
-)  # numeric columns: doubles, whole numbers, doubles with nulls
+# numeric columns: doubles, whole numbers, doubles with nulls
+MEASURES, COUNTS, WITH_NULLS = (14, 3, 3)
 LEVELS = (3, 10, 50, 300, 2000)  # of the categorical columns
 ROWS_A_GROUP = 5
 DAYS = 730

@@ -70,7 +70,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from tasks.family import end_with_me
 from tasks.stop import command
 end_with_me()
-from flows.command import stated_errors
+from flows.cli.output import stated_errors
 with command(), stated_errors():
 {program}
 """

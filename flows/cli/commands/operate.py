@@ -9,13 +9,15 @@ from typing import Annotated
 
 import typer
 
-from flows.command import AsJson, Debug, environment, print_json, stated_errors
+from flows.cli.output import print_json
+from flows.cli.shared import AsJson, Debug, environment, stated
 from schemas.home import server_login
 from tasks.claim import running_servers, set_mlflow_login, wait_for_prefect
 
 HOST = "127.0.0.1"
 
 
+@stated
 def up(
     prefect_port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of Prefect's UI and API.")
@@ -43,30 +45,30 @@ def up(
     """Open Prefect and MLflow over this home's runs, with a worker for deployments, on loopback,
     until Ctrl-C.
     """
-    with stated_errors(debug):
-        ui = (  # set before Prefect is loaded, which reads its settings then
-            f"http://{HOST}:{prefect_port}"
-        )
-        os.environ |= {
-            "PREFECT_UI_URL": ui,
-            "PREFECT_API_URL": f"{ui}/api",
-            "MLFLOW_TRACKING_URI": f"http://{HOST}:{mlflow_port}",
-        }
-        login = (
-            os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
-            or os.environ.get("PREFECT_API_AUTH_STRING")
-            or server_login()
-        )
-        os.environ["PREFECT_API_AUTH_STRING"] = login
-        set_mlflow_login(login)
-        environment(debug)
-        from flows.up import up as start
-        from tasks.stop import stand_aside
+    ui = (  # set before Prefect is loaded, which reads its settings then
+        f"http://{HOST}:{prefect_port}"
+    )
+    os.environ |= {
+        "PREFECT_UI_URL": ui,
+        "PREFECT_API_URL": f"{ui}/api",
+        "MLFLOW_TRACKING_URI": f"http://{HOST}:{mlflow_port}",
+    }
+    login = (
+        os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
+        or os.environ.get("PREFECT_API_AUTH_STRING")
+        or server_login()
+    )
+    os.environ["PREFECT_API_AUTH_STRING"] = login
+    set_mlflow_login(login)
+    environment(debug)
+    from flows.up import up as start
+    from tasks.stop import stand_aside
 
-        stand_aside()
-        start(prefect_port, mlflow_port, postgres, worker)
+    stand_aside()
+    start(prefect_port, mlflow_port, postgres, worker)
 
 
+@stated
 def worker(debug: Debug = False) -> None:
     """Start the flow runs of the work pool bulkhead on this machine, against the servers of
     PREFECT_API_URL and MLFLOW_TRACKING_URI.
@@ -74,15 +76,15 @@ def worker(debug: Debug = False) -> None:
     Runs of this home whose process is gone are ended there, as `bulkhead up` does. Answers at
     http://127.0.0.1:8080/health while it works.
     """
-    with stated_errors(debug):
-        environment(debug)
-        from flows.up import work
-        from tasks.stop import stand_aside
+    environment(debug)
+    from flows.up import work
+    from tasks.stop import stand_aside
 
-        stand_aside()
-        work()
+    stand_aside()
+    work()
 
 
+@stated
 def deploy(
     name: Annotated[
         list[str] | None,
@@ -106,18 +108,17 @@ def deploy(
     """Register the deployments of deployments/prefect.yaml with the Prefect server of
     PREFECT_API_URL, stamped with the commit.
     """
-    with stated_errors(debug):
-        if not dry_run:
-            wait_for_prefect(f"http://{HOST}:4200/api", wait)
-        found = running_servers()
-        os.environ.setdefault(
-            "PREFECT_API_URL", f"{found.prefect if found else f'http://{HOST}:4200'}/api"
-        )
-        environment(debug)
-        from flows.deploy import deploy as register
-        from tasks.deploy import FILE, ROOT
+    if not dry_run:
+        wait_for_prefect(f"http://{HOST}:4200/api", wait)
+    found = running_servers()
+    os.environ.setdefault(
+        "PREFECT_API_URL", f"{found.prefect if found else f'http://{HOST}:4200'}/api"
+    )
+    environment(debug)
+    from flows.deploy import deploy as register
+    from tasks.deploy import FILE, ROOT
 
-        made = register(tuple(name or ()), dry_run, file.absolute() if file else ROOT / FILE)
+    made = register(tuple(name or ()), dry_run, file.absolute() if file else ROOT / FILE)
     if as_json:
         print_json([deployment.model_dump(mode="json") for deployment in made])
         return

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from flows.command import AsJson, Debug, stated_errors
+from flows.cli.shared import AsJson, Debug, stated
 
 
 def _ids(incomplete: str) -> list[tuple[str, str]]:
@@ -19,6 +19,7 @@ def _ids(incomplete: str) -> list[tuple[str, str]]:
     return [(id, title) for id, title in rule_ids() if id.startswith(incomplete.upper())]
 
 
+@stated
 def review(
     paths: Annotated[
         list[Path] | None,
@@ -104,48 +105,47 @@ def review(
     Exit code 0: nothing found; 1: something found; 2: usage. A finding is allowed where it stands,
     with a reason: # bulkhead: allow[BH101] why this is right
     """
-    with stated_errors(debug):
-        from schemas.errors import ConfigError
-        from tasks.review import (
-            choose,
-            chooses,
-            explanation,
-            review_changes,
-            review_paths,
-            review_run,
-            revision_and_paths,
-            trains,
-        )
+    from schemas.errors import ConfigError
+    from tasks.review import (
+        choose,
+        chooses,
+        explanation,
+        review_changes,
+        review_paths,
+        review_run,
+        revision_and_paths,
+        trains,
+    )
 
-        if explain is not None:
-            print(explanation(explain))
-            return
-        rules = choose(_listed(select), _listed(ignore), strict)
-        if run:
-            if diff or len(paths or []) != 1:
-                raise ConfigError("--run takes one program, and no --diff")
-            reviewed = review_run(
-                (paths or [])[0],
-                shlex.split(args),
-                seconds,
-                ranks,
-                rules,
-                chooses(_listed(select), _listed(ignore)),
-            )
-        elif diff:
-            revision, below = revision_and_paths(paths or [])
-            reviewed = review_changes(revision, below, rules)
-        else:
-            reviewed = review_paths(paths or [], rules)
-        print(reviewed.render("json" if as_json else form))
-        if (
-            not run
-            and not as_json
-            and form == "text"
-            and len(paths or []) == 1
-            and trains((paths or [])[0])
-        ):
-            print("  read, not run: --run also watches it train, which finds more", file=sys.stderr)
+    if explain is not None:
+        print(explanation(explain))
+        return
+    rules = choose(_listed(select), _listed(ignore), strict)
+    if run:
+        if diff or len(paths or []) != 1:
+            raise ConfigError("--run takes one program, and no --diff")
+        reviewed = review_run(
+            (paths or [])[0],
+            shlex.split(args),
+            seconds,
+            ranks,
+            rules,
+            chooses(_listed(select), _listed(ignore)),
+        )
+    elif diff:
+        revision, below = revision_and_paths(paths or [])
+        reviewed = review_changes(revision, below, rules)
+    else:
+        reviewed = review_paths(paths or [], rules)
+    print(reviewed.render("json" if as_json else form))
+    if (
+        not run
+        and not as_json
+        and form == "text"
+        and len(paths or []) == 1
+        and trains((paths or [])[0])
+    ):
+        print("  read, not run: --run also watches it train, which finds more", file=sys.stderr)
     raise typer.Exit(0 if reviewed.clean else 1)
 
 

@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.command import (
-    AsJson,
-    Debug,
-    declared_paths,
-    environment,
-    print_json,
-    server_starting,
-    stated_errors,
-)
+from flows.cli.output import print_json
+from flows.cli.shared import AsJson, Debug, declared_paths, environment, server_starting, stated
 from schemas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -129,6 +122,7 @@ Html = Annotated[
 ]
 
 
+@stated
 def audit(
     targets: Targets = None,
     train: Train = None,
@@ -151,33 +145,32 @@ def audit(
 
     Exit code 0: nothing failed; 1: something failed or could not be read; 2: usage.
     """
-    with stated_errors(debug):
-        files = _request(
-            targets or [],
-            {"train": train, "test": test, "val": val},
-            {
-                "id": id,
-                "group": group,
-                "time": time,
-                "label": label,
-                "label_time": label_time,
-                "available": _known(available),
-                "ignore": ignore,
-                "task": task,
-            },
-        )
-        if files is None:
-            report, page = _of_declaration(targets or [], html, debug)
-        else:
-            from tasks.audit import audit_files
+    files = _request(
+        targets or [],
+        {"train": train, "test": test, "val": val},
+        {
+            "id": id,
+            "group": group,
+            "time": time,
+            "label": label,
+            "label_time": label_time,
+            "available": _known(available),
+            "ignore": ignore,
+            "task": task,
+        },
+    )
+    if files is None:
+        report, page = _of_declaration(targets or [], html, debug)
+    else:
+        from tasks.audit import audit_files
 
-            report, page = audit_files(files, html)
-        if as_json:
-            print_json(report.model_dump(mode="json") | {"report": str(page)})
-        else:
-            from flows.audit_table import print_audit
+        report, page = audit_files(files, html)
+    if as_json:
+        print_json(report.model_dump(mode="json") | {"report": str(page)})
+    else:
+        from flows.cli.audit_table import print_audit
 
-            print_audit(report, page)
+        print_audit(report, page)
     raise typer.Exit(1 if report.checks.failed else 0)
 
 

@@ -1,64 +1,29 @@
-"""What every command shares: its arguments, stated errors as exit codes, settings of Prefect and
-MLflow, JSON on standard output.
-"""
+"""What commands share: arguments, settings of Prefect and MLflow, a server that starts."""
 
 from __future__ import annotations
 
-import errno
-import json
+import functools
 import os
 import re
 import secrets
-import shutil
 import sys
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from threading import Thread
-from typing import Annotated, Any
+from typing import Annotated, ParamSpec, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import typer
 
-from schemas.errors import BulkheadError, ConfigError, LaunchError, shortened
+from flows.cli.output import stated_errors
+from schemas.errors import ConfigError, LaunchError, shortened
 from schemas.home import home
 from tasks.claim import log_in
 from tasks.sound_home import open_home, require_sound_databases
-from tasks.stop import reason, say_stopped
-
-ROOT = Path(__file__).resolve().parent.parent
-MOST_CHARACTERS = 10_000  # of an error in the terminal
-STORAGE = {
-    errno.ENOSPC: (
-        "the disk is full; free some space, or let BULKHEAD_HOME name a folder of a larger one"
-    ),
-    errno.EDQUOT: (
-        "the quota of the disk is used up; free some space, or let BULKHEAD_HOME name a folder"
-        " elsewhere"
-    ),
-    errno.EFBIG: (
-        "a file would be larger than its file system or this user's limit (ulimit -f) allows; raise"
-        " it, or let BULKHEAD_HOME name a folder elsewhere"
-    ),
-    errno.EROFS: (
-        "the file system cannot be written to; let BULKHEAD_HOME name a folder of another one"
-    ),
-    errno.EMFILE: (
-        "too many files are open at once for this shell; raise its limit, e.g. ulimit -n 1024"
-    ),
-    errno.ENFILE: "too many files are open at once on this machine; end other programs",
-    errno.ENOMEM: "memory ran out; free some, or raise the limit of this shell (ulimit -v)",
-    errno.ENAMETOOLONG: "a name is longer than the file system allows; give a shorter path",
-    errno.EACCES: (
-        "a file or folder is not permitted to this user; change its rights, or let BULKHEAD_HOME"
-        " name a folder of this user"
-    ),
-}
-FULL_BYTES = 2_000_000  # free, below which an error of a database is put down to the disk
 
 
 def declared_paths(incomplete: str) -> list[str]:
@@ -83,82 +48,12 @@ AsJson = Annotated[
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and Prefect's own log.")]
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
 PREFECT_REMEDY = (
     "start it with `bulkhead up`, set PREFECT_API_URL to another, or unset it: the run then starts"
     " its own"
 )
-
-
-@contextmanager
-def stated_errors(debug: bool = False) -> Iterator[None]:
-    """Turn an error into its sentence and exit code: one that is stated, of the machine, or a
-    mistake of ours, which says so.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, typer.Exit | typer.Abort | SystemExit):
-            raise
-        if reason() or isinstance(error, KeyboardInterrupt):
-            raise typer.Exit(say_stopped()) from None
-        if debug or not isinstance(error, Exception):
-            raise
-        if isinstance(error, BrokenPipeError):  # who read the output, e.g. head, has seen enough
-            raise typer.Exit(1) from None
-        with suppress(OSError):  # standard error may be what failed
-            print(f"\n✗ {shortened(told(error), MOST_CHARACTERS, plain=True)}", file=sys.stderr)
-        raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
-
-
-def storage_refusal(error: BaseException) -> OSError | None:
-    """What the system's storage refused behind an error; None where it is about something else.
-
-    On a full disk Prefect and MLflow fail with errors of their own (an HTTP status, SQLite's
-    "database or disk is full"): the disk is looked at.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in STORAGE:
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    place = home()
-    if isinstance(error, OSError) or (free := shutil.disk_usage(place).free) >= FULL_BYTES:
-        return None
-    return OSError(
-        errno.ENOSPC,
-        f"{free:,} bytes are free; what was saved stays, and `bulkhead resume` goes on from there",
-        str(place),
-    )
-
-
-def told(error: Exception) -> str:
-    """The sentence of an error; one that nobody foresaw says where it was raised, and asks for a
-    report.
-    """
-    if isinstance(error, BulkheadError):
-        return f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError):
-        return (
-            "memory ran out; free some, raise the limit of this shell (ulimit -v), or set"
-            " data.memory_limit"
-        )
-    refusal = storage_refusal(error)
-    if refusal is not None:
-        where = f" ({refusal.filename})" if refusal.filename else ""
-        return f"{STORAGE[refusal.errno or 0]}{where}: {refusal.strerror}"
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if Path(f.filename).is_relative_to(ROOT) and "site-packages" not in f.filename
-    ]
-    where = (
-        f" at {Path(frames[-1].filename).relative_to(ROOT)}:{frames[-1].lineno}" if frames else ""
-    )
-    cause = " ".join(str(error).split()) or "no message"
-    return (
-        f"unexpected: {type(error).__name__}{where}: {shortened(cause, 500, plain=True)}; please"
-        " report it; --debug shows the traceback"
-    )
 
 
 def environment(debug: bool) -> None:
@@ -280,9 +175,12 @@ def server_starting() -> Iterator[None]:
     started.join()  # Prefect would take one that is still starting for one that answers
 
 
-def print_json(value: Any) -> None:
-    """Print a value for scripts."""
-    plain = (sys.stdout.encoding or "").lower().replace(
-        "-", ""
-    ) != "utf8"  # a terminal of ASCII could not show the rest
-    print(json.dumps(value, indent=2, ensure_ascii=plain, default=str))
+def stated(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn the errors of a command into sentences and exit codes; --debug shows tracebacks."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **options: P.kwargs) -> R:
+        with stated_errors(bool(options.get("debug"))):
+            return command(*args, **options)
+
+    return wrapped

@@ -1,0 +1,5 @@
+"""The command line, `bulkhead`."""
+
+from flows.cli.main import app, main
+
+__all__ = ["app", "main"]

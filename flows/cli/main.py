@@ -1,0 +1,135 @@
+"""The command line: `bulkhead run FILE [path=value …]` and its sisters.
+
+Exit codes: 0 done, 1 the run refused or failed for a stated reason, 2 usage (the declaration
+included). Nothing heavy is imported before a command needs it, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from flows.cli.commands.audit import audit
+from flows.cli.commands.begin import doctor, init, schema
+from flows.cli.commands.operate import deploy, up, worker
+from flows.cli.commands.registry import (
+    evaluate,
+    predict,
+    promote,
+    reevaluate,
+    reproduce,
+    sample,
+    verify,
+)
+from flows.cli.commands.review import review
+from flows.cli.commands.run import join, prepare, replay, resume, run, train
+from flows.cli.output import stated_errors
+
+app = typer.Typer(
+    name="bulkhead",
+    help=(
+        "A table and one YAML file in, a registered PyTorch model whose test score can be believed"
+        " out."
+    ),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"bulkhead {version('bulkhead')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", help="Print the version and exit.", callback=_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Options of the command itself; its help is the app's."""
+
+
+def _unwrapped(docstring: str) -> str:
+    """Join the lines of each paragraph, which the terminal breaks at its own width."""
+    return "\n\n".join(" ".join(text.split()) for text in inspect.cleandoc(docstring).split("\n\n"))
+
+
+COMMANDS = (  # in the order of the help
+    run,
+    prepare,
+    audit,
+    review,
+    train,
+    resume,
+    join,
+    replay,
+    evaluate,
+    predict,
+    verify,
+    reevaluate,
+    promote,
+    reproduce,
+    sample,
+    schema,
+    init,
+    doctor,
+    up,
+    worker,
+    deploy,
+)
+
+for command in COMMANDS:
+    app.command(help=_unwrapped(command.__doc__ or ""))(command)
+
+
+def main() -> None:
+    """Entry point of the `bulkhead` command."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if (
+            getattr(sys, name) is None
+        ):  # closed by who called; programs that are started need it, too
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal of ASCII gets ? for ✓, not a traceback
+    from tasks.family import end_with_me
+    from tasks.stop import command as stoppable
+
+    end_with_me()
+    with stoppable():
+        try:
+            with stated_errors("--debug" in sys.argv):
+                _call()
+        except typer.Exit as end:
+            sys.exit(end.exit_code)
+
+
+def _call() -> None:
+    """The command, and all that it printed; what cannot be written, e.g. to a full disk, is an
+    error.
+    """
+    try:
+        app()
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # else the interpreter tries again at its end, and complains
+            if isinstance(error, BrokenPipeError):  # who read it, e.g. head, has seen enough
+                raise typer.Exit(1) from None
+            raise
