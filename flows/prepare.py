@@ -48,9 +48,8 @@ def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> 
         validated = validate_table(source, declaration)
         split = split_rows(validated, declaration)
         disjoint = assert_disjoint(split, validated, declaration)
-        statistics = fit_statistics(
-            split.train, validated, declaration
-        )  # refuses constant features and labels: cheaper than the leak checks
+        # refuses constant features and labels: cheaper than the leak checks
+        statistics = fit_statistics(split.train, validated, declaration)
         leakage = leakage_checks(split, validated, declaration)
         arrays = materialise_arrays(split, validated, statistics, declaration)
     poison = poison_test(split, validated, declaration)

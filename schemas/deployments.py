@@ -18,10 +18,8 @@ from schemas.errors import ConfigError
 from schemas.section import Section
 
 Parameters = dict[str, Any]
-FIXED = {
-    "EST": "America/New_York",
-    "MST": "America/Denver",
-}  # IANA zones that are read as those of a place
+# IANA zones that are read as those of a place
+FIXED = {"EST": "America/New_York", "MST": "America/Denver"}
 
 
 def _known_zone(name: str) -> str:

@@ -18,11 +18,8 @@ from schemas.variables import expand
 from schemas.yaml_text import parse_yaml
 
 MAX_MISTAKES = 20  # that one message lists
-VARIANTS = (
-    "model",
-    "optimizer",
-    "schedule",
-)  # sections that choose one of several kinds and have a default
+# sections that choose one of several kinds and have a default
+VARIANTS = ("model", "optimizer", "schedule")
 MAX_KEYS = 16  # of the path of an override
 
 

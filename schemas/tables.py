@@ -19,9 +19,8 @@ from schemas.config import ColumnConfig
 from schemas.label_config import value_text
 from schemas.records import TableSpec
 
-with (
-    warnings.catch_warnings()
-):  # pandera imports pyspark where that is installed, which warns of pandas 3
+# pandera imports pyspark where that is installed, which warns of pandas 3
+with warnings.catch_warnings():
     warnings.filterwarnings(
         "ignore", message="PySpark does not yet fully support pandas", category=FutureWarning
     )

@@ -77,10 +77,8 @@ class TokensConfig(Section):
         return self.stride or max(1, self.context // 2)
 
 
-DEFAULTS: dict[str, Section] = {
-    "tokens": TokensConfig(),
-    "model": CausalTransformerModel(),
-}  # of a language model, where others have none or another
+# of a language model, where others have none or another
+DEFAULTS: dict[str, Section] = {"tokens": TokensConfig(), "model": CausalTransformerModel()}
 
 
 def fill_defaults(declaration: Declaration) -> None:

@@ -23,9 +23,8 @@ from prefect.exceptions import ObjectAlreadyExists
 from prefect.workers.process import ProcessWorker
 
 POOL = "bulkhead"
-LIMITS = {
-    "bulkhead-promote": 1
-}  # name of a global concurrency limit to how many may hold it: an alias is moved by one at a time
+# name of a global concurrency limit to how many may hold it: an alias is moved by one at a time
+LIMITS = {"bulkhead-promote": 1}
 ZOMBIES = "bulkhead: mark silent flow runs as crashed"
 HEARTBEAT_SECONDS = 30  # Prefect's least
 # without a heartbeat: three of a worker that keeps Prefect's default of 180 s, and time for a

@@ -206,9 +206,8 @@ def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
         _follow_worker()
         run = RunContext(declaration, run_id, run_dir, tracker, _flow_run_id())
         text = declaration.model_dump_json(by_alias=True, indent=1)
-        declared = write_sealed(
-            run_dir / DECLARED, text
-        )  # before the record: a run that has one can be resumed
+        # before the record: a run that has one can be resumed
+        declared = write_sealed(run_dir / DECLARED, text)
         StartedRun(
             run_id=run_id,
             name=declaration.name,
@@ -398,9 +397,8 @@ def _ending(run: RunContext) -> Iterator[None]:
         hint = _hint(run, error)
         _failed(run, error, hint)
         if hint and isinstance(error, BulkheadError):
-            raise type(error)(
-                f"{error}\n{hint}"
-            ) from error  # Prefect shows the message of a failed run and nothing else
+            # Prefect shows the message of a failed run and nothing else
+            raise type(error)(f"{error}\n{hint}") from error
         if error is not raised:
             raise error from raised
         raise

@@ -27,11 +27,8 @@ from prefect.settings import get_current_settings
 
 LEAVE_SECONDS = 3.0
 STARTUP_FAILURE = 3  # exit code at which Prefect tries another port
-SERVER = {
-    "PREFECT_UI_ENABLED": "0",
-    "PREFECT__SERVER_EPHEMERAL": "1",
-    "PREFECT__SERVER_FINAL": "1",
-}  # as Prefect has it
+# as Prefect has it
+SERVER = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 
 
 class EmbeddedServer(SubprocessASGIServer):

@@ -28,9 +28,8 @@ def end_with_me() -> None:
         return
     word = secrets.token_hex(8)
     os.environ[VARIABLE] = word
-    waiting, held = (
-        os.pipe()
-    )  # `held` is open in this process alone: no child inherits it through exec
+    # `held` is open in this process alone: no child inherits it through exec
+    waiting, held = os.pipe()
     if os.fork():
         os.close(waiting)
         return

@@ -51,9 +51,8 @@ def one_promotion(name: str) -> Iterator[None]:
     folder.mkdir(exist_ok=True)
     with open(folder / f"promote-{name}.lock", "w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        if (
-            PREFECT_API_URL.value() is None
-        ):  # a server that this process started itself is nobody else's
+        # a server that this process started itself is nobody else's
+        if PREFECT_API_URL.value() is None:
             yield
             return
         ensure_limit()

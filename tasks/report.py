@@ -71,9 +71,8 @@ def report_run(
     write_report(inputs, path)
     run.tracker.log_artifact(path)
     summary = summary_markdown(run, evaluated, registered, path)
-    run.tracker.set_tags(
-        {"mlflow.note.content": summary}
-    )  # the description that MLflow shows on top of the run
+    # the description that MLflow shows on top of the run
+    run.tracker.set_tags({"mlflow.note.content": summary})
     publish(
         create_markdown_artifact,
         key="summary",

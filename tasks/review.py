@@ -187,9 +187,8 @@ def review_run(
                     (line, line),
                 )
             )
-    if told[
-        "even_windows"
-    ]:  # what reading cannot know: the number of batches was a multiple of the window
+    # what reading cannot know: the number of batches was a multiple of the window
+    if told["even_windows"]:
         rules = [r for r in rules if r.id != "BH122"]
     files = {program.resolve(): str(program)} | {
         path: _relative(str(path)) for path in seen if path != program.resolve()

@@ -24,14 +24,10 @@ from typing import Any, NoReturn
 
 from tasks.family import VARIABLE, kill_family
 
-SIGNALS = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-)  # SIGHUP: the terminal, or the tmux session, is closed
-AGAIN = getattr(
-    signal, "SIGRTMIN", signal.SIGUSR2
-)  # from the thread to the main thread: raise once more
+# SIGHUP: the terminal, or the tmux session, is closed
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# from the thread to the main thread: raise once more
+AGAIN = getattr(signal, "SIGRTMIN", signal.SIGUSR2)
 STOP_SECONDS = 8.0  # from the signal to the end of the command
 SAVE_SECONDS = 25.0  # where ranks save: the launcher gives them 20
 EXIT_SECONDS = 15.0  # from the last line of a command to the end of its process
@@ -123,13 +119,11 @@ def listening() -> Iterator[None]:
         number: handler for number, handler in handlers.items() if handler != _stop.hear
     }
     for number in SIGNALS:
-        if (
-            handlers[number] is signal.SIG_IGN
-        ):  # as nohup, or a shell that starts it in the background, wants it
+        # as nohup, or a shell that starts it in the background, wants it
+        if handlers[number] is signal.SIG_IGN:
             continue
-        if (
-            number == signal.SIGTERM and FLOW_RUN in os.environ
-        ):  # Prefect says Cancelled only where the handler is its own
+        # Prefect says Cancelled only where the handler is its own
+        if number == signal.SIGTERM and FLOW_RUN in os.environ:
             continue
         signal.signal(number, _stop.hear)
     with _thread() if outer else nullcontext():
@@ -176,9 +170,8 @@ def command() -> Iterator[None]:
         code = None
     except SystemExit as ended:
         code = ended.code
-        if (
-            _stop.number and not _stop.taken
-        ):  # outside of a command's own block typer makes an exit of the interruption
+        # outside of a command's own block typer makes an exit of the interruption
+        if _stop.number and not _stop.taken:
             code = say_stopped()
             raise SystemExit(code) from None
         raise
@@ -227,9 +220,8 @@ def take(seconds: float = 0.0) -> None:
         seconds: that it may take from now on, where that is more than a command has.
     """
     raised = sys.exc_info()[1]
-    if raised is not None and not isinstance(
-        raised, Exception
-    ):  # Prefect's own handler raised it, perhaps before the thread was woken
+    # Prefect's own handler raised it, perhaps before the thread was woken
+    if raised is not None and not isinstance(raised, Exception):
         number = getattr(
             raised, "signal", signal.SIGINT if isinstance(raised, KeyboardInterrupt) else 0
         )
@@ -290,9 +282,8 @@ def _arrived(own: socket.socket) -> list[int]:
 
 
 def _interrupt_queries() -> None:
-    engine = sys.modules.get(
-        "training.data.engine.engine"
-    )  # not loaded for this: a command may need no engine
+    # not loaded for this: a command may need no engine
+    engine = sys.modules.get("training.data.engine.engine")
     if engine is not None:
         engine.interrupt_queries()
 

@@ -97,9 +97,8 @@ def test_each_real_table_goes_through_the_whole_data_path(monkeypatch, tmp_path,
         found = load_arrays(arrays.side(side), verify=True)
         label = found.pop("label")
         assert all(np.isfinite(array).all() for array in found.values())
-        assert (
-            np.isfinite(label) | (np.isnan(label) & declaration.task.has_several)
-        ).all()  # NaN: one of several labels, unknown
+        # NaN: one of several labels, unknown
+        assert (np.isfinite(label) | (np.isnan(label) & declaration.task.has_several)).all()
 
 
 # ---------------------------------------------------------------------------------------- clinic

@@ -142,9 +142,8 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            if (
-                path.relative_to(ROOT).as_posix().startswith(SHIPPED)
-            ):  # goes with the model under another name, so its parts know each other by place
+            # goes with the model under another name, so its parts know each other by place
+            if path.relative_to(ROOT).as_posix().startswith(SHIPPED):
                 assert node.level <= 1 and (
                     node.level == 1 or str(node.module).split(".")[0] not in OURS
                 ), f"{path}: reaches out of its package"

@@ -120,9 +120,8 @@ def test_systemd_takes_the_unit_and_notices_a_misspelt_key(tmp_path: Path) -> No
         unit["Service"]["ExecStart"].endswith("bulkhead up")
         and unit["Service"]["KillMode"] == "mixed"
     )
-    assert (
-        int(unit["Service"]["TimeoutStopSec"]) > 30 + 10 + 10 + 10
-    )  # runs, worker, MLflow, Prefect
+    # runs, worker, MLflow, Prefect
+    assert int(unit["Service"]["TimeoutStopSec"]) > 30 + 10 + 10 + 10
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is absent")
     assert systemd_findings(text, tmp_path) == ""

@@ -97,9 +97,8 @@ for command in COMMANDS:
 def main() -> None:
     """Entry point of the `bulkhead` command."""
     for number, name in ((1, "stdout"), (2, "stderr")):
-        if (
-            getattr(sys, name) is None
-        ):  # closed by who called; programs that are started need it, too
+        # closed by who called; programs that are started need it, too
+        if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "w", closefd=False))
@@ -127,9 +126,8 @@ def _call() -> None:
         try:
             sys.stdout.flush()
         except OSError as error:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # else the interpreter tries again at its end, and complains
+            # else the interpreter tries again at its end, and complains
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if isinstance(error, BrokenPipeError):  # who read it, e.g. head, has seen enough
                 raise typer.Exit(1) from None
             raise

@@ -123,7 +123,6 @@ def told(error: Exception) -> str:
 
 def print_json(value: Any) -> None:
     """Print a value for scripts."""
-    plain = (sys.stdout.encoding or "").lower().replace(
-        "-", ""
-    ) != "utf8"  # a terminal of ASCII could not show the rest
+    # a terminal of ASCII could not show the rest
+    plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     print(json.dumps(value, indent=2, ensure_ascii=plain, default=str))

@@ -151,10 +151,8 @@ def server_starting() -> Iterator[None]:
             started.
     """
     open_home()
-    from prefect.settings import (
-        PREFECT_API_URL,
-        PREFECT_SERVER_ALLOW_EPHEMERAL_MODE,
-    )  # after `environment`: Prefect reads its settings once
+    # after `environment`: Prefect reads its settings once
+    from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
 
     if address := PREFECT_API_URL.value():
         require_prefect(address)
@@ -164,9 +162,8 @@ def server_starting() -> Iterator[None]:
     from tasks.embedded import start
 
     def begin() -> None:
-        with suppress(
-            Exception
-        ):  # Prefect tries again at the flow's first call, and says what is wrong
+        # Prefect tries again at the flow's first call, and says what is wrong
+        with suppress(Exception):
             start()
 
     started = Thread(target=begin, name="server", daemon=True)

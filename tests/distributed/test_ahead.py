@@ -32,9 +32,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 STOP = 5
 pytestmark = pytest.mark.long
-BAD_ROW = int(
-    epoch_order(TrainConfig().seed, 0, 101)[3 * 16 + 2]
-)  # in the fourth step, on the first rank
+# in the fourth step, on the first rank
+BAD_ROW = int(epoch_order(TrainConfig().seed, 0, 101)[3 * 16 + 2])
 
 
 @pytest.fixture(scope="module")

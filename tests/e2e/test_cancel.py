@@ -74,10 +74,8 @@ PHASES = {
     "evaluate": ("✓ best", "✓ export"),
     "register": ("✓ gate", "✓ report"),
 }
-OWN = {
-    "prepare": ["checks.min_rows=21"],
-    "register": ["name=registered"],
-}  # what makes the phase work anew: nothing prepared, no champion with these bytes
+# what makes the phase work anew: nothing prepared, no champion with these bytes
+OWN = {"prepare": ["checks.min_rows=21"], "register": ["name=registered"]}
 
 
 @pytest.mark.req("P4")
@@ -144,9 +142,8 @@ def test_a_killed_worker_takes_its_run_along_with_a_checkpoint_and_comes_back(
     record = operated.record(flow_run)
     assert record["status"] == operated.mlflow_run(flow_run).info.status.lower() == "killed"
     assert list(Path(record["run_dir"], "checkpoints").glob("step-*"))
-    assert (
-        model_sha256(operated, resumed(operated, flow_run)) == undisturbed
-    )  # by the worker that `up` has started again
+    # by the worker that `up` has started again
+    assert model_sha256(operated, resumed(operated, flow_run)) == undisturbed
 
 
 @pytest.mark.req("C7")

@@ -107,9 +107,8 @@ def test_wrong_values_never_run(operated: Operated) -> None:
             state == "FAILED" and message in text and "RUNNING" not in {s["type"] for s in states}
         )
         assert operated.run_dir(flow_run) is None
-    with pytest.raises(
-        urllib.error.HTTPError, match=r"409|422"
-    ):  # what the form's own schema forbids is refused by the server
+    # what the form's own schema forbids is refused by the server
+    with pytest.raises(urllib.error.HTTPError, match=r"409|422"):
         operated.trigger("pipeline/manual", config_path="examples/clinic_visits.yaml", model="bert")
 
 

@@ -28,10 +28,8 @@ from tests.e2e.operated import ROOT, Operated, until
 from training.tracking.metric_lines import metric_batches
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
-AWAY_SECONDS, EPOCHS = (
-    60,
-    120,
-)  # where the training is over before the server is back, the run waits
+# where the training is over before the server is back, the run waits
+AWAY_SECONDS, EPOCHS = (60, 120)
 
 
 class Apart(Operated):
@@ -44,9 +42,8 @@ class Apart(Operated):
         logs = self.home / "logs"
         logs.mkdir(parents=True)
         login = server_login()  # of the home that the environment names
-        self.environment |= (
-            self.servers
-        )  # nobody wrote an up.json, from which commands would know the password
+        # nobody wrote an up.json, from which commands would know the password
+        self.environment |= self.servers
         self.programs = {
             "prefect": prefect_server(self.prefect, login, logs / "prefect.log", {}),
             "mlflow": mlflow_server(self.mlflow, login, None, logs / "mlflow.log"),

@@ -32,9 +32,8 @@ SMALL = [
     "register.thresholds={}",
 ]
 
-pytestmark = pytest.mark.timeout(
-    900
-)  # the first test of a fixture runs it, on however busy a machine
+# the first test of a fixture runs it, on however busy a machine
+pytestmark = pytest.mark.timeout(900)
 
 
 def variables(home: Path) -> dict[str, str]:

@@ -43,9 +43,8 @@ COMMANDS = {  # by the part of the home whose files the command reads; of other 
     "resume": ["resume", "RUN_ID", "--json"],
     "mlartifacts": ["verify", "models:/small@champion", "--json"],
 }
-CRASH = {
-    "BULKHEAD_CRASH": "finish.begun"
-}  # where the run that is resumed is killed: everything is recorded, nothing is ended
+# where the run that is resumed is killed: everything is recorded, nothing is ended
+CRASH = {"BULKHEAD_CRASH": "finish.begun"}
 
 
 @dataclass(frozen=True)

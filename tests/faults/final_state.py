@@ -14,11 +14,8 @@ import torch
 from training.checkpoint.checkpoint import Checkpoints
 from training.checkpoint.manifest import LIGHT, NAME, verify_checkpoint
 
-CLOCKS = (
-    "seconds",
-    "train_seconds",
-    "instabilities",
-)  # of the state: what depends on when a process started
+# of the state: what depends on when a process started
+CLOCKS = ("seconds", "train_seconds", "instabilities")
 
 
 def digest(value: Any) -> str:

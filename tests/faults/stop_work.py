@@ -39,16 +39,10 @@ SECTIONS: dict[str, Any] = {
         "threads": 1,
     },
 }
-NOT_HERE = (
-    "checkpoint.shards_agreed",
-    "checkpoint.old_moved",
-)  # need sharded ranks, or an earlier kill
-SECOND = (
-    "step",
-    "checkpoint.begun",
-    "checkpoint.file_written",
-    "checkpoint.renamed",
-)  # halted there when they come the second time
+# need sharded ranks, or an earlier kill
+NOT_HERE = ("checkpoint.shards_agreed", "checkpoint.old_moved")
+# halted there when they come the second time
+SECOND = ("step", "checkpoint.begun", "checkpoint.file_written", "checkpoint.renamed")
 PHASES = {
     point: (VARIABLE, f"{point}:{2 if point.startswith(SECOND) else 1}::STOP")
     for point in POINTS

@@ -49,10 +49,8 @@ SECTIONS: dict[str, Any] = {
         "threads": 1,
     },
 }
-LOADED_LATE = (
-    "training.objectives.metrics",
-    "torch._dynamo",
-)  # loaded once here, not in each child
+# loaded once here, not in each child
+LOADED_LATE = ("training.objectives.metrics", "torch._dynamo")
 MEMORY = (  # a file system on which a flush costs nothing; there are thousands of them here
     "/dev/shm"
 )

@@ -103,9 +103,8 @@ def test_a_payload_under_a_right_manifest_runs_nothing(
     opened(root).newest()
     folder = root / f"{kind}-00000030"
     forge(folder, name, CONTAINERS[container](Payload(mark)))
-    verify_checkpoint(
-        folder, ("model.pt",) if kind == "best" else None
-    )  # digests agree: only the unpickler stands in the way
+    # digests agree: only the unpickler stands in the way
+    verify_checkpoint(folder, ("model.pt",) if kind == "best" else None)
     told: list[str] = []
     with watched() as seen:
         with pytest.raises(CheckpointError, match="holds something else"):

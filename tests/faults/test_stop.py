@@ -132,7 +132,6 @@ def test_ranks_under_the_agent_agree_on_where_to_stop(
         "the first evaluation"
     )
     assert code == 0 and final_state(tmp_path / "run") == undisturbed.state
-    left = [
-        path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")
-    ]  # a cache that torch keeps for each user
+    # a cache that torch keeps for each user
+    left = [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]
     assert not left, "neither the stopped launch nor the one that ended leaves anything"

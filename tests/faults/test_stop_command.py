@@ -240,9 +240,8 @@ def test_a_second_ctrl_c_ends_everything_at_once(tmp_path: Path, clinic: Path) -
             if "training.main" in text and "training.agent" not in text
         ]
         for pid in ranks:
-            os.kill(
-                pid, signal.SIGSTOP
-            )  # they save nothing: the first Ctrl-C alone would wait for them
+            # they save nothing: the first Ctrl-C alone would wait for them
+            os.kill(pid, signal.SIGSTOP)
         command.send(signal.SIGINT)
         time.sleep(1.0)
         assert command.process.poll() is None, "the first one waits for the ranks"

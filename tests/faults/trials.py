@@ -54,12 +54,8 @@ SETUPS: dict[str, dict[str, Any]] = {
 WORLDS = {"exact": (2,), "sharded": (2,), "elastic": (1, 2, 4)}
 ROWS = (150, 40)
 STEPS = TRAIN["epochs"] * -(-ROWS[0] // TRAIN["batch_size"])
-EVERY_RANK = (
-    "start",
-    "step",
-    "evaluation",
-    "finish",
-)  # points that all ranks reach, by the first part of their names
+# points that all ranks reach, by the first part of their names
+EVERY_RANK = ("start", "step", "evaluation", "finish")
 MOST_HITS = {
     "step": 20,
     "evaluation": 3,

@@ -19,10 +19,8 @@ from training.engine.trainer import Trainer
 from training.launch.stop_signal import StopSignal
 
 DEVICE = os.environ.get("BULKHEAD_TEST_DEVICE", "cpu")
-DELICATE = {
-    "kind": "custom",
-    "path": "tests.faults.networks:Delicate",
-}  # dropout and running statistics
+# dropout and running statistics
+DELICATE = {"kind": "custom", "path": "tests.faults.networks:Delicate"}
 TRAIN: dict[str, Any] = {
     "epochs": 2,
     "batch_size": 16,
@@ -48,9 +46,8 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def trainer(folder: Path, run: Path, **train: Any) -> Trainer:
-    model = (
-        {"kind": "mlp", "dropout": 0.2} if train.get("mode") == "elastic" else DELICATE
-    )  # elastic takes no running statistics
+    # elastic takes no running statistics
+    model = {"kind": "mlp", "dropout": 0.2} if train.get("mode") == "elastic" else DELICATE
     spec = make_run(
         folder,
         rows=(90, 24),

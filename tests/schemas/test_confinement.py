@@ -116,17 +116,15 @@ def test_the_operator_names_other_roots_and_hosts(
     worker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BULKHEAD_DATA", str(worker))
-    with pytest.raises(
-        ConfigError, match="keys excepted"
-    ):  # also under a root that contains the home
+    # also under a root that contains the home
+    with pytest.raises(ConfigError, match="keys excepted"):
         require_readable(".bulkhead/keys/k.csv", "data.uri")
     monkeypatch.setenv("BULKHEAD_DATA", str(worker / "data"))
     require_readable(worker / "data" / "x.csv", "data.uri")
     monkeypatch.setenv("BULKHEAD_DATA_ROOTS", os.pathsep.join([str(worker / "data"), "/"]))
     require_readable(worker / "data" / "x.csv", "data.uri")
-    with pytest.raises(
-        ConfigError, match="may read only under"
-    ):  # the project is no default any more, and / is no root
+    # the project is no default any more, and / is no root
+    with pytest.raises(ConfigError, match="may read only under"):
         require_readable("x.csv", "data.uri")
     with pytest.raises(ConfigError, match=r"BULKHEAD_HTTP_HOSTS lists \(none\), got host"):
         require_host("https://host/x.csv", "data.uri")

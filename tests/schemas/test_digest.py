@@ -34,9 +34,8 @@ def test_a_large_file_is_read_once_and_a_small_one_each_time(
     for ref in refs * 2:
         verify(ref)
     assert [reads.count(str(p)) for p in (large, small)] == [1, 3]
-    moved = large.rename(
-        tmp_path / "moved"
-    )  # as a finished step is put in its place: a new time of change, and so read again
+    # as a finished step is put in its place: a new time of change, and so read again
+    moved = large.rename(tmp_path / "moved")
     assert sha256_once(moved) == refs[0].sha256
 
 

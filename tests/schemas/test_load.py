@@ -158,9 +158,8 @@ def test_paths_start_at_the_file_and_take_the_environment(
 )
 def test_durations(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
-    assert (
-        TypeAdapter(Duration).validate_python(text) == text
-    )  # the unit stays until the time column's is known
+    # the unit stays until the time column's is known
+    assert TypeAdapter(Duration).validate_python(text) == text
 
 
 @pytest.mark.parametrize("bad", ["7 moons", "", "-1d", -1, True, None])

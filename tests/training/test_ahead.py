@@ -24,10 +24,8 @@ from training.distributed.parallel import Parallel
 from training.engine.trainer import Trainer
 from training.launch.stop_signal import StopSignal
 
-DELICATE = {
-    "kind": "custom",
-    "path": "tests.faults.networks:Delicate",
-}  # dropout and running statistics
+# dropout and running statistics
+DELICATE = {"kind": "custom", "path": "tests.faults.networks:Delicate"}
 TRAIN: dict[str, Any] = {
     "epochs": 2,
     "batch_size": 16,
@@ -83,9 +81,8 @@ def result(found: Trainer, report: TrainReport) -> dict[str, Any]:
     assert passes.largest_norm is not None and 0 < passes.largest_norm <= 1.001, (
         "as clipped, and without what overflowed"
     )
-    counts = passes.model_dump(
-        exclude={"train", "measured", "largest_norm", "largest_value"}
-    )  # looked at by calls of the optimizer, also those left out
+    # looked at by calls of the optimizer, also those left out
+    counts = passes.model_dump(exclude={"train", "measured", "largest_norm", "largest_value"})
     return {
         **kept,
         "counts": counts,

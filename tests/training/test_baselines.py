@@ -266,9 +266,8 @@ def test_a_metric_that_is_not_defined_shows_no_skill() -> None:
     skill, sentence = judge(None, None, {"constant": None})
     assert not skill
     assert sentence.startswith("AUROC is not defined on these rows")
-    skill, sentence = judge(
-        0.9, None, {"constant": 0.5}
-    )  # a value without an interval is no certainty
+    # a value without an interval is no certainty
+    skill, sentence = judge(0.9, None, {"constant": 0.5})
     assert (
         not skill
         and "AUROC 0.9000 is not told apart from the constant prediction (0.5000)" in sentence

@@ -240,9 +240,8 @@ def test_what_a_kill_in_mid_commit_leaves_is_never_taken_for_a_checkpoint(
         with monkeypatch.context() as patch:
             for name in ("fsync", "rename"):
                 patch.setattr(os, name, plan.around(getattr(os, name)))
-            patch.setattr(
-                shutil, "rmtree", lambda *a, **k: None
-            )  # a killed process does not tidy up
+            # a killed process does not tidy up
+            patch.setattr(shutil, "rmtree", lambda *a, **k: None)
             with contextlib.suppress(KeyboardInterrupt):
                 run.save(20)
         assert Run(tmp_path).checkpoints.newest() in (10, 20)

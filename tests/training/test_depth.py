@@ -270,9 +270,8 @@ def test_any_structure_is_refused_or_every_parameter_has_one_group_and_a_factor_
 @settings(max_examples=100, deadline=None)
 def test_in_a_nest_of_sequences_rates_never_fall_from_input_to_output(make: Any) -> None:
     model = nn.Sequential(nn.Linear(1, 1), make(), nn.Linear(1, 1))
-    found = list(
-        factors(model).values()
-    )  # parameters of a sequence are registered in the order of computation
+    # parameters of a sequence are registered in the order of computation
+    found = list(factors(model).values())
     assert found == sorted(found)
     assert found[-1] == 1.0
 

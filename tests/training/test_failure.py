@@ -63,9 +63,8 @@ def test_out_of_memory_saves_the_last_boundary_and_gives_advice(
 @pytest.mark.req("T14")
 def test_memory_that_runs_out_on_another_rank_loses_no_step(tmp_path: Path) -> None:
     hungry_run(tmp_path)
-    failed = torchrun(
-        2, tmp_path / "resolved.json", tmp_path / "run", BULKHEAD_TEST_HUNGRY="1:9"
-    )  # 2 micro-batches a step, and 2 rehearsed
+    # 2 micro-batches a step, and 2 rehearsed
+    failed = torchrun(2, tmp_path / "resolved.json", tmp_path / "run", BULKHEAD_TEST_HUNGRY="1:9")
     assert failed.returncode != 0
     assert "rank 1 ran out of memory after step 3" in failed.stdout + failed.stderr
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")] == [

@@ -128,9 +128,8 @@ def test_two_labels_under_one_name_are_refused(case: LabelCase) -> None:
 def test_the_rows_looked_at_hold_every_class_of_every_label() -> None:
     for kinds in (THREE, MIXED):
         label = labels_of(kinds, rows=400, missing=0.5).numpy()
-        label[30:, 0] = np.where(
-            np.isnan(label[30:, 0]), np.nan, 0.0
-        )  # positives of the first label become rare
+        # positives of the first label become rare
+        label[30:, 0] = np.where(np.isnan(label[30:, 0]), np.nan, 0.0)
         declaration, statistics = problem(
             (
                 {"kind": "multilabel"}

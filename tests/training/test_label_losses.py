@@ -198,9 +198,8 @@ def test_rows_of_the_whole_train_side_add_up_to_the_multitask_loss(weights: str)
     by_rows = (loss.per_row(scores, label) * loss.row_weights(label)).sum() / loss.row_weights(
         label
     ).sum()
-    torch.testing.assert_close(
-        by_rows, loss(scores, label), rtol=1e-7, atol=1e-7
-    )  # class weights are held in single precision
+    # class weights are held in single precision
+    torch.testing.assert_close(by_rows, loss(scores, label), rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.req("M3")

@@ -66,10 +66,8 @@ def test_steps_that_never_come_are_refused_and_only_rank_0_traces(tmp_path: Path
     with pytest.raises(ConfigError, match="steps 13 to 15 are declared, but the run has 14"):
         Trainer(spec, tmp_path / "run", Parallel(), StopSignal())
     config = ProfileConfig(start=2, steps=3)
-    for rank, position in (
-        (1, 0),
-        (0, 3),
-    ):  # another rank; a process that resumes in the middle of the declared steps
+    # another rank; a process that resumes in the middle of the declared steps
+    for rank, position in ((1, 0), (0, 3)):
         profiler = StepProfiler(
             config, tmp_path / "none", Parallel(rank=rank, world_size=1), position, 14, lambda: None
         )

@@ -41,9 +41,8 @@ class Mixed(nn.Module):
         self.norm, self.image = nn.BatchNorm1d(10), nn.Conv1d(10, 4, 3, padding="same")
         self.words = nn.Embedding(7, 2)
         self.register_buffer("order", torch.tensor([1, 0]), persistent=False)
-        self.register_buffer(
-            "window", torch.arange(12.0).reshape(3, 4).t()[1:]
-        )  # a view with strides and an offset
+        # a view with strides and an offset
+        self.register_buffer("window", torch.arange(12.0).reshape(3, 4).t()[1:])
 
     def forward(self, batch: Batch) -> Tensor:
         with torch.no_grad():
@@ -287,9 +286,8 @@ def test_what_no_program_of_ours_holds_is_refused_by_name_and_not_run(
     mark, entries = tmp_path / "executed", entries_of(small)
     plant(entries, Bomb(mark))
     path = write(entries, tmp_path / "program.pt2")
-    zipfile.ZipFile(
-        path
-    ).close()  # Python imports the encoding of names in archives at the first one
+    # Python imports the encoding of names in archives at the first one
+    zipfile.ZipFile(path).close()
     with watched() as seen, pytest.raises(ValueError, match=message):
         read_program(path)
     assert seen.events == [] and not mark.exists()

@@ -237,11 +237,8 @@ def test_plateau_is_torchs_counted_in_evaluations(
 def test_a_relative_threshold_is_right_for_negative_metrics_too() -> None:
     for greater in (True, False):
         schedule = Schedule(PlateauSchedule(threshold=0.1, patience=0), 1.0, 100, greater)
-        for metric in (
-            -1.0,
-            -1.05,
-            -0.95,
-        ):  # within a tenth: torch's rule would take one of them for better
+        # within a tenth: torch's rule would take one of them for better
+        for metric in (-1.0, -1.05, -0.95):
             schedule.observe(metric)
         assert (schedule.plateau.best, schedule.plateau.reductions) == (-1.0, 2)
         schedule.observe(-0.5 if greater else -1.5)

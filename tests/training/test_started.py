@@ -182,9 +182,8 @@ def test_a_record_of_a_run_that_was_changed_is_refused_by_name(own_home: Path) -
         ResumeError, match=r"nothing to go on from: .*declaration\.json does not match its digest"
     ):
         unfinished("1")
-    sealed_declaration(
-        run_dir, record=False
-    )  # somebody replaced both, but the record of the run names the declaration, too
+    # somebody replaced both, but the record of the run names the declaration, too
+    sealed_declaration(run_dir, record=False)
     with pytest.raises(
         ResumeError, match=r"declaration\.json: is not the declaration that run\.json names"
     ):

@@ -202,9 +202,8 @@ def test_a_run_stopped_by_sigterm_goes_on_bit_identically(
     whole = go(spec, tmp_path / "whole")
     position = 0
     for step in device_steps:
-        calls = sum(
-            -(-min(16, 101 - 16 * (s % 7)) // 6) for s in range(position, step)
-        )  # training forward passes of the process until then
+        # training forward passes of the process until then
+        calls = sum(-(-min(16, 101 - 16 * (s % 7)) // 6) for s in range(position, step))
         monkeypatch.setenv("BULKHEAD_TEST_SIGNAL", f"TERM:0:{calls}")
         part = go(spec, tmp_path / "parts", StopSignal().install())
         assert (part.status, part.steps) == ("interrupted", step)

@@ -326,9 +326,8 @@ def test_an_unsigned_version_that_came_later_needs_to_be_named(
     with pytest.raises(IntegrityError, match=r"version 3 of 'clinic' is not signed"):
         load_model("models:/clinic/3", uri)
     monkeypatch.delenv(trust.ACCEPT)
-    monkeypatch.setenv(
-        "BULKHEAD_HOME", str(tmp_path / "new")
-    )  # a home that has never signed cannot know, unless it is given keys
+    # a home that has never signed cannot know, unless it is given keys
+    monkeypatch.setenv("BULKHEAD_HOME", str(tmp_path / "new"))
     assert load_model("models:/clinic/1", uri).version == "1"
     monkeypatch.setenv(signing.TRUSTED, "ed25519:" + "A" * 43 + "=")
     with pytest.raises(IntegrityError, match=r"version 1 of 'clinic' is not signed"):

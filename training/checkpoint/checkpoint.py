@@ -268,9 +268,8 @@ class Checkpoints:
 
     def _require_sound(self, folder: Path) -> Manifest:
         manifest = verify_checkpoint(folder)
-        for (
-            name
-        ) in manifest.files:  # one at a time: all of a sharded state need not fit into this process
+        # one at a time: all of a sharded state need not fit into this process
+        for name in manifest.files:
             load_part(folder, name, manifest)
         if manifest.best_step:
             self.load_best(manifest.best_step)

@@ -16,21 +16,11 @@ from schemas.config import Declaration
 from schemas.records import RunSpec, digest_of
 
 WEIGHT_SECTIONS = ("task", "model", "loss", "optimizer", "schedule", "train")
-WEIGHT_FREE = (
-    "ranks",
-    "nodes",
-    "rendezvous",
-    "keep",
-    "log_every",
-    "profile",
-)  # of train: nothing of the weights depends on them; ranks count as `world_size`
+# of train: nothing of the weights depends on them; ranks count as `world_size`
+WEIGHT_FREE = ("ranks", "nodes", "rendezvous", "keep", "log_every", "profile")
 
-FREE_IN_FAST = (
-    "micro_batch_size",
-    "recompute_activations",
-    "compile",
-    "threads",
-)  # these only round differently
+# these only round differently
+FREE_IN_FAST = ("micro_batch_size", "recompute_activations", "compile", "threads")
 
 
 @dataclass

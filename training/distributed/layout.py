@@ -169,12 +169,8 @@ class Layout:
         if not self.sharded:
             return dict(self.model.state_dict())
         whole = {}
-        for (
-            name,
-            tensor,
-        ) in (
-            self.model.state_dict().items()
-        ):  # one at a time: the whole model fits on the host, not on the device
+        # one at a time: the whole model fits on the host, not on the device
+        for name, tensor in self.model.state_dict().items():
             gathered = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
             if self.parallel.is_main:
                 whole[name] = gathered.cpu()

@@ -48,9 +48,8 @@ def apply_mode(train: TrainConfig, local_world_size: int) -> None:
     """
     exact = train.mode != "fast"
     if exact:
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # cuBLAS reads it when its first handle is made
+        # cuBLAS reads it when its first handle is made
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(cpu_threads(train, local_world_size))
     torch.set_float32_matmul_precision(train.matmul_precision)
     torch.use_deterministic_algorithms(exact)

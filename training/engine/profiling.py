@@ -84,10 +84,8 @@ class StepProfiler:
     def _write(self, found: profile, name: str) -> None:
         self._allowed()
         self._folder.mkdir(parents=True, exist_ok=True)
-        trace, temporary = (
-            self._folder / f"{name}.json.gz",
-            self._folder / f".{name}.json.gz",
-        )  # torch compresses by the end of the name
+        # torch compresses by the end of the name
+        trace, temporary = (self._folder / f"{name}.json.gz", self._folder / f".{name}.json.gz")
         found.export_chrome_trace(str(temporary))
         os.replace(temporary, trace)
         table = found.key_averages().table(

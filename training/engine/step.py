@@ -327,9 +327,8 @@ class Step:
             self._running, self.boundary if boundary is None else boundary, strict=False
         ):
             value.copy_(before)
-        self.scaler.update(
-            new_scale=self._scale
-        )  # forget what was unscaled, so that a window can be made again
+        # forget what was unscaled, so that a window can be made again
+        self.scaler.update(new_scale=self._scale)
 
     def _scale_and_growth(self) -> list[Tensor]:
         """The scaler's two tensors, which it makes at its first use."""
@@ -415,9 +414,8 @@ class Step:
             scores = self.layout.call(batch)
         scores = scores.float() if scores.dtype in HALF.values() else scores
         row_losses = self.loss.per_row(scores, window.label[begin:end])
-        loss = (
-            row_losses * window.coefficient[begin:end]
-        ).sum()  # float64, as the coefficients are
+        # float64, as the coefficients are
+        loss = (row_losses * window.coefficient[begin:end]).sum()
         self.trace.losses.append(loss.detach())
         if last and self.layout.kind != "logical":
             self._agreed = self.parallel.begin_sum(self._own(torch.stack(self.trace.losses).sum()))

@@ -136,9 +136,8 @@ class Trainer:
     def _open_data(self) -> None:
         arrays = self.spec.arrays
         require_enough_rows(arrays.train.rows, self.parallel.world_size)
-        first = (
-            self.parallel.local_rank == 0
-        )  # compares digests, once a machine: its ranks map the same files
+        # compares digests, once a machine: its ranks map the same files
+        first = self.parallel.local_rank == 0
         train, val = (load_arrays(side, first) for side in (arrays.train, arrays.val))
         self.train_tensors = to_device_if_it_fits(as_tensors(train), self.parallel.device)
         self.validation = Validation(self.spec, self.declaration, self.train_tensors, val)
@@ -504,9 +503,8 @@ class Trainer:
         self.step.undo(launched.boundary)
         window = launched.window
         if self.step.trace.step != window.step:
-            window = self.reader.read(
-                window.step
-            )  # as it was before a network that works in place on its inputs had it
+            # as it was before a network that works in place on its inputs had it
+            window = self.reader.read(window.step)
             self.step.gradients(window)
         error = non_finite(self.spec, self.run_dir, self.step, window, launched.gate, launched.rate)
         self._mark_position()

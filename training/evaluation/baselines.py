@@ -224,9 +224,8 @@ def _linear(
         ]
     )
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # capped steps: near enough for a baseline
+        # capped steps: near enough for a baseline
+        warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(
             _matrix(statistics, train, some),
             train["label"][some],
@@ -261,9 +260,8 @@ def _boosting(
     if "weight" in train:
         held_out["sample_weight_val"] = val["weight"][some][known]
     features, weight, fitted = _matrix(statistics, train, some), _weight(train, some), []
-    for categories in (
-        [native, None] if native else [None]
-    ):  # native categories can overfit where there are many values
+    # native categories can overfit where there are many values
+    for categories in [native, None] if native else [None]:
         model = make(
             categorical_features=categories,
             early_stopping=True,
@@ -297,9 +295,8 @@ def _predictor(declaration: Declaration, statistics: Statistics, model: Any) -> 
             )
         probabilities = np.zeros((len(inputs), len(statistics.classes)))
         probabilities[:, model.classes_] = model.predict_proba(inputs)
-        return np.asarray(
-            probabilities / probabilities.sum(axis=1, keepdims=True)
-        )  # scikit-learn's may be float32
+        # scikit-learn's may be float32
+        return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))
 
     def predict(rows: Arrays) -> np.ndarray:
         step = _first_rows(statistics, MAX_CHUNK_VALUES).stop

@@ -109,9 +109,8 @@ def _count(contexts: np.ndarray, context: np.ndarray, label: np.ndarray, size: i
     pairs, counts = np.unique(context * size + label, return_counts=True)
     owner = pairs // size
     first = np.searchsorted(owner, np.arange(len(contexts)))
-    ranked = np.lexsort(
-        (pairs, -counts, owner)
-    )  # within a context the most frequent first, then the lowest number
+    # within a context the most frequent first, then the lowest number
+    ranked = np.lexsort((pairs, -counts, owner))
     total = np.bincount(owner, weights=counts, minlength=len(contexts))
     return Order(
         contexts,
@@ -128,9 +127,8 @@ def score(model: NGrams, arrays: Arrays) -> list[tuple[np.ndarray, np.ndarray]]:
     and whether it was guessed [M].
     """
     label, history = _history(arrays, len(model.orders) - 1)
-    probability = np.full(
-        len(label), 1.0 / (model.size - END)
-    )  # padding and begin are never asked for
+    # padding and begin are never asked for
+    probability = np.full(len(label), 1.0 / (model.size - END))
     context, known = np.zeros(len(label), dtype=np.int64), np.ones(len(label), dtype=bool)
     guess, found = np.full(len(label), -1), []
     for length, order in enumerate(model.orders):

@@ -27,10 +27,8 @@ MOST_VALUES = 20_000_000  # rows x draws
 # from here on the bootstrap holds, for metrics in which a constant has what scores without skill
 # have
 MANY_UNITS = 2000
-UNFAIR_TO_CONSTANTS = (
-    "f1",
-    "macro_f1",
-)  # scores without skill beat a constant that names one class
+# scores without skill beat a constant that names one class
+UNFAIR_TO_CONSTANTS = ("f1", "macro_f1")
 STREAM = 0x7065726D  # keeps these draws apart from other uses of the seed
 
 
@@ -50,9 +48,8 @@ def too_few_units(declaration: Declaration, target: np.ndarray, group: np.ndarra
         if declaration.task.kind == "causal_lm"
         else "row"
     )
-    if (
-        declaration.task.kind == "causal_lm"
-    ):  # each document's loss against a model without context: signs, not orders
+    # each document's loss against a model without context: signs, not orders
+    if declaration.task.kind == "causal_lm":
         return shortage_of_signs(int(units.max()) + 1, unit, declaration.evaluate.confidence)
     if units.max() + 1 >= ENOUGH_UNITS:
         return ""

@@ -128,9 +128,8 @@ def wait_for_launch(run_dir: Path, wait_seconds: float) -> Launch:
     deadline, launch = time.monotonic() + wait_seconds, None
     while True:
         launch = _announced(run_dir)
-        if (
-            launch is not None and _answers(launch.rendezvous) and launch == _announced(run_dir)
-        ):  # not one that was replaced meanwhile
+        # not one that was replaced meanwhile
+        if launch is not None and _answers(launch.rendezvous) and launch == _announced(run_dir):
             return launch
         if time.monotonic() > deadline:
             why = (

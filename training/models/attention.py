@@ -32,9 +32,8 @@ def rotation(positions: Tensor, size: int, dtype: torch.dtype) -> Rotation:
 
 def turned(x: Tensor, by: Rotation) -> Tensor:
     """Queries and keys [..., B, H, T, D], each pair (i, i + D / 2) turned by its angle."""
-    cos, sin = (
-        part if part.dtype == x.dtype else part.to(x.dtype) for part in by
-    )  # under autocast; else a step of the exported graph
+    # under autocast; else a step of the exported graph
+    cos, sin = (part if part.dtype == x.dtype else part.to(x.dtype) for part in by)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
@@ -116,9 +115,8 @@ class SelfAttention(nn.Module):
         causal: bool = False,
     ) -> Tensor:
         """Of each query [B, H, Q, D] the mixture of values [B, H, T, D], [B, Q, W]."""
-        rate = (
-            self.dropout.p if self.training else 0.0
-        )  # the function itself drops in eval mode too
+        # the function itself drops in eval mode too
+        rate = self.dropout.p if self.training else 0.0
         mixed = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=rate, is_causal=causal
         )

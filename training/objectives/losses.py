@@ -180,9 +180,8 @@ def pos_weight(declaration: Declaration, statistics: Statistics) -> float | None
 def make_loss(declaration: Declaration, statistics: Statistics) -> Loss:
     """The declared loss, with class weights from the train statistics where they are declared."""
     if statistics.labels:
-        from training.objectives.label_losses import (
-            make_labels_loss,
-        )  # which makes the loss of each label here
+        # which makes the loss of each label here
+        from training.objectives.label_losses import make_labels_loss
 
         return make_labels_loss(declaration, statistics)
     config = declaration.loss

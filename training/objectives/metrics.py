@@ -122,9 +122,8 @@ def compute_predictions(
 
         return over_labels(task, predictions, target, weight, labels)
     if weight is not None:
-        counted = (
-            weight > 0
-        )  # a row of weight 0 is no row: its class is not among the classes present
+        # a row of weight 0 is no row: its class is not among the classes present
+        counted = weight > 0
         if not counted.any():
             return dict.fromkeys(METRICS[task])
         predictions, target, weight = (

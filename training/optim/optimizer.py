@@ -12,10 +12,8 @@ from schemas.config import Optimizer as OptimizerConfig
 from schemas.errors import TrainingError
 from training.optim.groups import parameter_groups
 
-FUSED_DTYPES = (
-    torch.float32,
-    torch.float64,
-)  # fused SGD skips whole vectors of half-precision weights on the CPU (torch 2.13)
+# fused SGD skips whole vectors of half-precision weights on the CPU (torch 2.13)
+FUSED_DTYPES = (torch.float32, torch.float64)
 
 
 def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:

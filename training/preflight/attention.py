@@ -30,18 +30,13 @@ class _Masks(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[tuple[Tensor, Tensor]] = []  # bool [rows, keys], [rows, keys, features]
-        self.weights: dict[
-            int, Tensor
-        ] = {}  # what a softmax gave, held so that its id is given to no other tensor
+        # what a softmax gave, held so that its id is given to no other tensor
+        self.weights: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
-        given: list[Any] = [
-            *args,
-            *kwargs.values(),
-            None,
-            None,
-        ]  # mostly in the order of torch's own parameters, by name or not
+        # mostly in the order of torch's own parameters, by name or not
+        given: list[Any] = [*args, *kwargs.values(), None, None]
         first, second = given[:2]
         if name == "multi_head_attention_forward":
             self._multi_head(kwargs.get("key", second), kwargs.get("key_padding_mask"))
@@ -74,9 +69,8 @@ class _Masks(TorchFunctionMode):
         """A mask of bool lets in where it is True, one of numbers where it does not add -inf."""
         if attn_mask is not None:
             let_in = attn_mask if attn_mask.dtype == torch.bool else attn_mask > NOTHING
-            self._look(
-                let_in.expand(*query.shape[:-1], key.shape[-2]), value
-            )  # keys and values may have fewer heads
+            # keys and values may have fewer heads
+            self._look(let_in.expand(*query.shape[:-1], key.shape[-2]), value)
 
     def _look(self, let_in: Tensor, keys: Tensor) -> None:
         """Of what each query is let in to, bool [rows, heads, queries, keys] or [rows, queries,
@@ -98,10 +92,8 @@ def check_masks(network: nn.Module, inputs: dict[str, Tensor]) -> list[CheckResu
         network: run once, in eval mode.
         inputs: of a few rows, pairwise different.
     """
-    with (
-        torch.enable_grad(),
-        _Masks() as masks,
-    ):  # without gradients torch takes a faster way that nobody can look into
+    # without gradients torch takes a faster way that nobody can look into
+    with torch.enable_grad(), _Masks() as masks:
         network.eval()({name: t.clone() for name, t in inputs.items()})
     if not masks.seen:
         return []

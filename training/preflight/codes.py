@@ -119,6 +119,5 @@ def _known(shape: ModelShape) -> Tensor:
         ],
         dim=1,
     )
-    return torch.minimum(
-        known, torch.tensor(shape.categories) - 1
-    )  # a column with no known value has no such code
+    # a column with no known value has no such code
+    return torch.minimum(known, torch.tensor(shape.categories) - 1)

@@ -31,11 +31,8 @@ ROUNDING, EFFECT = (
     1e-6,
     3e-4,
 )
-POINTS, DISTINCT, APART = (
-    16,
-    12,
-    0.01,
-)  # values of a column, how many must differ, by how many standard deviations
+# values of a column, how many must differ, by how many standard deviations
+POINTS, DISTINCT, APART = (16, 12, 0.01)
 FLAT = 0.06  # of what a column moves: less is no difference within a side of a step
 LOST = 0.45  # share of them at one end that is not told apart
 COLUMNS = 6  # of which the values are looked at

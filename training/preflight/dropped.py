@@ -130,9 +130,8 @@ def _judged(place: Place, measured: list[tuple[float, float]]) -> Dropped | None
     ):
         return None
     mean = kept * factor
-    unsure = (
-        3 * float(mean.std()) / math.sqrt(len(measured))
-    )  # whole rows or layers may be dropped at once
+    # whole rows or layers may be dropped at once
+    unsure = 3 * float(mean.std()) / math.sqrt(len(measured))
     if float(kept.mean()) > 1 - FEWEST_DROPPED or abs(float(mean.mean()) - 1) <= UNSCALED + unsure:
         return None
     name, side, _ = place

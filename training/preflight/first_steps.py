@@ -41,15 +41,11 @@ from training.serving.reference_network import blank_batch, in_double
 ROWS, TEXTS = 32, 4  # of a step: classes of fewer rows are told apart at any rate, however high
 STEPS = 10  # at a rate that rises to its peak
 DIVERGED, ROSE = 10.0, 2.0  # loss after these steps, as a multiple of the first
-ERASED, SHRUNK = (
-    0.05,
-    0.01,
-)  # of a weight, by weight decay in one step: more than any batch can write back
+# of a weight, by weight decay in one step: more than any batch can write back
+ERASED, SHRUNK = (0.05, 0.01)
 HEAVY = 1.0  # weight decay that is at fault itself, where a rate that is too high may be with less
-LEAST_MOVE, FROZEN_MOVE = (
-    0.01,
-    1e-6,
-)  # of the weights' size, in the whole run: of the network, of one group
+# of the weights' size, in the whole run: of the network, of one group
+LEAST_MOVE, FROZEN_MOVE = (0.01, 1e-6)
 SLOPE_ROWS = 8
 EXPORTED_ROWS = (1, 3)
 MEMORY_SHARE = 0.9  # of what is free
@@ -407,9 +403,8 @@ def check_cost(trial: Trial) -> CheckResult:
     """
     train = trial.declaration.train
     network, optimizer = trial.fresh()
-    with _saved_bytes(
-        network
-    ) as saved:  # the first step also makes the optimizer's state, and is not timed
+    # the first step also makes the optimizer's state, and is not timed
+    with _saved_bytes(network) as saved:
         trial.step(network, optimizer, trial.window)
     steps, started = 0, time.monotonic()
     while steps < TIMED_STEPS and (not steps or time.monotonic() - started < TRIAL_SECONDS):

@@ -81,9 +81,8 @@ def check_inputs(
     found = look(network, columns, shape, rows.inputs, sample.inputs)
     inert = len(found.unread) == len(columns)
     for _ in range(STIRRED):
-        if (
-            found
-        ):  # two weights out of thousands may be equal by chance, but not again after other steps
+        # two weights out of thousands may be equal by chance, but not again after other steps
+        if found:
             later = look(
                 stirred(network, shape, loss, rows), columns, shape, rows.inputs, sample.inputs
             )

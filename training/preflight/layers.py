@@ -18,10 +18,8 @@ from training.preflight.probe import Probe
 from training.preflight.scores import scored
 from training.preflight.verdict import SAME, failed, largest_difference, passed
 
-STEPS, RATE = (
-    3,
-    1e-3,
-)  # a layer behind one that starts at zero gets its gradient from the second step on
+# a layer behind one that starts at zero gets its gradient from the second step on
+STEPS, RATE = (3, 1e-3)
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -110,11 +108,8 @@ def nothing_between(network: nn.Module, inputs: dict[str, Tensor]) -> list[tuple
         def after(
             layer: nn.Module, given: tuple[Tensor, ...], result: Tensor, name: str = name
         ) -> None:
-            made[id(result)] = (
-                name,
-                layer,
-                result,
-            )  # held, so that its id is given to no other tensor
+            # held, so that its id is given to no other tensor
+            made[id(result)] = (name, layer, result)
 
         handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
     with torch.no_grad():

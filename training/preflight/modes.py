@@ -35,10 +35,8 @@ NORM_ROWS, OTHER = (
     128,
     0.25,
 )
-SETTLING_PASSES, FADED = (
-    30,
-    0.1,
-)  # of a power iteration or a running mean; share of the difference that may be left
+# of a power iteration or a running mean; share of the difference that may be left
+SETTLING_PASSES, FADED = (30, 0.1)
 
 
 def check_modes(
@@ -166,9 +164,8 @@ def _other_function(network: nn.Module, rows: dict[str, Tensor]) -> CheckResult 
         network: deterministic; its rows mix in train mode.
         rows: inputs of a few rows.
     """
-    many = {
-        name: torch.cat([t] * -(-NORM_ROWS // len(t))) for name, t in rows.items()
-    }  # the variance that is kept is that of n - 1
+    # the variance that is kept is that of n - 1
+    many = {name: torch.cat([t] * -(-NORM_ROWS // len(t))) for name, t in rows.items()}
     settled = copy.deepcopy(network).train()
     norms = {
         name: m
@@ -190,9 +187,8 @@ def _other_function(network: nn.Module, rows: dict[str, Tensor]) -> CheckResult 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         trained = settled(many).detach()
         once = dict(calls)
-        for _ in range(
-            SETTLING_PASSES if len(norms) < _holding(settled) else 0
-        ):  # a norm of the user's own
+        # a norm of the user's own
+        for _ in range(SETTLING_PASSES if len(norms) < _holding(settled) else 0):
             settled({name: t.clone() for name, t in many.items()})
     evaluated = scored(settled, many)
     apart = float((evaluated - trained).abs().mean() / trained.std(0).mean().clamp(min=1e-12))

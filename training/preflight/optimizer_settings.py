@@ -16,10 +16,8 @@ from training.objectives.targets import targets_of
 from training.optim.optimizer import describe_rates, make_optimizer
 from training.optim.schedule import Schedule
 
-SAMPLED, LEFT = (
-    1000,
-    0.02,
-)  # updates at which the rate is looked at; least share of the peak on average
+# updates at which the rate is looked at; least share of the peak on average
+SAMPLED, LEFT = (1000, 0.02)
 FLAT = 0.9  # least loss under label smoothing, as a share of that of a uniform guess
 
 

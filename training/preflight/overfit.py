@@ -37,10 +37,8 @@ LARGE = 5.0
 TINY = 1e-9
 FELL = 0.9  # of the first loss: above it, nothing was learned
 MOVES = 0.1  # deviation over rows of scores whose order says something
-PILED, LEAST_PILED = (
-    0.15,
-    3,
-)  # scores that pile up at a bound: how near each other, relative to their labels, and how many
+# scores that pile up at a bound: how near each other, relative to their labels, and how many
+PILED, LEAST_PILED = (0.15, 3)
 
 
 @dataclass(frozen=True)
@@ -168,9 +166,8 @@ def learn(
     falls, 400 steps, or the deadline.
     """
     constant = constant_loss(loss, probe.label, outputs)
-    tells = (
-        constant > TINY and len(probe.label.unique()) > 1
-    )  # where all labels are alike, a constant has learned them already
+    # where all labels are alike, a constant has learned them already
+    tells = constant > TINY and len(probe.label.unique()) > 1
     return descend(
         network, loss, probe, constant, NEAR_ZERO * constant if tells else None, lr, deadline
     )
@@ -190,9 +187,8 @@ def descend(
     """
     student = without_dropout(copy.deepcopy(network))
     parameters = [p for p in student.parameters() if p.requires_grad]
-    fused = all(
-        p.dtype in (torch.float32, torch.float64) for p in parameters
-    )  # goes once over each tensor; torch refuses it for other types
+    # goes once over each tensor; torch refuses it for other types
+    fused = all(p.dtype in (torch.float32, torch.float64) for p in parameters)
     optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0, fused=fused)
     losses, reached = list[float](), False
     for step in range(STEPS):

@@ -84,9 +84,8 @@ def rarest_class(label: np.ndarray, labels: Targets) -> np.ndarray:
             label[known, i] > 0 if target.kind == "regression" else label[known, i]
         ).astype(np.int64)
         start += max(2, len(target.statistics.classes))
-    counts = np.append(
-        np.bincount(codes[codes >= 0], minlength=start), len(codes) + 1
-    )  # the last stands for -1
+    # the last stands for -1
+    counts = np.append(np.bincount(codes[codes >= 0], minlength=start), len(codes) + 1)
     return np.asarray(
         np.take_along_axis(codes, counts[codes].argmin(axis=1)[:, None], axis=1)[:, 0]
     )

@@ -25,9 +25,8 @@ def check_resume(trial: Trial) -> CheckResult:
     """A network that was saved and loaded makes the same next step, to the bit."""
     trial = replace(trial, probe=trial.probe.first(ROWS))
     network, optimizer = trial.fresh()
-    scored(
-        network, trial.probe.inputs
-    )  # what is kept for eval mode must not outlive the weights that it was made of
+    # what is kept for eval mode must not outlive the weights that it was made of
+    scored(network, trial.probe.inputs)
     for step in range(SAVED_AFTER):
         torch.manual_seed(step)
         trial.step(network, optimizer)

@@ -55,10 +55,8 @@ from training.preflight.verdict import (
 from training.review.own_module import review_own_module
 
 SAMPLE_ROWS, SAMPLE_OF_LARGE = 256, 128  # for the initial loss
-LARGE, ROWS_OF_LARGE = (
-    2**18,
-    16,
-)  # weights: such a network learns sixteen rows as surely as thirty-two, in half the time
+# weights: such a network learns sixteen rows as surely as thirty-two, in half the time
+LARGE, ROWS_OF_LARGE = (2**18, 16)
 EFFECT_ROWS = 4  # for what a pass leaves behind, which any batch shows
 COMPANY_ROWS = 16  # for what rows do to each other
 GRADIENT_STEPS = (
@@ -95,10 +93,8 @@ def preflight(run: RunSpec) -> PreflightReport:
         PreflightError: labels are not valid, or the forward pass cannot be run at all: nothing else
             could be checked.
     """
-    from training.preflight.tokens import (
-        check_vocabulary,
-        inspect_tokens,
-    )  # they build on the checks below
+    # they build on the checks below
+    from training.preflight.tokens import check_vocabulary, inspect_tokens
 
     started, declaration = time.monotonic(), declare(run.declaration)
     reviewed = review_own_module(declaration)  # before anything imports it
@@ -139,13 +135,11 @@ def preflight(run: RunSpec) -> PreflightReport:
                 *check_smoothing(declaration, run.statistics),
             )
         ]
-        sound = not any(
-            r.verdict == "fail" for r in results
-        )  # else the first steps would only fail for the same reason
+        # else the first steps would only fail for the same reason
+        sound = not any(r.verdict == "fail" for r in results)
         results += [judged(r, declaration) for r in tried()] if sound else []
-    results += (
-        [judged(check_cost(trial), declaration)] if sound else []
-    )  # alone, as it looks at the time
+    # alone, as it looks at the time
+    results += [judged(check_cost(trial), declaration)] if sound else []
     seconds = time.monotonic() - started
     return report.model_copy(
         update={"checks": CheckReport(results=tuple(results)), "seconds": seconds}
@@ -216,9 +210,8 @@ def inspect(
         if gradients.verdict == "pass":  # without gradients it would only fail for the same reason
             learned, losses = overfit(network, declaration, statistics, subject.shape, spread)
             results += [learned, check_layers(network, subject.loss, spread)]
-            if all(
-                r.verdict == "pass" for r in (extremes, *company)
-            ):  # which tries codes and values that no row has
+            # which tries codes and values that no row has
+            if all(r.verdict == "pass" for r in (extremes, *company)):
                 results.append(
                     check_inputs(network, statistics, subject.shape, subject.loss, spread, sample)
                 )
@@ -347,11 +340,8 @@ def check_extremes(subject: Subject) -> CheckResult:
     """
     bound = subject.statistics.clip or EXTREME
     few = subject.spread.first(2)
-    for sign, code in (
-        (1.0, UNKNOWN),
-        (-1.0, NULL),
-        (0.0, NULL),
-    ):  # 0 is what a missing value is filled with where that is the mean
+    # 0 is what a missing value is filled with where that is the mean
+    for sign, code in ((1.0, UNKNOWN), (-1.0, NULL), (0.0, NULL)):
         inputs = {}
         for name, values in few.inputs.items():
             if name == "categorical":
@@ -467,9 +457,8 @@ def check_gradients(subject: Subject) -> CheckResult:
             "set requires_grad to True for the layers to be trained",
         )
     optimizer = torch.optim.AdamW(parameters.values(), lr=1e-3, weight_decay=0.0)
-    uneven = torch.linspace(
-        0.5, 1.5, len(subject.spread)
-    )  # with equal weights the signs of an absolute error can add up to exactly 0
+    # with equal weights the signs of an absolute error can add up to exactly 0
+    uneven = torch.linspace(0.5, 1.5, len(subject.spread))
     waiting = dict.fromkeys(parameters, "unused in forward, or cut off from the loss")
     for _ in range(GRADIENT_STEPS):
         optimizer.zero_grad(set_to_none=True)

@@ -61,9 +61,8 @@ class Copy:
     def end(self) -> None:
         """Let it do nothing more."""
         if self._process:
-            with suppress(
-                ProcessLookupError, ChildProcessError
-            ):  # somebody else waits for all children of this process
+            # somebody else waits for all children of this process
+            with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(self._process, signal.SIGKILL)
                 os.waitpid(self._process, 0)
             os.close(self._receiving)
@@ -83,9 +82,8 @@ def checked_aside(checks: Checks) -> Iterator[Callable[[], list[CheckResult]]]:
         has not come to, from the other end.
     """
     copy, threads = _begun(checks), torch.get_num_threads()
-    torch.set_num_threads(
-        max(1, threads - 1) if copy else threads
-    )  # with one more than there are cores each step waits for the slowest
+    # with one more than there are cores each step waits for the slowest
+    torch.set_num_threads(max(1, threads - 1) if copy else threads)
     try:
         yield lambda: _finished(checks, copy or Copy())
     finally:
@@ -109,9 +107,8 @@ def _begun(checks: Checks) -> Copy | None:
         return None
     receiving, sending = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # that other threads may hold locks, which `PATIENCE` is for
+        # that other threads may hold locks, which `PATIENCE` is for
+        warnings.simplefilter("ignore", DeprecationWarning)
         try:
             process = os.fork()
         except OSError:  # too many processes, or too little memory

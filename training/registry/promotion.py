@@ -19,10 +19,8 @@ from schemas.registry_records import Promotion
 from training.registry.registry import CHAMPION, is_absent, problem_of, refused
 
 PREVIOUS, CHALLENGER = "previous", "challenger"
-MOVED_TAG, REPLACED_TAG = (
-    "bulkhead.promoted",
-    "bulkhead.replaced",
-)  # of a version: when it took the alias, and whose place
+# of a version: when it took the alias, and whose place
+MOVED_TAG, REPLACED_TAG = ("bulkhead.promoted", "bulkhead.replaced")
 
 
 def holder(name: str, alias: str, uri: str) -> ModelVersion | None:

@@ -301,9 +301,8 @@ def _unknown_of_few(result: CheckResult, new: Kind) -> CheckResult:
     """The result, unknown where new rows are too few for it; of few groups a finding stands, as
     intervals are over groups, and a pass does not.
     """
-    units = (
-        int(units_of(new.facts.group, len(new.frame)).max()) + 1
-    )  # a group, or a row without one
+    # a group, or a row without one
+    units = int(units_of(new.facts.group, len(new.frame)).max()) + 1
     is_finding = (
         result.verdict in ("fail", "warn") and units >= MIN_CLUSTERS and len(new.frame) >= MIN_ROWS
     )

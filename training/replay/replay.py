@@ -176,9 +176,8 @@ class Stage:
         augment = Augment(
             train.augment, sum(s.indicator for s in self.spec.statistics.numeric), window.batch
         )
-        optimizer = torch.optim.SGD(
-            model.parameters(), lr=0.0
-        )  # asked for its parameters only: nothing is updated
+        # asked for its parameters only: nothing is updated
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         step = Step(Layout(model, self.parallel, train), loss, optimizer, train, augment)
         if self.scaler:
             step.scaler.load_state_dict(self.scaler)

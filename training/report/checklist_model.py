@@ -18,13 +18,8 @@ from training.report.checklist_facts import (
     not_shown,
 )
 
-NAMED = (
-    "review",
-    "forward",
-    "initial_loss",
-    "labels",
-    "tokens",
-)  # preflight's checks that have an item of their own
+# preflight's checks that have an item of their own
+NAMED = ("review", "forward", "initial_loss", "labels", "tokens")
 
 
 def network(facts: RunFacts) -> Iterator[Statement]:

@@ -578,9 +578,8 @@ def curve_blocks(
     the way.
     """
     found = reading(history, train, preflight)
-    metric = (
-        declaration.metric if declaration.metric != "loss" else "accuracy"
-    )  # the loss has a picture of its own
+    # the loss has a picture of its own
+    metric = declaration.metric if declaration.metric != "loss" else "accuracy"
     pictures = [
         plots.learning_curve(history, "loss", train.best_step, "loss"),
         plots.learning_curve(history, metric, train.best_step, "metric"),

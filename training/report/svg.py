@@ -146,9 +146,8 @@ def canvas_for(
     from matplotlib.figure import Figure
 
     with warnings.catch_warnings(), matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
-        warnings.filterwarnings(
-            "ignore", message="Glyph .* missing from font"
-        )  # letters stay text; the browser has the glyphs
+        # letters stay text; the browser has the glyphs
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasSVG(figure)
         axes = np.atleast_1d(figure.subplots(rows, columns, **grid)).ravel().tolist()

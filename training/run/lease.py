@@ -138,9 +138,8 @@ class Lease:
                 self.path,
                 error.strerror,
             )
-        if (
-            not self.path.exists() or os.fstat(handle).st_ino != self.path.stat().st_ino
-        ):  # removed while we waited
+        # removed while we waited
+        if not self.path.exists() or os.fstat(handle).st_ino != self.path.stat().st_ino:
             os.close(handle)
             return False
         self._handle = handle

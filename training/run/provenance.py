@@ -69,9 +69,8 @@ def git_state(repo: Path | None) -> dict[str, Any]:
     untracked files.
     """
     sha = _git(repo, "rev-parse", "--verify", "HEAD")
-    if (
-        sha is None and repo is not None and (built_from := os.environ.get(COMMIT))
-    ):  # of an image, which has no repository
+    # of an image, which has no repository
+    if sha is None and repo is not None and (built_from := os.environ.get(COMMIT)):
         return {"sha": built_from, "branch": None, "dirty": None, "reason": f"named by {COMMIT}"}
     if sha is None:
         return {

@@ -44,9 +44,8 @@ def save_program(
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.pop("stack_trace", None)
             node.meta.pop("from_node", None)
-            if stack := node.meta.get(
-                "nn_module_stack"
-            ):  # by address, from the tracer of bytecode: by the name of the part
+            # by address, from the tracer of bytecode: by the name of the part
+            if stack := node.meta.get("nn_module_stack"):
                 node.meta["nn_module_stack"] = {
                     (part if key.isdigit() else key): (part, kind)
                     for key, (part, kind) in stack.items()
@@ -67,10 +66,8 @@ def exported(
         free_axes: of every input, of any length when the program is called.
     """
     shapes = ({name: dict.fromkeys(free_axes, torch.export.Dim.DYNAMIC) for name in batch},)
-    with (
-        uncollected(),
-        warnings.catch_warnings(),
-    ):  # a quarter of the time would go to the nodes of the graph
+    # a quarter of the time would go to the nodes of the graph
+    with uncollected(), warnings.catch_warnings():
         # of attributes that a recurrent layer sets; whether the program is right is for its parity
         # to say
         warnings.simplefilter("ignore", UserWarning)

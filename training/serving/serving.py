@@ -48,22 +48,15 @@ MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 BYTECODE = (  # a file of this name in the model's folder: Python can keep no bytecode there
     "__pycache__"
 )
-UNLISTED = (
-    MANIFEST,
-    SIGNATURE,
-    BYTECODE,
-    "registered_model_meta",
-)  # the last is MLflow's, about the download
-ROWS_PER_CALL, VALUES_PER_CALL = (
-    1024,
-    2**18,
-)  # bound memory; results do not depend on them beyond float64 rounding
+# the last is MLflow's, about the download
+UNLISTED = (MANIFEST, SIGNATURE, BYTECODE, "registered_model_meta")
+# bound memory; results do not depend on them beyond float64 rounding
+ROWS_PER_CALL, VALUES_PER_CALL = (1024, 2**18)
 UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown, null, then the vocabulary
 Program = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 Derive = Callable[..., pd.DataFrame]  # see `derive` of the expressions
-Unfamiliar = dict[
-    str, dict[str, Any]
-]  # column to `what` (unknown or clipped), `rows` and the `first` such value
+# column to `what` (unknown or clipped), `rows` and the `first` such value
+Unfamiliar = dict[str, dict[str, Any]]
 
 
 class RequestRefused(MlflowException, ValueError):
@@ -105,11 +98,8 @@ def read_spec(path: str | Path) -> dict[str, Any]:
     earlier: dict[str, Any] = (
         {} if "expressions" in spec else {"derived": {}, "raw": [], "expressions": None}
     )  # they take derived features as columns
-    return {
-        "labels": [],
-        **spec,
-        **earlier,
-    }  # models of earlier versions have one label, and no code of derived features
+    # models of earlier versions have one label, and no code of derived features
+    return {"labels": [], **spec, **earlier}
 
 
 def changed_files(folder: Path, files: dict[str, str]) -> dict[str, str]:

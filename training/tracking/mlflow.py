@@ -37,10 +37,8 @@ from training.run.provenance import masked
 from training.tracking.metric_lines import metric_batches
 
 log = logging.getLogger(__name__)
-for _noisy in (
-    "alembic",
-    "mlflow.store.db.utils",
-):  # setting up a database is a hundred lines, and errors are told by us
+# setting up a database is a hundred lines, and errors are told by us
+for _noisy in ("alembic", "mlflow.store.db.utils"):
     logging.getLogger(_noisy).setLevel(logging.CRITICAL)
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -317,10 +315,8 @@ class Tracker:
                 offset = end
             self._behind.pop(path, None)
         except Exception as error:  # whatever the server or network does, training goes on
-            self._behind[path], self._steps = (
-                offset,
-                None,
-            )  # it may have taken them all the same: ask again before sending again
+            # it may have taken them all the same: ask again before sending again
+            self._behind[path], self._steps = (offset, None)
             self._warn("metrics", error)
         return offset
 

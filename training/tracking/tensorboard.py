@@ -73,9 +73,8 @@ class Board:
             self._writer.close()
 
     def _begin(self) -> None:
-        from torch.utils.tensorboard import (
-            SummaryWriter,
-        )  # an extra that only a run which declares it needs
+        # an extra that only a run which declares it needs
+        from torch.utils.tensorboard import SummaryWriter
 
         if self._writer is not None:
             self._writer.close()

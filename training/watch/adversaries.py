@@ -52,13 +52,11 @@ class Adversaries:
 
     def __init__(self, watch: Watch, gradients: Gradients) -> None:
         self.watch, self.gradients = watch, gradients
-        self.left: WeakIdKeyDictionary = (
-            WeakIdKeyDictionary()
-        )  # the gradient of each parameter as the last backward pass left it
+        # the gradient of each parameter as the last backward pass left it
+        self.left: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self.turns: dict[int, Turn] = {}
-        self.carried: set[int] = (
-            set()
-        )  # optimizers whose gradients were not cleared before this backward pass
+        # optimizers whose gradients were not cleared before this backward pass
+        self.carried: set[int] = set()
 
     def backing(self, place: Place) -> None:
         """Before a backward pass: which gradients it is added to, and whether the last one was used

@@ -12,16 +12,10 @@ from training.watch.losses import Functions
 from training.watch.record import Place, Watch
 
 ENOUGH, MOST = 200, 100_000  # labels: fewer say little, more say nothing new
-UNEVEN, HEAVIER, APART = (
-    1.5,
-    1.2,
-    1.1,
-)  # ratios of frequencies and of weights; of frequencies that are not alike
-RARE, LIGHT, SEEN = (
-    1 / 3,
-    0.8,
-    10,
-)  # share of positives, weight of a positive, labels of either kind
+# ratios of frequencies and of weights; of frequencies that are not alike
+UNEVEN, HEAVIER, APART = (1.5, 1.2, 1.1)
+# share of positives, weight of a positive, labels of either kind
+RARE, LIGHT, SEEN = (1 / 3, 0.8, 10)
 
 
 @dataclass(eq=False)

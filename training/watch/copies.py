@@ -20,10 +20,8 @@ from training.watch.record import Place, Watch
 
 SOME = 10  # steps of training, batches of a norm
 OFTEN = 0.25  # of all steps: what is called so often teaches
-OUTSIDE, LEAST = (
-    0.01,
-    20,
-)  # share and number of weights that training moves out of the bounds of the start
+# share and number of weights that training moves out of the bounds of the start
+OUTSIDE, LEAST = (0.01, 20)
 ROUNDED = 1e-5
 FAR = 0.1  # deviations between running means
 MOST_ROWS = 20_000
@@ -59,9 +57,8 @@ class Copies:
         self.watch, self.forwards, self.gradients = watch, forwards, gradients
         self.trained: dict[type[nn.Module], list[weakref.ref[nn.Module]]] = {}
         self.of: dict[int, Evaluated] = {}
-        self.learned: set[bytes] = (
-            set()
-        )  # rows that were given to networks that hold what was learned
+        # rows that were given to networks that hold what was learned
+        self.learned: set[bytes] = set()
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """The network of this step is trained."""

@@ -24,35 +24,25 @@ WHO = {
     "of", "per", "by", "each", "row", "rows", "window", "windows", "sample", "samples", "all",
     "list", "array", "vec", "col", "column", "s",
 }  # fmt: skip
-FEW_LABELS, CHANGES = (
-    4,
-    0.2,
-)  # persons of each label, in the mean; of them that have another label than the one before
+# persons of each label, in the mean; of them that have another label than the one before
+FEW_LABELS, CHANGES = (4, 0.2)
 IN_ORDER = (
     0.9  # of the persons, whose held-out rows all follow their train rows: that is a split by time
 )
-GROUPS, VALUES = (
-    20,
-    3,
-)  # groups of rows that are looked at; sums of labels that groups of one size have
+# groups of rows that are looked at; sums of labels that groups of one size have
+GROUPS, VALUES = (20, 3)
 SCALED = 1 - 1e-8  # squared correlation
 STRAIGHT = 0.99999  # correlation
 EXACT, FACTOR = 1e-4, 100.0  # what a straight line leaves, and how much more there is to explain
 KEYS, COLUMNS, CELLS = 12, 64, 400_000  # of a table that are tried; more columns of short ones
-LAGS, NEARLY, COMMON = (
-    49,
-    0.9,
-    0.3,
-)  # rows back; share of rows, and of labels that may be one and the same
+# rows back; share of rows, and of labels that may be one and the same
+LAGS, NEARLY, COMMON = (49, 0.9, 0.3)
 ASKED = 1000  # rows
 MANY = 20  # values of labels that vary
 TIMES = {"time", "timestamp", "date", "datetime", "day", "hour", "week", "month", "ts", "t"}
 FOLLOWS = 0.7  # correlation of a label and the one before
-WIDE, FEWEST_CHOSEN, MOSTLY = (
-    8,
-    2,
-    0.7,
-)  # columns of which some are chosen; share of what is given that was
+# columns of which some are chosen; share of what is given that was
+WIDE, FEWEST_CHOSEN, MOSTLY = (8, 2, 0.7)
 NEXT_TO = 0.3  # of the held-out rows have a train row on both sides
 
 
@@ -69,9 +59,8 @@ class Divided:
     fed: frozenset[Any] | None = (
         None  # names of columns that the network is given; None where that is not known
     )
-    gone: Mapping[Any, np.ndarray] = field(
-        default_factory=dict
-    )  # [N] each, that the table had before they were left out
+    # [N] each, that the table had before they were left out
+    gone: Mapping[Any, np.ndarray] = field(default_factory=dict)
 
 
 def look(watch: Watch, table: Divided) -> None:
@@ -231,12 +220,10 @@ def _own_label(watch: Watch, table: Divided) -> None:
             watch.tell("BH524", told, table.place)
             continue
         for width in range(2, LAGS):
-            means = (
-                sums[width:] - sums[:-width]
-            ) / width  # [n - width + 1], of rows i to i + width - 1
-            sooner = {
-                end - ahead for end in (width // 2, width - 1) if ahead and end > 1
-            }  # one row later may be known: lags alone do not tell
+            # [n - width + 1], of rows i to i + width - 1
+            means = (sums[width:] - sums[:-width]) / width
+            # one row later may be known: lags alone do not tell
+            sooner = {end - ahead for end in (width // 2, width - 1) if ahead and end > 1}
             for end in {0, width // 2, width - 1, width} | sooner:
                 first = width - 1 - end  # the row of the first mean
                 rows = np.arange(max(first, 0), min(first + len(means), len(values)))
@@ -339,9 +326,8 @@ def _encoded(watch: Watch, table: Divided) -> None:
         if keys == KEYS or not GROUPS <= codes.max(initial=-1) + 1 <= len(names) / 1.5:
             continue
         keys += 1
-        rows = np.flatnonzero(
-            (codes >= 0) & np.isfinite(truth)
-        )  # before gaps are dropped a label of a later row is missing at the end
+        # before gaps are dropped a label of a later row is missing at the end
+        rows = np.flatnonzero((codes >= 0) & np.isfinite(truth))
         groups = np.unique(codes[rows], return_inverse=True)[1]
         sizes, sums = np.bincount(groups), np.bincount(groups, truth[rows])
         mine = np.isin(rows, table.train)

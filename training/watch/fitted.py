@@ -17,11 +17,8 @@ SAME = 1 - 1e-9  # squared correlation of a column and what was made of it by a 
 FEW, GAPS = 30, 5  # rows that are looked at; gaps that were filled
 CLOSE = 2e-5  # of a deviation
 LINES = 1e-3  # of the deviation of a column, beyond which a number was not left as it was
-APART, FACTOR, PAIRS = (
-    2e-6,
-    100.0,
-    3,
-)  # correlation of components, how much larger it is in other rows, and pairs that are asked for
+# correlation of components, how much larger it is in other rows, and pairs that are asked for
+APART, FACTOR, PAIRS = (2e-6, 100.0, 3)
 KINDS, ASKED = 20, 1000  # values of a column; rows that are asked first
 
 

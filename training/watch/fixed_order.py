@@ -123,7 +123,6 @@ def _spread(batches: list[Batch]) -> float:
     """
     full = [b for b in batches if b.rows == batches[0].rows]
     between = statistics.variance(b.mean for b in full) if len(full) > 1 else 0.0
-    expected = (statistics.fmean(b.variance for b in full) + between) / full[
-        0
-    ].rows  # as if the rows of all batches were mixed
+    # as if the rows of all batches were mixed
+    expected = (statistics.fmean(b.variance for b in full) + between) / full[0].rows
     return between / expected if expected else 0.0

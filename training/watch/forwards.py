@@ -96,9 +96,8 @@ class Forwards:
         self.executed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.loaded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self.on_call: list[
-            Callable[[nn.Module, Any, Any], object]
-        ] = []  # of modules with weights, with gradients on
+        # of modules with weights, with gradients on
+        self.on_call: list[Callable[[nn.Module, Any, Any], object]] = []
         # DDP by what it wraps, kept to the end: gloo's threads may wait for ever for one that is
         # taken down
         self.wrapped: dict[int, nn.Module] = {}
@@ -108,21 +107,18 @@ class Forwards:
         self._trained_before: set[int] = set()  # modules that have been trained in train mode
         self._in_eval: dict[int, int] = {}
         self._steps_at: int = -1
-        self._versions: dict[
-            int, tuple[int, int]
-        ] = {}  # of frozen weights, by id, and at how many steps in a row it was the same
+        # of frozen weights, by id, and at how many steps in a row it was the same
+        self._versions: dict[int, tuple[int, int]] = {}
         self._fixed: dict[int, Fixed] = {}  # networks in train mode that nothing trains, by id
         # dropout of networks that were trained, with the network and its name there
         self._dropping: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[nn.Module], str]] = (
             weakref.WeakKeyDictionary()
         )
-        self._parts_trained: weakref.WeakSet[nn.Module] = (
-            weakref.WeakSet()
-        )  # parts of networks, that were trained in train mode
+        # parts of networks, that were trained in train mode
+        self._parts_trained: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._parts_in_eval: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
-        self._idle: dict[
-            int, int
-        ] = {}  # how often each ran by itself without gradients since the last backward pass
+        # how often each ran by itself without gradients since the last backward pass
+        self._idle: dict[int, int] = {}
         self._single: Call | None = (
             None  # made once between steps, in train mode and without gradients
         )
@@ -146,17 +142,15 @@ class Forwards:
             torch._C._functorch.is_functorch_wrapped_tensor(t)
             for t in (*module.parameters(), *tensors_in((args, kwargs)))
         ):
-            return original(
-                module, *args, **kwargs
-            )  # under vmap or grad of torch.func: these have no values of their own
+            # under vmap or grad of torch.func: these have no values of their own
+            return original(module, *args, **kwargs)
         root = not self.stack and next(module.parameters(), None) is not None
         if torch.is_grad_enabled():
             self.executed.add(module)
         if not root and not self.stack:
             self._dropped(module)
-            return original(
-                module, *args, **kwargs
-            )  # a loss without weights of its own, or dropout in another method than `forward`
+            # a loss without weights of its own, or dropout in another method than `forward`
+            return original(module, *args, **kwargs)
         inputs = (
             [t for t in tensors_in((args, kwargs)) if not isinstance(t, nn.Parameter)]
             if root
@@ -263,9 +257,8 @@ class Forwards:
     def _grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.watch.quiet:
             return original(*args, **kwargs)
-        before = (
-            self.watch.differentiated
-        )  # torch hands its own functions to modes by calling them once more
+        # torch hands its own functions to modes by calling them once more
+        before = self.watch.differentiated
         self.backed()
         result = original(*args, **kwargs)
         self.watch.differentiated = before + 1
@@ -293,9 +286,8 @@ class Forwards:
         """Modes of the calls between two backward passes."""
         self._untrained(call)
         if not self._learns(call.module):
-            copied = (
-                type(call.module) in self.kinds and torch.is_inference_mode_enabled()
-            )  # what is made there can be no goal of a loss
+            # what is made there can be no goal of a loss
+            copied = type(call.module) in self.kinds and torch.is_inference_mode_enabled()
             if copied and call.training and call.switching and not self.watch.calling("update_bn"):
                 self._in_train_mode(call)
             return

@@ -18,11 +18,8 @@ from training.watch.loaders import Loaders, Used
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
 
-FEWEST, MOST_CELLS, MOST_PARTS = (
-    30,
-    5_000_000,
-    64,
-)  # rows of a part; cells of a table; parts, and vectors
+# rows of a part; cells of a table; parts, and vectors
+FEWEST, MOST_CELLS, MOST_PARTS = (30, 5_000_000, 64)
 MOST_KEPT = 20_000_000  # cells of all parts: they live as long as the program
 SAME = 1e-3  # how far labels may be from values that were scaled to them
 
@@ -63,9 +60,8 @@ class Frames:
 
     watch: Watch
     loaders: Loaders
-    parts: dict[int, Part] = field(
-        default_factory=dict
-    )  # by id of the frame that the program holds
+    # by id of the frame that the program holds
+    parts: dict[int, Part] = field(default_factory=dict)
     tables: dict[int, Table] = field(default_factory=dict)
     made: dict[int, Made] = field(default_factory=dict)  # by id of the frame
     vectors: list[np.ndarray] = field(default_factory=list)

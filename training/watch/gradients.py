@@ -35,10 +35,8 @@ class Mark(NamedTuple):
 
 TWICE, SOME = 2, 5  # times before something is told
 UNEVEN, TURNS = 1.1, 4
-MOST_KEPT, LARGE = (
-    200,
-    5_000_000,
-)  # parameters whose first values are kept, and how many values are too many
+# parameters whose first values are kept, and how many values are too many
+MOST_KEPT, LARGE = (200, 5_000_000)
 SCALED = ("Div", "Mul")
 UNSCALED = "_before_scaling"  # attribute of a scaled loss: what made it
 LOSSES = ("loss", "mean", "entropy", "nll", "mse", "logits")
@@ -84,21 +82,18 @@ class Held:
     empty: int = 0
     cleared: int = 0
     stale: int = 0
-    unused: dict[Place, int] = field(
-        default_factory=dict
-    )  # gradients cleared before any step, by line of their backward
+    # gradients cleared before any step, by line of their backward
+    unused: dict[Place, int] = field(default_factory=dict)
     since: list[Pass] = field(default_factory=list)  # backward passes since the last step
     by_hand: int = 0  # steps with gradients that were put there, and not left by a backward pass
-    clipped: set[int] = field(
-        default_factory=set
-    )  # how many passes had been added up when they were clipped, of this step
+    # how many passes had been added up when they were clipped, of this step
+    clipped: set[int] = field(default_factory=set)
     in_part: int = 0  # steps whose gradients were clipped after each of several passes
     uneven: int = 0  # windows whose means were taken over unequal numbers of labels
     crossed: bool = False  # an epoch began with gradients of the last one
     left_over: int = 0  # times that these were cleared, or made the next window larger
-    windows: list[tuple[int, bool]] = field(
-        default_factory=list
-    )  # batches a step, and whether each was scaled down
+    # batches a step, and whether each was scaled down
+    windows: list[tuple[int, bool]] = field(default_factory=list)
     lines: set[Place] = field(default_factory=set)  # of the backward passes that steps used
     ever: int = 0  # backward passes that reached it
     by_closure: bool = False
@@ -107,12 +102,10 @@ class Held:
     )
     made_at: int = 0  # steps of the program by then
     last_at: int = 0  # by its last step
-    frozen: list[Tensor] = field(
-        default_factory=list
-    )  # parameters of networks that were frozen when it was made
-    thawed: Counter[int] = field(
-        default_factory=Counter
-    )  # its steps at which these had gradients, by id
+    # parameters of networks that were frozen when it was made
+    frozen: list[Tensor] = field(default_factory=list)
+    # its steps at which these had gradients, by id
+    thawed: Counter[int] = field(default_factory=Counter)
 
     def items(self) -> Iterator[tuple[Tensor, Parameter]]:
         """All its parameters, those of groups that were added later, too."""
@@ -142,9 +135,8 @@ def nonzero(parameter: Tensor) -> bool:
     if grad is None:
         return False
     mine = share(grad)
-    return (
-        bool((mine._values() if mine.is_sparse else mine).any()) or not mine.numel()
-    )  # an empty share tells nothing
+    # an empty share tells nothing
+    return bool((mine._values() if mine.is_sparse else mine).any()) or not mine.numel()
 
 
 def share(values: Tensor) -> Tensor:
@@ -209,9 +201,8 @@ class Gradients:
             for h in self.held.values()
             if h.made == held.made and h.steps and mine & {id(p) for p, _ in h.items()}
         ]
-        if len(again) >= TWICE and all(
-            h.began != held.began for h in again
-        ):  # else the weights were set back, as for each of several folds
+        # else the weights were set back, as for each of several folds
+        if len(again) >= TWICE and all(h.began != held.began for h in again):
             self.watch.tell(
                 "BH123",
                 f"{type(optimizer).__name__} is made anew for the same weights ({len(again) + 1}"
@@ -251,9 +242,8 @@ class Gradients:
         )
         held.stale += any(s.stale for _, s in held.items())
         for p, state in held.items():
-            state.reached += (
-                p.ndim < 2 and p.grad is not None and state.fresh
-            )  # a bias may well have a gradient of exactly 0
+            # a bias may well have a gradient of exactly 0
+            state.reached += p.ndim < 2 and p.grad is not None and state.fresh
         for _, state in new:
             state.reached += 1
             if state.moved_by[-1:] != [id(optimizer)]:
@@ -513,9 +503,8 @@ class Gradients:
                 " used too many, or none",
                 place,
             )
-        for line, times in (
-            held.unused.items() if held.by_hand < held.steps / 2 else ()
-        ):  # what was cleared may have been read before
+        # what was cleared may have been read before
+        for line, times in held.unused.items() if held.by_hand < held.steps / 2 else ():
             if (
                 times >= max(TWICE, held.steps / 2)
                 and line in held.lines
@@ -559,9 +548,8 @@ class Gradients:
             for h in self.held.values()
             if h is not held and h.made == held.made and [p.shape for p, _ in h.items()] == shapes
         ]
-        reached = {
-            i for h in alike for i, (_, s) in enumerate(h.items()) if s.reached
-        }  # in another run of the same lines: an input is left out in this one
+        # in another run of the same lines: an input is left out in this one
+        reached = {i for h in alike for i, (_, s) in enumerate(h.items()) if s.reached}
         places = {id(s): i for i, (_, s) in enumerate(held.items())}
         without = [
             names.get(id(p), "a parameter")

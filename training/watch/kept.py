@@ -18,15 +18,8 @@ ALIVE = 5  # graphs of earlier steps
 MOST_GRAPHS, MOST_STATES = 5000, 20
 
 
-COUNTERS = {
-    "epoch",
-    "step",
-    "iteration",
-    "global_step",
-    "epochs",
-    "steps",
-    "updates",
-}  # in a file from which a training goes on
+# in a file from which a training goes on
+COUNTERS = {"epoch", "step", "iteration", "global_step", "epochs", "steps", "updates"}
 
 
 class Token:
@@ -39,9 +32,8 @@ class Kept:
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.graphs: list[tuple[int, weakref.ref[Token], Place]] = []
-        self.states: dict[
-            int, tuple[dict[str, Any], int, Place]
-        ] = {}  # by id of the state dict: itself, the step, where
+        # by id of the state dict: itself, the step, where
+        self.states: dict[int, tuple[dict[str, Any], int, Place]] = {}
         self.checkpoints: set[frozenset[str]] = set()  # keys of what was saved to go on from
         self.resumed: Place | None = (
             None  # where such a file was read, until an optimizer is restored
@@ -98,9 +90,8 @@ class Kept:
     def _load(
         self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
     ) -> Any:
-        state = (
-            args[0] if args else kwargs.get("state_dict")
-        )  # by name from torch.distributed.checkpoint
+        # by name from torch.distributed.checkpoint
+        state = args[0] if args else kwargs.get("state_dict")
         by_helper = self.watch.calling("set_model_state_dict") or self.watch.calling(
             "set_state_dict"
         )  # which fills the network's own tensors first

@@ -18,10 +18,8 @@ from schemas.errors import ConfigError
 from training.watch.ranks_compared import compared, read_calls
 
 PATIENCE, STARTS_IN = 3.0, 60.0  # times the seconds that a program may take, and seconds more
-STALLED, ENDS_IN = (
-    60.0,
-    10.0,
-)  # seconds without a sign of life, and after a rank has failed or all have told
+# seconds without a sign of life, and after a rank has failed or all have told
+STALLED, ENDS_IN = (60.0, 10.0)
 STARTS = re.compile(r"\b(?:spawn|start_processes)\(")
 
 

@@ -14,12 +14,8 @@ from training.watch.forwards import Call, Forwards, tensors_in
 from training.watch.losses import SUPERVISED, THROUGH, Functions, maker
 from training.watch.record import Place, Watch, guarded
 
-KINDS = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-)  # and no subclasses: adapters and parametrised layers have reasons of their own
+# and no subclasses: adapters and parametrised layers have reasons of their own
+KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 SOME = 3  # forwards
 STEPS_BACK = 6  # views and casts between dropout and loss
 DROPOUTS = (
@@ -63,14 +59,12 @@ class Layers:
         self.watch, self.forwards, self.functions = watch, forwards, functions
         self.given: dict[int, Given] = {}  # by id of the result
         self.calls: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
-        self.spared: weakref.WeakSet[nn.Module] = (
-            weakref.WeakSet()
-        )  # layers whose results are used elsewhere, too
+        # layers whose results are used elsewhere, too
+        self.spared: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.pairs: dict[Key, Pair] = {}
         self.followed: Counter[Key] = Counter()
-        self.alone: set[Key] = (
-            set()
-        )  # pairs whose first result was seen to be used once in the graph of a loss
+        # pairs whose first result was seen to be used once in the graph of a loss
+        self.alone: set[Key] = set()
 
     def install(self) -> None:
         """Listen."""
@@ -145,9 +139,8 @@ class Layers:
 
     def ended(self) -> None:
         """Pairs that were seen in all forwards, and are trained."""
-        owners: dict[
-            int, set[int]
-        ] = {}  # modules of each parameter: more than one where it is tied
+        # modules of each parameter: more than one where it is tied
+        owners: dict[int, set[int]] = {}
         for module in (
             (m for root in self.forwards.roots for m in root.modules()) if self.pairs else ()
         ):
@@ -231,9 +224,8 @@ def followed_for_nothing(first: nn.Module, second: nn.Module, parent: nn.Module)
         or first._forward_hooks
     ):
         return False
-    if any(
-        m._parameters.get("weight") is None for m in (first, second)
-    ):  # computed from other parameters
+    # computed from other parameters
+    if any(m._parameters.get("weight") is None for m in (first, second)):
         return False
     if isinstance(first, nn.Linear) and isinstance(second, nn.Linear):
         return bool(first.out_features >= min(first.in_features, second.out_features))

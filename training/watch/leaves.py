@@ -47,9 +47,8 @@ class Leaves:
         self.of: dict[int, Leaf] = {}  # by id of the parameter
         self.walked: dict[Place, int] = {}
         self.changes = 0
-        self.put: dict[
-            int, Place
-        ] = {}  # where a parameter was put into a network that had run or was wrapped, by its id
+        # where a parameter was put into a network that had run or was wrapped, by its id
+        self.put: dict[int, Place] = {}
         self.on_walk: list[Callable[[list[Any]], None]] = []  # given the nodes of a graph
 
     def install(self) -> None:
@@ -169,9 +168,8 @@ class Leaves:
         step.
         """
         now = state_of(leaf.parameter)
-        same = (
-            now[1] == leaf.state[1] if now[1] and leaf.state[1] else now == leaf.state
-        )  # averaged weights may have been put in their place for a while
+        # averaged weights may have been put in their place for a while
+        same = now[1] == leaf.state[1] if now[1] and leaf.state[1] else now == leaf.state
         return same or (leaf.restored_at == self.watch.steps and now == leaf.restored)
 
     def unheld(self, held: set[int], place: Place) -> None:

@@ -34,9 +34,8 @@ class Lengths:
         self.moved: dict[int, tuple[Place, list[float]]] = {}
         # places of float inputs: where batches have other numbers of them, the last ones fill up
         self.widths: dict[int, set[int]] = {}
-        self.sequences: dict[
-            int, tuple[Place, list[float]]
-        ] = {}  # as `moved`, of networks that score each place
+        # as `moved`, of networks that score each place
+        self.sequences: dict[int, tuple[Place, list[float]]] = {}
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
         """Try the network of a loss with its padding cut off."""
@@ -181,9 +180,8 @@ class Lengths:
             lengths[rows, None].cpu() if cut.shape[1] < target.shape[1] else places
         )
         spread = float(whole.reshape(-1, whole.shape[2]).std(0).mean())
-        moved = (
-            (whole - cut).abs().amax(2).cpu()[shown].nan_to_num(spread)
-        )  # attention that is left nothing gives no number
+        # attention that is left nothing gives no number
+        moved = (whole - cut).abs().amax(2).cpu()[shown].nan_to_num(spread)
         if spread > 0:
             self.sequences.setdefault(id(call.module), (call.place, []))[1].append(
                 float(moved.mean()) / spread
@@ -246,9 +244,8 @@ def lengths_of(tokens: Tensor) -> Tensor | None:
         or len(tokens[~is_pad].unique()) < min(FEWEST_KINDS, tokens.numel())
     ):
         return None
-    return tokens.shape[1] - ends.masked_fill(
-        inside > 0, 0
-    )  # a row in which it stands among others is not told to have padding
+    # a row in which it stands among others is not told to have padding
+    return tokens.shape[1] - ends.masked_fill(inside > 0, 0)
 
 
 def _steps_of(series: Tensor) -> Tensor | None:

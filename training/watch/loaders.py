@@ -88,9 +88,8 @@ class Loaders:
         self.drawn = 0
         self.last: Used | None = None
         self.epoch = 0
-        self.firsts: dict[
-            Place, list[tuple[Used, bytes]]
-        ] = {}  # the first batch of each epoch of a shuffling loader, by the line that draws
+        # the first batch of each epoch of a shuffling loader, by the line that draws
+        self.firsts: dict[Place, list[tuple[Used, bytes]]] = {}
 
     def install(self) -> None:
         """Listen."""

@@ -17,10 +17,8 @@ from training.watch.record import Place, Watch
 
 FEWEST, CALLS, LOOKED_UP = 3, 10, 300  # rows of an embedding; calls and numbers that are looked up
 PLACES = 4  # in a row, from which on a number that is no padding does not stand at its ends alone
-ROWS, AS_OFTEN = (
-    100_000,
-    2.5,
-)  # of an embedding whose numbers are counted; times more or less than others
+# of an embedding whose numbers are counted; times more or less than others
+ROWS, AS_OFTEN = (100_000, 2.5)
 ADDING = ("add", "__add__", "__radd__", "add_", "__iadd__", "sub", "__sub__", "__isub__", "sub_")
 Index = tuple[Tensor, ...]
 
@@ -101,9 +99,8 @@ class Lookups:
         padded = not alone and bool(
             ((numbers[:, -2:] == pad).all(1) | (numbers[:, :2] == pad).all(1)).any()
         )
-        if (
-            not padded and numbers.shape[1] >= PLACES
-        ):  # of rows in the order of their lengths none need end with two
+        # of rows in the order of their lengths none need end with two
+        if not padded and numbers.shape[1] >= PLACES:
             at_ends = at_end(numbers, pad) | at_end(numbers.flip(1), pad).flip(1)
             padded = bool(at_ends.any()) and bool(((numbers == pad) == at_ends).all())
         if padded or pad != known.pad:

@@ -51,9 +51,8 @@ THROUGH = (
     "View", "Squeeze", "Unsqueeze", "Reshape", "UnsafeView", "Select", "Slice", "Clamp", "ToCopy",
     "Transpose", "T", "Permute", "Alias",
 )  # fmt: skip
-DECIDED = re.compile(
-    r"dropout\w*\(.*\btraining\s*=\s*(?!True\b)"
-)  # a flag that the program computes
+# a flag that the program computes
+DECIDED = re.compile(r"dropout\w*\(.*\btraining\s*=\s*(?!True\b)")
 SUBTRACTIONS = ("sub", "__sub__", "__rsub__", "rsub", "subtract")
 Listener = Callable[..., None]
 

@@ -70,9 +70,8 @@ class Metrics:
             if not self._listening and name.startswith("sklearn")
             else None
         )
-        if metrics is not None and not getattr(
-            metrics.__spec__, "_initializing", False
-        ):  # it has all its functions
+        # it has all its functions
+        if metrics is not None and not getattr(metrics.__spec__, "_initializing", False):
             self._listening = True
             for metric in OF_THE_WHOLE:
                 around(metrics, metric, self._scored)

@@ -48,13 +48,11 @@ class Movement:
     def __init__(self, watch: Watch, schedules: Schedules) -> None:
         self.watch, self.schedules = watch, schedules
         self.of: dict[int, Moved] = {}
-        self.clipped: list[
-            tuple[set[int], Any, float]
-        ] = []  # since the last step: parameters, norm before, largest norm
+        # since the last step: parameters, norm before, largest norm
+        self.clipped: list[tuple[set[int], Any, float]] = []
         self.made: Callable[[torch.optim.Optimizer], Place | None] = lambda _: None
-        self.lines: Callable[[torch.optim.Optimizer], set[Place]] = lambda _: (
-            set()
-        )  # of the backward passes of an optimizer
+        # of the backward passes of an optimizer
+        self.lines: Callable[[torch.optim.Optimizer], set[Place]] = lambda _: set()
 
     def clipping(self, given: list[Tensor], norm: Any, most: float) -> None:
         """Gradients were clipped to a norm."""
@@ -182,9 +180,8 @@ def moved(before: list[tuple[Tensor, Tensor]]) -> float:
     shares, total, size = [0.0], 0.0, 0.0
     for now, then in before:
         difference, norm = now.detach().cpu() - then, float(then.norm())
-        decay = (
-            min(float((difference * then).sum()) / norm**2, 0.0) if norm else 0.0
-        )  # nothing is learned by it
+        # nothing is learned by it
+        decay = min(float((difference * then).sum()) / norm**2, 0.0) if norm else 0.0
         change = float((difference - decay * then).norm())
         total, size = total + change**2, size + norm**2
         if now.ndim > 1:

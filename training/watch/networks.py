@@ -42,9 +42,8 @@ class Networks:
         self.looks: dict[int, int] = {}
         self.seen: dict[int, bytes] = {}
         self.last: Call | None = None
-        self.of_noise: list[
-            Call
-        ] = []  # since the last backward pass, of rows that were drawn for it
+        # since the last backward pass, of rows that were drawn for it
+        self.of_noise: list[Call] = []
         self.is_fresh: Callable[[Tensor], bool] = lambda tensor: False
         self.firsts: dict[int, tuple[float, ...]] = {}
         self.tries: dict[int, int] = {}
@@ -218,9 +217,8 @@ class Networks:
         parts = [
             (s.transpose(0, 1) if turned else s).reshape(n, length, -1) for s in (before, after)
         ]
-        change = (
-            (parts[1] - parts[0]).nan_to_num(0.0).abs()
-        )  # a place that attends to none has no number
+        # a place that attends to none has no number
+        change = (parts[1] - parts[0]).nan_to_num(0.0).abs()
         moved, own, size = (
             change[:, :-1].max(),
             change[:, -1].max(),
@@ -519,10 +517,8 @@ def scores_of(network: nn.Module, call: Call, change: Any, seed: int = 0) -> Ten
     swapped = {id(t): change(_as_wide(t.detach().clone(), double)) for t in call.inputs}
     args, kwargs = (_swap(g, swapped) for g in call.given)
     found = None
-    for with_gradients in (
-        False,
-        True,
-    ):  # fast kernels for inference give no number where attention is left nothing
+    # fast kernels for inference give no number where attention is left nothing
+    for with_gradients in (False, True):
         with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(with_gradients):
             torch.manual_seed(seed)
             try:

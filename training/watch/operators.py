@@ -26,12 +26,10 @@ class Operators:
 
     def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:
         self.watch, self.forwards, self.functions = watch, forwards, functions
-        self.softmaxes: dict[
-            Place, list[int]
-        ] = {}  # sizes of the axis, of those whose scores learn
-        self.powers: list[
-            tuple[weakref.ref[Tensor], Tensor]
-        ] = []  # a power of something, and what it is a power of
+        # sizes of the axis, of those whose scores learn
+        self.softmaxes: dict[Place, list[int]] = {}
+        # a power of something, and what it is a power of
+        self.powers: list[tuple[weakref.ref[Tensor], Tensor]] = []
 
     def install(self) -> None:
         """Listen."""

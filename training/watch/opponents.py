@@ -69,15 +69,12 @@ class Scored:
 class Pair:
     """A judge and a maker."""
 
-    against: Counter[bool] = field(
-        default_factory=Counter
-    )  # steps of the judge, by whether it pushes made and real rows apart
-    alike: Counter[bool] = field(
-        default_factory=Counter
-    )  # the same, by whether it pushes them alike, where all rows of a side have one label
-    helping: Counter[bool] = field(
-        default_factory=Counter
-    )  # steps of the maker, by whether it pushes made rows as the judge does
+    # steps of the judge, by whether it pushes made and real rows apart
+    against: Counter[bool] = field(default_factory=Counter)
+    # the same, by whether it pushes them alike, where all rows of a side have one label
+    alike: Counter[bool] = field(default_factory=Counter)
+    # steps of the maker, by whether it pushes made rows as the judge does
+    helping: Counter[bool] = field(default_factory=Counter)
     down: int = 0  # how the judge pushed them last
     at: Place | None = None
     judged_at: Place | None = None
@@ -92,9 +89,8 @@ class Opponents:
 
     def __init__(self, watch: Watch, gradients: Gradients, functions: Functions) -> None:
         self.watch, self.gradients, self.forwards = watch, gradients, gradients.forwards
-        self.drawing: weakref.WeakSet[torch.nn.Module] = (
-            weakref.WeakSet()
-        )  # draw their noise themselves
+        # draw their noise themselves
+        self.drawing: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         functions.listen(DRAWS, after=self._drew)
         self.made: list[Made] = []
         self.scored: list[Scored] = []

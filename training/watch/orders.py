@@ -48,9 +48,8 @@ class Evaluation:
     used: Used
     epoch: int
     hidden: bool  # nobody but the loader knows the order
-    columns: list[list[Tensor]] = field(
-        default_factory=list
-    )  # tensors with one number a row, besides the first, a batch each
+    # tensors with one number a row, besides the first, a batch each
+    columns: list[list[Tensor]] = field(default_factory=list)
     size: int = 0  # rows of the last batch
     waiting: bool = False  # until a network is given it
     drawn: int = 0  # rows
@@ -76,12 +75,10 @@ class Orders:
         self.watch, self.functions = watch, functions
         self.drawing: Evaluation | None = None
         self.done: dict[int, Evaluation] = {}  # the last one, by number of rows
-        self.labels: dict[
-            int, tuple[weakref.ref[Tensor], Evaluation]
-        ] = {}  # drawn, by id of the tensor
-        self.joined: dict[
-            int, weakref.ref[Tensor]
-        ] = {}  # of batches of predictions, and what was computed from these
+        # drawn, by id of the tensor
+        self.labels: dict[int, tuple[weakref.ref[Tensor], Evaluation]] = {}
+        # of batches of predictions, and what was computed from these
+        self.joined: dict[int, weakref.ref[Tensor]] = {}
 
     def install(self) -> None:
         """Listen."""
@@ -174,9 +171,8 @@ class Orders:
             epoch.labels_used |= name not in NO_USE
         if not isinstance(result, Tensor) or not result.ndim or of_labels:
             return
-        if name in JOINING and len(given) < len(
-            result
-        ):  # not of single rows, as a program reads labels off a data set
+        # not of single rows, as a program reads labels off a data set
+        if name in JOINING and len(given) < len(result):
             self._keep(result)
             self.joined[id(result)] = weakref.ref(result)
         elif any(self._is_joined(t) for t in given):

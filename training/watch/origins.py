@@ -13,11 +13,8 @@ from training.watch.record import Place
 from training.watch.scopes import Column, Scopes, Space, plain
 
 MOST = 0.98  # of the rows of a part are rows of the table
-BESIDE, EXACTLY, MOSTLY = (
-    0.98,
-    1 - 1e-6,
-    0.8,
-)  # correlation of columns that stand beside each other, and the share of columns that do
+# correlation of columns that stand beside each other, and the share of columns that do
+BESIDE, EXACTLY, MOSTLY = (0.98, 1 - 1e-6, 0.8)
 HOLES = 0.4  # of the values that may be missing
 FIRST = 3  # rows by which an array is told from most others
 

@@ -46,16 +46,8 @@ FIRST, SECOND = (
 )
 DEEPEST = 4  # functions that call each other
 WINDOWS, MOST = 12, 2_000_000  # forward passes with gradients; values of scores
-DISTANCES = {
-    "dist",
-    "distance",
-    "distances",
-    "d",
-    "energy",
-    "energies",
-    "error",
-    "errors",
-}  # low where they are right
+# low where they are right
+DISTANCES = {"dist", "distance", "distances", "d", "energy", "energies", "error", "errors"}
 SURE, LIKELY = 6.0, 0.98  # scores, and probabilities, that leave no doubt
 MARGIN = 1e-3
 TRACES = {
@@ -86,9 +78,8 @@ class OwnLosses:
         self.running: dict[FrameType, tuple[str, dict[str, Any]]] = {}
         self.tried: set[CodeType] = set()
         self.windows = 0
-        self.cut: dict[
-            int, tuple[weakref.ref[Tensor], str]
-        ] = {}  # values without a gradient, by what gave them
+        # values without a gradient, by what gave them
+        self.cut: dict[int, tuple[weakref.ref[Tensor], str]] = {}
 
     def install(self) -> None:
         """Listen."""

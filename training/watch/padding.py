@@ -57,19 +57,15 @@ class Padding:
     def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:
         self.watch, self.forwards, self.functions = watch, forwards, functions
         self.tokens: deque[Tensor] = deque(maxlen=REMEMBERED)
-        self.masks: dict[
-            Place, list[int]
-        ] = {}  # by line: all, and those that keep the padding alone
-        self.ignored: set[tuple[int, int]] = (
-            set()
-        )  # labels that the loss was given and did not count, and of how many classes
-        self.told_apart: deque[Tensor] = deque(
-            maxlen=REMEMBERED
-        )  # tensors that were compared with a number
+        # by line: all, and those that keep the padding alone
+        self.masks: dict[Place, list[int]] = {}
+        # labels that the loss was given and did not count, and of how many classes
+        self.ignored: set[tuple[int, int]] = set()
+        # tensors that were compared with a number
+        self.told_apart: deque[Tensor] = deque(maxlen=REMEMBERED)
         self.compared: deque[Compared] = deque()
-        self.scores: dict[
-            Place, tuple[int, int, str]
-        ] = {}  # by line: all, those with padding in them, and the last of these
+        # by line: all, those with padding in them, and the last of these
+        self.scores: dict[Place, tuple[int, int, str]] = {}
 
     def install(self) -> None:
         """Listen."""
@@ -228,9 +224,8 @@ class Padding:
             if out.is_floating_point() and out.ndim > 1
             for size in (out.shape[1], out.shape[-1])
         }
-        for ignored in {
-            index for index, classes in self.ignored if classes in sizes or not sizes
-        }:  # another loss may leave out another label
+        # another loss may leave out another label
+        for ignored in {index for index, classes in self.ignored if classes in sizes or not sizes}:
             shares = [float((side == ignored).float().mean()) for side in (a, b)]
             if max(shares) >= MUCH:
                 there = (a if shares[0] > shares[1] else b) == ignored

@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-REPLACED: dict[
-    int, tuple[Any, Any]
-] = {}  # by the id of the original: it and what stands in its place
+# by the id of the original: it and what stands in its place
+REPLACED: dict[int, tuple[Any, Any]] = {}
 
 
 def around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:

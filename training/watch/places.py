@@ -76,9 +76,8 @@ class Places:
                 float(((scores.detach().flatten() > 0) == (target.flatten() == 1)).float().mean())
             )
         elif known is not None and scores.argmax(1).shape == target.shape:
-            counted = (
-                target >= 0 if target.numel() == len(call.inputs[0]) else target > 0
-            )  # one a token: 0 is the padding, as a rule
+            # one a token: 0 is the padding, as a rule
+            counted = target >= 0 if target.numel() == len(call.inputs[0]) else target > 0
             known.met.append(float((scores.detach().argmax(1) == target)[counted].float().mean()))
 
     def ended(self) -> None:

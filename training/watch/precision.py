@@ -30,9 +30,8 @@ class Precision:
         self.off: weakref.WeakSet[GradScaler] = weakref.WeakSet()  # made so
         self.in_scaler = False
         self.at_half = False
-        self.on_clip: Callable[[list[Tensor], Any, float], object] = lambda *_: (
-            None
-        )  # given the norm before and the largest one
+        # given the norm before and the largest one
+        self.on_clip: Callable[[list[Tensor], Any, float], object] = lambda *_: None
 
     def install(self) -> None:
         """Listen."""

@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 from training.watch.record import Place, Seen
 
 FEW, SHARED = 10, 0.02  # rows, and which part of them
-GONE = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-)  # as gloo tells that another process has ended
+# as gloo tells that another process has ended
+GONE = ("Connection closed by peer", "Connection reset by peer")
 
 
 class Called(NamedTuple):
@@ -123,9 +121,8 @@ def _apart(ranks: list[dict[str, Any]]) -> list[Seen]:
         return found
     place = Place(*ranks[0]["optimizer_at"])
     common = [key for key in ranks[0]["digests"] if all(key in r["digests"] for r in ranks)]
-    averaged = ranks[0]["last"] and all(
-        r["last"] == ranks[0]["last"] for r in ranks
-    )  # ranks train alone for a while, and average their weights
+    # ranks train alone for a while, and average their weights
+    averaged = ranks[0]["last"] and all(r["last"] == ranks[0]["last"] for r in ranks)
     apart = (
         [] if averaged else [key for key in common if len({r["digests"][key] for r in ranks}) > 1]
     )

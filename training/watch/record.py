@@ -86,9 +86,8 @@ class Watch:
     differentiated: int = 0
     quiet: bool = False
     complete: bool = False  # whether the program came to its own end
-    namespace: dict[str, Any] = field(
-        default_factory=dict
-    )  # its globals: to take DDP down may wait for ever for a thread of its group
+    # its globals: to take DDP down may wait for ever for a thread of its group
+    namespace: dict[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:

@@ -12,10 +12,8 @@ from training.watch.forwards import tensors_in
 from training.watch.losses import Functions
 from training.watch.record import Place, Watch, guarded
 
-TWICE, CUT = (
-    2,
-    3,
-)  # backward passes in which it is seen, calls that are cut off for each one that is not
+# backward passes in which it is seen, calls that are cut off for each one that is not
+TWICE, CUT = (2, 3)
 NEAR = 100  # nodes between the result of a call and what is detached
 MOST = 2_000
 OUTPUTS = 4

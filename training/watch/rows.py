@@ -22,34 +22,21 @@ MOST, MOST_VALUES = 50_000, 50_000_000  # rows, and values, that are kept of a n
 FEW = 20
 SHARED = 0.02
 LEVELS = 16  # values of a column: rows of such columns may well be equal by chance
-REPEATED, SIGMAS = (
-    1.5,
-    4.0,
-)  # times an epoch, of a row that the train rows hold twice; deviations of a share
-FAR, WIDER = (
-    4.0,
-    8.0,
-)  # deviations between means, and ratio of deviations, of rows that are scaled alike
-MANY_COLUMNS, FACTOR, ALIKE = (
-    8,
-    0.9,
-    0.2,
-)  # of deviations that differ by one factor: columns, its logarithm, how far they are from it
+# times an epoch, of a row that the train rows hold twice; deviations of a share
+REPEATED, SIGMAS = (1.5, 4.0)
+# deviations between means, and ratio of deviations, of rows that are scaled alike
+FAR, WIDER = (4.0, 8.0)
+# of deviations that differ by one factor: columns, its logarithm, how far they are from it
+MANY_COLUMNS, FACTOR, ALIKE = (8, 0.9, 0.2)
 EXACT, CLOSE = 1e-4, 2e-3
 COPY = 1 - 1e-9  # squared correlation of a column that is the label
 LABELLED = 64
 SPARE = 0.1  # of the rows may hold a value that another one holds as well
 STRAY = 0.1  # of the rows of a held-out batch may be equal to train rows
-COVERED, MOSTLY = (
-    0.5,
-    0.95,
-)  # of the train rows; of the rows of an evaluation: train rows are measured on purpose
-HORIZON, BATCHES, FEWEST, WIDEST = (
-    3,
-    4,
-    8,
-    512,
-)  # values that are forecast, batches that are looked at and their rows, values that are given
+# of the train rows; of the rows of an evaluation: train rows are measured on purpose
+COVERED, MOSTLY = (0.5, 0.95)
+# values that are forecast, batches that are looked at and their rows, values that are given
+HORIZON, BATCHES, FEWEST, WIDEST = (3, 4, 8, 512)
 AGAIN = 10  # times that a row is given
 DIGITS = 4  # after the point, of a sine that comes round
 HALF = 0.5  # of the values
@@ -101,9 +88,8 @@ class Batches:
 
     def repeats(self, known: int, total: int) -> bool:
         """Whether rows find themselves among each other as often as these other ones do."""
-        once = sorted(self.times.values())[
-            len(self.times) // 20
-        ]  # as often as there were epochs; a dropped last batch may leave some rows out
+        # as often as there were epochs; a dropped last batch may leave some rows out
+        once = sorted(self.times.values())[len(self.times) // 20]
         repeated = sum(n for n in self.times.values() if n >= REPEATED * once) / self.times.total()
         return bool(known / total <= repeated + SIGMAS * (repeated * (1 - repeated) / total) ** 0.5)
 
@@ -127,9 +113,8 @@ class Phase:
     known: int = 0
     total: int = 0
     sets: dict[Place, Asked] = field(default_factory=dict)  # by line
-    apart: set[bytes] = field(
-        default_factory=set
-    )  # rows of batches without train rows; one row at a time may be a step of a game
+    # rows of batches without train rows; one row at a time may be a step of a game
+    apart: set[bytes] = field(default_factory=set)
     sizes: list[int] = field(default_factory=list)  # of its batches of several rows
     for_step: bool = False  # one batch, as large as that of the step after it
 
@@ -146,9 +131,8 @@ class History:
     inputs: list[Tensor] = field(default_factory=list)
     labels: list[Tensor] = field(default_factory=list)
     shape: tuple[int, ...] = ()  # of one row of the inputs
-    copied: list[list[int]] = field(
-        default_factory=list
-    )  # of labels [B, H] those that are among the inputs, by batch
+    # of labels [B, H] those that are among the inputs, by batch
+    copied: list[list[int]] = field(default_factory=list)
     place: Place | None = None
 
 
@@ -162,9 +146,8 @@ class Rows:
         self.of: dict[int, History] = {}  # by id of the network
         self.all: list[History] = []  # those of networks that are gone, too
         self.pending: list[Call] = []
-        self.leading: weakref.WeakSet[nn.Module] = (
-            weakref.WeakSet()
-        )  # networks that are the first to see a batch
+        # networks that are the first to see a batch
+        self.leading: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def forwarded(self, call: Call) -> None:
         """Keep calls until it is known whether they were for training."""
@@ -194,9 +177,8 @@ class Rows:
 
     def _history(self, call: Call) -> History:
         known = self.of.get(id(call.module))
-        if (
-            known is None or known.module() is not call.module
-        ):  # an id is given again once its network is gone
+        # an id is given again once its network is gone
+        if known is None or known.module() is not call.module:
             known = self.of[id(call.module)] = History(weakref.ref(call.module), self.batches())
             self.all.append(known)
         return known
@@ -328,9 +310,8 @@ class Rows:
             return
         x, y = torch.cat(history.inputs), torch.cat(history.labels)
         keep = x.isfinite().all(1) & y.isfinite()
-        if (
-            len(torch.unique(x[keep], dim=0)) < FEW
-        ):  # the same rows over and over: each column tells them apart
+        # the same rows over and over: each column tells them apart
+        if len(torch.unique(x[keep], dim=0)) < FEW:
             return
         x, y = x[keep] - x[keep].mean(0), y[keep] - y[keep].mean()
         same = (
@@ -347,9 +328,8 @@ class Rows:
             return
         squared = (x * y[:, None]).sum(0) ** 2 / ((x**2).sum(0) * (y**2).sum()).clamp(min=1e-300)
         found = (squared > COPY).nonzero().flatten().tolist() if float((y**2).sum()) > 0 else []
-        if (
-            len(y.unique()) == 2 and len(history.shape) == 2
-        ):  # day or night, a period ago, is what it is now
+        # day or night, a period ago, is what it is now
+        if len(y.unique()) == 2 and len(history.shape) == 2:
             found = [i for i in found if at_last(i, history.shape)]
         if found and x.shape[1] > 1:
             self.watch.tell(

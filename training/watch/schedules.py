@@ -38,11 +38,8 @@ RISEN_TO = 0.5  # of the rate that was asked for, at the end of a run that only 
 LONGER, CLIMBED = 1.3, 0.4  # times its steps, of a cosine that is past its end; of its largest rate
 FALLING, CLIMBS = ("ExponentialLR", "StepLR", "MultiStepLR", "CosineAnnealingLR"), 1.5
 SHORT = 3  # times the steps of a run, of a schedule that it leaves at its beginning
-ADAPTIVE, TOO_HIGH, FALLEN = (
-    ("Adam", "NAdam", "RAdam", "RMSprop"),
-    0.1,
-    0.95,
-)  # rates that move each weight so far, and the loss at the end
+# rates that move each weight so far, and the loss at the end
+ADAPTIVE, TOO_HIGH, FALLEN = (("Adam", "NAdam", "RAdam", "RMSprop"), 0.1, 0.95)
 
 
 @dataclass(eq=False)
@@ -80,12 +77,10 @@ class Schedules:
         self.losses: dict[Place, list[float]] = {}
         self.after_bad = 0
         self.supervised: Callable[[], dict[Place, list[float]]] = dict
-        self.made: Callable[[torch.optim.Optimizer], Place | None] = lambda _: (
-            None
-        )  # where an optimizer is
-        self.passes: Callable[[torch.optim.Optimizer], int] = lambda _: (
-            0
-        )  # backward passes that reached an optimizer
+        # where an optimizer is
+        self.made: Callable[[torch.optim.Optimizer], Place | None] = lambda _: None
+        # backward passes that reached an optimizer
+        self.passes: Callable[[torch.optim.Optimizer], int] = lambda _: 0
         self._depth = 0
 
     def install(self) -> None:

@@ -29,14 +29,10 @@ from training.watch.record import Place, Watch
 
 FEWEST, MOST_ROWS = 30, 200_000  # rows of a table
 MOST_CELLS, MOST_KEPT = 2_000_000, 20_000_000  # of an array whose values are kept; of all of them
-MOST_HASHED, MOST_SEEN = (
-    20_000_000,
-    100_000_000,
-)  # cells of an array that is looked at, and of all of them
-EVENTS, RETURNS = (
-    8_000_000,
-    6,
-)  # calls and returns that Python tells of; of one function that are looked at
+# cells of an array that is looked at, and of all of them
+MOST_HASHED, MOST_SEEN = (20_000_000, 100_000_000)
+# calls and returns that Python tells of; of one function that are looked at
+EVENTS, RETURNS = (8_000_000, 6)
 ARRAYS = 64  # of a scope
 DISTINCT = 0.9  # of the rows
 RECORDS, WIDEST = 12, 64  # fields of a record; columns of an array that are looked at one by one
@@ -56,9 +52,8 @@ KINDS = {
     torch.bool,
 }
 RETURNED = -1  # what a function gives back stands in one order, too
-SPLITTERS = {
-    "train_test_split"
-}  # of scikit-learn: what it returns may be given another name at once
+# of scikit-learn: what it returns may be given another name at once
+SPLITTERS = {"train_test_split"}
 WEIGHTS = np.random.default_rng(0).integers(1, 2**63, 4096, dtype=np.uint64) | np.uint64(1)
 
 
@@ -135,9 +130,8 @@ class Scopes:
         self.events += 1
         if event != "return":
             return
-        if (
-            self.events > EVENTS
-        ):  # loops of small calls: what is left is seen when the training begins
+        # loops of small calls: what is left is seen when the training begins
+        if self.events > EVENTS:
             self._stop()
             return
         code = frame.f_code
@@ -171,9 +165,8 @@ class Scopes:
             else Place(frame.f_code.co_filename, frame.f_lineno)
         )
         for length in dict.fromkeys(len(held.array) for held in found):
-            of: dict[
-                int, dict[bytes, Column]
-            ] = {}  # by table: its columns stand beside each other in any case
+            # by table: its columns stand beside each other in any case
+            of: dict[int, dict[bytes, Column]] = {}
             for held in found:
                 if (
                     len(held.array) == length
@@ -211,9 +204,8 @@ class Scopes:
         """
         known = list(dict.fromkeys(self.of[key] for key in columns if key in self.of))
         if disordered(columns | {key: c for space in known for key, c in space.columns.items()}):
-            columns = {
-                key: c for key, c in columns.items() if key not in self.of
-            }  # some were put in another order, and the others were not
+            # some were put in another order, and the others were not
+            columns = {key: c for key, c in columns.items() if key not in self.of}
             if len(columns) > 1:
                 return
             known = []
@@ -262,9 +254,8 @@ def arrays_of(name: str, value: Any, depth: int = 0) -> Iterator[Held]:
             and plain_kind
         ):
             array = None
-            with suppress(
-                RuntimeError
-            ):  # inside of `vmap` or `grad` a tensor has no numbers of its own
+            # inside of `vmap` or `grad` a tensor has no numbers of its own
+            with suppress(RuntimeError):
                 array = (
                     value.detach().float() if value.dtype.itemsize == 2 else value.detach()
                 ).numpy()
@@ -363,9 +354,8 @@ def plain(array: np.ndarray) -> np.ndarray:
     """Rows [N, D] as float32, names by a number each."""
     if array.dtype.kind in "USO":
         array = np.asarray([hash(str(v)) % 2**24 for v in array.tolist()])
-    return np.ascontiguousarray(array, dtype=np.float32).reshape(len(array), -1) + np.float32(
-        0
-    )  # one zero
+    # one zero
+    return np.ascontiguousarray(array, dtype=np.float32).reshape(len(array), -1) + np.float32(0)
 
 
 def row_keys(flat: np.ndarray) -> np.ndarray:

@@ -20,11 +20,8 @@ from training.watch.record import Place, Watch
 
 SOME = 5  # times, between steps of one optimizer
 Seed = tuple[Place, int]
-AGAIN, FEWEST, NEARLY = (
-    3,
-    20,
-    0.9,
-)  # the same orders, rows, share of the rows that were trained on in between
+# the same orders, rows, share of the rows that were trained on in between
+AGAIN, FEWEST, NEARLY = (3, 20, 0.9)
 
 
 @dataclass(eq=False)
@@ -87,9 +84,8 @@ class Seeds:
     def forwarded(self, call: Call) -> None:
         """Rows that a network is trained on."""
         if call.grad and call.training:
-            self.batch = max(
-                self.batch, call.rows
-            )  # two calls may be given the same rows, as of pairs
+            # two calls may be given the same rows, as of pairs
+            self.batch = max(self.batch, call.rows)
 
     def backed(self, *_: object) -> None:
         """A batch is through."""

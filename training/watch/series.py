@@ -45,10 +45,8 @@ STRIDES = (
 )
 MOST_CHANNELS = 4  # of a window
 REACH = 24  # values before and after, of which one may be made
-BETTER, MATTERS = (
-    0.05,
-    1e-4,
-)  # what later values leave unexplained of what earlier ones do; deviations that matter
+# what later values leave unexplained of what earlier ones do; deviations that matter
+BETTER, MATTERS = (0.05, 1e-4)
 SMALL = 1e-4  # of the largest weight
 
 

@@ -78,9 +78,8 @@ def rank(
     quieten()
 
     def run() -> dict[str, Any]:
-        known = getattr(
-            fn, "__globals__", {}
-        )  # the program has imported its names before anything was listened to
+        # the program has imported its names before anything was listened to
+        known = getattr(fn, "__globals__", {})
         for name, value in list(known.items()):
             if id(value) in REPLACED:
                 known[name] = REPLACED[id(value)][1]
@@ -95,8 +94,7 @@ def rank(
         leads=not index,
     )
     write_atomic(path, json.dumps(told))
-    time.sleep(
-        LAST_TENSOR_SECONDS
-    )  # gloo's threads drop the tensor of the last collective while Python is still there
+    # gloo's threads drop the tensor of the last collective while Python is still there
+    time.sleep(LAST_TENSOR_SECONDS)
     if raised is not None:
         raise raised

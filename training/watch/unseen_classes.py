@@ -12,11 +12,8 @@ from training.watch.losses import Functions
 from training.watch.metrics import Metrics
 from training.watch.record import Place, Watch
 
-ENOUGH, FEW, PART = (
-    200,
-    10,
-    0.1,
-)  # labels of the training; held-out ones of a class, and which share of them
+# labels of the training; held-out ones of a class, and which share of them
+ENOUGH, FEW, PART = (200, 10, 0.1)
 MOST = 30  # classes: of a vocabulary there are always some that training never saw
 TWO = 2
 

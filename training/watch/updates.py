@@ -58,9 +58,8 @@ class Updated:
     had: bool = False  # a state of its weights after the last step
     lost: int = 0
     place: Place | None = None
-    rates: list[tuple[float, float]] = field(
-        default_factory=list
-    )  # lowest and highest of each group
+    # lowest and highest of each group
+    rates: list[tuple[float, float]] = field(default_factory=list)
     scheduled: bool = False
     given: set[int] = field(default_factory=set)  # groups with gradients
     version: tuple[Tensor, int] | None = None  # of the first weight after the last step
@@ -72,9 +71,8 @@ class Updates:
     def __init__(self, watch: Watch, gradients: Gradients) -> None:
         self.watch, self.gradients = watch, gradients
         self.of: dict[int, Updated] = {}
-        self.asked: dict[
-            int, int
-        ] = {}  # steps of the program when a weight was last used without a gradient, by its id
+        # steps of the program when a weight was last used without a gradient, by its id
+        self.asked: dict[int, int] = {}
 
     def forwarded(self, call: Call) -> None:
         """A network that is used."""

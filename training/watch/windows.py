@@ -120,17 +120,15 @@ def _found(asked: Tensor, known: Tensor, noise: float) -> Tensor:
         (distinct >= max(LEFT, asked.shape[1] / 2)) & (asked.norm(dim=1) > QUIET * noise)
     ).any(1)
     sizes = [side.norm(dim=1, keepdim=True) for side in (asked, known)]
-    loud = [
-        size > QUIET * noise for size in sizes
-    ]  # [N, 1, C]: a channel that stands still in a stretch does so in its like
+    # [N, 1, C]: a channel that stands still in a stretch does so in its like
+    loud = [size > QUIET * noise for size in sizes]
     a, b = (
         (side / size.clamp(min=1e-300) * heard).flatten(1)
         for side, size, heard in zip((asked, known), sizes, loud, strict=True)
     )
     close = CLOSE + noise / torch.where(loud[0], sizes[0], torch.inf).amin(dim=(1, 2))
-    weights = torch.cos(
-        torch.arange(a.shape[1], dtype=torch.float64) ** 2
-    )  # equal stretches have equal sums, and others hardly
+    # equal stretches have equal sums, and others hardly
+    weights = torch.cos(torch.arange(a.shape[1], dtype=torch.float64) ** 2)
     sums, order = (b @ weights).sort()
     near = torch.searchsorted(sums, a @ weights)
     hits = torch.zeros(len(a), dtype=torch.bool)

@@ -29,12 +29,10 @@ class Wrappers:
     def __init__(self, watch: Watch, leaves: Leaves) -> None:
         self.watch, self.leaves = watch, leaves
         self.made: weakref.WeakKeyDictionary[nn.Module, Place] = weakref.WeakKeyDictionary()
-        self.known: WeakIdKeyDictionary = (
-            WeakIdKeyDictionary()
-        )  # parameters that any wrapper was given: a network may be wrapped anew
-        self.used: weakref.WeakSet[nn.Module] = (
-            weakref.WeakSet()
-        )  # wrappers through which their network was last called, with gradients on
+        # parameters that any wrapper was given: a network may be wrapped anew
+        self.known: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        # wrappers through which their network was last called, with gradients on
+        self.used: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.exchanged = (
             0  # values that the program itself gave to other ranks since the last call of a network
         )
@@ -93,9 +91,8 @@ class Wrappers:
                 for n, p in wrapper.module.named_parameters()
                 if p.requires_grad and p not in self.known and nonzero(p)
             ]
-            if late and self.exchanged < sum(
-                p.numel() for _, p in late
-            ):  # else the program may well average them by itself
+            # else the program may well average them by itself
+            if late and self.exchanged < sum(p.numel() for _, p in late):
                 names = ", ".join(n for n, _ in late[:3]) + (
                     f" and {len(late) - 3} more" if len(late) > 3 else ""
                 )

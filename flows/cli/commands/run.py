@@ -32,9 +32,8 @@ def run(
     """
     from schemas.load import load_declaration
 
-    declaration = load_declaration(
-        file, overrides or ()
-    )  # a bad declaration is refused before anything starts
+    # a bad declaration is refused before anything starts
+    declaration = load_declaration(file, overrides or ())
     environment(debug)
     if declaration.cv.folds:
         _cross_validate(file, overrides or [], declaration, as_json)
@@ -44,9 +43,8 @@ def run(
         from flows.summary import print_summary
         from tasks.ranks import with_ranks
 
-        with_ranks(
-            declaration
-        )  # refused here rather than in the flow, after the server has started
+        # refused here rather than in the flow, after the server has started
+        with_ranks(declaration)
     summary = pipeline(config_path=str(file), overrides=overrides or [])
     print_json(summary.model_dump(mode="json")) if as_json else print_summary(summary)
     raise typer.Exit(1 if summary.outcome == "refused" else 0)

@@ -137,9 +137,8 @@ def test_equal_rows_give_equal_bytes_for_any_number_of_threads(tmp_path: Path) -
 @pytest.mark.req("D9")
 def test_wide_rows_make_small_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "ROW_GROUP_BYTES", 8 << 20)
-    schema = pa.schema(
-        [pa.field("t", pa.list_(pa.float32(), 200_000))]
-    )  # longer than the engine's own arrays can be
+    # longer than the engine's own arrays can be
+    schema = pa.schema([pa.field("t", pa.list_(pa.float32(), 200_000))])
     write_parquet(
         connect(),
         "select cast(range(0, 200000) as float[]) as t from range(15)",

@@ -238,9 +238,8 @@ def test_rows_that_are_added_removed_or_reordered_move_no_other_row(
         )[2]
     ]
     for old, new in zip(before, grown, strict=True):
-        assert "purged" in way or all(
-            new[n] == old[n] for n in new if n in old
-        )  # a longer last label purges more
+        # a longer last label purges more
+        assert "purged" in way or all(new[n] == old[n] for n in new if n in old)
         assert all(new[n] == old[n] for n in new if n in old and "test" in (new[n], old[n]))
 
 

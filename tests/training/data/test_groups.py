@@ -269,10 +269,8 @@ def test_the_scale_of_the_grid_is_frozen(tmp_path: Path) -> None:
         groups.append(
             split_of(declaration, tmp_path / name, tmp_path / "ledger")[1].plan["groups"]["groups"]
         )
-    assert groups == [
-        200,
-        201,
-    ]  # with the spread of the second table all but one row would be one group
+    # with the spread of the second table all but one row would be one group
+    assert groups == [200, 201]
 
 
 @needs_rdkit

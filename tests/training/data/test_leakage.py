@@ -212,9 +212,8 @@ def test_a_group_overlap_can_be_allowed_with_a_reason(tmp_path: Path) -> None:
 
 @pytest.mark.req("D6")
 def test_rows_with_equal_features_on_two_sides_are_refused_with_pairs(tmp_path: Path) -> None:
-    copied = side(
-        ["f", "g"], ["p4", "p5"], [200.0, 210.0], [None, 7.0], y=[1, 0]
-    )  # equals row c: x null, c "a"
+    # equals row c: x null, c "a"
+    copied = side(["f", "g"], ["p4", "p5"], [200.0, 210.0], [None, 7.0], y=[1, 0])
     report = check_leakage(*tables(tmp_path, test=copied), declared())
     found = result(report, "duplicates")
     assert (

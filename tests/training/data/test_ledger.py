@@ -205,16 +205,14 @@ def test_a_ledger_of_an_earlier_version_is_read_and_gets_a_seal(tmp_path: Path) 
 def test_a_kill_before_or_after_the_line_leaves_the_ledger_whole(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     append(path, ONE)
-    _part(path).rename(
-        Path(f"{path}.parts") / DRAFT
-    )  # killed after the line, before its part got its name
+    # killed after the line, before its part got its name
+    _part(path).rename(Path(f"{path}.parts") / DRAFT)
     assert (
         assigned(path) == {"k1": "train", "k2": "val"}
         and not (Path(f"{path}.parts") / DRAFT).exists()
     )
-    (Path(f"{path}.parts") / DRAFT).write_bytes(
-        b"half a part"
-    )  # killed while the next part was drafted
+    # killed while the next part was drafted
+    (Path(f"{path}.parts") / DRAFT).write_bytes(b"half a part")
     append(path, TWO)
     assert assigned(path) == {"k1": "train", "k2": "val", "k3": "test"}
 
@@ -233,9 +231,7 @@ def test_two_runs_do_not_decide_at_once(tmp_path: Path) -> None:
     other = context.Process(target=_hold, args=(tmp_path / "ledger", ready))
     other.start()
     assert ready.wait(30)
-    assert assigned(tmp_path / "ledger") == {
-        "k1": "train",
-        "k2": "val",
-    }  # waited for the other to finish
+    # waited for the other to finish
+    assert assigned(tmp_path / "ledger") == {"k1": "train", "k2": "val"}
     other.join(30)
     assert other.exitcode == 0

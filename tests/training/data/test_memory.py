@@ -64,9 +64,8 @@ def test_an_engine_that_runs_out_of_memory_names_the_limit() -> None:
         raise duckdb.OutOfMemoryException("Out of Memory Error: failed to pin block")
     with engine_for(data) as connection:
         share = connection.execute("select current_setting('memory_limit')").fetchall()[0][0]
-    assert (
-        share == "133.5 MiB"
-    )  # seven tenths of 200 MB; the rest is for what stands beside the engine
+    # seven tenths of 200 MB; the rest is for what stands beside the engine
+    assert share == "133.5 MiB"
 
 
 @pytest.mark.req("D9")

@@ -353,9 +353,8 @@ def test_credentials_for_a_web_server(
     monkeypatch.setenv(AUTHORIZATION, handler.password)
     source = fingerprint(declared(f"{address}/t.csv").data)
     assert "hush" not in SourceRef.model_dump_json(source)
-    refused(
-        f"{address}/moved.csv", r"moved\.csv: the server refuses access \(401\)"
-    )  # a redirect is not given the credentials
+    # a redirect is not given the credentials
+    refused(f"{address}/moved.csv", r"moved\.csv: the server refuses access \(401\)")
 
 
 @pytest.mark.parametrize(

@@ -193,9 +193,8 @@ def test_shares_are_near_the_declared_ones_and_the_seed_decides(tmp_path: Path) 
     for sides in found:
         shares = [sum(s == side for s in sides.values()) / 6000 for side in SPLITS]
         assert shares == pytest.approx([0.7, 0.15, 0.15], abs=0.02)
-    assert (
-        sum(found[0][name] == found[1][name] for name in found[0]) < 4000
-    )  # 0.535 would agree by chance
+    # 0.535 would agree by chance
+    assert sum(found[0][name] == found[1][name] for name in found[0]) < 4000
 
 
 @pytest.mark.req("D3")
@@ -212,9 +211,8 @@ def test_strata_have_the_declared_shares_now_and_after_growth(tmp_path: Path, wa
             assert [counts[s][label] / total for s in SPLITS] == pytest.approx(
                 [0.7, 0.15, 0.15], abs=tolerance
             )
-        tolerance = (
-            0.002 if way == "stratified" else 0.06
-        )  # groups that were placed stay, whatever their new rows say
+        # groups that were placed stay, whatever their new rows say
+        tolerance = 0.002 if way == "stratified" else 0.06
 
 
 @pytest.mark.req("D3")
@@ -289,9 +287,8 @@ def test_time_cuts_at_a_share_are_exact_and_part_no_timestamp(tmp_path: Path) ->
     assert sides.plan["cuts"] == {"val": 70.0, "test": 85.0} and [
         sides.side(s).rows for s in SPLITS
     ] == [70, 15, 15]
-    ties = (
-        [1.0] * 60 + [2.0] * 25 + [3.0] * 15
-    )  # 70 % falls into the tie at 2: train ends before or after it, never within
+    # 70 % falls into the tie at 2: train ends before or after it, never within
+    ties = [1.0] * 60 + [2.0] * 25 + [3.0] * 15
     sides = split_of(
         declared(write_table(tmp_path / "b.parquet", timed(ties)), TIMED, split={"kind": "time"}),
         tmp_path / "b",

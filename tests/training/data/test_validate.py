@@ -266,11 +266,8 @@ def test_filtered_and_unlabelled_rows_are_counted(tmp_path: Path) -> None:
     )
     declaration = declared(path, data={"filter": "x > 1", "null_labels": "drop"}, task="regression")
     made = validated_of(declaration, tmp_path / "out")
-    assert (made.table.rows, made.filtered_rows, made.unlabelled_rows) == (
-        1,
-        2,
-        2,
-    )  # a null condition is not true
+    # a null condition is not true
+    assert (made.table.rows, made.filtered_rows, made.unlabelled_rows) == (1, 2, 2)
 
 
 @pytest.mark.req("D1")

@@ -206,9 +206,8 @@ with torch.no_grad():
     print(F.cross_entropy(net(stems[320:], words[320:]).flatten(0, 1), words[320:, 1:].flatten(), ignore_index=PAD).item())
 """
 
-FROM_ZERO = ORDER.replace(
-    "nn.Parameter(torch.randn(10, 16))", "nn.Parameter(torch.zeros(10, 16))"
-)  # places are told apart once they have learned
+# places are told apart once they have learned
+FROM_ZERO = ORDER.replace("nn.Parameter(torch.randn(10, 16))", "nn.Parameter(torch.zeros(10, 16))")
 
 BASES_OF_ORDERS = {
     "inflected": INFLECTED,

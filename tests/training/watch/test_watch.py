@@ -19,18 +19,8 @@ from training.watch import launch
 from training.watch.record import Watch, guarded
 
 Reports = dict[str, dict[str, Any]]
-ALWAYS = (
-    "BH101",
-    "BH121",
-    "BH133",
-    "BH201",
-    "BH207",
-    "BH422",
-    "BH503",
-    "BH523",
-    "BH801",
-    "BH802",
-)  # one of each listener; the others are long
+# one of each listener; the others are long
+ALWAYS = ("BH101", "BH121", "BH133", "BH201", "BH207", "BH422", "BH503", "BH523", "BH801", "BH802")
 
 FIRST = {p.rule: p for p in reversed(PLANTED) if p.rule in ALWAYS}
 ALWAYS_SOUND = ("table", "sequences", "regression", "heads", "pictures", "readings")

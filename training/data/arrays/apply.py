@@ -174,9 +174,8 @@ class CategoryCodes:
         self._texts = [
             pa.array(column.values, type=pa.large_string()) for column in statistics.categorical
         ]
-        self._seen: list[tuple[pa.Array, np.ndarray] | None] = [None] * len(
-            self._names
-        )  # the last dictionary, and the codes of its texts
+        # the last dictionary, and the codes of its texts
+        self._seen: list[tuple[pa.Array, np.ndarray] | None] = [None] * len(self._names)
 
     def __call__(self, table: pa.Table | pa.RecordBatch) -> np.ndarray:
         """Codes int64 [N, C]."""
@@ -193,10 +192,8 @@ class CategoryCodes:
     def _of_places(self, values: pa.DictionaryArray, index: int) -> np.ndarray:
         seen, texts = self._seen[index], values.dictionary
         if seen is None or (len(seen[0]), seen[0].buffers()) != (len(texts), texts.buffers()):
-            seen = self._seen[index] = (
-                texts,
-                np.append(self._of_texts(texts, index), NULL),
-            )  # the last one for places that are null
+            # the last one for places that are null
+            seen = self._seen[index] = (texts, np.append(self._of_texts(texts, index), NULL))
         return np.asarray(seen[1][np.asarray(pc.fill_null(values.indices, len(texts)))])
 
     def _of_texts(self, values: pa.Array | pa.ChunkedArray, index: int) -> np.ndarray:

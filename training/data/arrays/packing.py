@@ -24,9 +24,8 @@ def pack(lengths: np.ndarray, context: int) -> np.ndarray:
     [1, 1, 2, 0, 2]
     """
     order = np.argsort(-lengths, kind="stable")
-    found = np.empty(
-        len(lengths), dtype=np.int64
-    )  # sequence by window, numbered as they are opened
+    # sequence by window, numbered as they are opened
+    found = np.empty(len(lengths), dtype=np.int64)
     free: dict[int, np.ndarray] = {}  # room left -> sequences with that room
     opened, start = 0, 0
     while start < len(order):
@@ -47,7 +46,6 @@ def pack(lengths: np.ndarray, context: int) -> np.ndarray:
                 free[rest] = np.concatenate(
                     [free.get(rest, np.empty(0, np.int64)), sequences[left == rest]]
                 )
-    shuffled = np.argsort(
-        np.random.Philox(0).random_raw(opened), kind="stable"
-    )  # raw words: the same in every version of NumPy
+    # raw words: the same in every version of NumPy
+    shuffled = np.argsort(np.random.Philox(0).random_raw(opened), kind="stable")
     return np.asarray(shuffled[found])

@@ -181,9 +181,8 @@ def _fill(
     """Tokens, segments and targets of the rows (first, number, T) whose windows are `some`."""
     first, count, context = rows
     document, start, length, skip = (part[some] for part in layout.windows)
-    place = np.arange(length.sum()) - np.repeat(
-        np.cumsum(length) - length, length
-    )  # of each position within its window
+    # of each position within its window
+    place = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
     taken = np.repeat(document_start[document] + start, length) + place
     into = np.repeat((layout.row[some] - first) * context + layout.offset[some], length) + place
     tokens, segments = (np.zeros(count * context, dtype=np.int32) for _ in range(2))

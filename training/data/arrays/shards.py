@@ -46,12 +46,10 @@ from training.data.fit.tensors import rows_per_batch, tensor_array
 SIDES: tuple[SplitName, ...] = ("train", "val", "test")
 BATCH_ROWS = 16_384  # a column of so many stays in the processor's cache while it is worked on
 Maker = Callable[[pa.RecordBatch], np.ndarray]
-Writer = Callable[
-    [Path, TableRef, str, TableSpec, Statistics], None
-]  # folder of the arrays, side, its name, meaning of its columns, what was fitted
-Layout = dict[
-    str, tuple[str, tuple[int, ...], Maker]
-]  # array name → dtype, shape of a row, how a batch becomes it
+# folder of the arrays, side, its name, meaning of its columns, what was fitted
+Writer = Callable[[Path, TableRef, str, TableSpec, Statistics], None]
+# array name → dtype, shape of a row, how a batch becomes it
+Layout = dict[str, tuple[str, tuple[int, ...], Maker]]
 
 
 def materialise(

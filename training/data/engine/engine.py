@@ -27,9 +27,8 @@ from schemas.records import TableRef
 from training.data.engine.threads import beside
 
 ROW_GROUP_ROWS = 65_536
-ROW_GROUP_BYTES = (
-    64 << 20
-)  # wide rows (tensors, many columns) make smaller row groups, so that memory stays bounded
+# wide rows (tensors, many columns) make smaller row groups, so that memory stays bounded
+ROW_GROUP_BYTES = 64 << 20
 ENGINE_SHARE = 0.7  # of data.memory_limit
 THREAD_BYTES = 100_000_000  # that a thread of the engine needs to sort and to group without failing
 SCALAR_BYTES = 8  # of a number; of a text about as many
@@ -312,9 +311,8 @@ def write_parquet(
                     size * ROWS_IN_MEMORY,
                     stack.enter_context(beside(writer.write)),
                 )
-            tables = (
-                table.cast(types) for table in even_tables(reader, size)
-            )  # here, because what looks at rows knows no dictionaries of texts
+            # here, because what looks at rows knows no dictionaries of texts
+            tables = (table.cast(types) for table in even_tables(reader, size))
             for table in through(tables) if through else tables:
                 write(table)
     return TableRef(file=file_ref(path), rows=writer.rows)
@@ -343,9 +341,8 @@ class TableWriter:
                 or pa.types.is_nested(f.type)
             )
         ]
-        at_once = (
-            None if any(pa.types.is_nested(f.type) for f in schema) else self._size
-        )  # else looked at 1,024 by 1,024 for the end of a page
+        # else looked at 1,024 by 1,024 for the end of a page
+        at_once = None if any(pa.types.is_nested(f.type) for f in schema) else self._size
         # not Python's own: each of its many small writes would wait for the interpreter that
         # another thread has
         self._file = pa.OSFile(str(file), "wb")

@@ -26,9 +26,8 @@ from training.data.engine.engine import parquet
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
 SHARE = 0.5  # of the memory that is free
 COPIES = 3  # of the typed table at once: as it was read, in order, and divided into sides
-TEXT_BYTES = (
-    2**30
-)  # of a column of texts: an array of Arrow holds twice as many, and this is an estimate
+# of a column of texts: an array of Arrow holds twice as many, and this is an estimate
+TEXT_BYTES = 2**30
 SCAN_ROWS = 122_880  # of a batch that a thread of the engine takes: one of its own row groups
 CODE = (  # of the side of a row: its place in `SPLITS`, beyond them for rows that are left out
     "__code"

@@ -53,14 +53,12 @@ def hash_sorted(
             add_beside(batch)
     order, ids_differ = hash_order(pa.concat_arrays(hashes))
     hashes.clear()
-    rooms = list[
-        np.ndarray
-    ]()  # memory of numbers that were gathered already: new memory costs more than the numbers
+    # memory of numbers that were gathered already: new memory costs more than the numbers
+    rooms = list[np.ndarray]()
     waiting = dict(enumerate(columns))
     columns.clear()
-    gathered = at_once(
-        lambda place: waiting.pop(place).gathered(order, rooms), list(waiting)
-    )  # each is let go as soon as it is gathered
+    # each is let go as soon as it is gathered
+    gathered = at_once(lambda place: waiting.pop(place).gathered(order, rooms), list(waiting))
     return pa.table(gathered, names=names), ids_differ
 
 
@@ -84,9 +82,8 @@ def hash_order(hashes: pa.Decimal128Array) -> tuple[np.ndarray, bool]:
     met = np.flatnonzero(packed[1:] == packed[:-1])
     if not len(met):
         return order, True
-    places = np.union1d(
-        met, met + 1
-    )  # rows of the same digits lie side by side: only among themselves is their order open
+    # rows of the same digits lie side by side: only among themselves is their order open
+    places = np.union1d(met, met + 1)
     alike = halves[order[places]].astype(np.uint64)
     settled = np.lexsort((alike[:, 1], alike[:, 0]))
     order[places] = order[places][settled]
@@ -133,9 +130,8 @@ class _Numbers:
             )[: len(order)],
             None,
         )
-        np.take(
-            self._values, order, out=taken, mode="clip"
-        )  # places are within bounds; with "raise" NumPy would write into a copy first
+        # places are within bounds; with "raise" NumPy would write into a copy first
+        np.take(self._values, order, out=taken, mode="clip")
         if self._known is not None:
             known = pa.py_buffer(np.packbits(self._known[order], bitorder="little"))
         rooms.append(self._values.view(np.int64))
@@ -157,10 +153,8 @@ class _Others:
         if self._padded is not None:
             if self._padded.add(values):
                 return
-            self._chunks, self._padded = (
-                self._padded.texts(),
-                None,
-            )  # those so far stay what they were
+            # those so far stay what they were
+            self._chunks, self._padded = (self._padded.texts(), None)
         elif not self._chunks and pa.types.is_string(self._kind) and not self._few(values):
             self._coded, padded = False, _Padded(self._rows)
             if padded.add(values):
@@ -224,9 +218,8 @@ class _Padded:
         )
         found = []
         for start in range(0, len(places), BATCH_ROWS):
-            block = rows.take(
-                places[start : start + BATCH_ROWS], mode="clip"
-            )  # places are within bounds
+            # places are within bounds
+            block = rows.take(places[start : start + BATCH_ROWS], mode="clip")
             text = pa.StringArray.from_buffers(len(block), pa.py_buffer(ends), pa.py_buffer(block))
             found.append(pc.ascii_rtrim(text, "\0"))
         return found

@@ -118,9 +118,8 @@ class SparkRelation:
         folder = self.connection.scratch / uuid.uuid4().hex
         folder.mkdir()
         names = self.frame.columns
-        plain = self.frame.toDF(
-            *(f"c{place}" for place in range(len(names)))
-        )  # pyspark reads dots and backticks in a name as syntax
+        # pyspark reads dots and backticks in a name as syntax
+        plain = self.frame.toDF(*(f"c{place}" for place in range(len(names))))
         written = {
             int(r[0]): r[1]
             for r in plain.mapInArrow(_part_writer(str(folder)), "part int, file string").collect()
@@ -228,9 +227,8 @@ class SparkConnection:
 
     def close(self) -> None:
         """Forget tables and scratch files; the session stays for the next step."""
-        for (
-            frame
-        ) in self._cached:  # before any name goes: a server resolves plans by name, again and again
+        # before any name goes: a server resolves plans by name, again and again
+        for frame in self._cached:
             frame.unpersist()
         for name in self._names:
             self.session.catalog.dropTempView(name)
@@ -307,9 +305,8 @@ def _session(config: SparkConfig) -> Any:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    logging.getLogger(
-        "SQLQueryContextLogger"
-    ).disabled = True  # the whole Java trace of what is raised anyway
+    # the whole Java trace of what is raised anyway
+    logging.getLogger("SQLQueryContextLogger").disabled = True
     if config.remote is None and config.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("bulkhead")

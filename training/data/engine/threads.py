@@ -32,9 +32,8 @@ def at_once(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]
     first item that has one, is raised.
     """
     with ThreadPoolExecutor(num_threads(), thread_name_prefix="data") as pool:
-        futures = [
-            pool.submit(copy_context().run, work, item) for item in items
-        ]  # tables are held in a context variable
+        # tables are held in a context variable
+        futures = [pool.submit(copy_context().run, work, item) for item in items]
     return [future.result() for future in futures]
 
 

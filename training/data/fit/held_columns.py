@@ -37,9 +37,8 @@ def held_moments(rows: Rows, columns: Sequence[str]) -> dict[str, Moments]:
         DataError: a column holds an infinity, or a magnitude above 1e300.
     """
     places = _places(rows)
-    rooms = list[
-        np.ndarray
-    ]()  # one for each thread: new memory costs more than what is put into it
+    # one for each thread: new memory costs more than what is put into it
+    rooms = list[np.ndarray]()
 
     def moments(name: str) -> Moments:
         room = rooms.pop() if rooms else np.empty(len(places))
@@ -100,9 +99,8 @@ def _present(values: pa.DoubleArray, places: np.ndarray, room: np.ndarray) -> np
     if values.null_count:
         places = places[values.is_valid().to_numpy(zero_copy_only=False)[places]]
     numbers = np.frombuffer(values.buffers()[1], np.float64, len(values), values.offset * 8)
-    return np.take(
-        numbers, places, out=room[: len(places)], mode="clip"
-    )  # all are within bounds; with "raise" NumPy would write into a copy first
+    # all are within bounds; with "raise" NumPy would write into a copy first
+    return np.take(numbers, places, out=room[: len(places)], mode="clip")
 
 
 def _moments(values: np.ndarray, total: int) -> Moments:
@@ -112,10 +110,8 @@ def _moments(values: np.ndarray, total: int) -> Moments:
     present = len(values)
     if not present:
         return Moments(0, total, None, None, None, None)
-    low, high = (
-        float(values.min()) + 0.0,
-        float(values.max()) + 0.0,
-    )  # + 0.0: a -0.0 would tell the row order
+    # + 0.0: a -0.0 would tell the row order
+    low, high = (float(values.min()) + 0.0, float(values.max()) + 0.0)
     if not max(abs(low), abs(high)) <= LARGEST:
         return Moments(present, total - present, low, high, None, None)
     unit = unit_above(max(abs(low), abs(high)))

@@ -56,9 +56,8 @@ def values_at(connection: Any, relation: str, ranks: Sequence[int]) -> dict[int,
 
 def _within(connection: Any, relation: str, interval: Interval) -> dict[int, float]:
     if interval.low == interval.high:
-        return dict.fromkeys(
-            interval.ranks.tolist(), interval.low + 0.0
-        )  # + 0.0: a -0.0 would tell the row order
+        # + 0.0: a -0.0 would tell the row order
+        return dict.fromkeys(interval.ranks.tolist(), interval.low + 0.0)
     inside = (
         f"(select x from {relation} where x between {literal(interval.low)} and"
         f" {literal(interval.high)})"

@@ -97,9 +97,8 @@ def _spelt(
     """Hashes uint64 [keys] of a side's keys as they are given and in a canonical spelling, which is
     of this part of the hash space.
     """
-    with closing(
-        sides.connection.cursor()
-    ) as beside:  # the connection itself is busy with the batches
+    # the connection itself is busy with the batches
+    with closing(sides.connection.cursor()) as beside:
         batches = key_batches(sides, column, side, repeats=repeats)
         while several := list(islice(batches, HASHED_AT_ONCE)):
             folded = pa.table(

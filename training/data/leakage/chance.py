@@ -51,9 +51,8 @@ def tail_above(count: int, total: int, null_count: int, null_total: int) -> floa
 
     if total - count < count:
         return min(1.0, chance_of(np.arange(count, total + 1)))
-    return max(
-        0.0, 1 - chance_of(np.arange(count))
-    )  # the shorter sum: counts are small where totals are millions
+    # the shorter sum: counts are small where totals are millions
+    return max(0.0, 1 - chance_of(np.arange(count)))
 
 
 def lower_tail(value: float, sample: NDArray[np.float64]) -> float:

@@ -20,19 +20,15 @@ from training.data.leakage.sides import Sides
 from training.data.leakage.straddle import parts_of
 
 EVIDENCE_PAIRS = 5
-SAMPLE_ROWS, TELLING_COLUMNS = (
-    10_000,
-    3,
-)  # of train, by which columns are found that tell rows apart
+# of train, by which columns are found that tell rows apart
+SAMPLE_ROWS, TELLING_COLUMNS = (10_000, 3)
 # of the rows: hashes of such columns that several have, up to which only these rows are looked at
 # whole
 FEW_ALIKE = 0.01
 MANY = 0.01  # share of a side from which equal rows need no comparison with train's own
 CHANCE = 0.01  # of so many equal rows, were they as frequent as within train
-FEWEST_CONTRADICTED, CONTRADICTED = (
-    3,
-    0.1,
-)  # equal rows with another label: their number, and their share, from which they are not copies
+# equal rows with another label: their number, and their share, from which they are not copies
+FEWEST_CONTRADICTED, CONTRADICTED = (3, 0.1)
 
 
 class Duplicates(NamedTuple):

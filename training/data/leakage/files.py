@@ -183,9 +183,8 @@ def _agreed(
             casts[side][name] = (
                 f"cast({ident(name) if side in kinds else 'null'} as {common[name]})"
             )
-        if (
-            name in (*request.id, *request.group) and family(common[name]) == "float"
-        ):  # whole numbers beside nulls, as pandas writes them
+        # whole numbers beside nulls, as pandas writes them
+        if name in (*request.id, *request.group) and family(common[name]) == "float":
             common[name] = "VARCHAR"
             for side in relations:
                 casts[side][name] = whole_number_text(ident(name))

@@ -97,9 +97,8 @@ def read_keys(
         found = []
         for batch in key_batches(sides, column, side, part, parts, repeats):
             found.append(uint64(batch.column(0)))
-            if _one_case(
-                characters.used
-            ):  # else spellings can differ, whatever the other keys are made of
+            # else spellings can differ, whatever the other keys are made of
+            if _one_case(characters.used):
                 characters |= _characters(text_of(batch.column(1)))
         hashes[str(side)] = in_order(found)
     return Keys(hashes, characters)

@@ -111,9 +111,8 @@ def _separating(
         or not 0 < target[a].mean() < 1
     ):
         return None
-    names = _chosen(
-        columns, target, a, rows.group, checks.proxy_strength - 0.02
-    )  # columns that say nothing blur a sum that is fitted with them
+    # columns that say nothing blur a sum that is fitted with them
+    names = _chosen(columns, target, a, rows.group, checks.proxy_strength - 0.02)
     if len(names) < 2:
         return None
     inputs = np.stack([columns[n] for n in names], axis=1)

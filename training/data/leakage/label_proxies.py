@@ -27,10 +27,8 @@ from training.data.leakage.scores import (
 EVIDENCE_ROWS = 5
 FEWEST_ROWS = 50  # of each half; below, a strength says little
 FINE = 32  # distinct values of a column from which it counts as a measurement, not as a setting
-LEAST_DOMINANT, LEAST_DOMINANT_COARSE = (
-    0.4,
-    0.88,
-)  # strength alone, below which a column dominates nothing
+# strength alone, below which a column dominates nothing
+LEAST_DOMINANT, LEAST_DOMINANT_COARSE = (0.4, 0.88)
 # strength of a column with as few values as the label, and where too few others are there to
 # compare
 LEAST_ALIKE, LEAST_UNRIVALLED = (

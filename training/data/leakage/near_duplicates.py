@@ -20,19 +20,8 @@ from training.data.leakage.sampled import Codes, Floats, Sampled
 # of the distance to the next group, from which a row is near: four times as near to one as to any
 # other
 NEAR = 0.25
-LOOKS = (
-    1,
-    2,
-    3,
-    5,
-    10,
-    20,
-    50,
-    100,
-    200,
-    500,
-    1000,
-)  # numbers of nearest rows whose chance is reckoned
+# numbers of nearest rows whose chance is reckoned
+LOOKS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 QUERIES, REFERENCES = 4_000, 30_000
 SEGMENT_QUERIES, SEGMENT_REFERENCES, SEGMENT_NEIGHBOURS = 1_500, 15_000, 12
 OFF_SEGMENT = (
@@ -124,9 +113,8 @@ def _ratios(rows: Sampled, space: Space, queries: Codes, train: Codes) -> tuple[
     """The nearest train row of another group, and its distance over that of the nearest of yet
     another group; infinite for a row equal to it.
     """
-    own = np.where(
-        rows.train, rows.group, -1 - rows.group
-    )  # a held-out row may be compared with every train row
+    # a held-out row may be compared with every train row
+    own = np.where(rows.train, rows.group, -1 - rows.group)
     found = two_nearest(space.points, queries, train, own)
     apart = np.sqrt(((space.points[queries][:, None, :] - space.points[found]) ** 2).sum(axis=2))
     decided = (found >= 0).all(axis=1) & (apart > 0).all(axis=1)

@@ -224,9 +224,8 @@ def digests(
         TypeError: a leaf is of a kind whose content cannot be read, so that equality would say
             nothing.
     """
-    if id(value) in seen or (
-        value is None and not name
-    ):  # a fit that returns None hands over nothing
+    # a fit that returns None hands over nothing
+    if id(value) in seen or (value is None and not name):
         return
     inner = seen | {id(value)}
     content = _leaf(value)
@@ -302,9 +301,8 @@ def _state(value: Any, name: str) -> Any:
         return {"function": value.func, "arguments": [value.args, value.keywords]}
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    if hasattr(value, "to_dict") and hasattr(
-        value, "to_numpy"
-    ):  # a frame, series or index of pandas
+    # a frame, series or index of pandas
+    if hasattr(value, "to_dict") and hasattr(value, "to_numpy"):
         return {
             "columns": list(getattr(value, "columns", [])),
             "index": list(value.index) if hasattr(value, "index") else [],

@@ -227,9 +227,8 @@ def _as_mean(sides: Sides, name: str, value: float) -> list[Pooled]:
     if not train_count or count - train_count < LEAST_ROWS or not std:
         return []
     exact = abs(mean - value) <= SAME * std
-    apart = std * math.sqrt(
-        1 / train_count - 1 / count
-    )  # how far train's mean is from that of all rows by chance
+    # how far train's mean is from that of all rows by chance
+    apart = std * math.sqrt(1 / train_count - 1 / count)
     chance = max(abs(mean - value), 1e-12 * std) / apart
     own = abs(train_mean - value) > 1000 * max(abs(mean - value), 1e-12 * std)
     return (

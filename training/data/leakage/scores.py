@@ -15,10 +15,8 @@ import numpy as np
 from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
 
 BINS = 64
-LEAST_SHRINKAGE, MOST_SHRINKAGE = (
-    0.1,
-    100.0,
-)  # rows of the mean of all that are added to those of a code
+# rows of the mean of all that are added to those of a code
+LEAST_SHRINKAGE, MOST_SHRINKAGE = (0.1, 100.0)
 
 
 class Score(NamedTuple):
@@ -92,9 +90,8 @@ def number_codes(values: Floats, known: Flags, bins: int = BINS) -> Codes:
         if len(found) <= bins
         else np.unique(np.quantile(present, np.arange(1, bins) / bins, method="lower"))
     )
-    place = np.searchsorted(edges, values, "left") + np.searchsorted(
-        edges, values, "right"
-    )  # odd at an edge, even between two
+    # odd at an edge, even between two
+    place = np.searchsorted(edges, values, "left") + np.searchsorted(edges, values, "right")
     return np.where(np.isnan(values), 0, 1 + place).astype(np.int64)
 
 

@@ -90,9 +90,8 @@ def leading_zeros(text: Text) -> np.ndarray:
     content, ends = text.content, text.offsets[1:]
     zeros = np.flatnonzero(content == ZERO)
     first = text.offsets[:-1][np.diff(text.offsets) > 0]
-    inside = zeros[
-        ~IS_DIGIT[content[zeros - 1]]
-    ]  # of the very first byte this looks at the last one, which does no harm
+    # of the very first byte this looks at the last one, which does no harm
+    inside = zeros[~IS_DIGIT[content[zeros - 1]]]
     zeros, found = distinct(np.concatenate([first[content[first] == ZERO], inside])), [zeros[:0]]
     while len(zeros):  # a round for each zero of the longest run
         end = ends[np.searchsorted(ends, zeros, side="right")]

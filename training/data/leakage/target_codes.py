@@ -24,10 +24,8 @@ SMOOTHING = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 200.0, 300.
 ROUNDING = 1e-12
 EVIDENCE_CODES = 5
 EXACT = 1e-6  # unexplained share of a code's variance: rounding
-CLOSE, RATIO = (
-    0.05,
-    4.0,
-)  # a code that follows all rows this closely, and train this many times less so
+# a code that follows all rows this closely, and train this many times less so
+CLOSE, RATIO = (0.05, 4.0)
 
 
 class TargetCodes(NamedTuple):
@@ -138,9 +136,8 @@ def _unexplained(code: Floats, count: Floats, total: Floats, mean: float, weight
             else 1.0
         )
     least = max(min(shares), 0.0)
-    return (
-        _short(least) if least > ROUNDING else 0.0
-    )  # below, sums of a parallel engine differ from run to run
+    # below, sums of a parallel engine differ from run to run
+    return _short(least) if least > ROUNDING else 0.0
 
 
 def judge_target_codes(found: list[TargetCodes], checks: ChecksConfig) -> list[CheckResult]:

@@ -139,9 +139,8 @@ def _matched(sides: Sides, name: str, how: str, relation: str) -> TextCopies:
         " and (t.low <> h.text or t.high <> h.text)" if how != "canonical SMILES" else ""
     )
     conflict = "coalesce(h.label <> t.least or h.label <> t.most, false)"
-    is_certain = (
-        "true" if how == "canonical SMILES" else f"length(key) >= {LEAST_LENGTH}"
-    )  # one canonical form is one molecule, however small
+    # one canonical form is one molecule, however small
+    is_certain = "true" if how == "canonical SMILES" else f"length(key) >= {LEAST_LENGTH}"
     counted = f"count(*), count(*) filter (where {is_certain}), count(*) filter (where {conflict})"
     count, certain, conflicts = row(connection, f"select {counted} from {copies}")
     apart = "first is distinct from last or first is null" if sides.spec.group else "true"
@@ -293,11 +292,8 @@ def _candidates(place: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[
     for band in np.split(least, BANDS, axis=1):
         _, code = np.unique(band, axis=0, return_inverse=True)
         order = np.argsort(code, kind="stable")
-        for step in (
-            1,
-            2,
-            3,
-        ):  # neighbours in a band: enough to connect copies without all pairs of a crowd
+        # neighbours in a band: enough to connect copies without all pairs of a crowd
+        for step in (1, 2, 3):
             same = code[order[step:]] == code[order[:-step]]
             pairs.append(np.stack([texts[order[:-step][same]], texts[order[step:][same]]], axis=1))
     return np.unique(np.sort(np.concatenate(pairs), axis=1), axis=0)

@@ -128,9 +128,8 @@ def judge_label_intervals(sides: Sides, spans: dict[SplitName, Span], pairs: Pai
     spec, wrong, evidence, count = sides.spec, [], [], 0
     for earlier, later in pairs:
         begin = spans[later].first
-        if (
-            spans[earlier].known < begin or spans[earlier].last >= begin
-        ):  # sides that overlap are another finding
+        # sides that overlap are another finding
+        if spans[earlier].known < begin or spans[earlier].last >= begin:
             continue
         late = f"from {sides.relations[earlier]} where __label_time >= cast('{begin!r}' as double)"
         number = int(row(sides.connection, f"select count(*) {late}")[0])

@@ -13,9 +13,8 @@ import numpy as np
 from .tokenizers import PAD, encode, framed
 from .windows import Windows, cut
 
-Logits = Callable[
-    [np.ndarray], np.ndarray
-]  # tokens int64 [b, t] of one window a row -> float64 [b, t, V]
+# tokens int64 [b, t] of one window a row -> float64 [b, t, V]
+Logits = Callable[[np.ndarray], np.ndarray]
 VALUES = 2**22  # logits held at a time
 
 

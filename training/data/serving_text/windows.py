@@ -43,9 +43,8 @@ def cut(targets: np.ndarray, context: int, stride: int) -> Windows:
     later = -(-np.maximum(targets - context, 0) // stride)  # windows after the first
     count = later + 1
     document = np.repeat(np.arange(len(targets)), count)
-    place = np.arange(len(document)) - np.repeat(
-        np.cumsum(count) - count, count
-    )  # number of the window within its document
+    # number of the window within its document
+    place = np.arange(len(document)) - np.repeat(np.cumsum(count) - count, count)
     start = place * stride
     length = np.minimum(context, targets[document] - start)
     return Windows(document, start, length, np.where(place > 0, context - stride, 0))

@@ -304,9 +304,8 @@ def _request(uri: str, **headers: str) -> Request:
     """
     request = Request(uri, headers=headers)  # noqa: S310 - the scheme is http or https, see _found
     credentials = os.environ.get(AUTHORIZATION)
-    if credentials and not (
-        credentials.isascii() and credentials.isprintable()
-    ):  # the value is shown nowhere
+    # the value is shown nowhere
+    if credentials and not (credentials.isascii() and credentials.isprintable()):
         raise SourceError(
             f"{AUTHORIZATION}: expected one line of plain ASCII, e.g. 'Bearer …' with the token;"
             " set it again without line breaks"

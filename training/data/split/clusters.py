@@ -37,9 +37,8 @@ def least_connected(left: np.ndarray, right: np.ndarray, num_keys: int) -> np.nd
         found[present] = np.minimum(
             labels[present], np.minimum.reduceat(of_rows[row_of][by_key], key_starts)
         )
-        np.minimum.at(
-            found, labels[present], found[present]
-        )  # the whole cluster hears of it, not the key alone
+        # the whole cluster hears of it, not the key alone
+        np.minimum.at(found, labels[present], found[present])
         while not np.array_equal(jumped := found[found], found):
             found = jumped
         if np.array_equal(found, labels):

@@ -75,9 +75,8 @@ def time_folds(
         SplitError: fewer times than blocks, or nothing is left to train on before or beside a
             block.
     """
-    blocks, least_first = (
-        (folds, 1) if kind == "purged" else (folds + 1, 2)
-    )  # one time to train on, one to validate on
+    # one time to train on, one to validate on
+    blocks, least_first = (folds, 1) if kind == "purged" else (folds + 1, 2)
     times, counts = _times(connection, table)
     if len(times) < blocks - 1 + least_first:
         raise SplitError(

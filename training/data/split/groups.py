@@ -286,9 +286,8 @@ def _refuse_giant(connection: duckdb.DuckDBPyConnection, by: GroupByConfig) -> N
         connection,
         f"select max(n) from (select count(distinct __id) as n from {ROW_KEYS} group by key)",
     )[0]
-    if (
-        total >= ENOUGH_ROWS and largest > LARGEST_SHARE * total and largest > of_one_key
-    ):  # tied together link by link
+    # tied together link by link
+    if total >= ENOUGH_ROWS and largest > LARGEST_SHARE * total and largest > of_one_key:
         raise SplitError(
             f"data.group_by ({'; '.join(by.titles)}): expected many groups, but one would hold"
             f" {largest:,} of {total:,} rows, each tied to the next by a key that they share;"

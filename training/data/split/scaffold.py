@@ -62,9 +62,8 @@ def molecule_keys(
     chunks = [texts[i : i + CHUNK] for i in range(0, len(texts), CHUNK)]
     if count == 1:
         return list(chain.from_iterable(_keys(chunk, kind) for chunk in chunks))
-    with ProcessPoolExecutor(
-        count, mp_context=get_context("spawn")
-    ) as pool:  # a fork of a process with threads may hang
+    # a fork of a process with threads may hang
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         return list(chain.from_iterable(pool.map(_keys, chunks, [kind] * len(chunks))))
 
 

@@ -277,9 +277,8 @@ def allocate(
         )
         rows += result[i][:, None] * profile
         for _ in range(int(units[i] - result[i].sum())):
-            distance = (profile * (2 * (rows - target) + profile) * scale).sum(
-                axis=1
-            )  # change of chi-square by side
+            # change of chi-square by side
+            distance = (profile * (2 * (rows - target) + profile) * scale).sum(axis=1)
             side = int(distance.argmin())
             result[i, side] += 1
             rows[side] += profile

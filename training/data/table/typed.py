@@ -172,9 +172,8 @@ def _number(name: str, kind: str, resolved: Resolved) -> str:
         return f"cast({column} as double)"
     if found == "bool":
         return f"cast(cast({column} as integer) as double)"
-    if (
-        found == "float" and name not in resolved.computed
-    ):  # NaN of the source is null already: see `usable`
+    # NaN of the source is null already: see `usable`
+    if found == "float" and name not in resolved.computed:
         return f"cast({column} as double) + cast(0 as double)"  # makes 0.0 of -0.0
     number = f"try_cast({column} as double)" if found == "text" else f"cast({column} as double)"
     return f"{without_nan(number)} + cast(0 as double)"

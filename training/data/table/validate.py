@@ -155,9 +155,8 @@ def _write(
     table = write_parquet(
         connection, given, Path(out_dir) / "validated.parquet", schema=schema, through=limits
     )
-    if (
-        isinstance(given, pa.Table) and not resolved.spec.tensor
-    ):  # lists of a fixed size are another type to the engine than in a file
+    # lists of a fixed size are another type to the engine than in a file
+    if isinstance(given, pa.Table) and not resolved.spec.tensor:
         hold(table, Rows(given))
     left_out = {
         "filtered_rows": total - kept,

@@ -420,9 +420,8 @@ def tensor_violations(
         reader = connection.sql(f"select {ident(name)} from {table}").to_arrow_reader(
             WIDE_BATCH_ROWS
         )
-        bad = [
-            has_bad_elements(batch.column(0)) for batch in reader
-        ]  # all of them: a reader left open blocks the engine
+        # all of them: a reader left open blocks the engine
+        bad = [has_bad_elements(batch.column(0)) for batch in reader]
         if any(bad):
             condition = (
                 f"len(list_filter({ident(name)}, lambda v: v is null or not isfinite(cast(v as"
@@ -446,9 +445,8 @@ def _rule(column: str, name: str, resolved: Resolved, kinds: dict[str, Any]) -> 
     told = str(resolved.spec.label_time) if column == "__label_time" else column
     c, least = ident(column), config.min if config.min is not None else 0.0
     declared = "correct the rows, change the limit, or leave them out with data.filter"
-    if (
-        name == "nulls" and column == resolved.spec.label
-    ):  # of several labels, any may be null unless declared otherwise
+    # of several labels, any may be null unless declared otherwise
+    if name == "nulls" and column == resolved.spec.label:
         what = "a text" if column == resolved.spec.text else "a label"
         return Rule(
             column,

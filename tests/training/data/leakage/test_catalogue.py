@@ -14,13 +14,8 @@ from training.data.leakage.catalogue import CATALOGUE, explanation
 
 FOLDER = Path(str(leakage.__file__)).parent
 NAME = re.compile(r'name=f?"([a-z_{}]+)"')
-PASSED_ON = {
-    "pooled_scaling",
-    "pooled_fill",
-    "id_order",
-    "row_order",
-    "file_order",
-}  # names that reach the result as an argument
+# names that reach the result as an argument
+PASSED_ON = {"pooled_scaling", "pooled_fill", "id_order", "row_order", "file_order"}
 
 
 def names_in_code() -> set[str]:

@@ -134,9 +134,8 @@ def test_many_good_columns_that_tell_a_class_together_are_no_alarm(task: str) ->
         f"sensor{i}": rank(frame) / np.std(rank(frame)) + 1.5 * RNG.normal(size=len(frame))
         for i in range(25)
     }
-    shared = RNG.normal(
-        size=len(frame)
-    )  # what sensors have in common makes them no parts of one number
+    # what sensors have in common makes them no parts of one number
+    shared = RNG.normal(size=len(frame))
     assert "label_combination" not in flagged(
         results_for(shares(frame.assign(**{n: v + 0.5 * shared for n, v in known.items()})), task)
     )

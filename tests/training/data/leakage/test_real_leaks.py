@@ -138,9 +138,8 @@ def test_the_leaking_columns_are_named_and_without_them_nothing_fails(
         {**dict.fromkeys(leaks, "ignore"), **columns},
         **options,
     )
-    assert failed(honest) == {} and named(honest) <= {
-        "smiles"
-    }  # some molecules stand twice, in two spellings
+    # some molecules stand twice, in two spellings
+    assert failed(honest) == {} and named(honest) <= {"smiles"}
 
 
 @pytest.mark.long

@@ -143,10 +143,8 @@ def test_a_range_that_only_held_out_rows_reach_stops_the_run() -> None:
 def test_gaps_filled_with_a_statistic_of_all_rows_are_found(
     statistic: object, verdict: str
 ) -> None:
-    frame, rng = (
-        honest_table(),
-        np.random.default_rng(4),
-    )  # numbers by which train's median is not by chance that of all rows
+    # numbers by which train's median is not by chance that of all rows
+    frame, rng = (honest_table(), np.random.default_rng(4))
     raw = np.where(rng.random(len(frame)) < 0.2, np.nan, rng.gamma(2, 2, len(frame)))
     train = frame.index.isin(shares(frame)["train"].index)
     for known, expected in ((raw, verdict), (raw[train], "pass")):
