@@ -109,6 +109,8 @@ class Place:
             "PREFECT_WORKER_QUERY_SECONDS": "1",
         }
         places = {
+            # mlflow starts uvicorn by name
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "BULKHEAD_HOME": str(self.home),
             "BULKHEAD_CLINIC": str(self.rows),
             "BULKHEAD_DATA": str(folder),

@@ -34,7 +34,7 @@ from training.distributed.parallel import Parallel
 from training.engine.trainer import Trainer
 from training.launch.stop_signal import StopSignal
 from training.main import read_spec
-from training.replay import replay
+from training.replay.replay import replay
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 300.0  # a process of a check may take

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from torch import nn
-from training.depth import parameter_depths
-from training.preflight_optimizer import check_smoothing
 
 from schemas.config import Declaration
 from schemas.errors import BulkheadError, ConfigError
@@ -19,7 +17,9 @@ from schemas.records import CheckResult, PreflightReport, RunSpec
 from tests.training.modules import Sound
 from tests.training.toys import CLASSES, declare, make_arrays, make_statistics, write_run
 from training.models.shape import ModelShape
-from training.preflight import preflight
+from training.optim.depth import parameter_depths
+from training.preflight.optimizer_settings import check_smoothing
+from training.preflight.run_checks import preflight
 
 FAULTS: dict[str, tuple[str, str, str]] = {
     # network: task, the check that names the cause, words of it
@@ -498,7 +498,7 @@ def test_a_layer_that_is_named_twice_has_no_depth() -> None:
 def test_a_machine_that_is_too_slow_decides_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.overfit.MAX_SECONDS", 0.0)
+    monkeypatch.setattr("training.preflight.overfit.MAX_SECONDS", 0.0)
     found = objected(
         preflight(made(tmp_path, declare("binary", {"kind": "mlp", "numeric_embedding": "none"})))
     )

@@ -23,8 +23,9 @@ from training.data.fit.normalize import fit
 from training.data.leakage.duplicates import duplicate_results, hash_features, quick_hash_sql
 from training.data.leakage.shared_times import shared_time_results
 from training.data.leakage.sides import sides_of
-from training.data.split import groups, split, strata
+from training.data.split import groups, strata
 from training.data.split.folds import make_fold
+from training.data.split.split import split
 
 COLUMNS = {
     "row_id": "id",

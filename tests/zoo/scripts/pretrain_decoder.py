@@ -21,11 +21,7 @@ PEAK, FLOOR = 1e-3, 2e-5
 ROWS, HELD_OUT_BATCHES = 64, 40
 LARGEST_NORM = 0.5
 PADDING = 0
-HALF = (
-    torch.bfloat16
-    if torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    else torch.float16
-)
+HALF = torch.bfloat16 if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else torch.float16
 
 
 @dataclass(frozen=True)
@@ -53,12 +49,8 @@ class LookBack(nn.Module):
         rows, length, width = x.shape
         per_head = (rows, length, self.heads, width // self.heads)
         asked = self.asks(x).view(per_head).transpose(1, 2)
-        keys, values = (
-            part.reshape(per_head).transpose(1, 2) for part in self.offers(x).chunk(2, dim=-1)
-        )
-        found = F.scaled_dot_product_attention(
-            asked, keys, values, is_causal=True, dropout_p=self.drop if self.training else 0.0
-        )
+        keys, values = (part.reshape(per_head).transpose(1, 2) for part in self.offers(x).chunk(2, dim=-1))
+        found = F.scaled_dot_product_attention(asked, keys, values, is_causal=True, dropout_p=self.drop if self.training else 0.0)
         return self.join(found.transpose(1, 2).reshape(rows, length, width))
 
 
@@ -116,10 +108,7 @@ class Decoder(nn.Module):
 
 
 parallel = "WORLD_SIZE" in os.environ
-rank, world, place = (
-    int(os.environ.get(name, default))
-    for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
-)
+rank, world, place = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
 chief = rank == 0
 if parallel:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
@@ -155,11 +144,7 @@ def held_out_loss(network):
     for _ in range(HELD_OUT_BATCHES):
         tokens, following = molecules("val")
         with lower_precision:
-            losses.append(
-                F.cross_entropy(
-                    network(tokens).flatten(0, 1), following.flatten(), ignore_index=PADDING
-                ).item()
-            )
+            losses.append(F.cross_entropy(network(tokens).flatten(0, 1), following.flatten(), ignore_index=PADDING).item())
     network.train()
     return sum(losses) / len(losses)
 
@@ -169,11 +154,7 @@ shape = Shape(**saved["shape"]) if saved else Shape()
 network = Decoder(shape).to(device)
 matrices = [p for p in network.parameters() if p.ndim > 1]
 vectors = [p for p in network.parameters() if p.ndim <= 1]
-optimizer = torch.optim.AdamW(
-    [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}],
-    lr=PEAK,
-    betas=(0.9, 0.98),
-)
+optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}], lr=PEAK, betas=(0.9, 0.98))
 scaler = torch.amp.GradScaler(kind, enabled=HALF is torch.float16)
 step, lowest = 0, math.inf
 if saved:
@@ -192,16 +173,11 @@ while step < STEPS:
         group["lr"] = rate_at(step)
 
     for part in range(micro_batches):
-        hold = (
-            model.no_sync() if parallel and part + 1 < micro_batches else contextlib.nullcontext()
-        )
+        hold = model.no_sync() if parallel and part + 1 < micro_batches else contextlib.nullcontext()
         with hold:
             with lower_precision:
                 scores = model(tokens)
-                loss = (
-                    F.cross_entropy(scores.flatten(0, 1), following.flatten(), ignore_index=PADDING)
-                    / micro_batches
-                )
+                loss = F.cross_entropy(scores.flatten(0, 1), following.flatten(), ignore_index=PADDING) / micro_batches
             tokens, following = molecules("train")  # read while the device works
             scaler.scale(loss).backward()
     if LARGEST_NORM:
@@ -214,22 +190,14 @@ while step < STEPS:
 
     if chief and step % TELL_EVERY == 0:
         now = time.perf_counter()
-        print(
-            f"{step:>6} of {STEPS}: {loss.item() * micro_batches:.3f} nats a token, {TELL_EVERY / (now - since):.1f} steps a second"
-        )
+        print(f"{step:>6} of {STEPS}: {loss.item() * micro_batches:.3f} nats a token, {TELL_EVERY / (now - since):.1f} steps a second")
         since = now
     if chief and step % EVALUATE_EVERY == 0:
         held_out = held_out_loss(network)
         print(f"{step:>6} held out: {held_out:.3f} nats a token")
         if held_out < lowest:
             lowest = held_out
-            state = {
-                "network": network.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "shape": asdict(shape),
-                "step": step,
-                "lowest": lowest,
-            }
+            state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "shape": asdict(shape), "step": step, "lowest": lowest}
             torch.save(state, LAST)
 
 if chief:

@@ -23,14 +23,10 @@ MEAN, SPREAD = (0.46, 0.51, 0.38), (0.21, 0.20, 0.22)
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "photographs", type=Path, help="holds train/ and val/, in each a folder a species"
-    )
+    parser.add_argument("photographs", type=Path, help="holds train/ and val/, in each a folder a species")
     parser.add_argument("--network", default="resnet34", choices=models.list_models(module=models))
     parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument(
-        "--rows", type=int, default=192, help="photographs a step, over all devices"
-    )
+    parser.add_argument("--rows", type=int, default=192, help="photographs a step, over all devices")
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--readers", type=int, default=6)
     parser.add_argument("--go-on-from", type=Path)
@@ -75,27 +71,16 @@ def share_within(scores, species, *places):
 
 def folders(args):
     pixels = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, SPREAD)]
-    turned = v2.Compose(
-        [
-            v2.RandomRotation(180),
-            v2.RandomResizedCrop(192, scale=(0.3, 1.0)),
-            v2.RandomVerticalFlip(),
-            *pixels,
-        ]
-    )
+    turned = v2.Compose([v2.RandomRotation(180), v2.RandomResizedCrop(192, scale=(0.3, 1.0)), v2.RandomVerticalFlip(), *pixels])
     plain = v2.Compose([v2.Resize(224), v2.CenterCrop(192), *pixels])
-    return ImageFolder(args.photographs / "train", turned), ImageFolder(
-        args.photographs / "val", plain
-    )
+    return ImageFolder(args.photographs / "train", turned), ImageFolder(args.photographs / "val", plain)
 
 
 def work(place, places, args):
     apart = places > 1
     device = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
     if apart:
-        dist.init_process_group(
-            "nccl", init_method="tcp://127.0.0.1:29511", world_size=places, rank=place
-        )
+        dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29511", world_size=places, rank=place)
     if args.seed is not None:
         torch.manual_seed(args.seed)
         torch.backends.cudnn.deterministic = True
@@ -106,12 +91,8 @@ def work(place, places, args):
     if apart:
         model = DistributedDataParallel(model, device_ids=[place])
     criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=args.rate, momentum=0.9, nesterov=True, weight_decay=5e-5
-    )
-    scheduler = MultiStepLR(
-        optimizer, milestones=[args.epochs // 2, args.epochs * 4 // 5], gamma=0.2
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.rate, momentum=0.9, nesterov=True, weight_decay=5e-5)
+    scheduler = MultiStepLR(optimizer, milestones=[args.epochs // 2, args.epochs * 4 // 5], gamma=0.2)
     first, highest = 0, 0.0
     if args.go_on_from:
         kept = torch.load(args.go_on_from, map_location=device, weights_only=True)
@@ -121,19 +102,12 @@ def work(place, places, args):
         first, highest = kept["epochs"], kept["highest"]
 
     train_share = DistributedSampler(train_photographs) if apart else None
-    val_share = (
-        DistributedSampler(val_photographs, shuffle=False, drop_last=True) if apart else None
-    )
+    val_share = DistributedSampler(val_photographs, shuffle=False, drop_last=True) if apart else None
     reading = {"batch_size": args.rows // places, "num_workers": args.readers, "pin_memory": True}
-    train_loader = DataLoader(
-        train_photographs, shuffle=train_share is None, sampler=train_share, **reading
-    )
+    train_loader = DataLoader(train_photographs, shuffle=train_share is None, sampler=train_share, **reading)
     val_loader = DataLoader(val_photographs, sampler=val_share, **reading)
     # what drop_last leaves out of the shares: every rank scores it, after the shares are joined
-    rest = Subset(
-        val_photographs,
-        range(len(val_photographs) - len(val_photographs) % places, len(val_photographs)),
-    )
+    rest = Subset(val_photographs, range(len(val_photographs) - len(val_photographs) % places, len(val_photographs)))
     rest_loader = DataLoader(rest, **reading)
 
     if args.only_score:
@@ -149,12 +123,7 @@ def work(place, places, args):
         highest = max(right, highest)
         if place == 0:
             parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-            keep(
-                {"epochs": epoch + 1, "highest": highest}
-                | {name: part.state_dict() for name, part in parts.items()},
-                args.keep_in,
-                better,
-            )
+            keep({"epochs": epoch + 1, "highest": highest} | {name: part.state_dict() for name, part in parts.items()}, args.keep_in, better)
 
 
 def learn(model, train_loader, criterion, optimizer, device, title):
@@ -173,14 +142,7 @@ def learn(model, train_loader, criterion, optimizer, device, title):
             mean.add(share, len(species))
         if number % 25 == 0:
             pace = costs.rows / (time.monotonic() - costs.born)
-            print(
-                f"{title}, {number}/{len(train_loader)}:",
-                costs,
-                firsts,
-                thirds,
-                f"{pace:.0f} photographs a second",
-                sep="  ",
-            )
+            print(f"{title}, {number}/{len(train_loader)}:", costs, firsts, thirds, f"{pace:.0f} photographs a second", sep="  ")
 
 
 def score(model, val_loader, rest_loader, criterion, device, apart):

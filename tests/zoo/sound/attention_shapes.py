@@ -19,17 +19,12 @@ class StationAttention(nn.Module):
     def __init__(self, width, heads=4, drop=0.1):
         super().__init__()
         self.heads, self.drop = heads, nn.Dropout(drop)
-        self.asks_and_keys, self.values = (
-            nn.Linear(width, 2 * width, bias=False),
-            nn.Linear(width, width),
-        )
+        self.asks_and_keys, self.values = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, width)
         self.join = nn.Linear(width, width)
 
     def forward(self, stations):
         rows, count, width = stations.shape
-        asks, keys = (
-            self.asks_and_keys(stations).view(rows, count, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
-        )
+        asks, keys = self.asks_and_keys(stations).view(rows, count, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
         values = self.values(stations).view(rows, count, self.heads, -1).transpose(1, 2)
         nearness = torch.einsum("bhqd,bhkd->bhqk", asks, keys) / asks.shape[-1] ** 0.5
         shares = self.drop(nearness.softmax(dim=-1))

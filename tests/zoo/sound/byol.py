@@ -22,9 +22,7 @@ class SelfTaught(nn.Module):
     def forward(self, once, again):
         seen = self.quick(once)
         aim = self.slow(again)
-        return F.mse_loss(
-            F.normalize(self.guess(seen, seen), dim=1), F.normalize(aim.detach(), dim=1)
-        )
+        return F.mse_loss(F.normalize(self.guess(seen, seen), dim=1), F.normalize(aim.detach(), dim=1))
 
 
 def learn(model, views, steps):

@@ -17,9 +17,7 @@ class BeatsAndReports(nn.Module):
         self.sharpness = nn.Parameter(torch.tensor(math.log(10.0)))
 
     def forward(self, beats, reports):
-        left, right = (
-            F.normalize(part, dim=1) for part in (self.beats(beats), self.reports(reports))
-        )
+        left, right = (F.normalize(part, dim=1) for part in (self.beats(beats), self.reports(reports)))
         return torch.einsum("id,jd->ij", left, right) * self.sharpness.exp()
 
 
@@ -42,9 +40,7 @@ class Views(nn.Module):
     def __init__(self, network, width):
         super().__init__()
         self.network = network
-        self.guess = nn.Sequential(
-            nn.Linear(width, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, width)
-        )
+        self.guess = nn.Sequential(nn.Linear(width, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, width))
 
     def forward(self, left, right):
         left, right = self.network(left), self.network(right)
@@ -54,13 +50,7 @@ class Views(nn.Module):
 
 def draw_together(model, steps, left, right):
     guesses, held = model(left, right)
-    loss = (
-        -sum(
-            F.cosine_similarity(guess, still).mean()
-            for guess, still in zip(guesses, held, strict=True)
-        )
-        / 2
-    )
+    loss = -sum(F.cosine_similarity(guess, still).mean() for guess, still in zip(guesses, held, strict=True)) / 2
     steps.zero_grad()
     loss.backward()
     steps.step()

@@ -15,10 +15,7 @@ def shrink(small, large, beats_loader, optimizer, schedule, heat=3.0, trust=0.6,
             with torch.no_grad():
                 opinion = large(beats).div(heat).softmax(dim=1)
             answer = small(beats)
-            apart = (
-                F.kl_div(F.log_softmax(answer / heat, dim=1), opinion, reduction="batchmean")
-                * heat**2
-            )
+            apart = F.kl_div(F.log_softmax(answer / heat, dim=1), opinion, reduction="batchmean") * heat**2
             loss = trust * apart + (1 - trust) * F.cross_entropy(answer, rhythm)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()

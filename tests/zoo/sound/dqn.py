@@ -43,13 +43,9 @@ class Thermostat:
     def learn(self, rows=64):
         before, level, gain, after = self.remembered.draw(rows)
         with torch.no_grad():
-            best = self.worth(after).argmax(
-                dim=1, keepdim=True
-            )  # chosen by one network, valued by the other
+            best = self.worth(after).argmax(dim=1, keepdim=True)  # chosen by one network, valued by the other
             aim = gain + self.patience * self.slow(after).gather(1, best).squeeze(1)
-        error = nn.functional.huber_loss(
-            self.worth(before).gather(1, level[:, None]).squeeze(1), aim
-        )
+        error = nn.functional.huber_loss(self.worth(before).gather(1, level[:, None]).squeeze(1), aim)
         self.steps.zero_grad()
         error.backward()
         nn.utils.clip_grad_norm_(self.worth.parameters(), 5.0)

@@ -24,12 +24,7 @@ class SlowMean:
 @torch.inference_mode()
 def share_right(network, held_out, device):
     network.eval()
-    right = torch.stack(
-        [
-            (network(beats.to(device)).argmax(dim=1) == rhythm.to(device)).sum()
-            for beats, rhythm in held_out
-        ]
-    )
+    right = torch.stack([(network(beats.to(device)).argmax(dim=1) == rhythm.to(device)).sum() for beats, rhythm in held_out])
     return right.sum().item() / len(held_out.dataset)
 
 
@@ -48,9 +43,6 @@ def fit(network, beats_loader, val_loader, rounds, device):
             slow.take_in(network)
         right = share_right(slow.network, val_loader, device)
         if right > highest:
-            highest, kept = (
-                right,
-                {name: value.detach().clone() for name, value in slow.network.state_dict().items()},
-            )
+            highest, kept = right, {name: value.detach().clone() for name, value in slow.network.state_dict().items()}
     network.load_state_dict(kept)
     return network, highest

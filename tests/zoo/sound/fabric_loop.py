@@ -11,9 +11,7 @@ def main(model, dataset, epochs=3):
     fabric.launch()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     model, optimizer = fabric.setup(model, optimizer)
-    loader = fabric.setup_dataloaders(
-        torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True)
-    )
+    loader = fabric.setup_dataloaders(torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True))
     warmup = LinearLR(optimizer, start_factor=0.01, total_iters=100)
     cosine = CosineAnnealingLR(optimizer, T_max=epochs * len(loader) - 100)
     scheduler = SequentialLR(optimizer, [warmup, cosine], milestones=[100])

@@ -10,9 +10,7 @@ def influence(network, spectra, substances):
     weights = {name: weight.detach() for name, weight in network.named_parameters()}
 
     def cost(weights, spectrum, substance):
-        return F.cross_entropy(
-            functional_call(network, weights, (spectrum[None],)), substance[None]
-        )
+        return F.cross_entropy(functional_call(network, weights, (spectrum[None],)), substance[None])
 
     slopes, _ = vmap(grad_and_value(cost), in_dims=(None, 0, 0))(weights, spectra, substances)
     return sum(slope.flatten(1).square().sum(1) for slope in slopes.values()).sqrt()
@@ -35,7 +33,5 @@ def descend(network, batches, rate=0.05, drag=0.9):
 def committee(networks, spectra):
     """Mean chance of each substance over all networks, and how far they disagree."""
     weights, buffers = stack_module_state(networks)
-    opinions = vmap(lambda w, b: functional_call(networks[0], (w, b), (spectra,)))(
-        weights, buffers
-    ).softmax(dim=-1)
+    opinions = vmap(lambda w, b: functional_call(networks[0], (w, b), (spectra,)))(weights, buffers).softmax(dim=-1)
     return opinions.mean(dim=0), opinions.std(dim=0)

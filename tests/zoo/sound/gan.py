@@ -15,9 +15,7 @@ def compete(generator, critic, beats_loader, device, rounds, code=32):
             invented = generator(torch.randn(len(recorded), code, device=device))
 
             critic_steps.zero_grad()
-            critic_loss = (
-                F.relu(1 - critic(recorded)).mean() + F.relu(1 + critic(invented.detach())).mean()
-            )
+            critic_loss = F.relu(1 - critic(recorded)).mean() + F.relu(1 + critic(invented.detach())).mean()
             critic_loss.backward()
             critic_steps.step()
 

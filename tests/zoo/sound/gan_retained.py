@@ -29,13 +29,7 @@ class Judge(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Conv2d(2, 16, 5, stride=2),
-            nn.SiLU(),
-            nn.Conv2d(16, 32, 3, stride=2),
-            nn.SiLU(),
-            nn.Flatten(),
-            nn.LazyLinear(1),
-            nn.Sigmoid(),
+            nn.Conv2d(2, 16, 5, stride=2), nn.SiLU(), nn.Conv2d(16, 32, 3, stride=2), nn.SiLU(), nn.Flatten(), nn.LazyLinear(1), nn.Sigmoid()
         )
 
     def forward(self, fields):

@@ -30,10 +30,7 @@ class ByOrder(Trainer):
 
 def agreement(evaluated):
     level = (evaluated.predictions > 0).sum(axis=1)
-    return {
-        "kappa": cohen_kappa_score(evaluated.label_ids, level, weights="quadratic"),
-        "tau": kendalltau(evaluated.label_ids, level).statistic,
-    }
+    return {"kappa": cohen_kappa_score(evaluated.label_ids, level, weights="quadratic"), "tau": kendalltau(evaluated.label_ids, level).statistic}
 
 
 def tune(tickets, val_tickets, folder, encoder="distilbert-base-multilingual-cased"):

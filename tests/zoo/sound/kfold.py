@@ -17,12 +17,8 @@ def cross_validate(X, y, patient_id, epochs=20):
     for fold, (train_idx, val_idx) in enumerate(GroupKFold(5).split(X, y, groups=patient_id)):
         torch.manual_seed(fold)
         scaler = StandardScaler().fit(X[train_idx])
-        X_train, X_val = (
-            torch.tensor(scaler.transform(X[i]), dtype=torch.float32) for i in (train_idx, val_idx)
-        )
-        y_train, y_val = (
-            torch.tensor(y[i], dtype=torch.float32).unsqueeze(1) for i in (train_idx, val_idx)
-        )
+        X_train, X_val = (torch.tensor(scaler.transform(X[i]), dtype=torch.float32) for i in (train_idx, val_idx))
+        y_train, y_val = (torch.tensor(y[i], dtype=torch.float32).unsqueeze(1) for i in (train_idx, val_idx))
         model = make_model(X.shape[1])
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         loss_fn = nn.MSELoss()

@@ -14,9 +14,7 @@ class Solubility(lightning.LightningModule):
     def __init__(self, bits=2048, rate=5e-4, rounds=25):
         super().__init__()
         self.rate, self.rounds = rate, rounds
-        self.layers = nn.Sequential(
-            nn.Linear(bits, 200), nn.SELU(), nn.AlphaDropout(0.1), nn.Linear(200, 1), nn.Flatten(0)
-        )
+        self.layers = nn.Sequential(nn.Linear(bits, 200), nn.SELU(), nn.AlphaDropout(0.1), nn.Linear(200, 1), nn.Flatten(0))
         self.off_by = MeanAbsoluteError()
 
     def forward(self, fingerprint):
@@ -43,9 +41,5 @@ def fit(molecules, val_molecules, rounds=25):
     share = DistributedSampler(molecules)
     trainer = lightning.Trainer(max_epochs=rounds, strategy="ddp", devices=4, gradient_clip_val=1.0)
     model = Solubility(rounds=rounds)
-    trainer.fit(
-        model,
-        DataLoader(molecules, batch_size=48, sampler=share),
-        DataLoader(val_molecules, batch_size=512),
-    )
+    trainer.fit(model, DataLoader(molecules, batch_size=48, sampler=share), DataLoader(val_molecules, batch_size=512))
     return model

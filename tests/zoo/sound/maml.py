@@ -10,13 +10,7 @@ def adapted(network, logs, porosity, rate=0.05, steps=3):
     for _ in range(steps):
         misfit = (functional_call(network, weights, (logs,)) - porosity).square().mean()
         slopes = torch.autograd.grad(misfit, tuple(weights.values()), create_graph=True)
-        weights = dict(
-            zip(
-                weights,
-                (w - rate * s for w, s in zip(weights.values(), slopes, strict=True)),
-                strict=True,
-            )
-        )
+        weights = dict(zip(weights, (w - rate * s for w, s in zip(weights.values(), slopes, strict=True)), strict=True))
     return weights
 
 
@@ -28,9 +22,7 @@ def learn_to_adapt(network, fields):
         for known, asked in wells:
             weights = adapted(network, *known)
             logs, porosity = asked
-            cost = cost + (
-                functional_call(network, weights, (logs,)) - porosity
-            ).abs().mean() / len(wells)
+            cost = cost + (functional_call(network, weights, (logs,)) - porosity).abs().mean() / len(wells)
         cost.backward()
         optimizer.step()
 

@@ -6,9 +6,7 @@ import torch
 def largest_stable_rate(model, loader, loss_fn, lowest=1e-6, highest=1.0, worse=3.0):
     """The rate at which the loss was last below `worse` times its lowest value."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lowest, momentum=0.8)
-    rates = torch.logspace(
-        torch.tensor(lowest).log10(), torch.tensor(highest).log10(), len(loader)
-    ).tolist()
+    rates = torch.logspace(torch.tensor(lowest).log10(), torch.tensor(highest).log10(), len(loader)).tolist()
     seen = []
     for rate, (x, y) in zip(rates, loader, strict=True):
         for group in optimizer.param_groups:

@@ -53,32 +53,18 @@ def run_epoch(model, loader, criterion, optimizer=None):
 def main(path):
     df = pd.read_csv(path)
     y = LabelEncoder().fit_transform(df["outcome"])
-    X_train, X_rest, y_train, y_rest = train_test_split(
-        df.drop(columns=["outcome"]), y, test_size=0.4, random_state=SEED, stratify=y
-    )
-    X_val, X_test, y_val, y_test = train_test_split(
-        X_rest, y_rest, test_size=0.5, random_state=SEED, stratify=y_rest
-    )
+    X_train, X_rest, y_train, y_rest = train_test_split(df.drop(columns=["outcome"]), y, test_size=0.4, random_state=SEED, stratify=y)
+    X_val, X_test, y_val, y_test = train_test_split(X_rest, y_rest, test_size=0.5, random_state=SEED, stratify=y_rest)
     numeric = X_train.select_dtypes("number").columns
-    prepare = make_pipeline(
-        ColumnTransformer(
-            [("n", StandardScaler(), numeric)], remainder=OneHotEncoder(handle_unknown="ignore")
-        )
-    )
+    prepare = make_pipeline(ColumnTransformer([("n", StandardScaler(), numeric)], remainder=OneHotEncoder(handle_unknown="ignore")))
     arrays = [prepare.fit_transform(X_train), prepare.transform(X_val), prepare.transform(X_test)]
     sets = [
-        TensorDataset(torch.tensor(a, dtype=torch.float32), torch.tensor(b, dtype=torch.float32))
-        for a, b in zip(arrays, (y_train, y_val, y_test), strict=True)
+        TensorDataset(torch.tensor(a, dtype=torch.float32), torch.tensor(b, dtype=torch.float32)) for a, b in zip(arrays, (y_train, y_val, y_test), strict=True)
     ]
     train_loader = DataLoader(sets[0], batch_size=256, shuffle=True)
-    val_loader, test_loader = (
-        DataLoader(sets[1], batch_size=1024),
-        DataLoader(sets[2], batch_size=1024),
-    )
+    val_loader, test_loader = DataLoader(sets[1], batch_size=1024), DataLoader(sets[2], batch_size=1024)
     model = Net(arrays[0].shape[1])
-    criterion = nn.BCEWithLogitsLoss(
-        pos_weight=torch.tensor((y_train == 0).sum() / (y_train == 1).sum())
-    )
+    criterion = nn.BCEWithLogitsLoss(pos_weight=torch.tensor((y_train == 0).sum() / (y_train == 1).sum()))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-2)
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=3)
     best_auc, best_state, bad_epochs = 0.0, None, 0

@@ -17,12 +17,8 @@ class Forecasting:
 
     def __init__(self, network, days, val_days, folder):
         self.rank, self.place = dist.get_rank(), int(os.environ["LOCAL_RANK"])
-        self.days = DataLoader(
-            days, batch_size=128, sampler=DistributedSampler(days, seed=5), pin_memory=True
-        )
-        self.val_days = DataLoader(
-            val_days, batch_size=512, sampler=DistributedSampler(val_days, shuffle=False)
-        )
+        self.days = DataLoader(days, batch_size=128, sampler=DistributedSampler(days, seed=5), pin_memory=True)
+        self.val_days = DataLoader(val_days, batch_size=512, sampler=DistributedSampler(val_days, shuffle=False))
         self.network = DistributedDataParallel(network.to(self.place), device_ids=[self.place])
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=2e-3, weight_decay=1e-6)
         self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, gamma=0.9)
@@ -45,9 +41,7 @@ class Forecasting:
         self.network.train()
         self.days.sampler.set_epoch(number)
         for weeks, tomorrow in self.days:
-            self.one_step(
-                weeks.to(self.place, non_blocking=True), tomorrow.to(self.place, non_blocking=True)
-            )
+            self.one_step(weeks.to(self.place, non_blocking=True), tomorrow.to(self.place, non_blocking=True))
 
     @torch.inference_mode()
     def held_out_error(self):
@@ -63,16 +57,8 @@ class Forecasting:
         return degrees / rows
 
     def write(self, number):
-        parts = {
-            "network": self.network.module,
-            "optimizer": self.optimizer,
-            "schedule": self.schedule,
-            "scaler": self.scaler,
-        }
-        torch.save(
-            {"rounds": number + 1, **{name: part.state_dict() for name, part in parts.items()}},
-            self.file,
-        )
+        parts = {"network": self.network.module, "optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}
+        torch.save({"rounds": number + 1, **{name: part.state_dict() for name, part in parts.items()}}, self.file)
 
     def go(self, rounds, patience=6):
         for number in range(rounds):

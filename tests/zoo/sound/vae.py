@@ -11,9 +11,7 @@ SAMPLES = 250  # of one lead, around the R wave
 class BeatVAE(nn.Module):
     def __init__(self, hidden=96, code=8):
         super().__init__()
-        self.look = nn.Sequential(
-            nn.Conv1d(1, 12, 9, stride=5), nn.ELU(), nn.Flatten(), nn.LazyLinear(hidden), nn.ELU()
-        )
+        self.look = nn.Sequential(nn.Conv1d(1, 12, 9, stride=5), nn.ELU(), nn.Flatten(), nn.LazyLinear(hidden), nn.ELU())
         self.centre = nn.Linear(hidden, code)
         self.spread = nn.Linear(hidden, code)
         self.draw = nn.Sequential(nn.Linear(code, hidden), nn.ELU(), nn.Linear(hidden, SAMPLES))
@@ -55,8 +53,6 @@ def fit(train_loader, val_loader, rounds=30):
         with torch.inference_mode():
             held_out = sum(cost(beats, *vae(beats)).item() for beats, _rhythm in val_loader)
             invented = vae.draw(torch.randn(16, 8))
-        print(
-            f"{number:3}: {by_beat:8.2f} a beat, held out {held_out / len(val_loader.dataset):8.2f}"
-        )
+        print(f"{number:3}: {by_beat:8.2f} a beat, held out {held_out / len(val_loader.dataset):8.2f}")
         torch.save(invented, f"beats_{number:03}.pt")
     return vae

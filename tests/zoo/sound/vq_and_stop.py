@@ -17,19 +17,11 @@ class Codebook(nn.Module):
 
     def forward(self, vectors):
         with torch.no_grad():
-            nearest = (
-                torch.cdist(vectors.flatten(0, -2), self.codes)
-                .argmin(dim=-1)
-                .unflatten(0, vectors.shape[:-1])
-            )
+            nearest = torch.cdist(vectors.flatten(0, -2), self.codes).argmin(dim=-1).unflatten(0, vectors.shape[:-1])
         chosen = self.codes[nearest]
         pull_codes = (chosen - vectors.detach()).square().mean()
         pull_vectors = (vectors - chosen.detach()).square().mean()
-        return (
-            vectors + (chosen - vectors).detach(),
-            pull_codes + self.commitment * pull_vectors,
-            nearest,
-        )
+        return vectors + (chosen - vectors).detach(), pull_codes + self.commitment * pull_vectors, nearest
 
 
 class BeatTwins(nn.Module):
