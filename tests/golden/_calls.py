@@ -2,7 +2,8 @@
 
     python -m tests.golden._calls CALLS.json OUT.json
 
-CALLS: {load: modules, calls: list of {program: "module:function", arguments, folder, variables}}; OUT: of each call its exit code and what it printed.
+CALLS: {load: modules, calls: list of {program: "module:function", arguments, folder, variables}};
+OUT: of each call its exit code and what it printed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ def call(given: dict[str, Any], scratch: Path) -> dict[str, Any]:
                 stream.flush()
             os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return {"code": code, "stdout": paths[0].read_text(errors="replace"), "stderr": paths[1].read_text(errors="replace")}
+    return {
+        "code": code,
+        "stdout": paths[0].read_text(errors="replace"),
+        "stderr": paths[1].read_text(errors="replace"),
+    }
 
 
 def _ended(program: str, arguments: list[str]) -> int:

@@ -1,4 +1,6 @@
-"""What the command line says and answers: help of every command, the JSON schema, exit codes of bad input."""
+"""What the command line says and answers: help of every command, the JSON schema, exit codes of bad
+input.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tests.zoo.bad_inputs import DATA, DECLARATIONS, Spoil, write
 
 HELP = Path(__file__).parent / "help"
 SCHEMA = Path(__file__).parent / "schema.txt"
-LOADED = ("flows.cli", "schemas.load", "mlflow.pyfunc", "torch")  # not Prefect, which reads its settings when it is imported
+# not Prefect, which reads its settings when it is imported
+LOADED = ("flows.cli", "schemas.load", "mlflow.pyfunc", "torch")
 NEED_MLFLOW = {
     "a folder that is no model",
     "the whole machine as a model",
@@ -33,33 +36,54 @@ NAME = re.compile(r"^│ ([a-z]+)\s")
 
 def command(folder: Path, arguments: list[str], variables: dict[str, str]) -> dict[str, Any]:
     """A call of the installed command, for `calls`."""
-    return {"program": "flows.cli:main", "arguments": arguments, "folder": str(folder), "variables": variables}
+    return {
+        "program": "flows.cli:main",
+        "arguments": arguments,
+        "folder": str(folder),
+        "variables": variables,
+    }
 
 
 def help_texts(scratch: Path) -> dict[str, str]:
-    """Help of the command itself, under `bulkhead`, and of each of its commands; spaces at the ends of lines are left out."""
+    """Help of the command itself, under `bulkhead`, and of each of its commands; spaces at the ends
+    of lines are left out.
+    """
     home = environment(BULKHEAD_HOME=str(scratch / "home"))
     (overview,) = calls([command(ROOT, ["--help"], home)], ["flows.cli"], scratch)
     _, _, listed = overview["stdout"].partition("Commands ─")
     names = [found.group(1) for line in listed.splitlines() if (found := NAME.match(line))]
     each = calls([command(ROOT, [name, "--help"], home) for name in names], ["flows.cli"], scratch)
     shown = {"bulkhead": overview, **dict(zip(names, each, strict=True))}
-    wrong = {name: found["code"] for name, found in shown.items() if found["code"] or "Usage" not in found["stdout"]}
+    wrong = {
+        name: found["code"]
+        for name, found in shown.items()
+        if found["code"] or "Usage" not in found["stdout"]
+    }
     if wrong or not names:
         raise RuntimeError(f"no help, by exit code: {wrong or overview}")
-    return {name: "\n".join(line.rstrip() for line in found["stdout"].splitlines()).strip("\n") + "\n" for name, found in shown.items()}
+    return {
+        name: "\n".join(line.rstrip() for line in found["stdout"].splitlines()).strip("\n") + "\n"
+        for name, found in shown.items()
+    }
 
 
 def schema_lines(folder: Path) -> list[str]:
-    """The JSON schema with a line for each definition, and for each of its properties, in the order in which they are printed."""
+    """The JSON schema with a line for each definition, and for each of its properties, in the order
+    in which they are printed.
+    """
     done = bulkhead("schema", folder=ROOT, BULKHEAD_HOME=str(folder / "home"))
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     schema = json.loads(done.stdout)
     lines = []
-    for name, definition in [*schema.get("$defs", {}).items(), ("(declaration)", {key: value for key, value in schema.items() if key != "$defs"})]:
+    for name, definition in [
+        *schema.get("$defs", {}).items(),
+        ("(declaration)", {key: value for key, value in schema.items() if key != "$defs"}),
+    ]:
         properties = definition.get("properties", {})
-        lines.append(f"{name} {_compact({k: v for k, v in definition.items() if k != 'properties'})}")
+        lines.append(
+            f"{name} {_compact({k: v for k, v in definition.items() if k != 'properties'})}"
+        )
         lines += [f"{name}.{key} {_compact(value)}" for key, value in properties.items()]
     return lines
 
@@ -68,7 +92,8 @@ def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-# ------------------------------------------------------------------------------------------- bad input
+# ------------------------------------------------------------------------------------------- bad
+# input
 
 
 def spoilt(folder: Path, spoil: Spoil) -> dict[str, Any]:
@@ -83,13 +108,21 @@ def spoilt(folder: Path, spoil: Spoil) -> dict[str, Any]:
 def declaration_codes(scratch: Path, names: Iterable[str] = DECLARATIONS) -> dict[str, int]:
     """Exit code of bad declarations or commands."""
     wanted = list(names)
-    given = [spoilt(scratch / "cases" / str(number), DECLARATIONS[name][0]) for number, name in enumerate(wanted)]
+    given = [
+        spoilt(scratch / "cases" / str(number), DECLARATIONS[name][0])
+        for number, name in enumerate(wanted)
+    ]
     loaded = LOADED if NEED_MLFLOW & set(wanted) else LOADED[:2]
-    return {name: found["code"] for name, found in zip(wanted, calls(given, loaded, scratch), strict=True)}
+    return {
+        name: found["code"]
+        for name, found in zip(wanted, calls(given, loaded, scratch), strict=True)
+    }
 
 
 def data_codes(scratch: Path) -> dict[str, int]:
-    """Exit code of each table or address of which nothing good can come, in this process beside one server of Prefect; minutes."""
+    """Exit code of each table or address of which nothing good can come, in this process beside one
+    server of Prefect; minutes.
+    """
     from prefect.testing.utilities import prefect_test_harness
     from typer.testing import CliRunner
 
@@ -101,6 +134,11 @@ def data_codes(scratch: Path) -> dict[str, int]:
             folder = scratch / "cases" / str(number)
             folder.mkdir(parents=True)
             write(folder)
-            with contextlib.chdir(folder), patch.dict(os.environ, {"BULKHEAD_HOME": str(folder / "home")}):
-                found[name] = CliRunner().invoke(app, spoil(folder) or ["prepare", "run.yaml"]).exit_code
+            with (
+                contextlib.chdir(folder),
+                patch.dict(os.environ, {"BULKHEAD_HOME": str(folder / "home")}),
+            ):
+                found[name] = (
+                    CliRunner().invoke(app, spoil(folder) or ["prepare", "run.yaml"]).exit_code
+                )
     return found

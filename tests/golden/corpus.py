@@ -1,7 +1,9 @@
-"""The programs whose findings are recorded, each under a key that outlives others, and what `bulkhead review` finds in them.
+"""The programs whose findings are recorded, each under a key that outlives others, and what
+`bulkhead review` finds in them.
 
-A wording and a program under watch are known by the SHA-256 of their text; a file of the zoo, and a mistake planted in one, by its
-name. Files are reviewed as `ast.unparse` writes them, so that neither the width of lines nor the formatter moves a finding.
+A wording and a program under watch are known by the SHA-256 of their text; a file of the zoo, and a
+mistake planted in one, by its name. Files are reviewed as `ast.unparse` writes them, so that
+neither the width of lines nor the formatter moves a finding.
 """
 
 from __future__ import annotations
@@ -96,8 +98,13 @@ def changes(recorded: dict[str, list[str]], found: dict[str, list[str]]) -> list
     """A line for each finding that came or went, of programs that are on both sides."""
     lines = []
     for key in sorted(recorded.keys() & found.keys()):
-        came, gone = sorted(set(found[key]) - set(recorded[key])), sorted(set(recorded[key]) - set(found[key]))
-        lines += [f"{key}: new finding {entry}" for entry in came] + [f"{key}: {entry} is no longer found" for entry in gone]
+        came, gone = (
+            sorted(set(found[key]) - set(recorded[key])),
+            sorted(set(recorded[key]) - set(found[key])),
+        )
+        lines += [f"{key}: new finding {entry}" for entry in came] + [
+            f"{key}: {entry} is no longer found" for entry in gone
+        ]
     return lines
 
 

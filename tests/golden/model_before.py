@@ -1,9 +1,10 @@
-"""A version that an earlier tree registered: its files, what the registry and its run said of it, and what it predicted.
+"""A version that an earlier tree registered: its files, what the registry and its run said of it,
+and what it predicted.
 
     python -m tests.golden.model_before FOLDER      # write it from a run of this tree; once, for all later trees
 
 The tests put it into a registry of their own, where today's tree loads, scores and verifies it.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from tests.golden.pinned import bulkhead
 STORED = Path(__file__).parent / "model-before"
 NAME, ROWS = "golden", 12
 OVERRIDES = ("model.kind=mlp", "model.hidden=[8]", "evaluate.baselines=[constant]")
-RUN_FILES = ("evidence.json", "config.yaml")  # artifacts of its MLflow run that a verification reads
+# artifacts of its MLflow run that a verification reads
+RUN_FILES = ("evidence.json", "config.yaml")
 
 
 def tracking_uri(home: Path) -> str:
@@ -30,7 +32,9 @@ def tracking_uri(home: Path) -> str:
     return f"sqlite:///{home / 'mlflow.db'}"
 
 
-def score(folder: Path, home: Path, rows: list[dict[str, str]], **variables: str) -> list[dict[str, str]]:
+def score(
+    folder: Path, home: Path, rows: list[dict[str, str]], **variables: str
+) -> list[dict[str, str]]:
     """Rows with their predictions, by the command.
 
     Raises:
@@ -40,7 +44,15 @@ def score(folder: Path, home: Path, rows: list[dict[str, str]], **variables: str
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    done = bulkhead("predict", f"models:/{NAME}/1", "in.csv", "out.csv", folder=folder, BULKHEAD_HOME=str(home), **variables)
+    done = bulkhead(
+        "predict",
+        f"models:/{NAME}/1",
+        "in.csv",
+        "out.csv",
+        folder=folder,
+        BULKHEAD_HOME=str(home),
+        **variables,
+    )
     if done.returncode:
         raise RuntimeError(f"bulkhead predict ended with {done.returncode}:\n{done.stderr[-3000:]}")
     with (folder / "out.csv").open(newline="") as file:
@@ -71,18 +83,26 @@ def write(folder: Path) -> None:
         "metrics": dict(run.data.metrics),
         "key": json.loads((files / "manifest.sig").read_text())["key"],
         "rows": rows,
-        "predictions": [{name: float(row[name]) for name in row if name not in rows[0]} for row in scored],
+        "predictions": [
+            {name: float(row[name]) for name in row if name not in rows[0]} for row in scored
+        ],
     }
-    (STORED / "version.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    (STORED / "version.json").write_text(
+        json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+    )
 
 
 def stored() -> dict[str, Any]:
-    """What was said of the version: tags, metrics of its run, public key of its signer, rows and predictions."""
+    """What was said of the version: tags, metrics of its run, public key of its signer, rows and
+    predictions.
+    """
     return dict(json.loads((STORED / "version.json").read_text(encoding="utf-8")))
 
 
 def restore(home: Path) -> Path:
-    """Register the stored version in the registry of a new home, with a run that says the same; the folder of its files."""
+    """Register the stored version in the registry of a new home, with a run that says the same; the
+    folder of its files.
+    """
     from mlflow import MlflowClient
 
     home.mkdir(mode=0o700, parents=True)
@@ -99,7 +119,9 @@ def restore(home: Path) -> Path:
             client.log_artifact(run, str(files / "run" / name))
         client.set_terminated(run)
         client.create_registered_model(NAME)
-        client.create_model_version(NAME, source=str(files / "model"), run_id=run, tags=told["tags"])
+        client.create_model_version(
+            NAME, source=str(files / "model"), run_id=run, tags=told["tags"]
+        )
     return files / "model"
 
 

@@ -19,8 +19,9 @@ from tests.golden import command_line, corpus, runs, whole_run
 FILE = Path(__file__).with_name("golden.json")
 FINDINGS = Path(__file__).with_name("findings.txt")
 WARNING = (
-    "This gives up the promise that what is recorded stays equal: whatever the tree does now counts as right from then on. "
-    "Do it only for a change that is meant, for the part that it changes, say why in the commit, and read the difference in git before it is committed."
+    "This gives up the promise that what is recorded stays equal: whatever the tree does now counts"
+    " as right from then on. Do it only for a change that is meant, for the part that it changes,"
+    " say why in the commit, and read the difference in git before it is committed."
 )
 
 
@@ -31,30 +32,53 @@ def load() -> dict[str, Any]:
 
 def load_findings() -> dict[str, list[str]]:
     """The recorded findings by program: a line each, `key: rule:line, …`."""
-    pairs = (line.split(": ", 1) if ": " in line else (line.removesuffix(":"), "") for line in FINDINGS.read_text(encoding="utf-8").splitlines())
+    pairs = (
+        line.split(": ", 1) if ": " in line else (line.removesuffix(":"), "")
+        for line in FINDINGS.read_text(encoding="utf-8").splitlines()
+    )
     return {key: entries.split(", ") if entries else [] for key, entries in pairs}
 
 
 def write_findings(found: dict[str, list[str]]) -> None:
     """Write findings as `load_findings` reads them."""
-    FINDINGS.write_text("".join(f"{key}: {', '.join(entries)}".rstrip() + "\n" for key, entries in sorted(found.items())), encoding="utf-8")
+    FINDINGS.write_text(
+        "".join(
+            f"{key}: {', '.join(entries)}".rstrip() + "\n" for key, entries in sorted(found.items())
+        ),
+        encoding="utf-8",
+    )
 
 
 def differences(recorded: Any, found: Any, place: str) -> list[str]:
     """A line for each place where two JSON-able values differ, with both of them."""
     if isinstance(recorded, dict) and isinstance(found, dict):
-        return [line for name in sorted({*recorded, *found}) for line in differences(recorded.get(name), found.get(name), f"{place}: {name}")]
+        return [
+            line
+            for name in sorted({*recorded, *found})
+            for line in differences(recorded.get(name), found.get(name), f"{place}: {name}")
+        ]
     if isinstance(recorded, list) and isinstance(found, list) and len(recorded) == len(found):
-        return [line for number, pair in enumerate(zip(recorded, found, strict=True)) for line in differences(*pair, f"{place}[{number}]")]
+        return [
+            line
+            for number, pair in enumerate(zip(recorded, found, strict=True))
+            for line in differences(*pair, f"{place}[{number}]")
+        ]
     if isinstance(recorded, list) and isinstance(found, list):
         return [f"{place}: {entry} is gone" for entry in recorded if entry not in found] + [
             f"{place}: {entry} is new" for entry in found if entry not in recorded
         ]
-    return [] if recorded == found and type(recorded) is type(found) else [f"{place}: recorded {recorded!r}, found {found!r}"]
+    return (
+        []
+        if recorded == found and type(recorded) is type(found)
+        else [f"{place}: recorded {recorded!r}, found {found!r}"]
+    )
 
 
 def _store(**parts: Any) -> None:
-    FILE.write_text(json.dumps(load() | parts, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+    FILE.write_text(
+        json.dumps(load() | parts, indent=1, sort_keys=True, ensure_ascii=False) + "\n",
+        encoding="utf-8",
+    )
 
 
 def _weights(folder: Path) -> None:
@@ -74,11 +98,16 @@ def _help(folder: Path) -> None:
 
 
 def _schema(folder: Path) -> None:
-    command_line.SCHEMA.write_text("\n".join(command_line.schema_lines(folder)) + "\n", encoding="utf-8")
+    command_line.SCHEMA.write_text(
+        "\n".join(command_line.schema_lines(folder)) + "\n", encoding="utf-8"
+    )
 
 
 def _codes(folder: Path) -> None:
-    _store(codes=command_line.declaration_codes(folder / "declarations") | command_line.data_codes(folder / "data"))
+    _store(
+        codes=command_line.declaration_codes(folder / "declarations")
+        | command_line.data_codes(folder / "data")
+    )
 
 
 def _review(folder: Path) -> None:
@@ -86,13 +115,28 @@ def _review(folder: Path) -> None:
     _store(rules=corpus.rules())
 
 
-PARTS: dict[str, Callable[[Path], None]] = {"weights": _weights, "run": _run, "help": _help, "schema": _schema, "codes": _codes, "review": _review}
+PARTS: dict[str, Callable[[Path], None]] = {
+    "weights": _weights,
+    "run": _run,
+    "help": _help,
+    "schema": _schema,
+    "codes": _codes,
+    "review": _review,
+}
 
 
 def main() -> None:
     """Record the parts that are named."""
-    parser = argparse.ArgumentParser(prog="python -m tests.golden.record", description=f"Record today's tree as what must stay equal. {WARNING}")
-    parser.add_argument("parts", nargs="+", choices=[*PARTS, "all"], help="what to record again; codes takes minutes")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.golden.record",
+        description=f"Record today's tree as what must stay equal. {WARNING}",
+    )
+    parser.add_argument(
+        "parts",
+        nargs="+",
+        choices=[*PARTS, "all"],
+        help="what to record again; codes takes minutes",
+    )
     wanted = parser.parse_args().parts
     for name in PARTS if "all" in wanted else wanted:
         with tempfile.TemporaryDirectory(prefix="golden-") as scratch:

@@ -19,7 +19,10 @@ def test_a_whole_run_is_the_recorded_one(tmp_path: Path) -> None:
 
 
 def test_keys_are_dotted_paths_with_lists_taken_together() -> None:
-    tree = {"a": {"b": 1, "c": [{"d": 1}, {"e": [], "d": None}]}, "provenance": {"git": {"sha": "x"}}}
+    tree = {
+        "a": {"b": 1, "c": [{"d": 1}, {"e": [], "d": None}]},
+        "provenance": {"git": {"sha": "x"}},
+    }
     assert whole_run.keys(tree) == {"a.b", "a.c[].d", "a.c[].e", "provenance.git"}
 
 
