@@ -16,9 +16,9 @@ from schemas.digest import write_atomic
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 
-Every figure below is written by the command that its section names. Loops and programs that are compared take turns in
-one run, so that whatever else the machine does meets all of them; ratios are medians over the turns. What leaks are found, and
-how often there is a false alarm: [benchmarks-leaks.md](benchmarks-leaks.md).
+The command that a section names writes every figure of the section. Loops and programs that are compared take turns in
+one run, so that other work on the machine slows all of them. Ratios are medians over the turns. Which leaks are found,
+and how often a finding is wrong: [benchmarks-leaks.md](benchmarks-leaks.md).
 """  # noqa: E501
 
 

@@ -15,7 +15,7 @@ from benchmarks.leaks.score import Score, Seen, alarms, score, seen
 from benchmarks.leaks.tools import NOT_RUN, OURS, Peer
 from benchmarks.page import machine, markdown_table, table
 
-HEAD = "# Leaks: what is found, and how often there is a false alarm\n"
+HEAD = "# Leaks: what is found, and how often a finding is wrong\n"
 NOTHING = "–"
 
 
