@@ -194,8 +194,8 @@ def breakdown(own: OwnLoop, steps: int) -> dict[str, float]:
 
 
 def waits_per_step(own: OwnLoop, steps: int) -> float:
-    """How often a step waits for the device beside the arrival of the gate before it: told by torch
-    on CUDA, else counted by operation.
+    """How often a step waits for the device next to the arrival of the gate before it: told by
+    torch on CUDA, else counted by operation.
     """
     if own.trainer.parallel.device.type == "cuda":
         torch.cuda.set_sync_debug_mode("warn")

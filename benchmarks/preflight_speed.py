@@ -5,7 +5,7 @@
 Each model with its defaults, in a process of its own, on made-up rows: a table of 30 numeric and 4
 categorical columns, images of 28 x 28, texts in sequences of 128 letters. Start of torch's compiler
 included. Exit code 0 where each stays below ten seconds. How long a plain Python loop takes is told
-beside it: machines differ by more than versions of preflight do.
+next to it: machines differ by more than versions of preflight do.
 """
 
 from __future__ import annotations

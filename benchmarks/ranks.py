@@ -4,7 +4,7 @@ Ways to make the same steps take turns, each in processes of its own: one proces
 batch on one core; as many such processes as there are ranks, which know nothing of each other; the
 ranks, which exchange gradients; and one process with the whole batch on all cores. The second less
 the first is what processes take from each other (cores, memory, caches, clock); the third less the
-second is what ranks exchange and wait for each other. Beside it stands how long the exchange takes
+second is what ranks exchange and wait for each other. Next to it stands how long the exchange takes
 where nothing else is done. Writes its section of docs/benchmarks.md.
 """  # noqa: E501
 

@@ -72,7 +72,7 @@ def read_request(values: Mapping[str, Any]) -> FilesToAudit:
 
 
 class ShownRows(Record):
-    """Rows of several sides beside each other: a line for each column, a value for each row, and
+    """Rows of several sides next to each other: a line for each column, a value for each row, and
     whether the values differ.
     """
 

@@ -48,7 +48,7 @@ class ChecksConfig(Section):
         gt=0,
         le=1,
         description=(
-            "A column that alone tells the label this well on train rows it was not learned on"
+            "A column that alone predicts the label this well on train rows it was not learned on"
             " stops the run (2 AUROC - 1, or R2 of ranks)."
         ),
     )

@@ -185,7 +185,7 @@ class DataConfig(Section):
     memory_limit: str | None = Field(
         None,
         description=(
-            "Most memory that preparation takes for the rows, e.g. 1GB, beside a constant for the"
+            "Most memory that preparation takes for the rows, e.g. 1GB, next to a constant for the"
             " program itself (docs/memory.md); past it data are spilled to disk. Default: what the"
             " machine has. The result is the same."
         ),

@@ -48,7 +48,7 @@ class LabelConfig(Section):
 
     kind: LabelKind = Field("binary", description="binary, multiclass or regression.")
     weight: float = Field(
-        1.0, gt=0, description="How much the label counts in the loss, beside the others."
+        1.0, gt=0, description="How much the label counts in the loss, next to the others."
     )
     positive: Value | None = Field(
         None, description="The positive class (binary); default: the larger value."

@@ -250,7 +250,7 @@ class SampleReport(Record):
 
 
 class EvaluationReport(Record):
-    """Metrics of one side with confidence intervals, beside baselines on the same rows.
+    """Metrics of one side with confidence intervals, next to baselines on the same rows.
 
     `interval_note`: what the intervals do not cover. `baselines`: name → metric → value.
     `differences`: name → model minus baseline in the declared metric, on the same resamples.

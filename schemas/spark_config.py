@@ -50,12 +50,12 @@ class SparkConfig(Section):
             )
         if self.remote is not None and (SECRET.search(self.remote) or "@" in self.remote):
             raise ValueError(
-                "remote holds a secret, which would stand in logs; set"
+                "remote holds a secret, which would appear in logs; set"
                 " SPARK_CONNECT_AUTHENTICATE_TOKEN in the environment"
             )
         if secret := next((key for key in self.conf if SECRET.search(key)), None):
             raise ValueError(
-                f"conf: {secret} would stand in logs; set it in spark-defaults.conf"
+                f"conf: {secret} would appear in logs; set it in spark-defaults.conf"
                 " (SPARK_CONF_DIR)"
             )
         return self

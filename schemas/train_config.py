@@ -21,7 +21,7 @@ class LossScaleConfig(Section):
 
 
 class AugmentConfig(Section):
-    """Random changes of train inputs, drawn anew in each step from the step's own key; never in
+    """Random changes of train inputs, drawn again in each step from the step's own key; never in
     evaluation.
     """
 
@@ -245,7 +245,7 @@ class TrainConfig(Section):
             )
         if self.parallel == "fsdp":
             raise ValueError(
-                "mode elastic sums gradients in an order of its own and needs parallel: ddp; for"
+                "mode elastic sums gradients in its own order and needs parallel: ddp; for"
                 " fsdp use mode: exact or fast"
             )
         return self

@@ -90,7 +90,7 @@ def column_names(uris: list[str]) -> list[str]:
 def audit_sides(
     split: SplitTables, validated: ValidatedTable, declaration: Declaration, source: SourceRef
 ) -> AuditReport:
-    """The findings, rows beside each other, and what stays open."""
+    """The findings, rows next to each other, and what stays open."""
     from training.preflight.poisoned_fit import (
         poison_check,  # torch, which files from anywhere do not need
     )

@@ -225,7 +225,7 @@ def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
         again = (
             f"should it break off: {resume_command(run)}"
             if kind in ("pipeline", "train")
-            else "should it break off, start it anew: prepared data are reused"
+            else "should it break off, start it again: prepared data are reused"
         )
         say("run", f"{run_id}; {again}", "info")
         with _ending(run):

@@ -333,7 +333,7 @@ def _watch(
 
 class Tail:
     """The records that are added to `metrics.jsonl` from now on; a resumed run that rewrites the
-    file starts it anew.
+    file starts it again.
 
     Args:
         path: the file; it may not exist yet.

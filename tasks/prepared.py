@@ -116,7 +116,7 @@ def require_same_source(source: SourceRef, recorded: Prepared | None) -> None:
     ]
     raise IntegrityError(
         f"the source has changed since the run was started: {first_few(changed)}; put the files"
-        " back to go on with it, or start anew with `bulkhead run FILE`"
+        " back to go on with it, or start again with `bulkhead run FILE`"
     )
 
 
@@ -139,7 +139,7 @@ def require_same(prepared: Prepared, recorded: Prepared) -> Prepared:
             raise IntegrityError(
                 f"prepared again from the same source, the SHA-256 of the {step} was {then[:12]}…,"
                 f" is {now[:12]}…: the code or the ledger of sides has changed since the run was"
-                " started; go back to that code to go on with it, or start anew with `bulkhead run"
+                " started; go back to that code to go on with it, or start again with `bulkhead run"
                 " FILE`"
             )
     return prepared

@@ -59,7 +59,7 @@ def require_gpus(train: TrainConfig) -> int:
             else f"{train.ranks}"
         )
         raise ConfigError(
-            f"train.ranks is {place}: each process needs a GPU of its own, and torch finds {gpus}"
+            f"train.ranks is {place}: each process needs its own GPU, and torch finds {gpus}"
             f" here{_visible()}; leave train.ranks out (one process for each GPU), set"
             f" train.ranks={gpus * train.nodes}, or train on the CPU with train.device=cpu"
         )

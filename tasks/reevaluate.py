@@ -54,7 +54,7 @@ def fetch_champion(run: RunContext) -> Recorded:
 def reevaluate_champion(
     champion: Recorded, validated: ValidatedTable, split: SplitTables, run: RunContext
 ) -> Reevaluation:
-    """What it does on the new rows, beside what it did when it was registered."""
+    """What it does on the new rows, next to what it did when it was registered."""
     with scratch_folder(run.run_dir, "rows") as scratch:
         known = champion.evidence.metrics
         found = reevaluate(

@@ -45,7 +45,7 @@ def report_run(
     registered: Registered,
     new_rows: NewRows | None = None,
 ) -> Path:
-    """Path of `report.html` in the run directory; `checklist.json` stands beside it."""
+    """Path of `report.html` in the run directory; `checklist.json` stands next to it."""
     checklist = build_checklist(
         run.run_dir, run.declaration, prepared, preflight, trained, evaluated
     )

@@ -88,7 +88,7 @@ def unfinished(run: str) -> Unfinished | None:
         return None
     if found.kind not in RESUMED:
         raise ResumeError(
-            f"{run_dir}: a run of the flow {found.kind} is not gone on with; start it anew, what"
+            f"{run_dir}: a run of the flow {found.kind} is not gone on with; start it again, what"
             " was prepared is reused"
         )
     require_free(run_dir)

@@ -51,7 +51,7 @@ STYLES = {
 
 
 def console() -> Console:
-    """The console of the terminal (made anew, so that a redirected stderr is honoured)."""
+    """The console of the terminal (made again, so that a redirected stderr is honoured)."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -101,7 +101,7 @@ class Bar(Protocol):
     """Progress of one long step."""
 
     def __call__(self, done: float, text: str) -> None:
-        """Set the share done (0 to 1) and the text beside the bar."""
+        """Set the share done (0 to 1) and the text next to the bar."""
 
 
 @contextmanager

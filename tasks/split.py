@@ -68,7 +68,7 @@ def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
 
 @stored_task(
     name="split fold",
-    description="Divide the rows of train and validation anew: one file for each side of a fold.",
+    description="Divide the rows of train and validation again: one file for each side of a fold.",
     tags=["data", "split"],
 )
 def split_fold(

@@ -102,7 +102,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--data",
         type=Path,
         help=(
-            "folder of the public data sets; default BULKHEAD_DATA, then shared/data beside the"
+            "folder of the public data sets; default BULKHEAD_DATA, then shared/data next to the"
             " project"
         ),
     )

@@ -1,5 +1,5 @@
 """The sections of docs/benchmarks-leaks.md: tables of what was measured, with how it was measured
-beside them.
+next to them.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def pure_category(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 
 
 def column_sum(sides: Sides, rate: float, rng: Rng) -> Planted | None:
-    """Two columns that add up to the label, or whose sum's sign tells its class; each by itself
+    """Two columns that add up to the label, or whose sum's sign predicts its class; each by itself
     says little.
     """
     whole, _ = _both(sides)

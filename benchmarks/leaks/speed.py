@@ -1,4 +1,4 @@
-"""Time and memory of the hard assertions and of the whole audit, beside a bare scan of the columns
+"""Time and memory of the hard assertions and of the whole audit, next to a bare scan of the columns
 that they use.
 
 Each is measured in a process of its own: `python -m benchmarks.leaks.speed {scan,hard,audit}

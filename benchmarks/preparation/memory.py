@@ -5,7 +5,7 @@ the whole tree of processes.
     [--folder DIR] [--page docs/memory.md]
 
 Anonymous memory is what the processes hold; pages of mapped files (programs, training arrays) are
-the kernel's to take back, and are told apart from it. The table has 8 numeric columns and one
+the kernel's to take back, and are separated from it. The table has 8 numeric columns and one
 categorical.
 """
 

@@ -36,7 +36,7 @@ def write_rows(
     categorical columns.
 
     Args:
-        path: the file, written anew.
+        path: the file, written again.
         rows: how many.
         measures: doubles without nulls.
         levels: values of each categorical column.

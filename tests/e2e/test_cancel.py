@@ -74,7 +74,7 @@ PHASES = {
     "evaluate": ("✓ best", "✓ export"),
     "register": ("✓ gate", "✓ report"),
 }
-# what makes the phase work anew: nothing prepared, no champion with these bytes
+# what makes the phase work again: nothing prepared, no champion with these bytes
 OWN = {"prepare": ["checks.min_rows=21"], "register": ["name=registered"]}
 
 

@@ -85,7 +85,7 @@ def test_an_example_is_made_again_bit_by_bit(example: str, tmp_path: Path, real_
         "weights",
         "exported program",
     ]
-    assert all("beside the checkout" in note for note in found["notes"]), (
+    assert all("next to the checkout" in note for note in found["notes"]), (
         "the same machine and libraries"
     )
     assert all(step["found"] == step["recorded"] for step in found["steps"])

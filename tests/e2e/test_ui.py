@@ -36,7 +36,7 @@ def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
 
 
 def picture(page: Browser, operated: Operated, name: str) -> None:
-    """Keep what the page shows: in BULKHEAD_SCREENSHOTS, else beside the test's other files."""
+    """Keep what the page shows: in BULKHEAD_SCREENSHOTS, else next to the test's other files."""
     time.sleep(SETTLE_SECONDS)
     path = (
         Path(os.environ.get("BULKHEAD_SCREENSHOTS", str(operated.folder / "pictures"))).absolute()

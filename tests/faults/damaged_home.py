@@ -67,7 +67,7 @@ def harm(path: Path, kind: str, dice: random.Random) -> None:
 
 
 def files_of(home: Path) -> Iterator[Path]:
-    """Every file of a home but those that are written anew by whoever is at work, and pages for
+    """Every file of a home but those that are written again by whoever is at work, and pages for
     people.
     """
     for path in sorted(home.rglob("*")):

@@ -86,7 +86,7 @@ def sweep(
     Args:
         what: in words.
         work: dies at the operation of that number (0: at none) and returns the names of all; each
-            number starts anew.
+            number starts again.
         check: of a number, after the death: what is wrong, or nothing.
         stride: 1 = every operation.
     """

@@ -108,7 +108,7 @@ def test_what_is_declared_is_taken_and_what_is_not_suits_the_machine(
             {"ranks": 2},
             1,
             (
-                r"train\.ranks is 2: each process needs a GPU of its own, and torch finds 1 here;"
+                r"train\.ranks is 2: each process needs its own GPU, and torch finds 1 here;"
                 r" leave train\.ranks out .*, set train\.ranks=1, or .*device=cpu"
             ),
         ),

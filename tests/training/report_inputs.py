@@ -257,8 +257,8 @@ def check_report() -> CheckReport:
 def write_predictions(
     folder: Path, kind: str, arrays: SplitArrays, score: np.ndarray, ids: dict[str, Any]
 ) -> tuple[Path, dict[str, float], dict[str, dict[str, float | None]]]:
-    """The test predictions, the metrics computed from them, and baselines that are plausible beside
-    those.
+    """The test predictions, the metrics computed from them, and baselines that are plausible next
+    to those.
     """
     rng = np.random.default_rng(9)
     label = np.load(arrays.arrays["label"].path)

@@ -217,7 +217,7 @@ def test_the_verdict_says_which_baselines_are_beaten() -> None:
     )
     _, level = judge(0.7, (0.68, 0.72), {"constant": 0.5, "linear": 0.69, "boosting": 0.66})
     assert level.endswith(
-        "not told apart from the linear model (0.6900): the linear model does as well and is"
+        "not distinguishable from the linear model (0.6900): the linear model does as well and is"
         " simpler."
     )
 
@@ -226,7 +226,7 @@ def test_the_verdict_says_which_baselines_are_beaten() -> None:
 def test_no_skill_is_said_plainly_in_both_directions() -> None:
     skill, sentence = judge(0.51, (0.48, 0.54), {"constant": 0.5})
     assert not skill
-    assert "not told apart from the constant prediction (0.5000): no skill" in sentence
+    assert "not distinguishable from the constant prediction (0.5000): no skill" in sentence
     skill, sentence = judge(
         21.0, (20.0, 22.0), {"constant": 19.0, "linear": 25.0}, task="regression"
     )
@@ -270,5 +270,5 @@ def test_a_metric_that_is_not_defined_shows_no_skill() -> None:
     skill, sentence = judge(0.9, None, {"constant": 0.5})
     assert (
         not skill
-        and "AUROC 0.9000 is not told apart from the constant prediction (0.5000)" in sentence
+        and "AUROC 0.9000 is not distinguishable from the constant prediction (0.5000)" in sentence
     )

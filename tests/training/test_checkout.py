@@ -1,4 +1,4 @@
-"""Only a commit of this very repository is checked out, beside the checkout and for a while."""
+"""Only a commit of this very repository is checked out, next to the checkout and for a while."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_changes_that_do_not_fit_or_reach_outside_are_refused(repo: Path, tmp_pa
     for diff in ("nonsense\n", outside, dirty_diff(repo).replace("-two", "-three")):
         with (
             pytest.raises(
-                RegistryError, match=r"the changes beside commit .* could not be applied"
+                RegistryError, match=r"the changes next to commit .* could not be applied"
             ),
             checked_out(repo, commit, diff, tmp_path / "place"),
         ):

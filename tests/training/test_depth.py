@@ -146,7 +146,7 @@ def test_a_weight_tied_to_the_input_has_the_inputs_rate() -> None:
         (lambda: nn.Sequential(nn.Linear(2, 2)), r"2 of 2"),
         (lambda: nn.Sequential(nn.LayerNorm(2), nn.Linear(2, 2)), "has a single layer"),
     ],
-    ids=["no chain", "input beside the chain", "two chains", "one entry", "one matrix"],
+    ids=["no chain", "input next to the chain", "two chains", "one entry", "one matrix"],
 )
 def test_what_cannot_be_known_is_refused_with_names(body: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

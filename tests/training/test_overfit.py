@@ -101,7 +101,7 @@ def test_a_bounded_output_is_found_where_rows_hardly_differ_too(
     change: Callable[[Arrays], None],
 ) -> None:
     found = tried("binary", Linear(bound=0.1), change)
-    assert found.verdict == "fail" and "One batch could not be learned by heart" in found.summary
+    assert found.verdict == "fail" and "One batch could not be overfit" in found.summary
 
 
 def test_linear_scores_are_the_best_that_there_are() -> None:

@@ -229,7 +229,7 @@ def test_a_large_network_is_tried_on_fewer_rows_and_a_rate_that_is_too_high_is_s
             "overfit",
             r"No score is below 0 though labels are.*plain linear layer",
         ),
-        ("Bounded", "regression", "overfit", r"could not be learned by heart: 32 rows.*bounded"),
+        ("Bounded", "regression", "overfit", r"could not be overfit: 32 rows.*bounded"),
         (
             "Deaf",
             "binary",
@@ -341,7 +341,7 @@ def test_a_small_network_passes_with_a_warning_at_most() -> None:
     require_passed(report)
     result = found(report, "overfit")
     assert result.verdict == "warn"
-    assert "32 rows were not learned by heart: the network is small" in result.summary
+    assert "32 rows were not overfit: the network is small" in result.summary
 
 
 @pytest.mark.req("M4")

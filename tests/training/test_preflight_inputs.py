@@ -23,7 +23,7 @@ from training.preflight.probe import Probe, first_rows, spread_rows
 
 
 class Tables(nn.Module):
-    """Sound: a table for each categorical column, beside the numeric ones."""
+    """Sound: a table for each categorical column, next to the numeric ones."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class OneTableWithOffsets(OneTable):
 
 
 class NoPicture(nn.Module):
-    """Columns without the picture beside them."""
+    """Columns without the picture next to them."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()

@@ -119,7 +119,7 @@ def test_a_planted_mistake_is_named(
 @pytest.mark.req("M4")
 def test_a_failed_check_stops_the_run_with_its_remedy(corpus: Corpus) -> None:
     report = report_on(corpus, "Blind")
-    assert "could not be learned by heart" in found(report, "overfit").summary
+    assert "could not be overfit" in found(report, "overfit").summary
     with pytest.raises(PreflightError, match="overfit: One batch could not"):
         require_passed(report)
 

@@ -571,7 +571,7 @@ CURVES = {
         falling(3, 0.6, 0.3),
         2,
         False,
-        "3 evaluations are too few to tell",
+        "3 evaluations are too few to say",
     ),
 }
 KIND_OF = {

@@ -175,7 +175,7 @@ def test_other_versions_and_machines_are_named_beforehand(
     )
     assert (
         found[2].startswith("the number of cores is 1024, was")
-        and found[3] == "2 files beside the checkout were in no commit"
+        and found[3] == "2 files next to the checkout were in no commit"
     )
 
 

@@ -178,7 +178,7 @@ def test_guesses_of_all_classes_beat_a_constant_in_macro_f1_and_are_no_skill_at_
     assert (
         declare("multiclass").metric == "macro_f1"
         and not skill
-        and "not told apart from the constant prediction" in sentence
+        and "not distinguishable from the constant prediction" in sentence
     )
 
 

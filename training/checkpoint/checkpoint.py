@@ -247,7 +247,7 @@ class Checkpoints:
         return dict(load_part(folder, name, manifest))
 
     def load_all_shards(self, step: int) -> list[dict[str, Any]]:
-        """The parts of all ranks that saved, by rank: for another number of ranks to cut anew.
+        """The parts of all ranks that saved, by rank: for another number of ranks to cut again.
 
         Raises:
             CheckpointError: one does not verify or load.

@@ -182,7 +182,8 @@ class Layout:
         optimizer: torch.optim.Optimizer,
         states: list[dict[str, Any]],
     ) -> None:
-        """Take a sharded state: as it was saved, or cut anew where the number of ranks has changed.
+        """Take a sharded state: as it was saved, or cut again where the number of ranks has
+        changed.
 
         Args:
             model: by name this rank's own slice alone, or the slices of all ranks that saved.

@@ -274,7 +274,7 @@ def _device(declared: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise ConfigError(
-            f"local rank {local_rank} has no GPU of its own: this machine has"
+            f"local rank {local_rank} has no GPU to itself: this machine has"
             f" {torch.cuda.device_count()}; leave train.ranks out, or lower it"
         )
     return torch.device("cuda", local_rank)

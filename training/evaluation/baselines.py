@@ -446,7 +446,7 @@ def _sentence(
         f"{words} {' and '.join(shown[b] for b, s in standing.items() if s == wanted)}"
         for wanted, words in (
             ("ahead", "better than"),
-            ("level", "not told apart from"),
+            ("level", "not distinguishable from"),
             ("behind", "behind"),
         )
         if wanted in standing.values()

@@ -66,7 +66,7 @@ MIN_CLUSTERS = (
 def evaluate(
     run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Path
 ) -> EvaluationReport:
-    """Metrics with bootstrap intervals of one side, every row exactly once, beside baselines and
+    """Metrics with bootstrap intervals of one side, every row exactly once, next to baselines and
     the base rate.
 
     Writes `predictions.parquet` (ids, label as given, prediction, probabilities) and

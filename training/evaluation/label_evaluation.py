@@ -97,7 +97,7 @@ def label_table(
     baselines: Mapping[str, np.ndarray],
     resampling: Mapping[str, Any],
 ) -> tuple[dict[str, Any], ...]:
-    """For each label: known rows, base rate, its main metric with interval and beside each
+    """For each label: known rows, base rate, its main metric with interval and next to each
     baseline, its other metrics.
 
     Args:

@@ -79,8 +79,8 @@ class CausalTransformer(nn.Module):
     """Batch of `tokens` and `segments` [B, T] → logits [B, T, V]: at each position those of the
     token that comes next.
 
-    Positions begin anew in each segment. They are told by `rotary` turns of queries and keys, or by
-    `learned` vectors that are added to the tokens'. `tied`: the embedding's matrix scores the
+    Positions begin again in each segment. They are told by `rotary` turns of queries and keys, or
+    by `learned` vectors that are added to the tokens'. `tied`: the embedding's matrix scores the
     tokens, too; it is then one parameter under one name.
 
     Args:

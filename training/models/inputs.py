@@ -16,7 +16,7 @@ from training.models.shape import ModelShape
 
 NumericEmbedding = Literal["none", "periodic"]
 FREQUENCIES = 16  # F: cosines of one numeric column
-PERIODIC_SIZE = 4  # E: their linear mixture, beside the column itself
+PERIODIC_SIZE = 4  # E: their linear mixture, next to the column itself
 FREQUENCY_STD = 0.5
 MAX_EMBEDDING = 64
 

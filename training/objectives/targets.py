@@ -35,7 +35,7 @@ class Target:
     Attributes:
         name: Its column.
         kind: binary, multiclass or regression.
-        weight: How much it counts beside the others.
+        weight: How much it counts next to the others.
         share: Weight of its known train rows as a share of all (see `LabelStats`).
         columns: Its columns of the raw scores [B, K], and of the predictions [N, K]: the
             probability of the positive class, one of each class, or the value.

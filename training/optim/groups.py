@@ -139,7 +139,7 @@ def _unmatched(rule: ModuleRule, model: nn.Module) -> str:
     paths += [name for name, p in model.named_parameters() if p.requires_grad]
     if rule.match in paths:
         return (
-            f"optimizer.modules: every parameter in {rule.match!r} has a longer rule of its own;"
+            f"optimizer.modules: every parameter in {rule.match!r} has its own, longer rule;"
             " remove the rule"
         )
     near = difflib.get_close_matches(rule.match, paths, n=5, cutoff=0.5) or paths[:5]

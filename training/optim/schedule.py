@@ -122,7 +122,7 @@ class Schedule:
             self.plateau.observe(metric, self.greater_is_better, self.config)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs beside the number of updates."""
+        """What a resumed run needs next to the number of updates."""
         return asdict(self.plateau)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ def _left_behind(network: nn.Module, rows: Probe) -> tuple[str, str] | None:
     if any(p.grad is not None for p in after.values()):
         return (
             (
-                "ran a backward pass of its own: gradients that the loss does not know are added to"
+                "ran its own backward pass: gradients that the loss does not know are added to"
                 " its own"
             ),
             "add the term to the scores' loss instead",
@@ -126,7 +126,7 @@ def _every_pass(network: nn.Module, rows: Probe) -> tuple[str, str] | None:
                 "seeds the global random generator: dropout, and all that is drawn after it, is the"
                 " same in every step"
             ),
-            "use a torch.Generator of its own",
+            "use its own torch.Generator",
         )
     grown = [name for name, size in held[1].items() if size > held[0].get(name, size)]
     if grown:
@@ -138,7 +138,7 @@ def _every_pass(network: nn.Module, rows: Probe) -> tuple[str, str] | None:
 
 
 def _held(network: nn.Module) -> dict[str, int]:
-    """Lengths of the collections that modules hold beside their layers, parameters and hooks."""
+    """Lengths of the collections that modules hold next to their layers, parameters and hooks."""
     own = vars(nn.Module()).keys()
     named = (
         (f"{name}.{key}".lstrip("."), value)

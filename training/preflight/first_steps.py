@@ -38,7 +38,7 @@ from training.serving.exported_program import PARITY, save_program
 from training.serving.program_reader import read_program
 from training.serving.reference_network import blank_batch, in_double
 
-ROWS, TEXTS = 32, 4  # of a step: classes of fewer rows are told apart at any rate, however high
+ROWS, TEXTS = 32, 4  # of a step: classes of fewer rows are separated at any rate, however high
 STEPS = 10  # at a rate that rises to its peak
 DIVERGED, ROSE = 10.0, 2.0  # loss after these steps, as a multiple of the first
 # of a weight, by weight decay in one step: more than any batch can write back
@@ -437,7 +437,7 @@ def judge_cost(declaration: Declaration, seconds: float, needed: float) -> Check
     train = declaration.train
     figures: dict[str, float | int | str | None] = {"seconds": seconds, "bytes_a_rank": needed}
     on_cpu = train.device == "cpu" or (train.device == "auto" and not torch.cuda.is_available())
-    told = f"About {needed / 1e6:,.0f} MB a rank beside data and libraries"
+    told = f"About {needed / 1e6:,.0f} MB a rank next to data and libraries"
     told += (
         f", and at most about {duration(seconds)} of training for {train.epochs} epochs on this"
         " machine."

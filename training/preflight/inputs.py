@@ -35,7 +35,7 @@ from training.preflight.scores import scored
 from training.preflight.verdict import passed
 
 SIGN = 2.0  # levels: one on either side of a step
-LEVELS = 4.6  # least number of 16 values that are told apart
+LEVELS = 4.6  # least number of 16 values that are separated
 MOST = 0.75  # share of the numeric columns tried for which it must hold
 STIRRED, STIRRING_STEPS, STIRRING_RATE = 2, 10, 1e-2  # copies, and how they are trained
 
@@ -116,7 +116,7 @@ def look(
 
 
 def stirred(network: nn.Module, shape: ModelShape, loss: Loss, rows: Probe) -> nn.Module:
-    """A copy after a few steps on inputs drawn anew each time, so that the weights of columns that
+    """A copy after a few steps on inputs drawn again each time, so that the weights of columns that
     are constant in the rows move, too.
     """
     student = without_dropout(copy.deepcopy(network))
@@ -192,7 +192,7 @@ def judge_inputs(
         (
             found.alike,
             (
-                "give each column weights or an embedding of its own: [net] * n is one net n times,"
+                "give each column its own weights or embedding: [net] * n is one net n times,"
                 " a shared table needs an offset for each column"
             ),
         ),
@@ -255,7 +255,7 @@ def _of_unread(unread: frozenset[Column], columns: list[Column]) -> list[str]:
 def _of_alike(
     groups: tuple[frozenset[Column], ...], columns: list[Column], shape: ModelShape
 ) -> list[str]:
-    """Which columns cannot be told apart, one sentence a group."""
+    """Which columns cannot be distinguished, one sentence a group."""
     told = []
     for group in (sorted(g, key=lambda c: c.index) for g in groups):
         key = group[0].key
@@ -270,7 +270,7 @@ def _of_alike(
         )
         told.append(
             f"{which} ({first_few([c.name for c in group])}) can be swapped without moving any"
-            " score: they cannot be told apart."
+            " score: they cannot be distinguished."
         )
     return told
 

@@ -59,7 +59,7 @@ def check_layers(network: nn.Module, loss: Loss, rows: Probe) -> CheckResult:
             " still: together they are one of them."
         )
         return failed(
-            "layers", told, "make each member anew instead of copying one", lists=len(members)
+            "layers", told, "build each member, instead of copying one", lists=len(members)
         )
     # a projection, or a stem before the first block, is no fault of a network that bends elsewhere
     if pairs and linear_in_numbers(student.eval(), rows.inputs):

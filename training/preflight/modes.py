@@ -200,7 +200,7 @@ def _other_function(network: nn.Module, rows: dict[str, Tensor]) -> CheckResult 
             f"{first_few(shared)} normalises {max(once.values())} different inputs in one pass: in"
             " train mode each by its own mean and variance, in eval mode all by their mixture"
         )
-        remedy = "give each input a norm of its own"
+        remedy = "give each input its own norm"
     elif any(
         largest_difference(evaluated, squash(trained)) < FADED
         for squash in (torch.sigmoid, lambda s: s.softmax(-1))
@@ -285,7 +285,7 @@ def judge_mixing(
         )
     summary = (
         f"train and eval mode differ by up to {difference:.2g} with dropout off{where}: each rank"
-        " normalises with the statistics of its own rows, so results depend on the number of"
+        " normalises with the statistics of its rows alone, so results depend on the number of"
         " ranks."
     )
     return CheckResult(

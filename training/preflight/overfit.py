@@ -1,4 +1,4 @@
-"""One batch learned by heart: a network, loss and optimizer that cannot do that cannot learn
+"""One batch overfit: a network, loss and optimizer that cannot do that cannot learn
 anything.
 
 Dropout, weight decay, label smoothing and class weights are off; the network is a copy. "Near zero"
@@ -276,7 +276,7 @@ def undecided(did: str, figures: dict[str, float | int | str | None]) -> CheckRe
     """
     summary = (
         f"{did}: stopped after {MAX_SECONDS:.0f} s of CPU, so that nothing is known of whether one"
-        " batch can be learned by heart."
+        " batch can be overfit."
     )
     remedy = "try the same network in a smaller size (bulkhead smoke), or on a faster machine"
     return CheckResult(
@@ -303,12 +303,12 @@ def _judge(declaration: Declaration, probe: Probe, curve: Curve) -> CheckResult:
         return CheckResult(
             name="overfit",
             verdict="pass",
-            summary=f"One batch was learned by heart: {did}.",
+            summary=f"One batch was overfit: {did}.",
             figures=figures,
         )
     if curve.reached:
         summary = (
-            f"{did}; {min(ROWS, len(probe))} rows were not learned by heart: the network is small,"
+            f"{did}; {min(ROWS, len(probe))} rows were not overfit: the network is small,"
             " or its inputs barely differ between rows."
         )
         return CheckResult(
@@ -332,8 +332,8 @@ def _judge(declaration: Declaration, probe: Probe, curve: Curve) -> CheckResult:
                 figures=figures,
             )
         remedy = (
-            "look whether features that tell rows apart are missing; a linear model of your own may"
-            " be as it should"
+            "look whether features that distinguish rows are missing; a linear model of your own"
+            " may be as it should"
         )
         return CheckResult(
             name="overfit",
@@ -349,7 +349,7 @@ def _judge(declaration: Declaration, probe: Probe, curve: Curve) -> CheckResult:
         name="overfit",
         verdict="fail",
         summary=(
-            f"One batch could not be learned by heart: {did}, {curve.share:.0%} of a constant"
+            f"One batch could not be overfit: {did}, {curve.share:.0%} of a constant"
             f" prediction's loss. {summary}"
         ),
         figures=figures,
@@ -394,7 +394,7 @@ def _diagnose(declaration: Declaration, probe: Probe, curve: Curve) -> tuple[str
                 f"{always}: scores can only be ordered in one way (cumulated, sorted or shifted"
                 " outputs?)."
             ),
-            "give each class a score of its own from a linear layer",
+            "give each class its own score from a linear layer",
         )
     if (
         declaration.task.kind == "regression"
@@ -446,7 +446,7 @@ def _one_order(curve: Curve) -> str:
     if bool((order == order[0]).all()) and (
         float(curve.scores.std(0).max()) > MOVES or float(apart.std(0).max()) < 1e-4
     ):
-        return "The classes' scores stand in the same order in every row, though labels differ"
+        return "The classes' scores are in the same order in every row, though labels differ"
     if bool((order[:, -1] == order[0, -1]).all()) and curve.losses[-1] <= FELL * curve.losses[0]:
         return (
             "One class has the highest score in every row, though labels differ and the loss fell"

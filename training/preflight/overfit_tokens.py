@@ -1,4 +1,4 @@
-"""A few sequences learned by heart, as far as that is possible.
+"""A few sequences overfit, as far as that is possible.
 
 What follows the first tokens of a document cannot be known from them where documents differ: a
 model that knew every sequence of the batch by heart would still be left with the loss of guessing
@@ -122,7 +122,7 @@ def _judge(curve: Curve, floor: float) -> CheckResult:
         return CheckResult(
             name="overfit",
             verdict=verdict,
-            summary=f"One batch was learned by heart: {did}.",
+            summary=f"One batch was overfit: {did}.",
             figures=figures,
         )
     if curve.out_of_time and math.isfinite(curve.losses[-1]):
@@ -130,7 +130,7 @@ def _judge(curve: Curve, floor: float) -> CheckResult:
     return CheckResult(
         name="overfit",
         verdict="fail",
-        summary=f"One batch could not be learned by heart: {did}.",
+        summary=f"One batch could not be overfit: {did}.",
         figures=figures,
         remedy=(
             "look for .detach(), frozen layers, positions that are missing or shared, and logits"

@@ -1,5 +1,5 @@
 """The poison test of the run itself: statistics, train arrays and the weights of a few steps,
-fitted again beside corrupted held-out rows.
+fitted again next to corrupted held-out rows.
 """
 
 from __future__ import annotations

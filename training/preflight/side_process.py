@@ -71,7 +71,7 @@ class Copy:
 
 @contextmanager
 def checked_aside(checks: Checks) -> Iterator[Callable[[], list[CheckResult]]]:
-    """Begin checks beside what goes on here, and end them when left; torch has a thread less here
+    """Begin checks next to what goes on here, and end them when left; torch has a thread less here
     until then.
 
     Args:

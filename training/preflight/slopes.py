@@ -35,7 +35,7 @@ def check_slopes(network: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> 
     Args:
         network: in float64 and eval mode, made for this check alone: hooks on its parameters are
             among what is checked, and no copy has them.
-        loss_of: the loss of the network, a scalar, made anew in each call.
+        loss_of: the loss of the network, a scalar, made again in each call.
     """
     weights = {name: p for name, p in network.named_parameters() if p.requires_grad}
     loss = _repeated(network, loss_of)

@@ -56,7 +56,7 @@ def challenge(
     program_sha256: str,
     champion: LoadedModel,
 ) -> Comparison:
-    """The champion beside the challenger on the test rows that it has not learned from, nor their
+    """The champion next to the challenger on the test rows that it has not learned from, nor their
     groups.
 
     Nothing about the champion stops the run: what cannot be compared comes back as the comparison's

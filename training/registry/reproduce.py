@@ -37,7 +37,7 @@ CONFIG, SOURCE = "declaration", "source"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a version was made of: its evidence, and what its MLflow run recorded beside it.
+    """What a version was made of: its evidence, and what its MLflow run recorded next to it.
 
     `config`: text of `config.yaml`, compared with the evidence only by `config_step`. `diff`: of
     uncommitted changes.
@@ -94,7 +94,7 @@ def read_origin(model_uri: str, tracking_uri: str) -> Origin:
     if not git.get("sha"):
         raise RegistryError(
             f"{uri} was made by code outside of git: there is no commit to make it from again; run"
-            " from a checkout and register anew"
+            " from a checkout and register again"
         )
     diff = run_text(run_id, "dirty.diff", tracking_uri).decode() if git.get("dirty") else ""
     if git.get("dirty") and digest_of_text(diff) != git.get("diff_sha256"):
@@ -221,7 +221,7 @@ def unlike(origin: Origin) -> tuple[str, ...]:
     ]
     if (then.get("git") or {}).get("untracked_files"):
         found.append(
-            f"{then['git']['untracked_files']} files beside the checkout were in no commit"
+            f"{then['git']['untracked_files']} files next to the checkout were in no commit"
         )
     return tuple(found)
 

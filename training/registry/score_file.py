@@ -2,7 +2,7 @@
 `bulkhead sample MODEL_URI`.
 
 Rows are read as training read its source (same delimiter and null texts), in batches, and written
-with all their columns and the predictions beside them, whole or not at all. The model itself
+with all their columns and the predictions next to them, whole or not at all. The model itself
 derives what it needs.
 """
 
@@ -41,7 +41,7 @@ FORMATS = (".parquet", ".csv", ".csv.gz")
 def predict_file(
     model_uri: str, in_path: Path, out_path: Path, tracking_uri: str | None = None
 ) -> Scored:
-    """Write every row of a file with its predictions, and beside them which version made them.
+    """Write every row of a file with its predictions, and next to them which version made them.
 
     Args:
         model_uri: `models:/NAME@champion`, `models:/NAME/3`, or a folder with a model.

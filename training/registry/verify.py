@@ -40,7 +40,7 @@ DIGITS = 6  # of the metrics in the version's tags
 
 
 class Proof:
-    """A version's files in a folder, proven, beside what the registry and its run say of it.
+    """A version's files in a folder, proven, next to what the registry and its run say of it.
 
     Args:
         version: of the registry.

@@ -47,7 +47,7 @@ def checked_out(repo: Path, commit: str, diff: str, folder: Path) -> Iterator[No
         if diff:
             _require(
                 _git(folder, "apply", "--whitespace=nowarn", text=diff),
-                f"the changes beside commit {commit[:12]} could not be applied",
+                f"the changes next to commit {commit[:12]} could not be applied",
             )
         yield
     finally:

@@ -389,7 +389,7 @@ def configuration_blocks(
     return [
         Words(
             "The whole declaration as it ran. What the file or the command line did not say is a"
-            " default, chosen for the task; the reason stands beside it."
+            " default, chosen for the task; the reason stands next to it."
         ),
         table(
             ["Setting", "Value", "From", "Why this default"],

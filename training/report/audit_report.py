@@ -83,7 +83,7 @@ def headline(report: AuditReport) -> Headline:
     }
     tone: Tone = "bad" if found["fail"] else "warn" if found["warn"] or found["allowed"] else "info"
     advice = (
-        "Until that is mended, do not believe the test score."
+        "Until that is fixed, do not believe the test score."
         if found["fail"]
         else "What these data cannot decide stands below."
     )

@@ -164,7 +164,7 @@ class Checks:
 
 @dataclass(frozen=True)
 class Beside:
-    """Rows beside each other: for each column its values, and whether the line is marked."""
+    """Rows next to each other: for each column its values, and whether the line is marked."""
 
     title: str
     headers: tuple[str, ...]

@@ -255,7 +255,7 @@ def one_writer(facts: RunFacts) -> Iterator[Statement]:
 
 
 ITEMS: Items = {
-    "C1": ("The run has a directory of its own with all that it wrote", folder),
+    "C1": ("The run has its own directory with all that it wrote", folder),
     "C2": ("A checkpoint holds all of the run's state and opens without running code", complete),
     "C3": ("Checkpoints are written whole, and verified", whole),
     "C4": ("The newest checkpoints and the best are kept", kept),

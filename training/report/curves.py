@@ -142,7 +142,7 @@ def read_curves(
     if len(val) < MIN_EVALUATIONS or uninformed <= 0:
         return Reading(
             "too short",
-            f"{len(val)} evaluations are too few to tell; {MIN_EVALUATIONS} are needed. Train"
+            f"{len(val)} evaluations are too few to say; {MIN_EVALUATIONS} are needed. Train"
             " longer or lower train.eval_every.",
         )
     lowest = min(range(len(val)), key=val.__getitem__)

@@ -114,8 +114,8 @@ def side_blocks(prepared: Prepared) -> list[Block]:
         Heading("Known labels"),
         table(headers, rows, limit=MAX_LABELS, what="labels"),
         Words(
-            "Beside the known rows: the share of positives of a binary label, the number of classes"
-            " of a multiclass one, the mean of a regression."
+            "Next to the known rows: the share of positives of a binary label, the number of"
+            " classes of a multiclass one, the mean of a regression."
         ),
     ]
 
@@ -161,7 +161,7 @@ def statistics_table(fitted: Statistics) -> Table:
 
 
 def prediction_blocks(test: EvaluationReport) -> list[Block]:
-    """A picture for each kind of label: its main metric with interval beside the baselines."""
+    """A picture for each kind of label: its main metric with interval next to the baselines."""
     kinds = dict.fromkeys(row["kind"] for row in test.by_label if row.get("value") is not None)
     pictures = [
         _picture(
@@ -225,6 +225,6 @@ def _picture(kind: str, rows: Sequence[dict[str, Any]]) -> Picture:
         more = f" The first {MAX_DRAWN} of {len(rows)} labels." if len(rows) > MAX_DRAWN else ""
         return canvas.done(
             words,
-            f"{capital_name(metric)} of each label on its known test rows, beside baselines on the"
+            f"{capital_name(metric)} of each label on its known test rows, next to baselines on the"
             f" same rows.{more}",
         )

@@ -308,7 +308,7 @@ def _metric_words(inputs: ReportInputs) -> str:
 def _skill_words(inputs: ReportInputs) -> str:
     words = {
         "better": "better than",
-        "about equal": "not told apart from",
+        "about equal": "not distinguishable from",
         "worse": "worse than",
         "unknown": "not comparable with",
     }

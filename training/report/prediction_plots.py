@@ -134,7 +134,7 @@ def calibration(confidence: Floats, hit: NDArray[Any], what: str, bins: int = 10
 
 def scores_by_class(rows: Predictions, positive: str) -> Picture:
     """How the predicted probability is spread among positives and among the others; each as a share
-    of its own rows.
+    of its rows alone.
     """
     label, probability = _outcome(rows)
     edges = np.linspace(0, 1, 41)

@@ -52,7 +52,7 @@ REASONS: dict[str, str] = {
     "task.ignore": "Every value of the label is taken at its word; only a null is unknown.",
     "task.labels": "Each label is binary, its larger value is positive, and all count alike.",
     "split.seed": (
-        "Any fixed number; another one deals the keys anew and gives another estimate of the same"
+        "Any fixed number; another one deals the keys again and gives another estimate of the same"
         " thing."
     ),
     "split.fractions.train": "Most rows train; enough stay aside to choose and to test.",
@@ -84,7 +84,7 @@ REASONS: dict[str, str] = {
     "split.test": "The usual name of the side.",
     "cv.folds": "One model is trained, on the declared sides.",
     "cv.kind": "Folds follow the split.",
-    "cv.seed": "Any fixed number; another one deals the keys anew.",
+    "cv.seed": "Any fixed number; another one deals the keys again.",
     "cv.val": "Enough rows of each fold to choose the best step.",
     "cv.embargo": "The same gap as the split's.",
     "cv.horizon": (
@@ -266,7 +266,7 @@ REASONS: dict[str, str] = {
         "Every layer learns at the same rate; lower rates near the input suit networks that were"
         " trained before."
     ),
-    "optimizer.modules": "No module has a rate of its own.",
+    "optimizer.modules": "No module has its own rate.",
     "optimizer.lr_scaling": "The rate is meant for this batch size as it stands.",
     "optimizer.amsgrad": "Adam as it is customary.",
     "optimizer.dampening": "Momentum takes up each gradient whole.",

@@ -174,7 +174,7 @@ def metric_blocks(
             if m in directions and test.metrics[m].value is not None
         ][:4]
         blocks += [
-            Heading("Beside baselines"),
+            Heading("Next to baselines"),
             *([Gallery((plots.forest(test, shown),))] if shown else []),
             _baseline_table(declaration, names, test),
         ]

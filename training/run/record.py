@@ -42,7 +42,7 @@ START_AGAIN = (
 )
 LOCK_SECONDS = 1.0  # someone who only looks whether a run is at work holds the lock for a moment
 
-RESUMED = ("pipeline", "train")  # kinds that can be gone on with; the others are started anew
+RESUMED = ("pipeline", "train")  # kinds that can be gone on with; the others are started again
 Kind = Literal["pipeline", "train", "crossvalidate", "reevaluate"]
 Status = Literal["running", "finished", "failed", "killed"]
 Part = TypeVar("Part", bound=BaseModel)

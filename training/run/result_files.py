@@ -21,7 +21,7 @@ def read_run(run_dir: Path) -> tuple[RunSpec, TrainReport]:
         if not path.is_file():
             raise ConfigError(
                 f"{run_dir}: expected the directory of a finished training, but {path.name} is"
-                " missing; runs stand in .bulkhead/runs/NAME/"
+                " missing; runs are in .bulkhead/runs/NAME/"
             )
     spec = read_part(run_dir, SPEC, RunSpec)
     prepared = run_dir / PREPARED

@@ -48,7 +48,7 @@ def metric_batches(path: Path, offset: int, size: int) -> Iterator[tuple[list[Fi
 def figures(line: bytes) -> list[Figure]:
     """Figures of one line; none of an event, and none of a line that cannot be read.
 
-    Values of steps go under `step/`, so that a chart of `train/loss` beside `val/loss` holds
+    Values of steps go under `step/`, so that a chart of `train/loss` next to `val/loss` holds
     evaluations only.
 
     >>> figures(b'{"kind": "step", "step": 4, "epoch": 1, "time": 2.5, "values": {"train/loss": 0.5, "lr": null}}')

@@ -133,7 +133,7 @@ def _alone(uri: str) -> Iterator[None]:
 
 
 def _experiment(client: MlflowClient, name: str, uri: str) -> str:
-    """Id of the experiment; created when absent, beside the database when that is a local file."""
+    """Id of the experiment; created when absent, next to the database when that is a local file."""
     found: Experiment | None = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
         raise TrackingError(
@@ -210,7 +210,7 @@ def reopen_run(uri: str, run_id: str, flow_run_id: str | None = None) -> Tracker
         if found.info.lifecycle_stage == "deleted":
             raise TrackingError(
                 f"MLflow run {run_id} was deleted; restore it (mlflow runs restore --run-id"
-                f" {run_id}), or start anew"
+                f" {run_id}), or start again"
             )
         tracker.client.update_run(run_id, status="RUNNING")
         for tag in {"bulkhead.error", "mlflow.note.content"} & found.data.tags.keys():
@@ -272,7 +272,7 @@ class Tracker:
 
     Args:
         uri: absolute address of the server; shown only masked.
-        run_id: of a run that exists; a tracker can be made anew for it at any time.
+        run_id: of a run that exists; a tracker can be made again for it at any time.
     """
 
     def __init__(self, uri: str, run_id: str) -> None:
@@ -296,7 +296,7 @@ class Tracker:
 
         A line that is not yet whole is left. A file that was rewritten (a resumed run drops what it
         makes again) is read from its start. Steps that the server has of a metric are not sent
-        again. Values of steps go under `step/`, so that a chart of `train/loss` beside `val/loss`
+        again. Values of steps go under `step/`, so that a chart of `train/loss` next to `val/loss`
         holds evaluations only.
         """
         self._flush()

@@ -1,7 +1,7 @@
-"""TensorBoard beside MLflow: the figures of `metrics.jsonl` as scalars in RUN_DIR/tensorboard.
+"""TensorBoard next to MLflow: the figures of `metrics.jsonl` as scalars in RUN_DIR/tensorboard.
 
 The launcher writes them, never a rank. They are always those of the file: where it was rewritten (a
-resumed run drops what it makes again), the events are written anew.
+resumed run drops what it makes again), the events are written again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The drafted declaration loads as it is, finds what was planted, and says why beside each line."""
+"""The drafted declaration loads as it is, finds what was planted, and gives its reasons."""
 
 from __future__ import annotations
 

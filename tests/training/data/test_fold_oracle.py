@@ -89,7 +89,7 @@ def declaration_for(way: str, k: int) -> tuple[TableSpec, Declaration]:
 def folds_of(
     engine: duckdb.DuckDBPyConnection, table: list[Row], way: str, k: int, folder: Path
 ) -> list[Fold]:
-    """What the rule says of each row, fold by fold; each is decided anew, as if it were the
+    """What the rule says of each row, fold by fold; each is decided again, as if it were the
     first.
     """
     spec, declaration = declaration_for(way, k)

@@ -107,7 +107,7 @@ def moved_by(
 ) -> tuple[list[str], int]:
     """Names of rows that changed sides over so many retrains, and how many rows were placed in all.
 
-    `forgets`: each retrain decides anew, as without a ledger.
+    `forgets`: each retrain decides again, as without a ledger.
     """
     _, task, by, roles = case
     columns = {"id": "id", "y": "label", "n": "numeric", **roles}

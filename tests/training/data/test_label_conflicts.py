@@ -1,4 +1,4 @@
-"""D6: copies with different labels are named; coarse features are told apart from copies."""
+"""D6: copies with different labels are named; coarse features are separated from copies."""
 
 from __future__ import annotations
 

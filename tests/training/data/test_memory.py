@@ -64,7 +64,7 @@ def test_an_engine_that_runs_out_of_memory_names_the_limit() -> None:
         raise duckdb.OutOfMemoryException("Out of Memory Error: failed to pin block")
     with engine_for(data) as connection:
         share = connection.execute("select current_setting('memory_limit')").fetchall()[0][0]
-    # seven tenths of 200 MB; the rest is for what stands beside the engine
+    # seven tenths of 200 MB; the rest is for what stands next to the engine
     assert share == "133.5 MiB"
 
 
@@ -144,7 +144,7 @@ def _digests(declaration: Declaration, out: Path, keep: bool) -> tuple[Any, ...]
 @pytest.mark.timeout(1800)
 @pytest.mark.req("D9")
 def test_a_table_of_several_times_the_limit_stays_within_it(tmp_path: Path) -> None:
-    """1.1 GB of rows under 200 MB: no more than 700 MB beside the limit, over all processes."""
+    """1.1 GB of rows under 200 MB: no more than 700 MB next to the limit, over all processes."""
     assert measure(10_000_000, "200MB", "prepare", tmp_path).prepared.anonymous < 900e6
 
 

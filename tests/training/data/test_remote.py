@@ -373,7 +373,7 @@ def test_credentials_for_a_web_server(
         (
             "/t.csv?token=hush&v=1",
             (
-                r"the parameter 'token' is a secret that would stand in logs; set"
+                r"the parameter 'token' is a secret that would appear in logs; set"
                 r" BULKHEAD_HTTP_AUTHORIZATION"
             ),
         ),

@@ -79,7 +79,7 @@ COLUMNS = {"id": "id", "y": "label", "x": "numeric"}
         ({"data": {"spark": {"remote": "sc://host", "master": "local[2]"}}}, r"give one of them"),
         (
             {"data": {"spark": {"conf": {"spark.hadoop.fs.s3a.secret.key": "hush"}}}},
-            r"spark\.hadoop\.fs\.s3a\.secret\.key would stand in logs",
+            r"spark\.hadoop\.fs\.s3a\.secret\.key would appear in logs",
         ),
     ],
 )

@@ -1,6 +1,6 @@
 """A first declaration, guessed from the table: `bulkhead init DATA`.
 
-Every guess has its reason in a comment beside it. It is a draft to be read, not a verdict.
+Every guess has its reason in a comment next to it. It is a draft to be read, not a verdict.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Draft(NamedTuple):
 
 
 def draft(uri: str, label: str | None = None, name: str | None = None) -> str:
-    """The YAML text of a first declaration for a table, which loads as it is and says why beside
+    """The YAML text of a first declaration for a table, which loads as it is and says why next to
     each line.
 
     Args:
@@ -190,7 +190,7 @@ def guess_roles(table: Table, label: Profile, why: str) -> Draft:
     """What every column may be, with the reason.
 
     Raises:
-        ConfigError: the label has one value, or no feature is left beside it.
+        ConfigError: the label has one value, or no feature is left next to it.
     """
     if label.distinct < 2:
         raise ConfigError(
@@ -223,7 +223,7 @@ def guess_roles(table: Table, label: Profile, why: str) -> Draft:
         for g in ordered.values()
     ):
         raise ConfigError(
-            f"no feature is left beside label {label.name!r}; give a table with features"
+            f"no feature is left next to label {label.name!r}; give a table with features"
         )
     molecules = (
         next((c for c in others if c.name.lower() in MOLECULES and c.family == "text"), None)
@@ -540,7 +540,7 @@ def _render(table: Table, found: Draft, name: str) -> str:
     lines += [(f"task: {task}", why_task), (f"split: {split}", why_split)]
     lines += _model_lines(table, found)
     head = (
-        "# Drafted from the data; read each line, its reason stands beside it. `bulkhead schema`"
+        "# Drafted from the data; read each line, its reason stands next to it. `bulkhead schema`"
         " lists all that can be set.\n"
     )
     return head + "".join(

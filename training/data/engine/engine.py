@@ -106,8 +106,8 @@ def chosen_engine(data: DataConfig) -> Iterator[Any]:
 
 @contextmanager
 def engine_for(data: DataConfig) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The embedded engine within `data.memory_limit`, of which a part is left to what stands beside
-    it: batches, hashes of keys, rows on their way into files.
+    """The embedded engine within `data.memory_limit`, of which a part is left to what stands next
+    to it: batches, hashes of keys, rows on their way into files.
 
     Raises:
         DataError: the limit does not suffice for these rows.

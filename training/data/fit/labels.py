@@ -40,7 +40,7 @@ def fit_labels(train: TrainRows) -> dict[str, Any]:
         if not share > 0:
             raise DataError(
                 f"label {name!r}: every train row that knows it has weight 0; leave the label out,"
-                " or mend the column with role weight"
+                " or fix the column with role weight"
             )
         labels.append(
             LabelStats(

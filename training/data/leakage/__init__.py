@@ -40,7 +40,7 @@ def check_leakage(
     split: SplitTables, validated: ValidatedTable, declaration: Declaration
 ) -> CheckReport:
     """What gives the test score away without any key in common: equal and similar rows, columns
-    that tell the label; and sides too small to say anything.
+    that predict the label; and sides too small to say anything.
     """
     with engine_for(declaration.data) as connection:
         sides = sides_of(connection, split, validated.spec, declaration)

@@ -241,7 +241,7 @@ CATALOGUE: dict[str, Explanation] = {
     ),
     "label_proxy": Explanation(
         "A column that is (almost) the label",
-        "a column that alone tells the label, or without which little is known",
+        "a column that alone predicts the label, or without which little is known",
         "strength (2 AUROC - 1, or explained variance of ranks) learned on half of train, scored on"
         " the other half, with errors by group",
         ("proxy_strength", "proxy_warning", "dominance_ratio"),
@@ -259,15 +259,15 @@ CATALOGUE: dict[str, Explanation] = {
         " classes strength of the sum there and on held-out rows",
         ("combination_error", "proxy_strength"),
         "A fit to the sixth digit on rows it has not seen is arithmetic, not learning. A class may"
-        " well be told by many good columns: so its sum is chosen on half of train alone, must set"
-        " the classes apart twice as far as columns would that know something each, and fails only"
-        " without any error, on groups enough (150 at a threshold of 0.98); else it warns.",
+        " well be predicted by many good columns: so its sum is chosen on half of train alone, must"
+        " set the classes apart twice as far as columns would that know something each, and fails"
+        " only without any error, on groups enough (150 at a threshold of 0.98); else it warns.",
         SAMPLE + ": some hundredths of a second",
         GIVEN,
         "Declare role ignore for at least one of the columns.",
     ),
     "label_missingness": Explanation(
-        "Gaps that tell the label",
+        "Gaps that predict the label",
         "a column that is filled only after one outcome: its nulls, or the value that stands for"
         " nothing, tell which it was",
         "strength, for the class or the end of a number that is told best, of whether the column is"
@@ -304,7 +304,7 @@ CATALOGUE: dict[str, Explanation] = {
     ),
     "id_order": Explanation(
         "Ids in the order of the label",
-        "ids whose number tells the label, because rows were numbered after sorting",
+        "ids whose number predicts the label, because rows were numbered after sorting",
         "strength of the number in the id, less what the declared time tells",
         ("order_strength",),
         "The number must be another one in every row, and tell more than time does.",
@@ -314,7 +314,7 @@ CATALOGUE: dict[str, Explanation] = {
     ),
     "row_order": Explanation(
         "A feature that numbers the rows",
-        "a feature that counts rows and tells the label",
+        "a feature that counts rows and predicts the label",
         "strength of a column of whole numbers without repeats",
         ("order_strength",),
         "Measurements repeat or have gaps that a count has not.",
@@ -331,7 +331,7 @@ CATALOGUE: dict[str, Explanation] = {
         ("order_strength",),
         "A shuffled file, and one in the order of its time, says nothing by place.",
         SAMPLE,
-        "Whatever goes by place, a batch, a loader or a fold, tells the label.",
+        "Whatever goes by place, a batch, a loader or a fold, predicts the label.",
         "Shuffle the files, and ask how their rows came to be in this order.",
     ),
     "look_ahead": Explanation(
@@ -349,7 +349,7 @@ CATALOGUE: dict[str, Explanation] = {
     ),
     "shared_times": Explanation(
         "Moments on two sides",
-        "held-out rows whose time stands in train under other groups that move together",
+        "held-out rows whose time is in train under other groups that move together",
         "correlation of a held-out label with the mean label of train at the same time",
         ("shared_time_correlation",),
         "Shared moments alone prove nothing: the labels must agree.",
@@ -392,8 +392,8 @@ CATALOGUE: dict[str, Explanation] = {
     ),
     "shift": Explanation(
         "How far the sides differ",
-        "columns by which held-out rows are told from train",
-        "strength with which a side is told from train, by each column and by all, against two"
+        "columns by which held-out rows differ from train",
+        "strength with which a side differs from train, by each column and by all, against two"
         " halves of train",
         (),
         "Information alone: it never warns or fails.",

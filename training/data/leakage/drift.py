@@ -4,7 +4,7 @@ for.
 Numbers: the two-sample Kolmogorov–Smirnov test on known values, and a chi-square test on how many
 are null; text: a chi-square test on values. The p-values of all columns are adjusted by Holm's
 method, so that a table of a hundred columns that did not drift raises an alarm in one of twenty
-looks at most, not in all of them. Beside chance stands size: the population stability index over
+looks at most, not in all of them. Next to chance stands size: the population stability index over
 the tenths of the earlier values (or the values themselves), with nulls as a class of their own.
 
 Rows of one group are no independent draws, so that one row of each group is taken. Of fewer than 30

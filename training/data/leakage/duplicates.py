@@ -20,7 +20,7 @@ from training.data.leakage.sides import Sides
 from training.data.leakage.straddle import parts_of
 
 EVIDENCE_PAIRS = 5
-# of train, by which columns are found that tell rows apart
+# of train, by which columns are found that distinguish rows
 SAMPLE_ROWS, TELLING_COLUMNS = (10_000, 3)
 # of the rows: hashes of such columns that several have, up to which only these rows are looked at
 # whole
@@ -101,7 +101,7 @@ def hash_features(sides: Sides) -> None:
 def repeated_hashes(sides: Sides) -> np.ndarray:
     """The 64-bit hashes uint64, sorted, of all features that more than one row has.
 
-    Rows that are equal are so in a few columns, and where these tell rows apart, only the few rows
+    Rows that are equal are so in a few columns, and where these distinguish rows, only the few rows
     that are alike in them are looked at whole.
     """
     few = _telling_columns(sides)

@@ -20,7 +20,7 @@ REMEDY = (
 
 
 def file_order_results(sides: Sides) -> list[CheckResult]:
-    """Warn where the number of a row in its file tells the label better than the declared time
+    """Warn where the number of a row in its file predicts the label better than the declared time
     does.
     """
     places: dict[SplitName, str] = {}

@@ -183,7 +183,7 @@ def _agreed(
             casts[side][name] = (
                 f"cast({ident(name) if side in kinds else 'null'} as {common[name]})"
             )
-        # whole numbers beside nulls, as pandas writes them
+        # whole numbers next to nulls, as pandas writes them
         if name in (*request.id, *request.group) and family(common[name]) == "float":
             common[name] = "VARCHAR"
             for side in relations:

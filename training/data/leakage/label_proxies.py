@@ -135,8 +135,8 @@ def _mask(positions: Codes, size: int) -> Flags:
 def judge_proxies(
     found: list[Proxy], rows: Sampled, halves: Halves, checks: ChecksConfig
 ) -> list[CheckResult]:
-    """Fail for a column that tells the label as if it were the label; warn for one that comes close
-    or that dominates all others.
+    """Fail for a column that predicts the label as if it were the label; warn for one that comes
+    close or that dominates all others.
     """
     results = [
         _proxy_result(p, verdict, why, rows, checks)
@@ -149,7 +149,7 @@ def judge_proxies(
     top = found[0] if found else None
     small = min(int(halves.a.sum()), int(halves.b.sum()))
     text = (
-        f"no column tells the label by itself; the strongest is {top.column!r} with"
+        f"no column predicts the label by itself; the strongest is {top.column!r} with"
         f" {top.alone.strength:.2f} of 1"
         if top
         else "no column to look at"
@@ -171,16 +171,16 @@ def _verdict(proxy: Proxy, checks: ChecksConfig) -> tuple[str, str]:
     if alone.rows < FEWEST_ROWS:
         return "pass", ""
     if alone.strength - 2 * alone.error >= checks.proxy_strength:
-        return "fail", f"tells {proxy.label!r} by itself as if it were the label"
+        return "fail", f"predicts {proxy.label!r} by itself as if it were the label"
     if alone.strength - 2 * alone.error >= checks.proxy_warning:
-        return "warn", f"almost tells {proxy.label!r} by itself"
+        return "warn", f"almost predicts {proxy.label!r} by itself"
     if alone.strength - 2 * alone.error >= (
         LEAST_ALIKE if proxy.is_alias else LEAST_UNRIVALLED if np.isnan(proxy.together) else 1.0
     ):
         return "warn", (
             f"has as few values as {proxy.label!r} and mostly the same"
             if proxy.is_alias
-            else f"tells most of {proxy.label!r}"
+            else f"predicts most of {proxy.label!r}"
         )
     least = LEAST_DOMINANT if proxy.distinct >= FINE else LEAST_DOMINANT_COARSE
     if alone.strength - 2 * alone.error >= least and proxy.ratio >= checks.dominance_ratio:
@@ -227,7 +227,7 @@ def _proxy_result(
 def label_evidence(
     rows: Sampled, columns: tuple[str, ...], label: str, where: Flags, most: int = EVIDENCE_ROWS
 ) -> tuple[dict[str, Any], ...]:
-    """The first rows of a mask: id, the columns' values and the label beside each other."""
+    """The first rows of a mask: id, the columns' values and the label next to each other."""
     values = next(item.values for item in rows.labels if item.name == label)
     shown = np.flatnonzero(where & ~np.isnan(values))[:most]
     return tuple(

@@ -102,8 +102,8 @@ def judge_missingness(
                 name="label_missingness",
                 verdict="fail" if sure >= checks.proxy_strength else "warn",
                 summary=(
-                    f"whether {m.column!r} is {m.empty} ({m.share:.1%} of train) tells {m.label!r}"
-                    f" with strength {m.score.strength:.3f} of 1"
+                    f"whether {m.column!r} is {m.empty} ({m.share:.1%} of train) predicts"
+                    f" {m.label!r} with strength {m.score.strength:.3f} of 1"
                 ),
                 figures={
                     "strength": round(m.score.strength, 4),
@@ -123,7 +123,7 @@ def judge_missingness(
         CheckResult(
             name="label_missingness",
             verdict="pass",
-            summary="nulls do not tell the label",
+            summary="nulls do not predict the label",
             figures=figures,
         )
     ]
@@ -193,7 +193,7 @@ def _if_pure(codes: Codes, once: Flags, target: Floats) -> tuple[Floats, Floats,
     the label is not the common one).
 
     Values of one column differ among themselves: how much is estimated on the others
-    (beta-binomial, by moments), so that the end of a scale that tells the label throughout is no
+    (beta-binomial, by moments), so that the end of a scale that predicts the label throughout is no
     surprise. Rows of a group share more than the value: they count once.
     """
     known, size = ~np.isnan(target), int(codes.max(initial=0)) + 1

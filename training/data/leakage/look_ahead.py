@@ -43,7 +43,7 @@ class LookAhead(NamedTuple):
     past: float
     rows: int
     fine: bool = True
-    shown: tuple[dict[str, Any], ...] = ()  # rows with the feature beside the label's next values
+    shown: tuple[dict[str, Any], ...] = ()  # rows with the feature next to the label's next values
 
 
 def find_look_ahead(sides: Sides) -> list[LookAhead]:
@@ -97,7 +97,7 @@ def _of_label(sides: Sides, label: LabelNumber) -> list[LookAhead]:
 
 
 def _shown(table: pa.Table, item: LookAhead, entity: Codes) -> tuple[dict[str, Any], ...]:
-    """Some rows: the feature beside what the label was and what it became."""
+    """Some rows: the feature next to what the label was and what it became."""
     target = numbers(table["target"])
     past, future, whole = _windows(target, entity, item.window)
     places = np.flatnonzero(whole)[:: max(1, int(whole.sum()) // EVIDENCE_ROWS)][:EVIDENCE_ROWS]
@@ -258,7 +258,7 @@ def judge_look_ahead(
                 name="look_ahead",
                 verdict="fail" if certain else "warn",
                 summary=(
-                    f"column {f.column!r} tells {f.future:.0%} of what is new in the next"
+                    f"column {f.column!r} predicts {f.future:.0%} of what is new in the next"
                     f" {f.window} values of {f.label!r}, and {f.past:.0%} of what was in the last"
                     f" {f.window}"
                 ),

@@ -2,7 +2,7 @@
 two train rows.
 
 The null of each rate is the rate inside train between different groups, so that tables of few
-values raise no alarm.
+values raise no finding.
 """
 
 from __future__ import annotations

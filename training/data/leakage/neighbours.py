@@ -120,7 +120,7 @@ def off_segment(
         around: [Q, K] positions of neighbours, -1 for none.
 
     Returns:
-        The least distance from a segment, in lengths from its nearer end [Q] (infinity: beside no
+        The least distance from a segment, in lengths from its nearer end [Q] (infinity: next to no
         segment), and the two ends [Q, 2].
     """
     least, ends = np.full(len(queries), np.inf), np.full((len(queries), 2), -1, dtype=np.int64)

@@ -1,5 +1,5 @@
-"""Row numbers that tell the label: an id that counts a sorted file, or a feature that numbers its
-rows.
+"""Row numbers that predict the label: an id that counts a sorted file, or a feature that numbers
+its rows.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _numbers_rows(values: Floats, total: int) -> bool:
 
 
 def judge_order(found: list[Order], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
-    """Warn where a row number tells the label better than the declared time does."""
+    """Warn where a row number predicts the label better than the declared time does."""
     results: list[CheckResult] = []
     for o in found:
         if (
@@ -121,8 +121,8 @@ def judge_order(found: list[Order], rows: Sampled, checks: ChecksConfig) -> list
                 name="row_order" if o.is_feature else "id_order",
                 verdict="warn",
                 summary=(
-                    f"{what} tells {o.label!r} with strength {o.score.strength:.2f} of 1: rows"
-                    " stand in the order of the label"
+                    f"{what} predicts {o.label!r} with strength {o.score.strength:.2f} of 1: rows"
+                    " are in the order of the label"
                 ),
                 figures={
                     "strength": round(o.score.strength, 4),
@@ -152,13 +152,13 @@ def _quiet(name: str, found: list[Order], checks: ChecksConfig) -> CheckResult:
         "threshold": checks.order_strength,
     }
     none = (
-        "no id has a number of its own for each row"
+        "no id has its own number for each row"
         if name == "id_order"
         else "no feature numbers the rows"
     )
     return CheckResult(
         name=name,
         verdict="pass",
-        summary="the order of rows does not tell the label" if found else none,
+        summary="the order of rows does not predict the label" if found else none,
         figures=figures,
     )

@@ -1,5 +1,5 @@
-"""How well one column tells the label: learned on rows A, scored on rows B, with a standard error
-over groups of rows.
+"""How well one column predicts the label: learned on rows A, scored on rows B, with a standard
+error over groups of rows.
 
 Shapes: A and B rows, K targets, C codes of a column. Strength: 2 AUROC - 1 of a class (of several,
 their mean by share), and the explained share of variance of a number's ranks: 0 for what says

@@ -1,8 +1,8 @@
 """How far held-out rows differ from train: information about what the score stands for, never a
 leak.
 
-Each side is told from train by each column and by all together; the null is how well two halves of
-train are told apart.
+Each side differs from train by each column and by all together; the null is how well two halves of
+train are separated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_COLUMNS = 5
 
 
 class Shift(NamedTuple):
-    """How well a side is told from train: by all columns, by each of the strongest, and by all in
+    """How well a side differs from train: by all columns, by each of the strongest, and by all in
     the null.
     """
 
@@ -32,7 +32,7 @@ class Shift(NamedTuple):
 
 def find_shift(rows: Sampled, parts: Halves) -> list[Shift]:
     """Strength (2 AUROC - 1) with which each held-out side, and for the null the half B of train,
-    is told from train (half A).
+    differs from train (half A).
     """
     everyone = np.ones(len(rows.train), dtype=bool)
     codes = {name: column_codes(rows, name, everyone) for name in rows.columns}
@@ -81,7 +81,7 @@ def judge_shift(found: list[Shift]) -> CheckResult:
     figures |= {
         f"{s.side} by {name}": round(strength, 4) for s in found for name, strength in s.columns[:2]
     }
-    told = ", ".join(f"{s.side} is told from train with strength {s.together:.2f}" for s in found)
+    told = ", ".join(f"{s.side} differs from train with strength {s.together:.2f}" for s in found)
     null = f"two halves of train with {found[0].null:.2f}" if found else ""
     return CheckResult(
         name="shift",

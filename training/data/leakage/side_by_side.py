@@ -1,4 +1,4 @@
-"""The rows behind a finding, beside each other: what a person looks at before believing it."""
+"""The rows behind a finding, next to each other: what a person looks at before believing it."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _beside(
 
 
 def _of_columns(sides: Sides, features: Sequence[str]) -> ShownRows:
-    """The suspected columns beside the label, in some rows of every side."""
+    """The suspected columns next to the label, in some rows of every side."""
     label = next(iter(sides.spec.label_columns))
     columns = [label, *(c for c in features[:6] if c != label)]
     parts: list[tuple[str, tuple[Any, ...]]] = []
@@ -143,7 +143,7 @@ def _of_columns(sides: Sides, features: Sequence[str]) -> ShownRows:
         (_name(c), tuple(_text(row[i]) for _, row in parts), i == 0) for i, c in enumerate(columns)
     )
     return ShownRows(
-        title=f"{', '.join(columns[1:])} beside the label {label}",
+        title=f"{', '.join(columns[1:])} next to the label {label}",
         headers=tuple(name for name, _ in parts),
         lines=lines,
     )

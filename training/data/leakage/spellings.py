@@ -129,7 +129,7 @@ def _fold_bytes(text: Text, steps: tuple[str, ...]) -> pa.StringArray:
     if "spaces" in steps:
         text = text.keeping(~IS_SPACE[text.content])
     keep = is_plain(text.content) if "punctuation" in steps else np.ones(len(text.content), bool)
-    if "zeros" in steps:  # which are judged by what stands beside them, punctuation too
+    if "zeros" in steps:  # which are judged by what stands next to them, punctuation too
         keep[leading_zeros(text)] = False
     text = text.keeping(keep)
     offsets = pa.py_buffer(np.ascontiguousarray(text.offsets))

@@ -22,7 +22,7 @@ from training.data.leakage.sides import Sides
 
 EVIDENCE_ROWS = 10
 ROWS_AT_ONCE = 2**25  # hashes in memory: 256 MiB, and as much while they are put together
-# of data.memory_limit: a hash in the engine's half, and two beside it, of which one side is sorted
+# of data.memory_limit: a hash in the engine's half, and two next to it, of which one side is sorted
 # at a time
 BYTES_A_ROW = 32
 

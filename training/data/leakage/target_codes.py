@@ -41,7 +41,7 @@ class TargetCodes(NamedTuple):
     by_train: float
     by_all: float
     unseen: float = 1.0
-    shown: tuple[dict[str, Any], ...] = ()  # some codes beside the mean labels that they may be
+    shown: tuple[dict[str, Any], ...] = ()  # some codes next to the mean labels that they may be
 
 
 def find_target_codes(sides: Sides, sample: Sampled) -> list[TargetCodes]:

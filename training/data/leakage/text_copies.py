@@ -400,7 +400,7 @@ def judge_text_copies(found: list[TextCopies], checks: ChecksConfig) -> list[Che
             )
         )
     text = (
-        f"no {found[0].column!r} of a held-out row stands in train in another form"
+        f"no {found[0].column!r} of a held-out row is in train in another form"
         if found
         else "no column holds texts that hardly repeat"
     )

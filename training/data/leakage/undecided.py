@@ -45,7 +45,7 @@ def undecided(
         )
     if not spec.id:
         found.append(
-            "Whether a row of train stands in a held-out side under the same id: no id is declared."
+            "Whether a row of train is in a held-out split under the same id: no id is declared."
             + hinted.get("id", "")
         )
     found += [

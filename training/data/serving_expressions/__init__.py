@@ -136,7 +136,7 @@ def _raw(values: pd.Series, kind: str, derived: str, null_texts: tuple[str, ...]
 
 def _where(rows: np.ndarray, index: pd.Index) -> str:
     shown = ", ".join(map(str, index[rows[:5]])) + (", …" if len(rows) > 5 else "")
-    return f" in {len(rows)} rows (index {shown}); mend or leave out those rows"
+    return f" in {len(rows)} rows (index {shown}); fix or leave out those rows"
 
 
 class NoValue(ValueError):

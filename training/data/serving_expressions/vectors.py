@@ -1,4 +1,4 @@
-"""Columns of one SQL type, their nulls beside them, and how raw values of a frame become them.
+"""Columns of one SQL type, their nulls next to them, and how raw values of a frame become them.
 
 N rows. Values by type: BOOLEAN bool; whole numbers and decimals (as whole numbers of their last
 digit) int64, or Python integers where 64 bits are too few; FLOAT float32; DOUBLE float64; VARCHAR
@@ -172,8 +172,8 @@ def fitted(values: np.ndarray, kind: str) -> np.ndarray:
 def column(series: pd.Series, kind: str, null_texts: tuple[str, ...] = ()) -> Vector:
     """Raw values as a vector of the type that the column had in training; NaN is null.
 
-    Whole numbers may arrive as floats (as they do beside nulls) or as text, dates and timestamps as
-    ISO text, numbers of a text column as numbers. Timestamps with an offset are taken to UTC.
+    Whole numbers may arrive as floats (as they do next to nulls) or as text, dates and timestamps
+    as ISO text, numbers of a text column as numbers. Timestamps with an offset are taken to UTC.
 
     Args:
         series: [N].

@@ -1,7 +1,7 @@
 """Sampling: texts continued token by token from a program's logits.
 
 Every text draws from a stream of its own, by seed and number: what it becomes does not depend on
-the texts beside it. All of a text's last `context` tokens go through the program for each new
+the texts next to it. All of a text's last `context` tokens go through the program for each new
 token; nothing is kept between tokens.
 
 b texts, t positions, V tokens of the vocabulary.

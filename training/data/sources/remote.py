@@ -446,14 +446,14 @@ def _refuse_secrets(uri: str) -> None:
     if "@" in urlsplit(uri).netloc:
         name = uri.split("://", maxsplit=1)[0] + "://…@" + urlsplit(uri).netloc.rpartition("@")[2]
         raise SourceError(
-            f"{name}: expected an address without user and password, which would stand in logs;"
+            f"{name}: expected an address without user and password, which would appear in logs;"
             f" {_credentials(uri)}"
         )
     secret = SECRETS.search(uri)
     if secret:
         raise SourceError(
             f"{uri.split('?', maxsplit=1)[0]}: the parameter {secret[1]!r} is a secret that would"
-            f" stand in logs; {_credentials(uri)}"
+            f" appear in logs; {_credentials(uri)}"
         )
 
 

@@ -79,7 +79,7 @@ def make_fold(
 
     Args:
         validated: the table that was split.
-        pool: its declared sides: train and validation are divided anew, test is left out.
+        pool: its declared sides: train and validation are divided again, test is left out.
         declaration: sections `cv`, `split`, `task` and `data` count.
         number: of the fold, from 0.
         out_dir: where `train.parquet`, `val.parquet` and `test.parquet` are written.

@@ -23,7 +23,7 @@ ROW_KEYS = "row_keys"
 FAMILIES = ("group", "scaffold", "duplicates", "near_duplicates")
 # characters from which texts are compared by MinHash; below, one edit is a large part of the text
 LONG_TEXT = 40
-MANY_LETTERS = 10  # of texts with fewer, punctuation may be all that tells them apart: A+ and A-
+MANY_LETTERS = 10  # of texts with fewer, punctuation may be all that distinguishes them: A+ and A-
 BATCH = 65_536
 
 

@@ -188,7 +188,7 @@ def split(
 
 
 def group_ledger(ledger: Path) -> Path:
-    """The file that freezes derived groups, beside that of the sides."""
+    """The file that freezes derived groups, next to that of the sides."""
     return Path(f"{ledger}-groups")
 
 

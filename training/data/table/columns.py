@@ -359,7 +359,7 @@ def _role_fits(name: str, config: ColumnConfig, kind: str, task: TaskConfig) -> 
     ):
         raise SchemaError(
             f"{where}: allowed must hold numbers, got"
-            f" {first_few(map(repr, config.allowed), len(config.allowed))}; mend it, or declare"
+            f" {first_few(map(repr, config.allowed), len(config.allowed))}; fix it, or declare"
             " kind: categorical"
         )
     if config.kind == "tensor" and (config.allowed is not None or config.unique):
@@ -424,7 +424,7 @@ def _tensor_fits(name: str, shape: tuple[int, ...], kind: str) -> None:
     ):
         raise SchemaError(
             f"column {name!r}: shape {list(shape)} needs lists of numbers, flat or {len(shape)}"
-            f" deep, got {kind}; mend the shape, or derive another column"
+            f" deep, got {kind}; fix the shape, or derive another column"
         )
 
 
@@ -449,7 +449,7 @@ def _with_labels(
             wanted = "true or false" if kind == "bool" else "numbers"
             raise SchemaError(
                 f"column {name!r} (role label): task.ignore must hold {wanted}, as the column does,"
-                f" got {first_few(map(repr, others))}; mend it"
+                f" got {first_few(map(repr, others))}; fix it"
             )
         labels[name] = LabelColumn(type=kind, ignore=ignore)
     if len(names) < 2 and not any(label.ignore for label in labels.values()):

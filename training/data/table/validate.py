@@ -1,4 +1,4 @@
-"""From a source to the validated table: one typed Parquet file in an order of its own, or an error
+"""From a source to the validated table: one typed Parquet file in its own order, or an error
 that names the rows.
 """
 

@@ -343,7 +343,7 @@ def _wrong_shapes(resolved: Resolved) -> Iterator[Rule]:
             f"lists of shape {list(shape)}",
             condition,
             f"len({ident(name)})",
-            "mend shape, or leave such rows out with data.filter",
+            "fix shape, or leave such rows out with data.filter",
         )
 
 
@@ -433,7 +433,7 @@ def tensor_violations(
                     "finite elements",
                     condition,
                     "null",
-                    "mend the elements, or leave such rows out with data.filter",
+                    "fix the elements, or leave such rows out with data.filter",
                 )
             )
     return _found(connection, table, rules, "__id")

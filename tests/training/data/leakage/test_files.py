@@ -111,7 +111,7 @@ def test_an_honest_pair_passes_and_says_what_was_assumed(tmp_path: Path, suffix:
         ("time", "time_overlap", "train ends at 2024-01-17"),
         ("rows", "duplicates", "4 of 204 test rows"),
         ("twice", "id_overlap", "2 ids (visit) stand twice on one side"),
-        ("label", "label_proxy", "column 'code' tells 'outcome' by itself"),
+        ("label", "label_proxy", "column 'code' predicts 'outcome' by itself"),
     ],
 )
 def test_each_planted_fault_is_named(tmp_path: Path, change: str, check: str, words: str) -> None:

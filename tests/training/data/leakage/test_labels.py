@@ -1,4 +1,4 @@
-"""D6: columns that give the label away are named; honest tables raise no alarm."""
+"""D6: columns that give the label away are named; honest tables raise no finding."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_label_under_another_name_stops_the_run(task: str, plant: str) -> No
     )
     assert [(r.verdict, r.columns) for r in found] == [("fail", ("alias",))]
     assert (
-        found[0].summary.startswith("column 'alias' tells 'y' by itself as if it were the label")
+        found[0].summary.startswith("column 'alias' predicts 'y' by itself as if it were the label")
         and found[0].evidence
         and found[0].remedy
     )

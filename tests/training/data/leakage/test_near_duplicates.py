@@ -1,5 +1,5 @@
 """D6: near-copies and interpolated rows are found against the rate inside train; tables of few
-values raise no alarm.
+values raise no finding.
 """
 
 from __future__ import annotations

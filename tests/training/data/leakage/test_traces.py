@@ -213,7 +213,7 @@ def test_ids_given_in_the_order_of_the_label_are_found() -> None:
     )
     assert [(r.verdict, r.columns) for r in found] == [
         ("warn", ("id",))
-    ] and "rows stand in the order of the label" in found[0].summary
+    ] and "rows are in the order of the label" in found[0].summary
     counted = named(
         results_for(shares(frame.assign(number=place.astype(float))), "regression"), "row_order"
     )
