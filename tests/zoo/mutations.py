@@ -428,8 +428,8 @@ MUTATIONS = (
     Mutation(
         DECODER,
         "BH121",
-        ".flatten(), ignore_index=PADDING) / micro_batches",
-        ".flatten(), ignore_index=PADDING)",
+        "                    / micro_batches\n",
+        "",
     ),
     Mutation(
         DECODER,
@@ -458,5 +458,5 @@ MUTATIONS = (
         " schedule.step()\n",
     ),
     Mutation(TEXT, "BH203", "        model.train()\n", ""),
-    Mutation(TEXT, "BH113", "num_training_steps=steps)", "num_training_steps=args.passes)"),
+    Mutation(TEXT, "BH113", "num_training_steps=steps", "num_training_steps=args.passes"),
 )

@@ -16,10 +16,10 @@ from schemas.errors import BulkheadError, ConfigError
 from schemas.records import CheckResult, PreflightReport, RunSpec
 from tests.training.modules import Sound
 from tests.training.toys import CLASSES, declare, make_arrays, make_statistics, write_run
-from training.depth import parameter_depths
 from training.models.shape import ModelShape
-from training.preflight import preflight
-from training.preflight_optimizer import check_smoothing
+from training.optim.depth import parameter_depths
+from training.preflight.optimizer_settings import check_smoothing
+from training.preflight.run_checks import preflight
 
 FAULTS: dict[str, tuple[str, str, str]] = {
     # network: task, the check that names the cause, words of it

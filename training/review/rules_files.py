@@ -65,9 +65,16 @@ OTHERS = (
 @rule("BH701")
 def deprecated_api(subject: Subject) -> Iterator[Place]:
     """A name of the table above, a method that another one replaced, or an argument that losses and
-    schedules have lost.
+    schedules have lost: the first of a file, and how many lines more have one.
     """
-    program = subject.program
+    found = {node.lineno: (node, message) for node, message in _deprecated(subject.program)}
+    if found:
+        node, message = found[min(found)]
+        yield node, message + (f"; {len(found) - 1} more such lines" if len(found) > 1 else "")
+
+
+def _deprecated(program: Program) -> Iterator[tuple[ast.expr, str]]:
+    """Every use of what torch has replaced, with what to write instead."""
     handlers = [
         h
         for h in program.nodes[ast.ExceptHandler]
@@ -81,7 +88,7 @@ def deprecated_api(subject: Subject) -> Iterator[Place]:
         for a in n.names
     }  # of older versions
     imported = {n for n, of in program.aliases.items() if of in MOVED}
-    named: list[ast.AST] = [
+    named: list[ast.expr] = [
         n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr in LAST
     ]
     named += [n for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and n.id in imported]

@@ -19,6 +19,7 @@ from training.review.syntax import (
     own_nodes,
     receiver,
     walk,
+    words,
 )
 
 STATELESS = {
@@ -30,6 +31,7 @@ STATELESS = {
     "CELU", "SELU", "GLU", "Threshold", "Tanhshrink", "Softmin", "Softmax2d", "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d", "UpsamplingBilinear2d", "UpsamplingNearest2d",
 }  # fmt: skip
+NOISE = {"noise", "eps", "sample", "sampling"}
 CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Sequential"}
 
 
@@ -233,15 +235,6 @@ def dropout_always_on(subject: Subject) -> Iterator[Place]:
             "dropout3d",
             "feature_dropout",
         ):
-            drawn = (
-                isinstance(call.args[0], ast.Call)
-                and last_name(call.args[0].func) in ("ones", "ones_like", "new_ones")
-                if call.args
-                else False
-            )
-            is_mask = drawn and not program.is_module(
-                program.scope(call).owner
-            )  # a mask that a function draws, no layer
             in_training = any(
                 isinstance(a, (ast.If, ast.IfExp)) and "training" in identifiers(a.test)
                 for a in program.ancestors(call)
@@ -251,7 +244,7 @@ def dropout_always_on(subject: Subject) -> Iterator[Place]:
                 not flagged
                 and not has_unpacking(call)
                 and constant(keyword(call, "p", 1)) != 0
-                and not is_mask
+                and not _draws(program, call)
             ):
                 yield call, f"{last} is on in evaluation too: its flag `training` is not given"
         elif (
@@ -283,6 +276,18 @@ def dropout_always_on(subject: Subject) -> Iterator[Place]:
                 isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
             ):
                 yield call, f"{last} is made in forward, so eval() does not reach it"
+
+
+def _draws(program: Program, call: ast.Call) -> bool:
+    """Check that a dropout is no layer of a network: it thins noise, or a mask of ones that a
+    function draws, or belongs to a method that samples.
+    """
+    scope, given = program.scope(call), call.args[0] if call.args else None
+    made = {o.last for o in program.origins(given, scope)} if given is not None else set()
+    if made & {"ones", "ones_like", "new_ones"} and not program.is_module(scope.owner):
+        return True
+    named = NOISE & words(f"{scope.name} {dotted(given)}")
+    return scope.name != "forward" and bool(named or made & {"randn", "randn_like", "normal"})
 
 
 def _calls_of(program: Program, bound: ast.Call) -> list[ast.Call]:
