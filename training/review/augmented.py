@@ -14,8 +14,8 @@ from training.review.syntax import (
     identifiers,
     keyword,
     last_name,
+    nodes_of,
     own_nodes,
-    walk,
     words,
 )
 
@@ -122,7 +122,7 @@ def _draws(program: Program, own: dict[str, Scope], part: ast.AST, depth: int = 
     """Whether something is drawn at random there, in the class's other methods and the file's
     functions too.
     """
-    for call in (n for n in walk(part) if isinstance(n, ast.Call)):
+    for call in nodes_of(part, ast.Call):
         name = last_name(call.func)
         if name in DRAWS or name.startswith("Random"):
             return True
@@ -162,9 +162,8 @@ def train_transform_held_out(program: Program) -> Iterator[tuple[ast.Call, str, 
         for made in program.origins(given, scope):
             drawn = [
                 c
-                for c in walk(made.call)
-                if isinstance(c, ast.Call)
-                and last_name(c.func).startswith(AUGMENTS)
+                for c in nodes_of(made.call, ast.Call)
+                if last_name(c.func).startswith(AUGMENTS)
                 and "transforms" in program.resolve(c.func)
             ]
             if drawn:

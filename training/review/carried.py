@@ -13,6 +13,7 @@ from training.review.syntax import (
     method,
     names_read,
     own_nodes,
+    own_nodes_of,
     receiver,
     words,
 )
@@ -222,8 +223,8 @@ class Carried:
         """The places in a returned tuple where the mapping goes along with the codes."""
         returned = [
             n.value
-            for n in own_nodes(self.scope.node)
-            if isinstance(n, ast.Return) and isinstance(n.value, ast.Tuple)
+            for n in own_nodes_of(self.scope.node, ast.Return)
+            if isinstance(n.value, ast.Tuple)
         ]
         return {i for value in returned for i, e in enumerate(value.elts) if self.is_kept(e)}
 

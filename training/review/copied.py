@@ -17,8 +17,8 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     receiver,
-    walk,
     words,
 )
 
@@ -112,12 +112,12 @@ def _holders(program: Program, call: ast.Call, name: str) -> Iterator[tuple[Scop
         yield (
             scope,
             line_of(call),
-            {dotted(n) for t in statement.targets for n in walk(t) if isinstance(n, ast.Name)},
+            {dotted(n) for t in statement.targets for n in nodes_of(t, ast.Name)},
         )
     given_back = {
         n
-        for r in walk(scope.node)
-        if isinstance(r, ast.Return) and r.value is not None
+        for r in nodes_of(scope.node, ast.Return)
+        if r.value is not None
         for n in names_read(r.value)
     }
     held = {dotted(t) for t in getattr(statement, "targets", ())}
@@ -135,5 +135,5 @@ def _holders(program: Program, call: ast.Call, name: str) -> Iterator[tuple[Scop
             yield (
                 where,
                 line_of(site),
-                {n.id for t in bound.targets for n in walk(t) if isinstance(n, ast.Name)},
+                {n.id for t in bound.targets for n in nodes_of(t, ast.Name)},
             )

@@ -15,8 +15,8 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
+    nodes_of,
     receiver,
-    walk,
 )
 
 ACTIVATIONS = {
@@ -135,13 +135,11 @@ def _given_batches(program: Program, forward: Scope) -> bool:
     owner = forward.owner
     if owner is None:
         return False
-    if any(isinstance(c, ast.Call) and program.is_torch(c.func, *OF_BATCHES) for c in walk(owner)):
+    if any(program.is_torch(c.func, *OF_BATCHES) for c in nodes_of(owner, ast.Call)):
         return True
     if any(
-        isinstance(c, ast.Call)
-        and last_name(c.func) == "flatten"
-        and 1 in [constant(a) for a in c.args]
-        for c in walk(forward.node)
+        last_name(c.func) == "flatten" and 1 in [constant(a) for a in c.args]
+        for c in nodes_of(forward.node, ast.Call)
     ):
         return True
     for call in program.all_calls:

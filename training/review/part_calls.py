@@ -18,6 +18,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     receiver,
     walk,
     words,
@@ -101,9 +102,7 @@ def _apart(program: Program, a: Given, b: Given) -> bool:
 
 def _sides(program: Program, value: ast.expr, call: ast.Call, scope: Scope) -> set[str]:
     """The sides that an argument speaks of, or else what gets the result."""
-    texts = [
-        n.value for n in walk(value) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-    ]
+    texts = [n.value for n in nodes_of(value, ast.Constant) if isinstance(n.value, str)]
     said = {side_of(n) for n in (*names_read(value), *_attributes(value), *texts)} - {""}
     if (
         said
@@ -115,7 +114,7 @@ def _sides(program: Program, value: ast.expr, call: ast.Call, scope: Scope) -> s
 
 
 def _attributes(value: ast.expr) -> set[str]:
-    return {n.attr for n in walk(value) if isinstance(n, ast.Attribute)}
+    return {n.attr for n in nodes_of(value, ast.Attribute)}
 
 
 def rows_of(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> Rows | None:
@@ -275,7 +274,7 @@ def _in_a_loop(program: Program, value: ast.expr, call: ast.Call, scope: Scope) 
     for around in program.ancestors(call):
         loops = [around] if isinstance(around, ast.For) else getattr(around, "generators", [])
         for loop in loops:
-            targets = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
+            targets = names_read(loop.target)
             if names_read(value) & targets and (
                 both := _parts_gone_through(program, loop.iter, scope)
             ):

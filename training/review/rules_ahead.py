@@ -213,8 +213,6 @@ def foretells_windows(program: Program) -> bool:
     ends: set[tuple[str, str]] = set()
     starts: set[tuple[str, str]] = set()
     for node in program.nodes[ast.Subscript]:
-        if not isinstance(node, ast.Subscript):
-            continue
         for part in node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]:
             if not isinstance(part, ast.Slice) or part.lower is None or part.upper is None:
                 continue

@@ -18,6 +18,7 @@ from training.review.syntax import (
     last_name,
     method,
     own_nodes,
+    own_nodes_of,
     receiver,
     words,
 )
@@ -154,11 +155,9 @@ def _layers_set(program: Program, freeze: Freeze) -> list[ast.Assign]:
     """
     around = program.ancestors(freeze.node)
     found = []
-    for node in own_nodes(freeze.scope.node):
-        if (
-            isinstance(node, ast.Assign)
-            and _path(node.targets[0], freeze.network)
-            and is_layer(program, _where_made(node.value), freeze.scope)
+    for node in own_nodes_of(freeze.scope.node, ast.Assign):
+        if _path(node.targets[0], freeze.network) and is_layer(
+            program, _where_made(node.value), freeze.scope
         ):
             branches = [
                 a
@@ -205,7 +204,7 @@ def _layers_elsewhere(program: Program, freeze: Freeze) -> bool:
     assigns = [
         n
         for n in program.nodes[ast.Assign]
-        if isinstance(n, ast.Assign) and isinstance(n.targets[0], (ast.Attribute, ast.Subscript))
+        if isinstance(n.targets[0], (ast.Attribute, ast.Subscript))
     ]
     others = [
         n
@@ -274,8 +273,7 @@ def trained_network_detached(subject: Subject) -> Iterator[Place]:
 def _sets_gradients(program: Program) -> bool:
     """Whether gradients are written by hand somewhere in the file."""
     return any(
-        isinstance(n, ast.Attribute) and n.attr == "grad" and isinstance(n.ctx, ast.Store)
-        for n in program.nodes[ast.Attribute]
+        n.attr == "grad" and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute]
     )
 
 
@@ -333,8 +331,8 @@ def _detached(program: Program, node: ast.AST) -> bool:
         name, scope = parent.targets[0].id, program.scope(parent)
         uses = [
             n
-            for n in own_nodes(scope.node)
-            if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+            for n in own_nodes_of(scope.node, ast.Name)
+            if n.id == name and isinstance(n.ctx, ast.Load)
         ]
         return (
             len(scope.bindings.get(name, ())) == 1

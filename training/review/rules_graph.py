@@ -18,6 +18,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
     receiver,
     walk,
@@ -176,11 +177,7 @@ def _terms(backward: Event, inside: list[Event]) -> Iterator[str]:
     """
     node = receiver(backward.node)
     held = (
-        {
-            n.value.id
-            for n in walk(node)
-            if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name)
-        }
+        {n.value.id for n in nodes_of(node, ast.Subscript) if isinstance(n.value, ast.Name)}
         if isinstance(node, ast.BinOp)
         else set()
     )
@@ -237,7 +234,7 @@ def _bounded(event: Event, region: ast.AST, trace: list[Event]) -> bool:
         target = node.targets[0]
     if isinstance(target, ast.Subscript):
         inner = [x.node.target for x in event.loops[at + 1 :] if not isinstance(x.node, ast.While)]
-        keys = {n.id for t in inner for n in walk(t) if isinstance(n, ast.Name)}
+        keys = {n.id for t in inner for n in nodes_of(t, ast.Name)}
         if isinstance(node, ast.Assign) and names_read(target.slice) <= keys:
             return True
         target = target.value
@@ -384,9 +381,7 @@ def _of_detached_scores(program: Program, loss: ast.Call, scope: Scope) -> bool:
         for v in (reaching(program, a, scope) if isinstance(a, ast.Name) else [a])
     ]
     forwards = [
-        v
-        for v in values
-        if any(isinstance(c, ast.Call) and is_model(program, c.func, scope) for c in walk(v))
+        v for v in values if any(is_model(program, c.func, scope) for c in nodes_of(v, ast.Call))
     ]
     if any(
         isinstance(a, ast.Name)

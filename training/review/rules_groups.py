@@ -22,6 +22,7 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
+    nodes_of,
     once,
     own_nodes,
     receiver,
@@ -171,7 +172,7 @@ def _is_left_out(program: Program, optimizer: ast.Call, scope: Scope, network: s
         given = scope.bindings[given.id][0].value
     if given is None:
         return False
-    tests = [t for n in walk(given) if isinstance(n, ast.comprehension) for t in n.ifs]
+    tests = [t for n in nodes_of(given, ast.comprehension) for t in n.ifs]
     tests += [c.args[0] for c in calls(given) if last_name(c.func) == "filter" and c.args]
     if any("requires_grad" in identifiers(t) for t in tests):
         return True
@@ -267,8 +268,7 @@ def _has_parameters(program: Program, owner: ast.ClassDef) -> bool:
     return any(
         program.is_torch(c.func, "Parameter") or is_layer(program, c, b.scope)
         for b in made
-        for c in walk(b.value)
-        if isinstance(c, ast.Call)
+        for c in nodes_of(b.value, ast.Call)
     )
 
 

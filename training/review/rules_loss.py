@@ -16,8 +16,8 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
+    nodes_of,
     receiver,
-    walk,
 )
 from training.review.values import LossCall, activation, loss_calls, reaching
 
@@ -236,14 +236,9 @@ def _is_quiet(program: Program, node: ast.expr, scope: Scope, depth: int = 0) ->
 
 def _of_learner(program: Program, node: ast.expr, scope: Scope) -> bool:
     """Whether a value is the softmax of what a network gave that is not frozen by its name."""
-    names = [n for n in walk(node) if isinstance(n, ast.Name)]
+    names = nodes_of(node, ast.Name)
     values = [node, *(v for n in names for v in reaching(program, n, scope))]
-    made = [
-        c
-        for v in values
-        for c in walk(v)
-        if isinstance(c, ast.Call) and is_model(program, c.func, scope)
-    ]
+    made = [c for v in values for c in nodes_of(v, ast.Call) if is_model(program, c.func, scope)]
     return bool(made) and not any(is_frozen_name(last_name(c.func)) for c in made)
 
 

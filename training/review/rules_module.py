@@ -16,7 +16,8 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
-    own_nodes,
+    nodes_of,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -63,8 +64,8 @@ def _learns(program: Program, owner: ast.ClassDef) -> bool:
     return any(
         is_layer(program, c, b.scope)
         for b in made
-        for c in walk(b.value)
-        if isinstance(c, ast.Call) and dotted(c.func) != owner.name
+        for c in nodes_of(b.value, ast.Call)
+        if dotted(c.func) != owner.name
     )
 
 
@@ -135,13 +136,8 @@ def _appended(program: Program, owner: ast.ClassDef, name: str, value: ast.expr)
         and not getattr(value, "elts", getattr(value, "values", []))
     ):
         return None
-    for node in walk(owner):
-        if (
-            isinstance(node, ast.Call)
-            and method(node) == "append"
-            and dotted(receiver(node)) == f"self.{name}"
-            and node.args
-        ):
+    for node in nodes_of(owner, ast.Call):
+        if method(node) == "append" and dotted(receiver(node)) == f"self.{name}" and node.args:
             scope = program.scope(node)
             layer = node.args[0]
             if is_layer(program, layer, scope) or (
@@ -164,9 +160,8 @@ def _registered(owner: ast.ClassDef, name: str) -> bool:
         return True
     handed = [
         c
-        for c in walk(owner)
-        if isinstance(c, ast.Call)
-        and (
+        for c in nodes_of(owner, ast.Call)
+        if (
             last_name(c.func) in CONTAINERS | {"extend"}
             or last_name(c.func).lstrip("_")[:1].isupper()
         )
@@ -183,10 +178,8 @@ def layer_made_in_forward(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for owner in program.module_classes:
         forward = program.methods[owner].get("forward")
-        for node in own_nodes(forward.node) if forward else ():
-            if not isinstance(node, ast.Call) or not is_layer(
-                program, node, forward or program.top
-            ):
+        for node in own_nodes_of(forward.node, ast.Call) if forward else ():
+            if not is_layer(program, node, forward or program.top):
                 continue
             name = program.resolve(node.func).rpartition(".")[2]
             statement = program.statement(node)

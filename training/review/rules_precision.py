@@ -215,10 +215,7 @@ def _divides_gradients(program: Program) -> bool:
         method(c) in ("div_", "mul_") and last_name(receiver(c)) == "grad"
         for c in program.all_calls
     )
-    return by_method or any(
-        isinstance(n, ast.AugAssign) and last_name(n.target) == "grad"
-        for n in program.nodes[ast.AugAssign]
-    )
+    return by_method or any(last_name(n.target) == "grad" for n in program.nodes[ast.AugAssign])
 
 
 def _half_networks(program: Program, trace: list[Event]) -> Iterator[ast.Call]:

@@ -17,8 +17,8 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
+    nodes_of,
     receiver,
-    walk,
     words,
 )
 from training.review.trace import Event, Loop
@@ -178,7 +178,7 @@ def _unit_of(program: Program, length: ast.expr | None, scope: Scope) -> str:
     """In what an expression counts, by the names in it, those in its own definition included."""
     seen = set(identifiers(length))
     counted = (
-        any(last_name(c.func) == "len" for c in walk(length) if isinstance(c, ast.Call))
+        any(last_name(c.func) == "len" for c in nodes_of(length, ast.Call))
         if length is not None
         else False
     )
@@ -186,7 +186,7 @@ def _unit_of(program: Program, length: ast.expr | None, scope: Scope) -> str:
         for binding in scope.bindings.get(name, ()):
             seen |= identifiers(binding.value)
             counted = counted or any(
-                last_name(c.func) == "len" for c in walk(binding.value) if isinstance(c, ast.Call)
+                last_name(c.func) == "len" for c in nodes_of(binding.value, ast.Call)
             )
     found = {
         w for name in seen if not {"step", "size"} <= words(name) for w in words(name)
@@ -262,10 +262,9 @@ def rate_written_by_hand(subject: Subject) -> Iterator[Place]:
     for event, made in stepped(subject.program, subject.traces):
         if not chained.match(made.last) or not event.loops or event.branches:
             continue
-        for node in walk(event.loops[-1].node):
+        for node in nodes_of(event.loops[-1].node, ast.Assign):
             if (
-                isinstance(node, ast.Assign)
-                and isinstance(node.targets[0], ast.Subscript)
+                isinstance(node.targets[0], ast.Subscript)
                 and constant(node.targets[0].slice) == "lr"
                 and not any(isinstance(a, ast.If) for a in subject.program.ancestors(node))
                 and method(event.node) == "step"

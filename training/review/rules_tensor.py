@@ -19,6 +19,7 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
+    nodes_of,
     receiver,
     walk,
     words,
@@ -417,11 +418,10 @@ def _summed_over_it(scope: Scope) -> bool:
     graph, slots that compete.
     """
     return any(
-        isinstance(c, ast.Call)
-        and method(c) == "sum"
+        method(c) == "sum"
         and constant(keyword(c, "dim", 0)) == 0
         and keyword(c, "dim", 0) is not None
-        for c in walk(scope.node)
+        for c in nodes_of(scope.node, ast.Call)
     )
 
 
@@ -480,7 +480,7 @@ def _is_batched(program: Program, node: ast.expr | None, scope: Scope, call: ast
             and _is_batched(program, values[0], scope, call)
         )
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.MatMult, ast.Div, ast.Mult)):
-        return any(_compares_tokens(program, n) for n in walk(node) if isinstance(n, ast.Call))
+        return any(_compares_tokens(program, n) for n in nodes_of(node, ast.Call))
     if not isinstance(node, ast.Call):
         return False
     if _batched_product(program, node):
@@ -539,9 +539,8 @@ def _is_vector(program: Program, softmax: ast.Call, scope: Scope) -> bool:
     inner = [
         c
         for b in made
-        for c in walk(b.value)
-        if isinstance(c, ast.Call)
-        and last_name(c.func) in ("zeros", "ones", "randn", "rand", "full")
+        for c in nodes_of(b.value, ast.Call)
+        if last_name(c.func) in ("zeros", "ones", "randn", "rand", "full")
     ]
     return (
         len(made) == 1

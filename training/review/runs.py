@@ -88,10 +88,9 @@ def _entries(
     for run, where in _appended(program, runs, scope):
         yield _element(run, key), where
     for node in program.nodes[ast.Assign]:
-        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        target = node.targets[0]
         if (
-            isinstance(node, ast.Assign)
-            and isinstance(target, ast.Subscript)
+            isinstance(target, ast.Subscript)
             and last_name(target.value) == runs.id
             and program.scope(node) is scope
         ):

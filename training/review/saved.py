@@ -14,9 +14,9 @@ from training.review.syntax import (
     constant,
     last_name,
     method,
+    nodes_of,
     own_nodes,
     receiver,
-    walk,
     words,
 )
 
@@ -30,9 +30,7 @@ def checkpoints(program: Program) -> Iterator[ast.Dict]:
     save: `save(path, net=net.state_dict(), epoch=epoch)`.
     """
     for node in program.nodes[ast.Dict]:
-        if isinstance(node, ast.Dict) and any(
-            isinstance(v, ast.Call) and method(v) == "state_dict" for v in node.values
-        ):
+        if any(isinstance(v, ast.Call) and method(v) == "state_dict" for v in node.values):
             yield node
     for call in program.all_calls:
         if not any(
@@ -145,9 +143,7 @@ def unread_starts(program: Program, loop: ast.For, key: str) -> Iterator[tuple[a
     and that nothing reads; and calls whose result of that kind is dropped.
     """
     scope = program.scope(loop)
-    read = {
-        n.id for n in walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-    }
+    read = {n.id for n in nodes_of(scope.node, ast.Name) if isinstance(n.ctx, ast.Load)}
     for name, bindings in scope.bindings.items():
         for b in (
             b

@@ -8,7 +8,15 @@ import ast
 
 from training.review.lookups import places_of
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, keyword, last_name, method, own_nodes, receiver
+from training.review.syntax import (
+    constant,
+    dotted,
+    keyword,
+    last_name,
+    method,
+    own_nodes_of,
+    receiver,
+)
 
 Settings = dict[str, ast.expr]
 DEPTH = 5
@@ -50,7 +58,7 @@ def settings(
         case ast.Call():
             function = program.callees_by_name(node, scope)
             returned = (
-                [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value]
+                [n.value for n in own_nodes_of(function.node, ast.Return) if n.value]
                 if function is not None
                 else []
             )

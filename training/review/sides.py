@@ -20,8 +20,9 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     once,
-    own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -198,7 +199,7 @@ def row_takes(program: Program) -> tuple[tuple[ast.expr, ast.expr, ast.expr], ..
 
 def _row_takes(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
     for node in program.nodes[ast.Subscript]:
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        if isinstance(node.ctx, ast.Load):
             rows = (
                 node.value.value
                 if isinstance(node.value, ast.Attribute) and node.value.attr in BY_ROW
@@ -379,7 +380,7 @@ def _is_own(program: Program, call: ast.Call, scope: Scope) -> bool:
 
 def moves(program: Program, part: ast.Slice, scope: Scope) -> bool:
     """Whether the bounds of a slice go along with a loop: those of a batch, not of a side."""
-    names = [n for n in walk(part) if isinstance(n, ast.Name)]
+    names = nodes_of(part, ast.Name)
     return any(b.how in ("loop", "augment") for n in names for b in program.bindings_of(n, scope))
 
 
@@ -443,9 +444,7 @@ def _of_binding(
         inner = _member(program, value, bound.scope, known, depth + 1)
         if inner is not None:
             return inner
-    drawn = any(
-        isinstance(c, ast.Call) and last_name(c.func) in DRAWN | {"isin"} for c in walk(value)
-    )
+    drawn = any(last_name(c.func) in DRAWN | {"isin"} for c in nodes_of(value, ast.Call))
     if (
         drawn
         and bound.how == "assign"
@@ -568,10 +567,10 @@ def _divides(program: Program, members: list[Take]) -> bool:
 
 
 def _random_mask(program: Program, take: Take) -> bool:
-    name = next((n for n in walk(take.selector) if isinstance(n, ast.Name)), None)
+    name = next(iter(nodes_of(take.selector, ast.Name)), None)
     bound = latest(program, name, take.scope) if name is not None else None
     return bound is not None and any(
-        isinstance(c, ast.Call) and last_name(c.func) in DRAWN for c in walk(bound.value)
+        last_name(c.func) in DRAWN for c in nodes_of(bound.value, ast.Call)
     )
 
 
@@ -615,11 +614,7 @@ def of_one_side(program: Program, rows: ast.expr) -> bool:
             and isinstance(statement, ast.Assign)
             and statement.value is call
         ):
-            before |= {
-                n.id
-                for n in walk(statement)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-            }
+            before |= {n.id for n in nodes_of(statement, ast.Name) if isinstance(n.ctx, ast.Store)}
     return bool(values_read(rows) & before)
 
 
@@ -656,6 +651,6 @@ def reads_in(scope: Scope, name: str) -> Iterator[ast.Name]:
     """Every place of a function where a name is read."""
     return (
         n
-        for n in own_nodes(scope.node)
-        if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+        for n in own_nodes_of(scope.node, ast.Name)
+        if n.id == name and isinstance(n.ctx, ast.Load)
     )

@@ -432,7 +432,7 @@ def _followed(program: Program) -> set[Scope]:
     for called, sites in program.call_sites.items():
         callers[called] = {scope for _, scope in sites}
     for node in program.nodes[ast.Attribute]:
-        if isinstance(node, ast.Attribute) and node.attr in FOLLOWED:
+        if node.attr in FOLLOWED:
             found.add(program.scope(node))
     pending = list(found)
     while pending:
