@@ -60,9 +60,7 @@ def augmented_held_out(program: Program) -> Iterator[tuple[ast.Call, str, ast.ex
 
 
 def held_out_in_loop(program: Program, call: ast.Call) -> list[str]:
-    """The held-out sides among the names that the innermost comprehension around a call goes
-    through, or that a call in a list of such calls is given.
-    """
+    """The held-out sides that a call in a list of such calls is given."""
     above = program.parents[call]
     if isinstance(above, (ast.List, ast.Tuple)) and all(
         isinstance(e, ast.Call) and ast.dump(e.func) == ast.dump(call.func) for e in above.elts
@@ -72,16 +70,6 @@ def held_out_in_loop(program: Program, call: ast.Call) -> list[str]:
             for a in call.args[:1]
             if isinstance(a, ast.Name) and side_of_names((a.id,)) in ("val", "test")
         ]
-    for around in program.ancestors(call):
-        if isinstance(around, (ast.ListComp, ast.GeneratorExp)):
-            over = around.generators[0].iter
-            elements = over.elts if isinstance(over, (ast.Tuple, ast.List)) else []
-            return [
-                n
-                for e in elements
-                for n in [last_name(e)]
-                if side_of_names((n,)) in ("val", "test")
-            ]
     return []
 
 

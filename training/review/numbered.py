@@ -333,12 +333,6 @@ def _numberings(program: Program, scope: Scope) -> Iterator[Numbering]:
                     and dotted(counted) == dotted(held)
                 ):
                     yield Numbering(value, "setdefault", frozenset(names_read(key)))
-            case ast.For(
-                target=ast.Tuple(elts=[ast.Name(id=i), word]),
-                iter=ast.Call(args=[over, *_]) as numbered,
-            ) if last_name(numbered.func) == "enumerate":
-                if how := distinct_by(over, scope):
-                    yield from _filled(scope, node, i, names_read(word), over, how)
 
 
 def enumerated(node: ast.DictComp) -> ast.expr | None:
@@ -418,25 +412,6 @@ def _local_dict(scope: Scope, name: str) -> bool:
     )
 
 
-def _filled(
-    scope: Scope, loop: ast.For, i: str, word: set[str], over: ast.expr, how: str
-) -> Iterator[Numbering]:
-    """`for i, word in enumerate(sorted(set(words))): number[word] = i`."""
-    for node in walk(loop):
-        match node:
-            case ast.Assign(
-                targets=[ast.Subscript(value=ast.Name(id=held), slice=key)], value=value
-            ):
-                if names_read(value) == {i} and names_read(key) & word and _local_dict(scope, held):
-                    yield Numbering(
-                        value,
-                        how if how in BY_COUNT else "enumerate",
-                        frozenset(names_read(over)),
-                        frozenset({held}),
-                        frozenset({held}),
-                    )
-
-
 def _by_library(program: Program, scope: Scope, call: ast.Call) -> Iterator[Numbering]:
     name, of = last_name(call.func), receiver(call)
     statement = program.statement(call)
@@ -487,13 +462,6 @@ def _by_library(program: Program, scope: Scope, call: ast.Call) -> Iterator[Numb
             yield Numbering(
                 call, made[0].last, frozenset(names_read(call.args[0])), frozenset(), kept
             )
-    elif (
-        name == "searchsorted"
-        and call.args
-        and isinstance(first := call.args[0], ast.Name)
-        and distinct_by(first, scope) == "unique"
-    ):
-        yield Numbering(call, "unique", frozenset({first.id}))
     elif name == "build_vocab_from_iterator" and call.args:
         yield Numbering(call, name, frozenset(names_read(call.args[0])), *_named(program, call))
 

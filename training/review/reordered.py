@@ -294,21 +294,6 @@ def _by_order(value: ast.expr, orders: dict[str, bool]) -> tuple[str, str] | Non
                 and dotted(elt.value)
             ):
                 return dotted(elt.value), order
-        case ast.Call(args=args) if (
-            last_name(value.func) in ("take", "index_select")
-            and args
-            and isinstance(args[-1], ast.Name)
-            and args[-1].id in orders
-        ):
-            along = constant(
-                keyword(value, "axis")
-                or keyword(value, "dim")
-                or (args[-2] if last_name(value.func) == "index_select" else None)
-            )
-            of = dotted(
-                args[0] if dotted(receiver(value)) in ("np", "numpy", "torch") else receiver(value)
-            )
-            return (of, args[-1].id) if of and along in (None, 0) else None
     return None
 
 

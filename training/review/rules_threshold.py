@@ -11,7 +11,7 @@ from training.review.held_out import is_test
 from training.review.kinds import is_model
 from training.review.program import Binding, Program, Scope
 from training.review.splitting import line_of
-from training.review.syntax import calls, identifiers, last_name, names_read, nodes_of, walk, words
+from training.review.syntax import calls, last_name, names_read, nodes_of, walk, words
 
 THRESHOLD = {"threshold", "thresholds", "thr", "thresh", "cutoff", "tau", "th"}
 NOT_FINAL = {
@@ -235,17 +235,6 @@ def _chooses(program: Program, call: ast.Call, scope: Scope, depth: int = 0) -> 
             if program.scope(c) is called and c is not call
         ):
             return True
-        for branch in (n for n in nodes_of(called.node, ast.If) if isinstance(n.test, ast.Compare)):
-            if any(isinstance(a, ast.For) for a in program.ancestors(branch)) and identifiers(
-                branch.test
-            ) & {
-                "best",
-                "top",
-                "best_f1",
-                "best_score",
-                "top_score",
-            }:
-                return True
     return False
 
 

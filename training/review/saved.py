@@ -15,7 +15,6 @@ from training.review.syntax import (
     last_name,
     method,
     nodes_of,
-    own_nodes,
     receiver,
     words,
 )
@@ -140,7 +139,7 @@ def trains(program: Program, node: ast.AST, depth: int = 0) -> bool:
 
 def unread_starts(program: Program, loop: ast.For, key: str) -> Iterator[tuple[ast.AST, str]]:
     """Names before a loop that are bound to the epoch which was read under a key, or the next one,
-    and that nothing reads; and calls whose result of that kind is dropped.
+    and that nothing reads.
     """
     scope = program.scope(loop)
     read = {n.id for n in nodes_of(scope.node, ast.Name) if isinstance(n.ctx, ast.Load)}
@@ -154,20 +153,6 @@ def unread_starts(program: Program, loop: ast.For, key: str) -> Iterator[tuple[a
         ):
             if any(_of_key(leaf.node, key) for leaf in leaves(program, b.value, b.scope, b.index)):
                 yield b.statement, name
-    for node in own_nodes(scope.node):
-        call = node.value if isinstance(node, ast.Expr) and node.lineno < loop.lineno else None
-        if (
-            isinstance(call, ast.Call)
-            and (function := program.callees_by_name(call, scope)) is not None
-        ):
-            loads = [
-                c
-                for c in calls(function.node)
-                if method(c) == "load_state_dict"
-                and is_optimizer(program, receiver(c), program.scope(c))
-            ]
-            if loads and any(_of_key(leaf.node, key) for leaf in leaves(program, call, scope)):
-                yield node, f"what {function.name} returns"
 
 
 def _of_key(node: ast.expr, key: str) -> bool:

@@ -50,11 +50,6 @@ def settings(
             node, scope
         ):
             return _of_call(program, node, scope, depth)
-        case ast.BinOp(op=ast.BitOr()):
-            left, right = (
-                settings(program, side, scope, use, depth + 1) for side in (node.left, node.right)
-            )
-            return None if left is None or right is None else left | right
         case ast.Call():
             function = program.callees_by_name(node, scope)
             returned = (

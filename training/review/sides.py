@@ -244,40 +244,6 @@ def _gone_through(program: Program, selector: ast.expr) -> list[ast.expr]:
     return []
 
 
-def _in_turn(program: Program, node: ast.expr, selector: ast.expr) -> list[tuple[str, str]]:
-    """What a selector stands for in turn, and which name gets the rows: of `train, test =
-    (rows[rows.person.isin(p)] for p in (some, others))`.
-    """
-    statement = program.statement(node)
-    made = statement.value if isinstance(statement, ast.Assign) else None
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-    if (
-        not isinstance(made, (ast.GeneratorExp, ast.ListComp))
-        or not isinstance(target, ast.Tuple)
-        or len(made.generators) != 1
-        or made.generators[0].ifs
-    ):
-        return []
-    loop = made.generators[0]
-    over = loop.iter
-    if (
-        isinstance(over, ast.Name)
-        and (bound := latest(program, over, program.scope(node))) is not None
-        and bound.index is None
-    ):
-        over = bound.value
-    if not isinstance(loop.target, ast.Name) or loop.target.id not in names_read(selector):
-        return []
-    if isinstance(over, ast.Call) and last_name(over.func) in PIECES:
-        return [(str(i), last_name(t)) for i, t in enumerate(target.elts)]
-    elements = over.elts if isinstance(over, (ast.Tuple, ast.List)) else []
-    return (
-        [(ast.dump(e), last_name(t)) for e, t in zip(elements, target.elts, strict=True)]
-        if len(elements) == len(target.elts)
-        else []
-    )
-
-
 def ranges(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
     """`Windows(rows, 0, cut)`, `Windows(rows, cut, end)`: objects of a class of the file, of one
     table, where one begins at the end of another.
@@ -305,15 +271,7 @@ def takes(program: Program) -> list[Take]:
         which = _member(program, selector, scope, known)
         if which is None:
             continue
-        turns = _in_turn(program, node, selector)
-        if turns:
-            family = (which[0][0], which[0][1])
-            found += [
-                Take(node, rows, selector, scope, family, f"{which[1]} {member}", (name,))
-                for member, name in turns
-            ]
-        else:
-            found.append(Take(node, rows, selector, scope, *which, targets_of(program, node)))
+        found.append(Take(node, rows, selector, scope, *which, targets_of(program, node)))
     return sorted(found, key=lambda t: (line_of(t.node), t.node.col_offset))
 
 
