@@ -9,12 +9,12 @@ from training.review.lookups import spoken_words
 from training.review.program import Binding, Program, Scope, argument
 from training.review.sides import side_of_names, targets_of
 from training.review.syntax import (
+    calls,
     constant,
     defaults,
     identifiers,
     keyword,
     last_name,
-    nodes_of,
     own_nodes,
     words,
 )
@@ -110,7 +110,7 @@ def _draws(program: Program, own: dict[str, Scope], part: ast.AST, depth: int = 
     """Whether something is drawn at random there, in the class's other methods and the file's
     functions too.
     """
-    for call in nodes_of(part, ast.Call):
+    for call in calls(part):
         name = last_name(call.func)
         if name in DRAWS or name.startswith("Random"):
             return True
@@ -150,7 +150,7 @@ def train_transform_held_out(program: Program) -> Iterator[tuple[ast.Call, str, 
         for made in program.origins(given, scope):
             drawn = [
                 c
-                for c in nodes_of(made.call, ast.Call)
+                for c in calls(made.call)
                 if last_name(c.func).startswith(AUGMENTS)
                 and "transforms" in program.resolve(c.func)
             ]

@@ -34,7 +34,7 @@ def copies_before_split(program: Program) -> Iterator[Place]:
         name = _joined_with_itself(call) or _listed_with_itself(program, call)
         if not name or "train" in words(name):
             continue
-        for scope, line, names in _holders(program, call, name):
+        for scope, line, names in _holders(program, call):
             for split, where, parts in divided:
                 behind = {
                     s
@@ -102,7 +102,7 @@ def _listed_with_itself(program: Program, call: ast.Call) -> str:
     return name if added else ""
 
 
-def _holders(program: Program, call: ast.Call, name: str) -> Iterator[tuple[Scope, int, set[str]]]:
+def _holders(program: Program, call: ast.Call) -> Iterator[tuple[Scope, int, set[str]]]:
     """Where the joined rows are held, from which line on, by which names: in the function itself,
     and where it is called with other rows than those of train.
     """

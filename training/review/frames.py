@@ -187,7 +187,7 @@ def _array_of(value: ast.expr) -> str:
 
 def _same_rows(bound: Binding, name: str) -> bool:
     """Whether a later value of a name is its own, as another type."""
-    return name in names_read(bound.value) and not bool(nodes_of(bound.value, ast.Subscript))
+    return name in names_read(bound.value) and not nodes_of(bound.value, ast.Subscript)
 
 
 def _set_back(scope: Scope, name: str, table: str, move: ast.stmt) -> bool:

@@ -9,6 +9,7 @@ import ast
 from training.review.kinds import HELD_OUT
 from training.review.program import Binding, Program, Scope, argument
 from training.review.syntax import (
+    calls,
     constant,
     identifiers,
     last_name,
@@ -91,7 +92,7 @@ def measures_test(program: Program, binding: Binding, loop: ast.AST, depth: int 
     """Whether a value comes from test rows: by a call that gets them, a comprehension over them, or
     names that a loop over them counts up.
     """
-    if any(from_test(program, n, binding.scope) for n in nodes_of(binding.value, ast.Call)):
+    if any(from_test(program, n, binding.scope) for n in calls(binding.value)):
         return True
     around = program.ancestors(binding.statement)
     heads = [n.iter for n in nodes_of(binding.value, ast.comprehension)]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from training.review.program import Program, Scope
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     identifiers,
@@ -153,13 +154,13 @@ def filled_by_class(program: Program) -> Iterator[tuple[ast.expr, str]]:
 
 def _mapped(by: ast.expr) -> list[ast.expr]:
     """The columns that are looked up: `LABEL` of `t[LABEL].map(medians)`."""
-    looked_up = [receiver(c) for c in nodes_of(by, ast.Call) if method(c) in ("map", "replace")]
+    looked_up = [receiver(c) for c in calls(by) if method(c) in ("map", "replace")]
     return [column.slice for column in looked_up if isinstance(column, ast.Subscript)]
 
 
 def _grouped(node: ast.expr) -> list[ast.expr]:
     """The columns by which a table is grouped there."""
-    given = [keyword(c, "by", 0) for c in nodes_of(node, ast.Call) if method(c) == "groupby"]
+    given = [keyword(c, "by", 0) for c in calls(node) if method(c) == "groupby"]
     return [
         e
         for g in given

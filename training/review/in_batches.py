@@ -9,13 +9,13 @@ import ast
 from training.review.kinds import is_model
 from training.review.program import Origin, Program, Scope
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     identifiers,
     keyword,
     last_name,
     method,
-    nodes_of,
     receiver,
 )
 
@@ -135,11 +135,11 @@ def _given_batches(program: Program, forward: Scope) -> bool:
     owner = forward.owner
     if owner is None:
         return False
-    if any(program.is_torch(c.func, *OF_BATCHES) for c in nodes_of(owner, ast.Call)):
+    if any(program.is_torch(c.func, *OF_BATCHES) for c in calls(owner)):
         return True
     if any(
         last_name(c.func) == "flatten" and 1 in [constant(a) for a in c.args]
-        for c in nodes_of(forward.node, ast.Call)
+        for c in calls(forward.node)
     ):
         return True
     for call in program.all_calls:

@@ -161,7 +161,7 @@ def _calls_for_parts(
             and (not lent or any(_drops(program, c, lent) for _, c, _ in given))
         ):
             return where, []
-        lends = not out and _lends(program, scope, flow)
+        lends = not out and _lends(scope, flow)
         if (
             lends
             and (where := parts_of(program, given))
@@ -230,7 +230,7 @@ def _drops(program: Program, call: ast.Call, lent: set[int]) -> bool:
     return False
 
 
-def _lends(program: Program, scope: Scope, flow: Carried) -> bool:
+def _lends(scope: Scope, flow: Carried) -> bool:
     """Whether a function gives back the mapping alone, or its object keeps it: what it is called
     for is numbered where it is called.
     """

@@ -13,6 +13,7 @@ from training.review.part_calls import parts_of
 from training.review.program import Program, Scope, argument
 from training.review.syntax import (
     FUNCTIONS,
+    calls,
     constant,
     defaults,
     dotted,
@@ -127,9 +128,7 @@ def _alternatives(value: ast.expr) -> list[ast.expr]:
 
 
 def _is_length(value: ast.expr, of: ast.expr) -> bool:
-    counted = [
-        n.args[0] for n in nodes_of(value, ast.Call) if last_name(n.func) == "len" and n.args
-    ]
+    counted = [n.args[0] for n in calls(value) if last_name(n.func) == "len" and n.args]
     return any(dotted(c) == dotted(of) for c in counted)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from training.review.program import Program
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     identifiers,
@@ -54,10 +55,10 @@ def own_label_in_window(program: Program) -> Iterator[tuple[ast.expr, str]]:
         }
         parts = [node.value, *_behind(program, node.value)] if known else []
         window = next(
-            (c for p in parts for c in nodes_of(p, ast.Call) if method(c) in WINDOWS | RUNNING),
+            (c for p in parts for c in calls(p) if method(c) in WINDOWS | RUNNING),
             None,
         )
-        called = {last_name(c.func) for p in parts for c in nodes_of(p, ast.Call)}
+        called = {last_name(c.func) for p in parts for c in calls(p)}
         if (
             window is None
             or called & MOVED
@@ -104,9 +105,7 @@ def _behind(program: Program, value: ast.expr) -> list[ast.expr]:
         if len(b) == 1 and b[0].how == "assign" and b[0].index is None
     ]
     return [
-        b[0].value
-        for b in bound
-        if any(method(c) in WINDOWS | RUNNING for c in nodes_of(b[0].value, ast.Call))
+        b[0].value for b in bound if any(method(c) in WINDOWS | RUNNING for c in calls(b[0].value))
     ]
 
 

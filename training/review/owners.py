@@ -53,7 +53,7 @@ def rows_of_owners(program: Program) -> Iterator[tuple[ast.expr, str]]:
     for maker in program.scopes:
         for group, loop in _lists_of_owners(maker):
             for call, caller in program.call_sites[maker]:
-                for name, rows in _unpacked(program, maker, call, caller, group):
+                for name, rows in _unpacked(program, maker, call, group):
                     for order, helper in _counted_by_a_helper(program, caller, name):
                         told = (
                             f"{helper} puts rows in random order and only counts {group}, which"
@@ -156,7 +156,7 @@ def _is_person(loop: ast.For, given: ast.expr, group: str) -> bool:
 
 
 def _unpacked(
-    program: Program, maker: Scope, call: ast.Call, caller: Scope, group: str
+    program: Program, maker: Scope, call: ast.Call, group: str
 ) -> Iterator[tuple[str, set[str]]]:
     """The name that a caller gives the list, and those of the other arrays that come with it."""
     returned = [n.value for n in own_nodes_of(maker.node, ast.Return)]
@@ -257,15 +257,13 @@ def _tables_by_parts(program: Program, maker: Scope) -> Iterator[tuple[str, str,
     ):
         bound = program.parents[joined]
         table = last_name(bound.targets[0]) if isinstance(bound, ast.Assign) else ""
-        for part, person, around in _parts_of(program, maker, joined.args[0]):
+        for part, person, around in _parts_of(maker, joined.args[0]):
             for column in _own_columns(program, maker, part, person):
                 if words(column) & KEPT_TOGETHER:
                     yield column, table, around
 
 
-def _parts_of(
-    program: Program, maker: Scope, listed: ast.expr
-) -> Iterator[tuple[ast.expr, str, ast.AST]]:
+def _parts_of(maker: Scope, listed: ast.expr) -> Iterator[tuple[ast.expr, str, ast.AST]]:
     """What a list of tables is made of, in a comprehension or by `append` in a loop: a table, the
     variable that goes over persons, and the loop.
     """

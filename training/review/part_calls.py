@@ -54,7 +54,7 @@ def parts_of(program: Program, given: list[Given]) -> str:
             return both
     for (a, one, at), (b, other, there) in combinations(given, 2):
         if (
-            _manner(one, a) == _manner(other, b)
+            _manner(one) == _manner(other)
             and ast.unparse(a) != ast.unparse(b)
             and _apart(program, (a, one, at), (b, other, there))
         ):
@@ -62,7 +62,7 @@ def parts_of(program: Program, given: list[Given]) -> str:
     return ""
 
 
-def _manner(call: ast.Call, value: ast.expr) -> tuple[object, ...]:
+def _manner(call: ast.Call) -> tuple[object, ...]:
     """What else a call is given that could make it another kind of call: a flag, or what the first
     call gave back.
     """

@@ -86,7 +86,7 @@ def _replacements(program: Program) -> Iterator[tuple[ast.stmt, ast.expr, str]]:
         )
         own = scope.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
         if (holder in ("", "self") and not by_itself) or not is_layer(
-            program, own[0].value if len(own) == 1 else value, scope
+            program, own[0].value if len(own) == 1 else value
         ):
             continue
         if by_itself:

@@ -64,8 +64,7 @@ def window_looks_ahead(subject: Subject) -> Iterator[Place]:
         if not how or _is_label(program, call):
             continue
         if any(
-            makes_future_label(s, program)
-            for s in (scope, *(c for _, c in program.call_sites[scope]))
+            makes_future_label(s) for s in (scope, *(c for _, c in program.call_sites[scope]))
         ) or foretells_windows(program):
             yield (
                 call,
@@ -168,7 +167,7 @@ def looks_ahead(program: Program, call: ast.Call) -> str:
     return ""
 
 
-def makes_future_label(scope: Scope, program: Program) -> bool:
+def makes_future_label(scope: Scope) -> bool:
     """Whether a later value is made something to be foretold: `shift(-1)`, `np.roll(x, -1)`, `x[t +
     horizon]`.
     """

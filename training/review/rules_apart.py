@@ -10,6 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.splitting import line_of
 from training.review.syntax import (
+    calls,
     constant,
     identifiers,
     keyword,
@@ -127,7 +128,7 @@ def _of_other_rows(program: Program) -> Iterator[Place]:
             continue
         rows = [
             n.slice
-            for c in nodes_of(loss.scores, ast.Call)
+            for c in calls(loss.scores)
             for n in c.args
             if isinstance(n, ast.Subscript)
             and isinstance(n.slice, ast.Name)
@@ -200,7 +201,7 @@ def _root(node: ast.expr) -> str:
 
 
 def _draws(value: ast.expr) -> bool:
-    return any(last_name(c.func) in DRAWS for c in nodes_of(value, ast.Call))
+    return any(last_name(c.func) in DRAWS for c in calls(value))
 
 
 def _shown(node: ast.expr) -> str:

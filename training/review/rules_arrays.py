@@ -11,6 +11,7 @@ from training.review.program import Program, Scope, argument
 from training.review.reordered import kept_the_old_order, sorted_beside, sorted_out_of_a_zip
 from training.review.splitting import line_of
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     keyword,
@@ -267,7 +268,7 @@ def _sorts(scope: Scope) -> Iterator[tuple[str, ast.Call]]:
                 if isinstance(node.targets[0], ast.Tuple)
                 else node.targets[0]
             )
-            inner = [c for c in nodes_of(node.value, ast.Call) if last_name(c.func) in SORTS]
+            inner = [c for c in calls(node.value) if last_name(c.func) in SORTS]
             rows = (
                 receiver(inner[0])
                 if len(inner) == 1

@@ -62,7 +62,7 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
                 name in sums
                 and counted
                 and counted != sums[name]
-                and _only_sum(program, name, added, scope, loop)
+                and _only_sum(name, added, scope, loop)
             ):
                 told = (
                     "adds up means of batches, and is divided by rows"
@@ -89,9 +89,7 @@ def single_rows(program: Program, loop: ast.For, scope: Scope) -> bool:
     )
 
 
-def _only_sum(
-    program: Program, name: str, added: list[Addition], scope: Scope, loop: ast.For
-) -> bool:
+def _only_sum(name: str, added: list[Addition], scope: Scope, loop: ast.For) -> bool:
     """Whether the loop changes a sum at one place alone and nothing divides it on the way."""
     inside, adding = set(walk(loop)), [a.statement for a in added if a.name == name]
     others = [

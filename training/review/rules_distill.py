@@ -9,6 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.settings import argument_of
 from training.review.syntax import (
+    calls,
     constant,
     has_unpacking,
     identifiers,
@@ -86,7 +87,7 @@ def _multiplied_back(program: Program, call: ast.Call) -> bool:
             factors.append(above.value)
     for factor in factors:
         named = {w for n in identifiers(factor) for w in words(n)} | {
-            w for n in nodes_of(factor, ast.Call) for w in words(last_name(n.func))
+            w for n in calls(factor) for w in words(last_name(n.func))
         }
         value, of_size = (
             constant(factor),

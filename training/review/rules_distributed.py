@@ -169,7 +169,7 @@ def _asks_for_first(program: Program, event: Event) -> bool:
             "rank" in words(str(constant(n))) or constant(n) == "SLURM_PROCID" for n in walk(test)
         ):
             return True  # `config["local_rank"]`, `os.environ["RANK"]`
-        called = [f for n in nodes_of(test, ast.Call) for f in program.callees(n, event.scope)]
+        called = [f for n in calls(test) for f in program.callees(n, event.scope)]
         held = [
             b.value
             for n in nodes_of(test, ast.Attribute)

@@ -153,7 +153,7 @@ def step_after_the_loop(subject: Subject) -> Iterator[Place]:
         if any(e.kind == "step" and set(e.loops) & set(loops) for e in steps.trace):
             continue
         cleared = any(set(c.event.loops) & set(loops) for c in steps.clears)
-        if not cleared and _changes_gradients(subject.program, steps.step.scope):
+        if not cleared and _changes_gradients(steps.step.scope):
             continue
         if cleared or not any(
             _divides(x.node) or any(map(_divides, _called_in(subject.program, x))) for x in loops
@@ -198,7 +198,7 @@ def _called_in(program: Program, loop: Loop) -> list[ast.AST]:
     return [f.node for c in calls(loop.node) for f in program.callees(c, loop.scope)]
 
 
-def _changes_gradients(program: Program, scope: Scope) -> bool:
+def _changes_gradients(scope: Scope) -> bool:
     """Whether a function divides or scales gradients itself, after all batches have added
     to them.
     """

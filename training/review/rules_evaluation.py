@@ -10,6 +10,7 @@ from training.review.kinds import HELD_OUT, is_frozen_name, looks_held_out
 from training.review.loops import last_name_of_key
 from training.review.program import Program, Scope
 from training.review.syntax import (
+    calls,
     dotted,
     identifiers,
     is_false,
@@ -378,7 +379,7 @@ def _in_optimizer(program: Program, call: ast.Call) -> bool:
         for c in program.all_calls
         if program.resolve(c.func).startswith("torch.optim.")
         for a in c.args
-        for n in nodes_of(a, ast.Call)
+        for n in calls(a)
     ]
     return any(last_name(receiver(c)) == name for c in held)
 

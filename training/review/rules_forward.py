@@ -17,7 +17,6 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
-    nodes_of,
     own_nodes,
     own_nodes_of,
     receiver,
@@ -115,16 +114,12 @@ def _trained_without_gradient(
         and not any("pretrain" in n or "freeze" in n for n in program.identifiers)
     )
     for region in (*quiet, *decorated):
-        for call in (c for c in nodes_of(region, ast.Call) if dotted(c.func).startswith("self.")):
+        for call in (c for c in calls(region) if dotted(c.func).startswith("self.")):
             name, scope = last_name(call.func), program.scope(call)
             fresh = (
                 whole
                 and not is_frozen_name(name)
-                and {
-                    o.call
-                    for o in program.origins(call.func, scope)
-                    if is_layer(program, o.call, o.scope)
-                }
+                and {o.call for o in program.origins(call.func, scope) if is_layer(program, o.call)}
             )
             if name in program.attributes[owner] and (
                 name in held or (fresh and not _called_otherwise(program, name, region))
@@ -198,7 +193,7 @@ def _detached(program: Program, node: ast.AST) -> ast.expr | None:
             return next(
                 (
                     n.func.value
-                    for n in nodes_of(made, ast.Call)
+                    for n in calls(made)
                     if isinstance(n.func, ast.Attribute) and n.func.attr == "detach"
                 ),
                 None,
@@ -214,7 +209,7 @@ def _detached(program: Program, node: ast.AST) -> ast.expr | None:
 
 def calls_of(node: ast.AST, name: str) -> bool:
     """Whether a method of that name is called within."""
-    return any(method(n) == name for n in nodes_of(node, ast.Call))
+    return any(method(n) == name for n in calls(node))
 
 
 def _layers_behind(program: Program, inner: ast.expr, forward: Scope) -> set[str]:
@@ -229,18 +224,13 @@ def _layers_behind(program: Program, inner: ast.expr, forward: Scope) -> set[str
         else [inner]
     )
     values += [v for value in values for v in _through_functions(program, value, forward)]
-    called = [
-        n.func
-        for value in values
-        for n in nodes_of(value, ast.Call)
-        if isinstance(n.func, ast.Attribute)
-    ]
+    called = [n.func for value in values for n in calls(value) if isinstance(n.func, ast.Attribute)]
     called = [f for f in called if not any(isinstance(a, ast.With) for a in program.ancestors(f))]
     return {
         f.attr
         for f in called
         if dotted(f.value) == "self"
-        and any(is_layer(program, o.call, o.scope) for o in program.origins(f, forward))
+        and any(is_layer(program, o.call) for o in program.origins(f, forward))
     }
 
 
@@ -361,7 +351,7 @@ def _is_only_use(program: Program, node: ast.AST, forward: Scope) -> bool:
         value = values[0] if len(values) == 1 else node
     layers = {
         c.func.attr
-        for c in nodes_of(value, ast.Call)
+        for c in calls(value)
         if isinstance(c.func, ast.Attribute) and dotted(c.func.value) == "self"
     }
     inner = _detached(program, value)

@@ -156,9 +156,7 @@ def _layers_set(program: Program, freeze: Freeze) -> list[ast.Assign]:
     around = program.ancestors(freeze.node)
     found = []
     for node in own_nodes_of(freeze.scope.node, ast.Assign):
-        if _path(node.targets[0], freeze.network) and is_layer(
-            program, _where_made(node.value), freeze.scope
-        ):
+        if _path(node.targets[0], freeze.network) and is_layer(program, _where_made(node.value)):
             branches = [
                 a
                 for a in program.ancestors(node)
@@ -211,7 +209,7 @@ def _layers_elsewhere(program: Program, freeze: Freeze) -> bool:
         for n in assigns
         if program.scope(n) is not freeze.scope and not program.is_module(program.scope(n).owner)
     ]
-    return any(is_layer(program, _where_made(n.value), program.scope(n)) for n in others)
+    return any(is_layer(program, _where_made(n.value)) for n in others)
 
 
 def _untouched(program: Program, freeze: Freeze, optimizer: ast.Call) -> bool:

@@ -13,6 +13,7 @@ from training.review.kinds import is_model
 from training.review.loops import last_name_of_key
 from training.review.program import Program, Scope
 from training.review.syntax import (
+    calls,
     dotted,
     keyword,
     last_name,
@@ -380,9 +381,7 @@ def _of_detached_scores(program: Program, loss: ast.Call, scope: Scope) -> bool:
         for a in loss.args
         for v in (reaching(program, a, scope) if isinstance(a, ast.Name) else [a])
     ]
-    forwards = [
-        v for v in values if any(is_model(program, c.func, scope) for c in nodes_of(v, ast.Call))
-    ]
+    forwards = [v for v in values if any(is_model(program, c.func, scope) for c in calls(v))]
     if any(
         isinstance(a, ast.Name)
         and a.id not in scope.parameters

@@ -139,7 +139,7 @@ def _freed_too_late(program: Program) -> Iterator[Place]:
             if s.free
             and s.node.lineno > call.lineno
             and s.network in frozen
-            and _is_left_out(program, call, scope, s.network)
+            and _is_left_out(call, scope, s.network)
         ):
             around = [
                 a
@@ -163,7 +163,7 @@ def _freed_too_late(program: Program) -> Iterator[Place]:
                 )
 
 
-def _is_left_out(program: Program, optimizer: ast.Call, scope: Scope, network: str) -> bool:
+def _is_left_out(optimizer: ast.Call, scope: Scope, network: str) -> bool:
     """Whether an optimizer was given what is free alone, or other parts of the network than this
     one.
     """
@@ -266,9 +266,9 @@ def _has_parameters(program: Program, owner: ast.ClassDef) -> bool:
         return False
     made = [b for bound in program.attributes[owner].values() for b in bound]
     return any(
-        program.is_torch(c.func, "Parameter") or is_layer(program, c, b.scope)
+        program.is_torch(c.func, "Parameter") or is_layer(program, c)
         for b in made
-        for c in nodes_of(b.value, ast.Call)
+        for c in calls(b.value)
     )
 
 

@@ -84,7 +84,7 @@ def frozen_by_attribute(subject: Subject) -> Iterator[Place]:
         made = any(
             o.name.startswith("torch.nn.")
             and not o.last.endswith("Parameter")
-            and is_layer(program, o.call, o.scope)
+            and is_layer(program, o.call)
             for o in program.origins(owner, scope)
         )
         made = made or any(
@@ -224,7 +224,7 @@ def _fitted(program: Program, owner: ast.ClassDef, name: str, init: Scope, forwa
         program.attributes[owner][name] if reads and not _learns(program, owner, name) else ()
     ):
         given = names_read(binding.value) & set(binding.scope.parameters[1:])
-        computed = any(last_name(n.func) in STATISTICS for n in nodes_of(binding.value, ast.Call))
+        computed = any(last_name(n.func) in STATISTICS for n in calls(binding.value))
         if binding.scope not in (init, forward) and given and computed:
             return binding.scope.name
     return ""
@@ -262,7 +262,7 @@ def _is_drawn(value: ast.expr) -> bool:
     """Whether a tensor is drawn at random: a network that is made anew has another one, moved to
     the right device or not.
     """
-    return any(last_name(n.func) in DRAWS for n in nodes_of(value, ast.Call))
+    return any(last_name(n.func) in DRAWS for n in calls(value))
 
 
 def _learns(program: Program, owner: ast.ClassDef, name: str) -> bool:

@@ -91,7 +91,7 @@ def unused_layer(subject: Subject) -> Iterator[Place]:
                 and name not in texts
                 and len(bindings) == 1
                 and made.index is None
-                and is_layer(program, made.value, made.scope)
+                and is_layer(program, made.value)
             ):
                 yield made.value, f"self.{name} is made and never used"
 
@@ -352,7 +352,7 @@ def noise_always_on(subject: Subject) -> Iterator[Place]:
                 if isinstance(side, ast.Name) and side.id == forward.parameters[1]
             ]
             other = node.right if sides and sides[0] is node.left else node.left
-            drawn = [c for c in nodes_of(other, ast.Call) if program.is_torch(c.func, *NOISE)]
+            drawn = [c for c in calls(other) if program.is_torch(c.func, *NOISE)]
             if (
                 sides
                 and drawn

@@ -12,6 +12,7 @@ from training.review.program import Program
 from training.review.settings import argument_of, partial_calls
 from training.review.syntax import (
     FUNCTIONS,
+    calls,
     constant,
     has_unpacking,
     identifiers,
@@ -327,10 +328,10 @@ def _of_an_own_network(program: Program, call: ast.Call) -> bool:
     the ranks begin.
     """
     scope = program.scope(call)
-    steps = any(method(c) == "backward" for c in nodes_of(scope.node, ast.Call))
+    steps = any(method(c) == "backward" for c in calls(scope.node))
     made = any(
         (o := program.classes.get(last_name(c.func))) is not None and program.is_module(o)
-        for c in nodes_of(scope.node, ast.Call)
+        for c in calls(scope.node)
     )
     return (
         bool(scope.name)

@@ -10,6 +10,7 @@ from training.review.kinds import is_frozen_name, is_model
 from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.syntax import (
+    calls,
     dotted,
     identifiers,
     is_true,
@@ -238,7 +239,7 @@ def _of_learner(program: Program, node: ast.expr, scope: Scope) -> bool:
     """Whether a value is the softmax of what a network gave that is not frozen by its name."""
     names = nodes_of(node, ast.Name)
     values = [node, *(v for n in names for v in reaching(program, n, scope))]
-    made = [c for v in values for c in nodes_of(v, ast.Call) if is_model(program, c.func, scope)]
+    made = [c for v in values for c in calls(v) if is_model(program, c.func, scope)]
     return bool(made) and not any(is_frozen_name(last_name(c.func)) for c in made)
 
 

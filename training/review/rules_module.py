@@ -9,6 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import calls_to, canonical_names, torch_calls
 from training.review.program import Program, Scope
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     has_unpacking,
@@ -16,7 +17,6 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
-    nodes_of,
     own_nodes_of,
     receiver,
     walk,
@@ -36,7 +36,7 @@ NOISE = {"noise", "eps", "sample", "sampling"}
 CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Sequential"}
 
 
-def is_layer(program: Program, node: ast.AST | None, scope: Scope) -> bool:
+def is_layer(program: Program, node: ast.AST | None) -> bool:
     """Whether an expression makes a module with parameters or state."""
     if not isinstance(node, ast.Call):
         return False
@@ -62,10 +62,7 @@ def _learns(program: Program, owner: ast.ClassDef) -> bool:
         for b in bound
     ]
     return any(
-        is_layer(program, c, b.scope)
-        for b in made
-        for c in nodes_of(b.value, ast.Call)
-        if dotted(c.func) != owner.name
+        is_layer(program, c) for b in made for c in calls(b.value) if dotted(c.func) != owner.name
     )
 
 
@@ -125,7 +122,7 @@ def _makes_layer(program: Program, part: ast.expr, scope: Scope) -> bool:
         if isinstance(part, ast.Call) and program.callees_by_name(part, scope) is not None
         else ()
     )
-    return is_layer(program, part, scope) or any(is_layer(program, o.call, o.scope) for o in made)
+    return is_layer(program, part) or any(is_layer(program, o.call) for o in made)
 
 
 def _appended(program: Program, owner: ast.ClassDef, name: str, value: ast.expr) -> ast.expr | None:
@@ -136,13 +133,13 @@ def _appended(program: Program, owner: ast.ClassDef, name: str, value: ast.expr)
         and not getattr(value, "elts", getattr(value, "values", []))
     ):
         return None
-    for node in nodes_of(owner, ast.Call):
+    for node in calls(owner):
         if method(node) == "append" and dotted(receiver(node)) == f"self.{name}" and node.args:
             scope = program.scope(node)
             layer = node.args[0]
-            if is_layer(program, layer, scope) or (
+            if is_layer(program, layer) or (
                 isinstance(layer, ast.Name)
-                and any(is_layer(program, b.value, scope) for b in scope.bindings.get(layer.id, ()))
+                and any(is_layer(program, b.value) for b in scope.bindings.get(layer.id, ()))
             ):
                 return node
     return None
@@ -160,7 +157,7 @@ def _registered(owner: ast.ClassDef, name: str) -> bool:
         return True
     handed = [
         c
-        for c in nodes_of(owner, ast.Call)
+        for c in calls(owner)
         if (
             last_name(c.func) in CONTAINERS | {"extend"}
             or last_name(c.func).lstrip("_")[:1].isupper()
@@ -179,7 +176,7 @@ def layer_made_in_forward(subject: Subject) -> Iterator[Place]:
     for owner in program.module_classes:
         forward = program.methods[owner].get("forward")
         for node in own_nodes_of(forward.node, ast.Call) if forward else ():
-            if not is_layer(program, node, forward or program.top):
+            if not is_layer(program, node):
                 continue
             name = program.resolve(node.func).rpartition(".")[2]
             statement = program.statement(node)
@@ -187,11 +184,7 @@ def layer_made_in_forward(subject: Subject) -> Iterator[Place]:
                 "self."
             )
             guarded = any(isinstance(a, ast.If) for a in program.ancestors(node))
-            if (
-                "Dropout" not in name
-                and not (kept and guarded)
-                and not _inner(program, node, forward)
-            ):
+            if "Dropout" not in name and not (kept and guarded) and not _inner(program, node):
                 yield (
                     node,
                     (
@@ -201,12 +194,9 @@ def layer_made_in_forward(subject: Subject) -> Iterator[Place]:
                 )
 
 
-def _inner(program: Program, node: ast.AST, forward: Scope | None) -> bool:
+def _inner(program: Program, node: ast.AST) -> bool:
     """Whether a layer is an argument of another that is told already."""
-    return any(
-        isinstance(a, ast.Call) and is_layer(program, a, forward or program.top)
-        for a in program.ancestors(node)
-    )
+    return any(isinstance(a, ast.Call) and is_layer(program, a) for a in program.ancestors(node))
 
 
 @rule("BH403")

@@ -23,7 +23,6 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
-    nodes_of,
     receiver,
     walk,
 )
@@ -238,7 +237,7 @@ def train_augmentation_in_validation(subject: Subject) -> Iterator[Place]:
             for maker in made:
                 drawn = [
                     c
-                    for c in nodes_of(maker.call, ast.Call)
+                    for c in calls(maker.call)
                     if last_name(c.func).startswith("Random")
                     and "transforms" in program.resolve(c.func)
                 ]

@@ -295,8 +295,7 @@ def _repeated_columns(program: Program) -> Iterator[Place]:
         for scope, key, value in made
         if words(key) & KEPT_TOGETHER
         and any(
-            last_name(c.func) in REPEATS | DRAWN_AGAIN
-            for c in nodes_of(once.get(id(value), value), ast.Call)
+            last_name(c.func) in REPEATS | DRAWN_AGAIN for c in calls(once.get(id(value), value))
         )
     ]
     kept = (
@@ -357,7 +356,7 @@ def _repeated_groups(program: Program) -> Iterator[Place]:
         if (
             GROUPS & singular
             and name not in compared
-            and any(last_name(c.func) in REPEATS for c in nodes_of(binding.value, ast.Call))
+            and any(last_name(c.func) in REPEATS for c in calls(binding.value))
         ):
             repeated.setdefault(name, binding.statement)
     for scope in program.scopes if repeated else ():

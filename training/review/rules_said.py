@@ -126,12 +126,7 @@ def _called(program: Program, call: ast.Call) -> tuple[str, str]:
         spoken = (
             {side_of(w) for w in said_words} - {""} if len(said_words) <= FEW_WORDS else set()
         )  # a sentence speaks of other things, too
-        measured = [
-            c
-            for a in above.args
-            for c in nodes_of(a, ast.Call)
-            if MEASURES & words(last_name(c.func))
-        ]
+        measured = [c for a in above.args for c in calls(a) if MEASURES & words(last_name(c.func))]
         return (
             (spoken.pop(), f"what is printed as {' '.join(said).strip()!r}")
             if len(spoken) == 1 and len(measured) == 1

@@ -12,6 +12,7 @@ from training.review.loops import counts_passages, goes_over_again, is_epoch_loo
 from training.review.program import Origin, Program, Scope
 from training.review.replaced import schedules_left_behind
 from training.review.syntax import (
+    calls,
     constant,
     identifiers,
     keyword,
@@ -178,16 +179,12 @@ def _unit_of(program: Program, length: ast.expr | None, scope: Scope) -> str:
     """In what an expression counts, by the names in it, those in its own definition included."""
     seen = set(identifiers(length))
     counted = (
-        any(last_name(c.func) == "len" for c in nodes_of(length, ast.Call))
-        if length is not None
-        else False
+        any(last_name(c.func) == "len" for c in calls(length)) if length is not None else False
     )
     for name in list(seen):
         for binding in scope.bindings.get(name, ()):
             seen |= identifiers(binding.value)
-            counted = counted or any(
-                last_name(c.func) == "len" for c in nodes_of(binding.value, ast.Call)
-            )
+            counted = counted or any(last_name(c.func) == "len" for c in calls(binding.value))
     found = {
         w for name in seen if not {"step", "size"} <= words(name) for w in words(name)
     }  # the height of a stair is counted in either

@@ -25,6 +25,7 @@ from training.review.runs import best_of_runs
 from training.review.sides import side_of
 from training.review.syntax import (
     FUNCTIONS,
+    calls,
     constant,
     dotted,
     identifiers,
@@ -70,9 +71,7 @@ def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
         if (
             loop is None
             or single_rows(program, loop, program.scope(loop))
-            or not any(
-                is_model(program, c.func, program.scope(c)) for c in nodes_of(loop, ast.Call)
-            )
+            or not any(is_model(program, c.func, program.scope(c)) for c in calls(loop))
         ):
             continue
         added = isinstance(statement, ast.AugAssign) or any(
@@ -158,9 +157,7 @@ def mean_of_batch_means(subject: Subject) -> Iterator[Place]:
 def _mean_of_batch(value: ast.expr) -> bool:
     """Whether a term is a mean, as far as it tells, and multiplied by nothing."""
     read = identifiers(value)
-    return (
-        bool({"item", "mean"} & read) and "sum" not in read and not bool(nodes_of(value, ast.Mult))
-    )
+    return bool({"item", "mean"} & read) and "sum" not in read and not nodes_of(value, ast.Mult)
 
 
 @rule("BH206")
@@ -235,7 +232,7 @@ def _kept_by_a_helper(program: Program) -> Iterator[Place]:
             for b in scope.bindings.get(name, ())
             if loop in program.ancestors(b.statement)
         ]
-        direct = any(from_test(program, c, scope) for c in nodes_of(given, ast.Call))
+        direct = any(from_test(program, c, scope) for c in calls(given))
         if direct or any(measures_test(program, b, loop) for b in made):
             yield (
                 call,
@@ -374,7 +371,7 @@ def _beside_held_out(
         if (
             loop is not None
             and is_train_score(program, score, scope, loop)
-            and (beside := held_out_at_hand(program, loop))
+            and (beside := held_out_at_hand(loop))
         ):
             yield (
                 place,

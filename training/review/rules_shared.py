@@ -189,7 +189,7 @@ def _asks_a_network(program: Program, loop: ast.For) -> bool:
     return any(
         is_model(program, c.func, program.scope(loop))
         for s in loop.body
-        for c in nodes_of(s, ast.Call)
+        for c in calls(s)
         if isinstance(c.func, ast.Name)
     )
 

@@ -365,7 +365,7 @@ def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
     for split, scope, parts in splits(program):
         labels = {
             constant(n.slice) for part in parts[1:] for n in nodes_of(part, ast.Subscript)
-        } | _dropped(program, parts[:1])
+        } | _dropped(parts[:1])
         labels |= {
             constant(b.value.slice)
             for part in parts[1:2]
@@ -401,11 +401,11 @@ def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
                     )
 
 
-def _dropped(program: Program, parts: list[ast.expr]) -> set[object]:
+def _dropped(parts: list[ast.expr]) -> set[object]:
     return {
         constant(n)
         for part in parts
-        for c in nodes_of(part, ast.Call)
+        for c in calls(part)
         if method(c) == "drop"
         for n in nodes_of(c, ast.Constant)
     }
@@ -425,7 +425,7 @@ def _encoded_in_a_helper(program: Program) -> Iterator[Place]:
         *GROUP_FOLDS,
     }:
         return
-    labels = _dropped(program, [*program.methods_of("drop")]) | {
+    labels = _dropped([*program.methods_of("drop")]) | {
         constant(c.args[0]) for c in program.methods_of("pop") if c.args
     }
     for call in program.methods_of("transform"):

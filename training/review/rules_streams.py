@@ -13,6 +13,7 @@ from training.review.rules_loader import loaders
 from training.review.rules_module import is_layer
 from training.review.settings import argument_of
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     identifiers,
@@ -134,12 +135,7 @@ def one_network_for_all_folds(subject: Subject) -> Iterator[Place]:
             for b in scope.bindings.get(n.id, ())
             if b.how == "assign"
         ]
-        over = [
-            c
-            for part in (loop.iter, *named)
-            for c in nodes_of(part, ast.Call)
-            if method(c) == "split"
-        ]
+        over = [c for part in (loop.iter, *named) for c in calls(part) if method(c) == "split"]
         folds = [
             c
             for c in over
@@ -216,16 +212,14 @@ def _networks_before(
         ]
         if len(bindings) != 1 or not made or bindings[0].value.lineno > loop.lineno:
             continue
-        asked = [
-            c for a in made[0].args[:1] for c in nodes_of(a, ast.Call) if method(c) == "parameters"
-        ]
+        asked = [c for a in made[0].args[:1] for c in calls(a) if method(c) == "parameters"]
         for network in {dotted(c.func.value) for c in asked if isinstance(c.func, ast.Attribute)}:
             own = scope.bindings.get(network, [])
             if (
                 len(own) == 1
                 and own[0].value.lineno < loop.lineno
                 and any(
-                    is_layer(program, o.call, o.scope) or o.name in program.classes
+                    is_layer(program, o.call) or o.name in program.classes
                     for o in program.origins(own[0].value, scope)
                 )
             ):
@@ -238,7 +232,7 @@ def _trained_inside(
     """Networks made once before a loop that get a new optimizer in it, or in a function that it
     calls, which trains them and sets nothing back.
     """
-    for call in nodes_of(loop, ast.Call):
+    for call in calls(loop):
         function = program.callees_by_name(call, scope)
         if function is not None and _set_back_in(program, function):
             continue
@@ -282,7 +276,7 @@ def _made_with_the_object(program: Program, name: str, scope: Scope) -> ast.expr
     if len(own) != 1 or own[0].how != "assign" or own[0].scope.name != "__init__":
         return None
     new = any(
-        is_layer(program, o.call, o.scope) or o.name in program.classes
+        is_layer(program, o.call) or o.name in program.classes
         for o in program.origins(own[0].value, own[0].scope)
     )
     return own[0].value if new else None
@@ -292,18 +286,14 @@ def _set_back_in(program: Program, function: Scope) -> bool:
     """Whether a function sets a network back before it makes an optimizer for it; what is copied or
     loaded behind that are its best weights.
     """
-    inside = nodes_of(function.node, ast.Call)
+    inside = calls(function.node)
     made = [c.lineno for c in inside if program.resolve(c.func).startswith("torch.optim.")]
     return any(last_name(c.func) in RESETS and (not made or c.lineno <= min(made)) for c in inside)
 
 
 def _given_to_optimizers(program: Program, node: ast.AST) -> set[str]:
     """The names of networks all of whose parameters an optimizer gets."""
-    made = [
-        c
-        for c in nodes_of(node, ast.Call)
-        if program.resolve(c.func).startswith("torch.optim.") and c.args
-    ]
+    made = [c for c in calls(node) if program.resolve(c.func).startswith("torch.optim.") and c.args]
     of = [c.args[0] for c in made if method(c.args[0]) == "parameters"]
     return {dotted(receiver(c)) for c in of}
 
@@ -314,7 +304,7 @@ def _made_before(program: Program, name: str, loop: ast.For, scope: Scope) -> as
     if len(own) != 1 or own[0].value.lineno > loop.lineno or own[0].how != "assign":
         return None
     new = any(
-        is_layer(program, o.call, o.scope) or o.name in program.classes
+        is_layer(program, o.call) or o.name in program.classes
         for o in program.origins(own[0].value, scope)
     )
     return own[0].value if new else None

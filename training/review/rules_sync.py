@@ -341,7 +341,7 @@ def sums_reduced_in_part(subject: Subject) -> Iterator[Place]:
         scope = program.scope(call)
         if not call.args or "backward" in identifiers(scope.node):
             continue
-        if missed := _left_out(program, call, scope):
+        if missed := _left_out(call, scope):
             yield (
                 call,
                 (
@@ -401,7 +401,7 @@ def sums_reduced_in_part(subject: Subject) -> Iterator[Place]:
                 )
 
 
-def _left_out(program: Program, call: ast.Call, scope: Scope) -> str:
+def _left_out(call: ast.Call, scope: Scope) -> str:
     """The element of a tensor that was left out of `all_reduce(sums[:2])`, and by which one of it
     is divided behind; empty where there is none.
     """

@@ -12,7 +12,7 @@ from training.review.loops import step_groups
 from training.review.program import Program, Scope, argument
 from training.review.reached import is_started
 from training.review.rules_batches import MASKS, mask_never_read
-from training.review.syntax import FUNCTIONS, constant, last_name, method, nodes_of, words
+from training.review.syntax import FUNCTIONS, calls, constant, last_name, method, nodes_of, words
 
 # What changes the outcome where it is used; a device, a flag for prints and the like may be left
 # over.
@@ -102,9 +102,7 @@ def _unread(scope: Scope) -> list[str]:
 
 def _gives_constant(body: list[ast.stmt]) -> bool:
     """Whether a body is a mere `return 0.0` or `return x`, as that of a stand-in."""
-    return (
-        len(body) == 1 and isinstance(body[0], ast.Return) and not bool(nodes_of(body[0], ast.Call))
-    )
+    return len(body) == 1 and isinstance(body[0], ast.Return) and not calls(body[0])
 
 
 def _calls(program: Program, scope: Scope) -> list[ast.Call]:

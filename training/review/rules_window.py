@@ -172,7 +172,7 @@ def _scales(subject: Subject, steps: Steps) -> bool:
                 return True
     return any(
         getattr(k.value, "value", "") == "sum"
-        for b in nodes_of(subject.program.tree, ast.Call)
+        for b in calls(subject.program.tree)
         for k in b.keywords
         if k.arg == "reduction"
     )

@@ -21,6 +21,7 @@ from training.review.sides import (
 )
 from training.review.splitting import line_of
 from training.review.syntax import (
+    calls,
     constant,
     keyword,
     last_name,
@@ -77,7 +78,7 @@ def _chosen(program: Program) -> Iterator[Chosen]:
             or not _are_rows(program, node)
         ):
             continue
-        if any(last_name(n.func) in ANEW for n in nodes_of(rows, ast.Call)):
+        if any(last_name(n.func) in ANEW for n in calls(rows)):
             continue
         found = _selection(program, selector, rows, scope)
         if found is not None:
@@ -193,7 +194,7 @@ def _is_key(bound: Binding) -> bool:
 def _pure(
     program: Program, selector: ast.expr, scope: Scope
 ) -> tuple[str, Interval, ast.Call | None] | None:
-    if any(last_name(n.func) not in ("int", "len") for n in nodes_of(selector, ast.Call)):
+    if any(last_name(n.func) not in ("int", "len") for n in calls(selector)):
         return None
     return "chosen by " + table_key(program, selector, scope), ALL, None
 
@@ -222,5 +223,5 @@ def draw_key(call: ast.Call) -> str:
     """One name for draws that give the same numbers: those that are seeded alike in the call
     itself; any other call is one of its own.
     """
-    seeded = any(last_name(c.func) in SEEDED and c.args for c in nodes_of(call, ast.Call))
+    seeded = any(last_name(c.func) in SEEDED and c.args for c in calls(call))
     return ast.dump(call) if seeded else f"draw in line {line_of(call)}, {call.col_offset}"

@@ -15,6 +15,7 @@ from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program, Scope, argument
 from training.review.splitting import handed_back, line_of, splits, values_read
 from training.review.syntax import (
+    calls,
     constant,
     keyword,
     last_name,
@@ -402,7 +403,7 @@ def _of_binding(
         inner = _member(program, value, bound.scope, known, depth + 1)
         if inner is not None:
             return inner
-    drawn = any(last_name(c.func) in DRAWN | {"isin"} for c in nodes_of(value, ast.Call))
+    drawn = any(last_name(c.func) in DRAWN | {"isin"} for c in calls(value))
     if (
         drawn
         and bound.how == "assign"
@@ -527,9 +528,7 @@ def _divides(program: Program, members: list[Take]) -> bool:
 def _random_mask(program: Program, take: Take) -> bool:
     name = next(iter(nodes_of(take.selector, ast.Name)), None)
     bound = latest(program, name, take.scope) if name is not None else None
-    return bound is not None and any(
-        last_name(c.func) in DRAWN for c in nodes_of(bound.value, ast.Call)
-    )
+    return bound is not None and any(last_name(c.func) in DRAWN for c in calls(bound.value))
 
 
 def _handed(program: Program, division: Division, depth: int = 0) -> Iterator[Division]:

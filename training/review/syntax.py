@@ -346,8 +346,8 @@ def nodes_of(node: ast.AST | None, kind: type[Kind]) -> list[Kind]:
     return [] if node is None else [n for n in walk(node) if n.__class__ is kind]
 
 
-def calls(node: ast.AST) -> list[ast.Call]:
-    """All calls within."""
+def calls(node: ast.AST | None) -> list[ast.Call]:
+    """All calls within; of nothing none."""
     return nodes_of(node, ast.Call)
 
 

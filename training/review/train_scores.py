@@ -47,7 +47,7 @@ def is_train_score(program: Program, score: ast.expr, scope: Scope, loop: ast.AS
     return True in made and False not in made
 
 
-def held_out_at_hand(program: Program, loop: ast.AST) -> str:
+def held_out_at_hand(loop: ast.AST) -> str:
     """What a loop measures on held-out rows, as it is written; empty where it measures nothing
     there.
     """
@@ -99,7 +99,7 @@ def _of_backward(
     if (
         last.how == "augment"
         and losses
-        and _made_in(program, inner, last.value)
+        and _made_in(inner, last.value)
         and isinstance(inner, Loops)
         and _unconditional(program, inner)
     ):
@@ -129,7 +129,7 @@ def _of_backward(
     return True if True in found and False not in found else False if False in found else None
 
 
-def _made_in(program: Program, loop: ast.AST, value: ast.expr) -> bool:
+def _made_in(loop: ast.AST, value: ast.expr) -> bool:
     """Whether an expression reads what the rounds of a loop make, and does no more than
     count it.
     """

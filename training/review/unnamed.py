@@ -11,6 +11,7 @@ from training.review.findings import Subject
 from training.review.kinds import is_frozen_name, looks_held_out
 from training.review.program import Program, Scope
 from training.review.syntax import (
+    calls,
     dotted,
     identifiers,
     last_name,
@@ -199,7 +200,7 @@ def _collects(program: Program, call: ast.Call, loop: Loop) -> bool:
     names = {dotted(t) for t in getattr(program.statement(call), "targets", ())} - {""}
     appended = [
         c.args[0]
-        for c in nodes_of(loop.node, ast.Call)
+        for c in calls(loop.node)
         if method(c) in ("append", "extend") and len(c.args) == 1
     ]
     free = [

@@ -8,7 +8,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.program import Program
-from training.review.syntax import FUNCTIONS, dotted, last_name, method, nodes_of, walk
+from training.review.syntax import FUNCTIONS, calls, dotted, last_name, method, nodes_of, walk
 
 ORDERS = {"random.shuffle", "random.sample"}
 CHOOSES = {"random.random", "random.uniform", "random.choice", "random.choices"}
@@ -88,7 +88,7 @@ def _picks_side(program: Program, call: ast.Call) -> bool:
     for around in program.ancestors(call):
         if isinstance(around, ast.If) and any(n is call for n in walk(around.test)):
             put = [
-                [n for s in part for n in nodes_of(s, ast.Call) if method(n) == "append"]
+                [n for s in part for n in calls(s) if method(n) == "append"]
                 for part in (around.body, around.orelse)
             ]
             rows = [{ast.unparse(a) for c in found for a in c.args} for found in put]

@@ -12,6 +12,7 @@ from training.review.sides import latest, of_one_side, side_of, targets_of
 from training.review.splitting import is_part, sources_of
 from training.review.syntax import (
     FUNCTIONS,
+    calls,
     constant,
     defaults,
     dotted,
@@ -429,7 +430,7 @@ def rates_of_a_helper(program: Program) -> Iterator[tuple[ast.Call, ast.expr, st
             of = (
                 [
                     c
-                    for c in nodes_of(function.node, ast.Call)
+                    for c in calls(function.node)
                     if method(c) == "groupby" and last_name(receiver(c)) == name
                 ]
                 if function is not None
@@ -587,7 +588,7 @@ def _appended_twice(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
         rows = names_read(loop.target)
         added = [
             c
-            for c in nodes_of(loop, ast.Call)
+            for c in calls(loop)
             if method(c) == "append" and len(c.args) == 1 and isinstance(receiver(c), ast.Name)
         ]
         for call in added:
@@ -601,7 +602,7 @@ def _appended_twice(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
                 continue
             function = program.callees_by_name(made, program.scope(made))
             drawn = function is not None and any(
-                last_name(c.func) in DRAWS for c in nodes_of(function.node, ast.Call)
+                last_name(c.func) in DRAWS for c in calls(function.node)
             )
             table = receiver(call)
             beside = any(
@@ -621,7 +622,7 @@ def _appended_twice(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
                 else None
             )
             if function is not None and any(
-                last_name(c.func) in DRAWS for c in nodes_of(function.node, ast.Call)
+                last_name(c.func) in DRAWS for c in calls(function.node)
             ):
                 repeated = [
                     c

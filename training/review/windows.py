@@ -9,6 +9,7 @@ from training.review.program import Binding, Program, Scope, argument
 from training.review.sides import dividing, is_random_order
 from training.review.splitting import splits
 from training.review.syntax import (
+    calls,
     constant,
     last_name,
     method,
@@ -116,11 +117,7 @@ def _begins_empty(bound: list[Binding]) -> bool:
 def _appends_cuts(program: Program, name: str, scope: Scope) -> bool:
     """Whether a loop over a range appends such slices to a list."""
     for loop in own_nodes_of(scope.node, ast.For):
-        added = [
-            c
-            for c in nodes_of(loop, ast.Call)
-            if method(c) == "append" and last_name(receiver(c)) == name
-        ]
+        added = [c for c in calls(loop) if method(c) == "append" and last_name(receiver(c)) == name]
         if any(isinstance(n, ast.Slice) for c in added for n in walk(c)) and _cuts(
             program, loop, scope
         ):
@@ -134,10 +131,7 @@ def cuts_when_made(program: Program, owner: ast.ClassDef) -> bool:
     return (
         made is not None
         and any(
-            any(
-                method(c) == "append" and bool(nodes_of(c, ast.Slice))
-                for c in nodes_of(n, ast.Call)
-            )
+            any(method(c) == "append" and bool(nodes_of(c, ast.Slice)) for c in calls(n))
             for n in own_nodes_of(made.node, ast.For)
         )
         and _cuts(program, made.node, made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from training.review.program import Program
-from training.review.syntax import dotted, last_name, names_read, nodes_of
+from training.review.syntax import calls, dotted, last_name, names_read, nodes_of
 from training.review.trace import Event
 from training.review.values import loss_kind
 
@@ -66,7 +66,7 @@ def _frozen_here(event: Event, parts: list[str]) -> bool:
     root = ".".join(parts[: parts.index("module", 1)])
     turned = [
         n
-        for n in nodes_of(event.scope.node, ast.Call)
+        for n in calls(event.scope.node)
         if dotted(n.func) == f"{root}.requires_grad_" and n.lineno < event.call.lineno
     ]
     return any(isinstance(a, ast.Constant) and a.value is False for n in turned for a in n.args)
@@ -106,7 +106,7 @@ def reaches_loss(program: Program, event: Event, losses: set[str]) -> bool:
         for node in nodes_of(event.scope.node, ast.Assign):
             if names_read(node.value) & made:
                 made |= {n.id for t in node.targets for n in nodes_of(t, ast.Name)}
-    for call in nodes_of(event.scope.node, ast.Call):
+    for call in calls(event.scope.node):
         if (
             loss_kind(program, call, event.scope)
             or "loss" in last_name(call.func)
