@@ -1,30 +1,48 @@
-"""Review of code from the command line: which files, which rules, against what, in which form."""
+"""Review of code from the command line: of files, of changes, and of a program while it runs."""
 
 from __future__ import annotations
 
 import difflib
-import json
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from schemas.errors import ConfigError, first_few
-from training.review.changed import changed_files, is_revision
-from training.review.engine import chosen_rules, python_files, review_file, review_files
+from training.review.command import (
+    Reviewed,
+    choose,
+    relative,
+    review_changes,
+    review_paths,
+    revision_and_paths,
+    rule_ids_in,
+)
+from training.review.engine import review_file
 from training.review.findings import Finding, Rule
-from training.review.formats import as_json, as_sarif, as_text, explain
+from training.review.formats import explain
 from training.review.parts import taken_in_parts
 from training.review.retired import RETIRED
 from training.review.rules import KNOWN
-from training.review.sources import ALLOWS_RETIRED
 from training.watch.launch import run_watched, starts_ranks
 
-Form = Literal["text", "json", "sarif"]
+__all__ = [
+    "Ran",
+    "Reviewed",
+    "choose",
+    "chooses",
+    "explanation",
+    "review_changes",
+    "review_paths",
+    "review_run",
+    "revision_and_paths",
+    "rule_ids",
+    "rule_ids_in",
+    "trains",
+]
 
 
 class Ran(NamedTuple):
@@ -56,54 +74,6 @@ class Ran(NamedTuple):
             if self.unseen
             else ""
         )
-
-
-class Reviewed(NamedTuple):
-    """The findings in some files, allowed ones included, and how the program ran if it did."""
-
-    findings: list[Finding]
-    files: int
-    ran: Ran | None = None
-
-    @property
-    def clean(self) -> bool:
-        """Whether nothing was found, but for what is allowed and comments about removed rules, and
-        no run failed.
-        """
-        return all(f.allowed or f.rule == ALLOWS_RETIRED for f in self.findings) and not (
-            self.ran and self.ran.error
-        )
-
-    def render(self, form: Form) -> str:
-        """As text for a person, JSON for a script, or SARIF for a code host."""
-        if form == "text":
-            return "\n".join(
-                [as_text(self.findings, self.files), *([self.ran.told()] if self.ran else [])]
-            )
-        tree = (
-            as_json(self.findings, self.files)
-            if form == "json"
-            else as_sarif(self.findings, metadata.version("bulkhead"))
-        )
-        if self.ran and form == "json":
-            tree["run"] = self.ran._asdict()
-        return json.dumps(tree, indent=2, ensure_ascii=False)
-
-
-def review_paths(paths: Sequence[Path], rules: Sequence[Rule]) -> Reviewed:
-    """The findings in files and folders.
-
-    Raises:
-        ConfigError: a path does not exist, or there is nothing to review.
-    """
-    _require_existing(paths)
-    files = python_files(paths)
-    if not files:
-        raise ConfigError(
-            f"{', '.join(map(str, paths)) or 'no path given'}: no Python file or notebook; give"
-            " files or folders, or --diff"
-        )
-    return Reviewed(review_files(files, rules), len(files))
 
 
 def review_run(
@@ -177,7 +147,7 @@ def review_run(
             seen[Path(found["path"]).resolve()].append(
                 Finding(
                     found["rule"],
-                    _relative(found["path"]),
+                    relative(found["path"]),
                     line,
                     1,
                     line,
@@ -191,66 +161,14 @@ def review_run(
     if told["even_windows"]:
         rules = [r for r in rules if r.id != "BH122"]
     files = {program.resolve(): str(program)} | {
-        path: _relative(str(path)) for path in seen if path != program.resolve()
+        path: relative(str(path)) for path in seen if path != program.resolve()
     }
     findings = [
         f
         for path, name in files.items()
         for f in review_file(path, rules, name, [replace(s, path=name) for s in seen[path]])
     ]
-    return Reviewed(findings, len(files), ran)
-
-
-def review_changes(revision: str, paths: Sequence[Path], rules: Sequence[Rule]) -> Reviewed:
-    """The findings that stand on lines of the working tree that differ from a revision, or in a
-    region from which lines were taken out.
-
-    Args:
-        revision: as git names it.
-        paths: only below these; none means the whole repository of the present folder.
-        rules: the rules that run.
-
-    Raises:
-        ConfigError: a path does not exist, there is no repository, or git does not know the
-            revision.
-    """
-    _require_existing(paths)
-    changes = changed_files(revision, next((p if p.is_dir() else p.parent for p in paths), Path()))
-    wanted = [p.resolve() for p in paths]
-    files = [
-        p
-        for p in sorted(changes)
-        if p.exists() and (not wanted or any(p.resolve().is_relative_to(w) for w in wanted))
-    ]
-    found = [f for f in review_files(files, rules) if changes[Path(f.path)].touch(f)]
-    return Reviewed([replace(f, path=_relative(f.path)) for f in found], len(files))
-
-
-def revision_and_paths(given: Sequence[Path]) -> tuple[str, list[Path]]:
-    """What `--diff` compares with, HEAD unless an argument that is no path names another, and the
-    paths.
-
-    Raises:
-        ConfigError: an argument is neither a path nor a revision.
-    """
-    others = [p for p in given if not p.exists()]
-    if others and (len(others) > 1 or not is_revision(str(others[0]), Path())):
-        raise ConfigError(
-            f"{others[-1]} is neither a path nor a revision that git knows here; give --diff [REV]"
-            " [PATH]…"
-        )
-    return str(others[0]) if others else "HEAD", [p for p in given if p.exists()]
-
-
-def _require_existing(paths: Sequence[Path]) -> None:
-    if missing := [str(p) for p in paths if not p.exists()]:
-        raise ConfigError(f"{missing[0]} does not exist; give Python files, notebooks or folders")
-
-
-def _relative(path: str) -> str:
-    """The path as seen from here, where it is below."""
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+    return Reviewed(findings, len(files), ran.told(), ran._asdict())
 
 
 def trains(path: Path) -> bool:
@@ -261,23 +179,6 @@ def trains(path: Path) -> bool:
         else ""
     )
     return ".backward(" in text and ".step(" in text and "import torch" in text
-
-
-def choose(select: Sequence[str], ignore: Sequence[str], strict: bool) -> tuple[Rule, ...]:
-    """The rules that were asked for.
-
-    Raises:
-        ConfigError: an id that no rule begins with.
-    """
-    for given in (*select, *ignore):
-        if given in RETIRED:
-            raise ConfigError(f"{given}: this rule was removed; leave it out")
-        if not any(id.startswith(given) for id in KNOWN):
-            raise ConfigError(
-                f"{given}: no such rule; give an id such as BH101, or the beginning of several,"
-                " such as BH1 (--explain all lists them)"
-            )
-    return chosen_rules(select, ignore, strict)
 
 
 def chooses(select: Sequence[str], ignore: Sequence[str]) -> Callable[[str], bool]:

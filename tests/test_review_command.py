@@ -10,11 +10,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.training.watch.programs import OF_RANKS, OF_SHARDED, RANKS, SHARDED
 from training.review.changed import changed_files
 
 ROOT = Path(__file__).resolve().parent.parent
+HOOK = ROOT / "deployments" / "review_hook.py"
 SOUND = """import torch
 
 
@@ -461,3 +463,29 @@ def test_nothing_heavy_is_loaded() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.req("M5")
+@pytest.mark.parametrize("options", [("-I", "-S", str(HOOK)), ("-S", "-m", "training.review")])
+def test_the_hook_needs_the_standard_library_alone(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    def review(text: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "train.py").write_text(text)
+        command = [sys.executable, *options, "train.py", "--format", "sarif"]
+        only = {"PYTHONPATH": str(ROOT)}  # and no site-packages
+        return subprocess.run(
+            command, capture_output=True, text=True, env=only, cwd=tmp_path, check=False
+        )
+
+    assert review(SOUND).returncode == 0
+    faulty = review(SOUND.replace(CLEARED, ""))
+    assert faulty.returncode == 1, faulty.stderr
+    (found,) = json.loads(faulty.stdout)["runs"][0]["results"]
+    assert found["ruleId"] == "BH101"
+
+
+def test_the_hook_is_a_script_that_nothing_is_installed_for() -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert hook["language"] == "script" and ROOT / hook["entry"] == HOOK
+    assert os.access(HOOK, os.X_OK)

@@ -8,7 +8,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from training.review.syntax import dotted, walk
+from training.review.syntax import dotted, nodes_of
 
 
 class Addition(NamedTuple):
@@ -25,11 +25,11 @@ def additions(node: ast.AST) -> Iterator[Addition]:
     >>> [(a.name, ast.unparse(a.value)) for a in additions(ast.parse("a, n = a + f(x), 1 + n\nb += 2\nc = b + 1"))]
     [('b', '2'), ('a', 'f(x)'), ('n', '1')]
     """  # noqa: E501
-    for statement in walk(node):
-        if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-            yield Addition(dotted(statement.target), statement.value, statement)
-    for statement in walk(node):
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+    for added in nodes_of(node, ast.AugAssign):
+        if isinstance(added.op, ast.Add):
+            yield Addition(dotted(added.target), added.value, added)
+    for statement in nodes_of(node, ast.Assign):
+        if len(statement.targets) == 1:
             yield from (
                 Addition(name, term, statement)
                 for name, term in _terms(statement.targets[0], statement.value)

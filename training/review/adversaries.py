@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 from training.review.lookups import optimizers_made
 from training.review.program import Program, Scope
-from training.review.syntax import calls, dotted, identifiers, method, own_nodes, receiver
+from training.review.syntax import (
+    calls,
+    dotted,
+    identifiers,
+    method,
+    own_nodes,
+    own_nodes_of,
+    receiver,
+)
 
 TRUE, FALSE = ("ones", "ones_like", "new_ones"), ("zeros", "zeros_like", "new_zeros")
 
@@ -63,8 +71,8 @@ def _asked(program: Program, holder: Holder, holders: list[Holder]) -> list[set[
             continue
         steps = [
             n.lineno
-            for n in own_nodes(scope.node)
-            if isinstance(n, ast.Call) and method(n) == "step" and dotted(receiver(n)) in names
+            for n in own_nodes_of(scope.node, ast.Call)
+            if method(n) == "step" and dotted(receiver(n)) in names
         ]
         since = max((line for line in steps if line < step.lineno), default=0)
         read = {

@@ -9,13 +9,13 @@ from training.review.lookups import spoken_words
 from training.review.program import Binding, Program, Scope, argument
 from training.review.sides import side_of_names, targets_of
 from training.review.syntax import (
+    calls,
     constant,
     defaults,
     identifiers,
     keyword,
     last_name,
     own_nodes,
-    walk,
     words,
 )
 
@@ -60,9 +60,7 @@ def augmented_held_out(program: Program) -> Iterator[tuple[ast.Call, str, ast.ex
 
 
 def held_out_in_loop(program: Program, call: ast.Call) -> list[str]:
-    """The held-out sides among the names that the innermost comprehension around a call goes
-    through, or that a call in a list of such calls is given.
-    """
+    """The held-out sides that a call in a list of such calls is given."""
     above = program.parents[call]
     if isinstance(above, (ast.List, ast.Tuple)) and all(
         isinstance(e, ast.Call) and ast.dump(e.func) == ast.dump(call.func) for e in above.elts
@@ -72,16 +70,6 @@ def held_out_in_loop(program: Program, call: ast.Call) -> list[str]:
             for a in call.args[:1]
             if isinstance(a, ast.Name) and side_of_names((a.id,)) in ("val", "test")
         ]
-    for around in program.ancestors(call):
-        if isinstance(around, (ast.ListComp, ast.GeneratorExp)):
-            over = around.generators[0].iter
-            elements = over.elts if isinstance(over, (ast.Tuple, ast.List)) else []
-            return [
-                n
-                for e in elements
-                for n in [last_name(e)]
-                if side_of_names((n,)) in ("val", "test")
-            ]
     return []
 
 
@@ -122,7 +110,7 @@ def _draws(program: Program, own: dict[str, Scope], part: ast.AST, depth: int = 
     """Whether something is drawn at random there, in the class's other methods and the file's
     functions too.
     """
-    for call in (n for n in walk(part) if isinstance(n, ast.Call)):
+    for call in calls(part):
         name = last_name(call.func)
         if name in DRAWS or name.startswith("Random"):
             return True
@@ -162,9 +150,8 @@ def train_transform_held_out(program: Program) -> Iterator[tuple[ast.Call, str, 
         for made in program.origins(given, scope):
             drawn = [
                 c
-                for c in walk(made.call)
-                if isinstance(c, ast.Call)
-                and last_name(c.func).startswith(AUGMENTS)
+                for c in calls(made.call)
+                if last_name(c.func).startswith(AUGMENTS)
                 and "transforms" in program.resolve(c.func)
             ]
             if drawn:

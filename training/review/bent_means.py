@@ -19,9 +19,9 @@ from training.review.syntax import (
     exponent,
     last_name,
     method,
+    nodes_of,
     own_nodes,
     receiver,
-    walk,
 )
 from training.review.values import reaching
 
@@ -40,7 +40,7 @@ def bent_means(program: Program) -> Iterator[tuple[ast.expr, str, ast.For]]:
     backward = program.methods_of("backward")
     if any(bend(program, receiver(c), program.scope(c)) for c in backward):
         return
-    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
+    for loop in program.nodes[ast.For]:
         scope = program.scope(loop)
         if (
             not is_loader(program, loop.iter, scope)
@@ -128,7 +128,7 @@ def _mean(program: Program, value: ast.expr, scope: Scope) -> bool:
         return (
             power
             and squared is not None
-            and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Sub) for n in walk(squared))
+            and any(isinstance(n.op, ast.Sub) for n in nodes_of(squared, ast.BinOp))
         )
     return is_mean(program, value, scope)
 

@@ -79,7 +79,7 @@ def whole_beside_part(program: Program) -> Iterator[tuple[ast.expr, str, Scope]]
     all of the table.
     """
     for node in program.nodes[ast.Return]:
-        made = node.value if isinstance(node, ast.Return) else None
+        made = node.value
         if not isinstance(made, ast.Tuple):
             continue
         for whole in (e for e in made.elts if isinstance(e, ast.Name)):

@@ -13,6 +13,7 @@ from training.review.syntax import (
     method,
     names_read,
     own_nodes,
+    own_nodes_of,
     receiver,
     words,
 )
@@ -38,7 +39,6 @@ ENTERS = {"TensorDataset", "DataLoader", "one_hot"}
 NETWORKS = {"model", "net", "network", "embedding", "embed"}
 BY_HAND = {"eye", "identity"}  # `np.eye(n)[codes]` has the codes in it
 ADDS = {"append", "extend", "add", "insert"}
-DEPTH = 2
 
 
 class Carried:
@@ -53,9 +53,8 @@ class Carried:
         names: set[str],
         nodes: set[int],
         kept: set[str] | None = None,
-        depth: int = 0,
     ) -> None:
-        self.program, self.scope, self.nodes, self.depth = program, scope, nodes, depth
+        self.program, self.scope, self.nodes = program, scope, nodes
         self.names, self.kept = set(names), set(kept or ())
         before: tuple[int, int] | None = None
         while before != (len(self.names), len(self.kept)):
@@ -153,24 +152,8 @@ class Carried:
         given = [a for a in (*call.args, *(k.value for k in call.keywords)) if self.has(a)]
         if not given or name in self.program.classes:
             return bool(given)
-        own = self.program.callees(call, self.scope)
-        return (
-            name in THROUGH or bool(words(name) & NETWORKS)
-            if not own or self.depth >= DEPTH
-            else any(self._through(call, function) for function in own)
-        )
-
-    def _through(self, call: ast.Call, function: Scope) -> bool:
-        """Whether a function of the file gives back the codes that it is given."""
-        bound = (
-            function.parameters[1:]
-            if function.owner and function.parameters[:1] in (["self"], ["cls"])
-            else function.parameters
-        )
-        taken = {p for p, a in zip(bound, call.args, strict=False) if self.has(a)} | {
-            k.arg for k in call.keywords if k.arg and self.has(k.value)
-        }
-        return bool(Carried(self.program, function, taken, set(), depth=self.depth + 1).ways_out())
+        through = name in THROUGH or bool(words(name) & NETWORKS)
+        return through and not self.program.callees(call, self.scope)
 
     def ways_out(self) -> list[ast.expr]:
         """The expressions by which codes get out, those left out by which a mapping alone
@@ -222,8 +205,8 @@ class Carried:
         """The places in a returned tuple where the mapping goes along with the codes."""
         returned = [
             n.value
-            for n in own_nodes(self.scope.node)
-            if isinstance(n, ast.Return) and isinstance(n.value, ast.Tuple)
+            for n in own_nodes_of(self.scope.node, ast.Return)
+            if isinstance(n.value, ast.Tuple)
         ]
         return {i for value in returned for i, e in enumerate(value.elts) if self.is_kept(e)}
 

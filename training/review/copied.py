@@ -17,8 +17,8 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     receiver,
-    walk,
     words,
 )
 
@@ -34,7 +34,7 @@ def copies_before_split(program: Program) -> Iterator[Place]:
         name = _joined_with_itself(call) or _listed_with_itself(program, call)
         if not name or "train" in words(name):
             continue
-        for scope, line, names in _holders(program, call, name):
+        for scope, line, names in _holders(program, call):
             for split, where, parts in divided:
                 behind = {
                     s
@@ -102,7 +102,7 @@ def _listed_with_itself(program: Program, call: ast.Call) -> str:
     return name if added else ""
 
 
-def _holders(program: Program, call: ast.Call, name: str) -> Iterator[tuple[Scope, int, set[str]]]:
+def _holders(program: Program, call: ast.Call) -> Iterator[tuple[Scope, int, set[str]]]:
     """Where the joined rows are held, from which line on, by which names: in the function itself,
     and where it is called with other rows than those of train.
     """
@@ -112,12 +112,12 @@ def _holders(program: Program, call: ast.Call, name: str) -> Iterator[tuple[Scop
         yield (
             scope,
             line_of(call),
-            {dotted(n) for t in statement.targets for n in walk(t) if isinstance(n, ast.Name)},
+            {dotted(n) for t in statement.targets for n in nodes_of(t, ast.Name)},
         )
     given_back = {
         n
-        for r in walk(scope.node)
-        if isinstance(r, ast.Return) and r.value is not None
+        for r in nodes_of(scope.node, ast.Return)
+        if r.value is not None
         for n in names_read(r.value)
     }
     held = {dotted(t) for t in getattr(statement, "targets", ())}
@@ -135,5 +135,5 @@ def _holders(program: Program, call: ast.Call, name: str) -> Iterator[tuple[Scop
             yield (
                 where,
                 line_of(site),
-                {n.id for t in bound.targets for n in walk(t) if isinstance(n, ast.Name)},
+                {n.id for t in bound.targets for n in nodes_of(t, ast.Name)},
             )

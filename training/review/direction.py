@@ -10,7 +10,7 @@ from training.review.syntax import (
     identifiers,
     last_name,
     method,
-    own_nodes,
+    own_nodes_of,
     receiver,
     words,
 )
@@ -96,10 +96,8 @@ def _adds_up_losses(node: ast.expr, scope: Scope) -> bool:
     """Whether a name is that of an accumulator of losses, whatever `acc` is short for."""
     added = [
         n
-        for n in own_nodes(scope.node)
-        if isinstance(n, ast.AugAssign)
-        and isinstance(n.target, ast.Name)
-        and n.target.id == last_name(node)
+        for n in own_nodes_of(scope.node, ast.AugAssign)
+        if isinstance(n.target, ast.Name) and n.target.id == last_name(node)
     ]
     return any(
         (FALLS | {"criterion"}) & words(name) for n in added for name in identifiers(n.value)
@@ -112,10 +110,8 @@ def _counted(program: Program, node: ast.expr, scope: Scope, depth: int) -> str:
     """
     added = [
         n.value
-        for n in own_nodes(scope.node)
-        if isinstance(n, ast.AugAssign)
-        and isinstance(n.target, ast.Name)
-        and n.target.id == last_name(node)
+        for n in own_nodes_of(scope.node, ast.AugAssign)
+        if isinstance(n.target, ast.Name) and n.target.id == last_name(node)
     ]
     found = (
         {
@@ -141,11 +137,7 @@ def _of_call(program: Program, call: ast.Call, scope: Scope, depth: int) -> str:
         return direction(program, call.args[0], scope, depth + 1)
     function = program.callees_by_name(call, scope)
     if function is not None and depth < 4:
-        returned = [
-            n.value
-            for n in own_nodes(function.node)
-            if isinstance(n, ast.Return) and n.value is not None
-        ]
+        returned = [n.value for n in own_nodes_of(function.node, ast.Return) if n.value is not None]
         found = {direction(program, value, function, depth + 1) for value in returned}
         known = found.pop() if len(found) == 1 else ""
         named = _of_name(function.name)

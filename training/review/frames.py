@@ -15,6 +15,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
     receiver,
     walk,
@@ -186,9 +187,7 @@ def _array_of(value: ast.expr) -> str:
 
 def _same_rows(bound: Binding, name: str) -> bool:
     """Whether a later value of a name is its own, as another type."""
-    return name in names_read(bound.value) and not any(
-        isinstance(n, ast.Subscript) for n in walk(bound.value)
-    )
+    return name in names_read(bound.value) and not nodes_of(bound.value, ast.Subscript)
 
 
 def _set_back(scope: Scope, name: str, table: str, move: ast.stmt) -> bool:

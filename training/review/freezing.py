@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from training.review.program import Program, Scope, argument
-from training.review.syntax import constant, dotted, is_false, method, own_nodes, receiver
+from training.review.syntax import (
+    constant,
+    dotted,
+    is_false,
+    method,
+    own_nodes,
+    own_nodes_of,
+    receiver,
+)
 
 
 class Freeze(NamedTuple):
@@ -81,12 +89,7 @@ def _of_call(program: Program, node: ast.Expr, call: ast.Call, scope: Scope) -> 
         and dotted(call.args[0])
         and len(function.parameters) == 1
     ):
-        inner = [
-            f
-            for n in own_nodes(function.node)
-            if isinstance(n, ast.For)
-            for f in _of_loop(n, function)
-        ]
+        inner = [f for n in own_nodes_of(function.node, ast.For) for f in _of_loop(n, function)]
         if len(inner) == 1 and inner[0].network == function.parameters[0]:
             yield Freeze(node, dotted(call.args[0]), scope, inner[0].spared)
 
@@ -198,10 +201,7 @@ def _switched_by(
         yield Switch(node, dotted(receiver(call)), flag)
     for function in program.callees(call, scope):
         for network, value in (
-            found
-            for n in own_nodes(function.node)
-            if isinstance(n, ast.For)
-            for found in _switched(n)
+            found for n in own_nodes_of(function.node, ast.For) for found in _switched(n)
         ):
             root, dot, rest = network.partition(".")
             own = receiver(call) if root == "self" else argument(call, function, root)

@@ -8,7 +8,15 @@ import ast
 
 from training.review.kinds import HELD_OUT
 from training.review.program import Binding, Program, Scope, argument
-from training.review.syntax import constant, identifiers, last_name, names_read, walk, words
+from training.review.syntax import (
+    calls,
+    constant,
+    identifiers,
+    last_name,
+    names_read,
+    nodes_of,
+    words,
+)
 
 MAKES_ROWS = {"DataLoader", "TensorDataset", "Subset", "tensor", "as_tensor", "from_numpy"}
 OTHER_SIDES = (HELD_OUT | {"train", "training"}) - {"test", "testing", "tst"}
@@ -84,13 +92,10 @@ def measures_test(program: Program, binding: Binding, loop: ast.AST, depth: int 
     """Whether a value comes from test rows: by a call that gets them, a comprehension over them, or
     names that a loop over them counts up.
     """
-    if any(
-        isinstance(n, ast.Call) and from_test(program, n, binding.scope)
-        for n in walk(binding.value)
-    ):
+    if any(from_test(program, n, binding.scope) for n in calls(binding.value)):
         return True
     around = program.ancestors(binding.statement)
-    heads = [n.iter for n in walk(binding.value) if isinstance(n, ast.comprehension)]
+    heads = [n.iter for n in nodes_of(binding.value, ast.comprehension)]
     heads += (
         [a.iter for a in around[: around.index(loop)] if isinstance(a, ast.For)]
         if binding.how == "augment" and loop in around

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 
 from training.review.program import Program, Scope
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     identifiers,
     keyword,
     last_name,
     method,
+    nodes_of,
     own_nodes,
     receiver,
-    walk,
     words,
 )
 
@@ -99,7 +100,7 @@ def _parted(scope: Scope, name: str) -> bool:
         elif (
             isinstance(node, ast.Call) and method(node) == "drop" and dotted(receiver(node)) == name
         ):
-            dropped = {c.value for c in walk(node) if isinstance(c, ast.Constant)}
+            dropped = {c.value for c in nodes_of(node, ast.Constant)}
             taken |= {":, :-1"} if TARGETS & {str(d) for d in dropped} else set()
     return bool(taken & ROWS and taken & LABEL)
 
@@ -123,8 +124,8 @@ def filled_by_class(program: Program) -> Iterator[tuple[ast.expr, str]]:
                     " is the label"
                 ),
             )
-    for node in program.nodes.get(ast.Assign, ()):
-        target = node.targets[0] if isinstance(node, ast.Assign) else None
+    for node in program.nodes[ast.Assign]:
+        target = node.targets[0]
         if (
             not isinstance(target, ast.Subscript)
             or last_name(target.value) != "loc"
@@ -132,9 +133,7 @@ def filled_by_class(program: Program) -> Iterator[tuple[ast.expr, str]]:
         ):
             continue
         compared = [
-            n.left
-            for n in walk(target.slice)
-            if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Eq)
+            n.left for n in nodes_of(target.slice, ast.Compare) if isinstance(n.ops[0], ast.Eq)
         ]
         if key := next(
             (
@@ -155,19 +154,13 @@ def filled_by_class(program: Program) -> Iterator[tuple[ast.expr, str]]:
 
 def _mapped(by: ast.expr) -> list[ast.expr]:
     """The columns that are looked up: `LABEL` of `t[LABEL].map(medians)`."""
-    looked_up = [
-        receiver(c) for c in walk(by) if isinstance(c, ast.Call) and method(c) in ("map", "replace")
-    ]
+    looked_up = [receiver(c) for c in calls(by) if method(c) in ("map", "replace")]
     return [column.slice for column in looked_up if isinstance(column, ast.Subscript)]
 
 
 def _grouped(node: ast.expr) -> list[ast.expr]:
     """The columns by which a table is grouped there."""
-    given = [
-        keyword(c, "by", 0)
-        for c in walk(node)
-        if isinstance(c, ast.Call) and method(c) == "groupby"
-    ]
+    given = [keyword(c, "by", 0) for c in calls(node) if method(c) == "groupby"]
     return [
         e
         for g in given
@@ -202,13 +195,9 @@ def _is_label(program: Program, key: ast.expr) -> bool:
     if TARGETS & words(text):
         return True
     dumped = ast.dump(key)
-    for node in program.nodes.get(ast.Assign, ()):
-        names = (
-            {n for t in node.targets for n in words(last_name(t))}
-            if isinstance(node, ast.Assign)
-            else set()
-        )
-        if names & TARGETS and isinstance(node, ast.Assign):
+    for node in program.nodes[ast.Assign]:
+        names = {n for t in node.targets for n in words(last_name(t))}
+        if names & TARGETS:
             value = node.value
             while (isinstance(value, ast.Call) and method(value) in GIVEN) or (
                 isinstance(value, ast.Attribute) and value.attr in GIVEN

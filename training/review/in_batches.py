@@ -9,6 +9,7 @@ import ast
 from training.review.kinds import is_model
 from training.review.program import Origin, Program, Scope
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     identifiers,
@@ -16,7 +17,6 @@ from training.review.syntax import (
     last_name,
     method,
     receiver,
-    walk,
 )
 
 ACTIVATIONS = {
@@ -135,13 +135,11 @@ def _given_batches(program: Program, forward: Scope) -> bool:
     owner = forward.owner
     if owner is None:
         return False
-    if any(isinstance(c, ast.Call) and program.is_torch(c.func, *OF_BATCHES) for c in walk(owner)):
+    if any(program.is_torch(c.func, *OF_BATCHES) for c in calls(owner)):
         return True
     if any(
-        isinstance(c, ast.Call)
-        and last_name(c.func) == "flatten"
-        and 1 in [constant(a) for a in c.args]
-        for c in walk(forward.node)
+        last_name(c.func) == "flatten" and 1 in [constant(a) for a in c.args]
+        for c in calls(forward.node)
     ):
         return True
     for call in program.all_calls:

@@ -15,7 +15,9 @@ from training.review.syntax import (
     identifiers,
     last_name,
     method,
-    own_nodes,
+    names_read,
+    nodes_of,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -112,8 +114,8 @@ def _compared(function: Scope) -> str:
     parameters = {*function.parameters}
     tests = [
         n
-        for n in walk(function.node)
-        if isinstance(n, ast.Compare) and len(n.comparators) == 1 and parameters & identifiers(n)
+        for n in nodes_of(function.node, ast.Compare)
+        if len(n.comparators) == 1 and parameters & identifiers(n)
     ]
     if not tests:
         return ""
@@ -124,14 +126,11 @@ def _compared(function: Scope) -> str:
     if not KEEPS & spoken:
         return ""
     becomes = {
-        dotted(t): dotted(v)
-        for n in walk(function.node)
-        if isinstance(n, ast.Assign)
-        for t, v in _pairs(n)
+        dotted(t): dotted(v) for n in nodes_of(function.node, ast.Assign) for t, v in _pairs(n)
     }
     for test in tests:
         for score, best in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
-            names = {n.id for n in walk(score) if isinstance(n, ast.Name)} & parameters
+            names = names_read(score) & parameters
             kept = {
                 dotted(n) for n in walk(best) if isinstance(n, (ast.Name, ast.Attribute))
             } & set(becomes)
@@ -171,11 +170,7 @@ def live_state(
     if method(value) == "state_dict":
         return (value, scope) if is_network_with_state(program, receiver(value), scope) else None
     function = program.callees_by_name(value, scope) if deep else None
-    returned = (
-        [n for n in own_nodes(function.node) if isinstance(n, ast.Return)]
-        if function is not None
-        else []
-    )
+    returned = own_nodes_of(function.node, ast.Return) if function is not None else []
     return (
         live_state(program, returned[0].value, function, False)
         if function is not None and len(returned) == 1

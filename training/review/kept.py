@@ -8,7 +8,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.program import Program, Scope, argument
-from training.review.syntax import dotted, last_name, method, names_read, own_nodes
+from training.review.syntax import dotted, last_name, method, names_read, own_nodes, own_nodes_of
 from training.review.trace import Event
 
 DETACHED = {
@@ -91,12 +91,8 @@ def _collected(program: Program, call: ast.Call, scope: Scope) -> Iterator[ast.e
 def _values_of(function: Scope, name: str) -> set[str]:
     """The names that go through the values of a dict."""
     found = {name}
-    for node in own_nodes(function.node):
-        if (
-            isinstance(node, ast.For)
-            and method(node.iter) in ("items", "values")
-            and name in names_read(node.iter)
-        ):
+    for node in own_nodes_of(function.node, ast.For):
+        if method(node.iter) in ("items", "values") and name in names_read(node.iter):
             found |= names_read(
                 node.target.elts[-1] if isinstance(node.target, ast.Tuple) else node.target
             )

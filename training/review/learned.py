@@ -31,7 +31,7 @@ from training.review.syntax import (
     method,
     names_read,
     once,
-    own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -182,9 +182,7 @@ def of_the_whole(program: Program) -> Iterator[tuple[ast.Call, str, Sides]]:
     told: set[ast.stmt] = set()
     for sides in sides_of_tables(program):
         for call in (
-            n
-            for n in own_nodes(sides.scope.node)
-            if isinstance(n, ast.Call) and last_name(n.func) in STATISTICS
+            n for n in own_nodes_of(sides.scope.node, ast.Call) if last_name(n.func) in STATISTICS
         ):
             rows, rest = receiver(call), call.args
             if rows is None or (isinstance(rows, ast.Name) and rows.id in program.aliases):
@@ -293,9 +291,8 @@ def own_learner(program: Program, call: ast.Call) -> str:
         rows = derived(fit, set(given))
         kept = [
             s.value
-            for s in own_nodes(fit.node)
-            if isinstance(s, ast.Assign)
-            and any(last_name(t) != dotted(t) for e in s.targets for t in elements_of(e))
+            for s in own_nodes_of(fit.node, ast.Assign)
+            if any(last_name(t) != dotted(t) for e in s.targets for t in elements_of(e))
         ]
         kept += [b.value for v in kept for n in names_read(v) for b in fit.bindings.get(n, ())]
         for made in (
@@ -419,11 +416,7 @@ def _by_itself_elsewhere(program: Program) -> Iterator[tuple[ast.expr, str, str]
     """
     made: dict[str, tuple[ast.expr, str, str]] = {}
     for node in program.nodes[ast.BinOp]:
-        if not (
-            isinstance(node, ast.BinOp)
-            and isinstance(node.op, ast.Div)
-            and isinstance(node.left, ast.BinOp)
-        ):
+        if not (isinstance(node.op, ast.Div) and isinstance(node.left, ast.BinOp)):
             continue
         rows, taken = node.left.left, node.left.right
         over = (

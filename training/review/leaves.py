@@ -8,7 +8,7 @@ import ast
 from typing import NamedTuple
 
 from training.review.program import Program, Scope, argument
-from training.review.syntax import constant, method, own_nodes
+from training.review.syntax import constant, method, own_nodes_of
 from training.review.values import reaching_elements
 
 DEPTH = 8
@@ -59,7 +59,7 @@ def leaves(
         case ast.Call():
             function = program.callees_by_name(node, scope)
             returned = (
-                [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value]
+                [n.value for n in own_nodes_of(function.node, ast.Return) if n.value]
                 if function is not None
                 else []
             )

@@ -35,7 +35,6 @@ def with_lists(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
     made: list[ast.expr] = [
         *of_kind(tree, ast.ListComp),
         *of_kind(tree, ast.GeneratorExp),
-        *filter(_is_map, of_kind(tree, ast.Call)),
     ]
     kept = of_kind(tree, ast.Assign)
     if not made or not any(_begins(n) for n in (*made, *kept)):
@@ -54,13 +53,11 @@ def with_lists(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
 
 def _begins(node: ast.AST) -> bool:
     """Whether a few values are written there, that something may be written out for: in a loop of a
-    comprehension, for `map`, or under a name.
+    comprehension, or under a name.
     """
     match node:
         case ast.ListComp() | ast.GeneratorExp():
             over = node.generators[0].iter
-        case ast.Call() if _is_map(node):
-            over = node.args[1]
         case ast.Assign(targets=[ast.Name()], value=ast.List() | ast.Tuple() as over):
             return 1 < len(over.elts) <= FEW and not any(
                 isinstance(v, NO_VALUES) for v in over.elts
@@ -69,15 +66,6 @@ def _begins(node: ast.AST) -> bool:
             return False
     return isinstance(over, (ast.List, ast.Tuple)) or (
         isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "zip"
-    )
-
-
-def _is_map(call: ast.Call) -> bool:
-    return (
-        isinstance(call.func, ast.Name)
-        and call.func.id == "map"
-        and len(call.args) == 2
-        and isinstance(call.args[0], SIMPLE)
     )
 
 
@@ -212,18 +200,6 @@ class _Lists(Rewriter):
         self.generic_visit(node)
         values = self._written(node)
         return ast.copy_location(ast.Tuple(values, ast.Load()), node) if values else node
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        """`map(prepare, (train, val))`."""
-        self.generic_visit(node)
-        elements = self._elements(node.args[1]) if _is_map(node) else []
-        if not elements or node.keywords:
-            return node
-        calls: list[ast.expr] = [
-            ast.copy_location(ast.Call(copy.deepcopy(node.args[0]), [copy.deepcopy(e)], []), node)
-            for e in elements
-        ]
-        return ast.copy_location(ast.Tuple(calls, ast.Load()), node)
 
     def _written(self, node: ast.ListComp | ast.GeneratorExp) -> list[ast.expr]:
         loop = node.generators[0]

@@ -10,7 +10,7 @@ from typing import cast
 
 from training.review.kinds import is_optimizer_origin
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, last_name, once, words
+from training.review.syntax import dotted, once, words
 
 
 @once
@@ -97,8 +97,10 @@ def calls_given(program: Program, name: str) -> list[ast.Call]:
 @once
 def _named(program: Program) -> dict[tuple[type[ast.AST], str], list[ast.AST]]:
     found: dict[tuple[type[ast.AST], str], list[ast.AST]] = defaultdict(list)
-    for node in (*program.nodes[ast.Name], *program.nodes[ast.Attribute]):
-        found[type(node), last_name(node)].append(node)
+    for name in program.nodes[ast.Name]:
+        found[ast.Name, name.id].append(name)
+    for attribute in program.nodes[ast.Attribute]:
+        found[ast.Attribute, attribute.attr].append(attribute)
     return found
 
 

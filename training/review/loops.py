@@ -16,8 +16,10 @@ from training.review.syntax import (
     LOOPS,
     dotted,
     last_name,
+    names_read,
+    nodes_of,
     once,
-    own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -155,8 +157,7 @@ def is_called_again(program: Program, event: Event) -> bool:
     held = owner == "self" and "." in event.key and event.key.count(".") == 1
     made = any(
         last_name(n) == event.key.rpartition(".")[2]
-        for s in own_nodes(function.node)
-        if isinstance(s, ast.Assign)
+        for s in own_nodes_of(function.node, ast.Assign)
         for n in s.targets
     )
     return not made and (
@@ -282,19 +283,13 @@ def goes_over_again(outer: Loop, inner: Loop) -> bool:
     ):
         return False
     counts = isinstance(outer.node.iter, ast.Call) and last_name(outer.node.iter.func) == "range"
-    changed = {
-        n.id for n in walk(outer.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
-    return counts and not changed & {n.id for n in walk(inner.node.iter) if isinstance(n, ast.Name)}
+    changed = {n.id for n in nodes_of(outer.node, ast.Name) if isinstance(n.ctx, ast.Store)}
+    return counts and not changed & names_read(inner.node.iter)
 
 
 def counts_passages(program: Program, length: ast.expr | None) -> bool:
     """Whether a number is that of a loop which goes over a loader each time."""
-    counted = [
-        n.iter
-        for n in program.nodes[ast.For]
-        if isinstance(n, ast.For) and _goes_over_loader(n.body)
-    ]
+    counted = [n.iter for n in program.nodes[ast.For] if _goes_over_loader(n.body)]
     heads = {
         dotted(c.args[0])
         for c in counted

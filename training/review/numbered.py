@@ -22,7 +22,9 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -159,7 +161,7 @@ def _calls_for_parts(
             and (not lent or any(_drops(program, c, lent) for _, c, _ in given))
         ):
             return where, []
-        lends = not out and _lends(program, scope, flow)
+        lends = not out and _lends(scope, flow)
         if (
             lends
             and (where := parts_of(program, given))
@@ -176,12 +178,8 @@ def _calls_for_parts(
 
 def is_given_one(scope: Scope) -> bool:
     """Whether a function asks if it, or its object, has got a numbering already."""
-    for node in own_nodes(scope.node):
-        if (
-            isinstance(node, ast.Compare)
-            and isinstance(node.ops[0], (ast.Is, ast.IsNot))
-            and constant(node.comparators[0]) is None
-        ):
+    for node in own_nodes_of(scope.node, ast.Compare):
+        if isinstance(node.ops[0], (ast.Is, ast.IsNot)) and constant(node.comparators[0]) is None:
             asked = last_name(node.left)
             if asked in scope.parameters or not isinstance(node.left, ast.Name):
                 return True
@@ -222,8 +220,8 @@ def _drops(program: Program, call: ast.Call, lent: set[int]) -> bool:
     for name in (last_name(targets.elts[i]) for i in lent if i < len(targets.elts)):
         reads = [
             n
-            for n in own_nodes(program.scope(call).node)
-            if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+            for n in own_nodes_of(program.scope(call).node, ast.Name)
+            if n.id == name and isinstance(n.ctx, ast.Load)
         ]
         if name.startswith("_") or all(
             last_name(getattr(program.parents[n], "func", None)) == "len" for n in reads
@@ -232,13 +230,11 @@ def _drops(program: Program, call: ast.Call, lent: set[int]) -> bool:
     return False
 
 
-def _lends(program: Program, scope: Scope, flow: Carried) -> bool:
+def _lends(scope: Scope, flow: Carried) -> bool:
     """Whether a function gives back the mapping alone, or its object keeps it: what it is called
     for is numbered where it is called.
     """
-    returned = [
-        n.value for n in own_nodes(scope.node) if isinstance(n, ast.Return) and n.value is not None
-    ]
+    returned = [n.value for n in own_nodes_of(scope.node, ast.Return) if n.value is not None]
     if scope.node.name == "__init__" if isinstance(scope.node, FUNCTIONS) else False:
         return True
     return any(flow.has(v) for v in returned)
@@ -263,8 +259,8 @@ def _readers(program: Program, call: ast.Call) -> Iterator[str]:
         call,
         *(
             n
-            for n in own_nodes(scope.node)
-            if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Load)
+            for n in own_nodes_of(scope.node, ast.Name)
+            if n.id in names and isinstance(n.ctx, ast.Load)
         ),
     ]:
         above = program.parents[node]
@@ -337,12 +333,6 @@ def _numberings(program: Program, scope: Scope) -> Iterator[Numbering]:
                     and dotted(counted) == dotted(held)
                 ):
                     yield Numbering(value, "setdefault", frozenset(names_read(key)))
-            case ast.For(
-                target=ast.Tuple(elts=[ast.Name(id=i), word]),
-                iter=ast.Call(args=[over, *_]) as numbered,
-            ) if last_name(numbered.func) == "enumerate":
-                if how := distinct_by(over, scope):
-                    yield from _filled(scope, node, i, names_read(word), over, how)
 
 
 def enumerated(node: ast.DictComp) -> ast.expr | None:
@@ -422,25 +412,6 @@ def _local_dict(scope: Scope, name: str) -> bool:
     )
 
 
-def _filled(
-    scope: Scope, loop: ast.For, i: str, word: set[str], over: ast.expr, how: str
-) -> Iterator[Numbering]:
-    """`for i, word in enumerate(sorted(set(words))): number[word] = i`."""
-    for node in walk(loop):
-        match node:
-            case ast.Assign(
-                targets=[ast.Subscript(value=ast.Name(id=held), slice=key)], value=value
-            ):
-                if names_read(value) == {i} and names_read(key) & word and _local_dict(scope, held):
-                    yield Numbering(
-                        value,
-                        how if how in BY_COUNT else "enumerate",
-                        frozenset(names_read(over)),
-                        frozenset({held}),
-                        frozenset({held}),
-                    )
-
-
 def _by_library(program: Program, scope: Scope, call: ast.Call) -> Iterator[Numbering]:
     name, of = last_name(call.func), receiver(call)
     statement = program.statement(call)
@@ -451,7 +422,7 @@ def _by_library(program: Program, scope: Scope, call: ast.Call) -> Iterator[Numb
     )
     elements = [last_name(e) for e in target.elts] if isinstance(target, ast.Tuple) else []
     if name == "factorize" and (rows := call.args[0] if call.args else of) is not None:
-        if not any(isinstance(n, ast.Attribute) and n.attr == "cat" for n in walk(call)):
+        if not any(n.attr == "cat" for n in nodes_of(call, ast.Attribute)):
             yield Numbering(
                 call,
                 name,
@@ -491,13 +462,6 @@ def _by_library(program: Program, scope: Scope, call: ast.Call) -> Iterator[Numb
             yield Numbering(
                 call, made[0].last, frozenset(names_read(call.args[0])), frozenset(), kept
             )
-    elif (
-        name == "searchsorted"
-        and call.args
-        and isinstance(first := call.args[0], ast.Name)
-        and distinct_by(first, scope) == "unique"
-    ):
-        yield Numbering(call, "unique", frozenset({first.id}))
     elif name == "build_vocab_from_iterator" and call.args:
         yield Numbering(call, name, frozenset(names_read(call.args[0])), *_named(program, call))
 
@@ -548,7 +512,7 @@ def _made_categories(program: Program, scope: Scope, rows: ast.expr) -> bool:
     """Whether a column becomes categories in the same function, and did nowhere before."""
     if _whole_categories(program, scope):
         return False
-    return any(isinstance(n, ast.Call) and _to_category(n) for n in own_nodes(scope.node)) and bool(
+    return any(_to_category(n) for n in own_nodes_of(scope.node, ast.Call)) and bool(
         names_read(rows)
     )
 

@@ -13,13 +13,16 @@ from training.review.part_calls import parts_of
 from training.review.program import Program, Scope, argument
 from training.review.syntax import (
     FUNCTIONS,
+    calls,
     constant,
     defaults,
     dotted,
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -125,11 +128,7 @@ def _alternatives(value: ast.expr) -> list[ast.expr]:
 
 
 def _is_length(value: ast.expr, of: ast.expr) -> bool:
-    counted = [
-        n.args[0]
-        for n in walk(value)
-        if isinstance(n, ast.Call) and last_name(n.func) == "len" and n.args
-    ]
+    counted = [n.args[0] for n in calls(value) if last_name(n.func) == "len" and n.args]
     return any(dotted(c) == dotted(of) for c in counted)
 
 
@@ -170,12 +169,12 @@ def _about_labels(over: ast.expr, held: str, key: ast.expr) -> bool:
 def _names(node: ast.AST) -> set[str]:
     """The names and own attributes that are read: of `self.rows + more` `self.rows` and `more`."""
     return (names_read(node) - {"self"}) | {
-        dotted(n) for n in walk(node) if isinstance(n, ast.Attribute) and _is_own(n)
+        dotted(n) for n in nodes_of(node, ast.Attribute) if _is_own(n)
     }
 
 
 def _assigned(scope: Scope, name: str) -> list[ast.expr]:
-    found = [n for n in own_nodes(scope.node) if isinstance(n, ast.Assign)]
+    found = own_nodes_of(scope.node, ast.Assign)
     return [n.value for n in found if any(dotted(t) == name for t in n.targets)]
 
 
@@ -224,8 +223,7 @@ def _is_set_elsewhere(program: Program, scope: Scope, held: str) -> bool:
     attribute = held.partition(".")[2]
     for node in program.nodes[ast.Attribute]:
         if (
-            isinstance(node, ast.Attribute)
-            and node.attr == attribute
+            node.attr == attribute
             and isinstance(node.ctx, ast.Store)
             and program.scope(node) is not scope
         ):

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 from training.review.program import Program
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     identifiers,
     last_name,
     method,
+    nodes_of,
     receiver,
     walk,
     words,
@@ -44,10 +46,8 @@ def own_label_in_window(program: Program) -> Iterator[tuple[ast.expr, str]]:
     labels, lists = _labels(program), _lists(program)
     read = _read_as_label(program) if not _shifted(program) else set()
     for node in program.nodes[ast.Assign]:
-        target = (
-            node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-        )
-        if not isinstance(node, ast.Assign) or not isinstance(target, ast.Subscript):
+        target = node.targets[0] if len(node.targets) == 1 else None
+        if not isinstance(target, ast.Subscript):
             continue
         feature = constant(target.slice)
         known = labels | {
@@ -55,15 +55,10 @@ def own_label_in_window(program: Program) -> Iterator[tuple[ast.expr, str]]:
         }
         parts = [node.value, *_behind(program, node.value)] if known else []
         window = next(
-            (
-                c
-                for p in parts
-                for c in walk(p)
-                if isinstance(c, ast.Call) and method(c) in WINDOWS | RUNNING
-            ),
+            (c for p in parts for c in calls(p) if method(c) in WINDOWS | RUNNING),
             None,
         )
-        called = {last_name(c.func) for p in parts for c in walk(p) if isinstance(c, ast.Call)}
+        called = {last_name(c.func) for p in parts for c in calls(p)}
         if (
             window is None
             or called & MOVED
@@ -102,7 +97,7 @@ def own_label_in_window(program: Program) -> Iterator[tuple[ast.expr, str]]:
 
 def _behind(program: Program, value: ast.expr) -> list[ast.expr]:
     """What the names of an expression hold that are bound once, to a running sum or a window."""
-    names = {n.id: n for n in walk(value) if isinstance(n, ast.Name)}
+    names = {n.id: n for n in nodes_of(value, ast.Name)}
     bound = [
         b
         for n in names.values()
@@ -110,9 +105,7 @@ def _behind(program: Program, value: ast.expr) -> list[ast.expr]:
         if len(b) == 1 and b[0].how == "assign" and b[0].index is None
     ]
     return [
-        b[0].value
-        for b in bound
-        if any(isinstance(c, ast.Call) and method(c) in WINDOWS | RUNNING for c in walk(b[0].value))
+        b[0].value for b in bound if any(method(c) in WINDOWS | RUNNING for c in calls(b[0].value))
     ]
 
 
@@ -136,9 +129,7 @@ def _labels(program: Program) -> set[str]:
     """
     found = set() if _shifted(program) else _left_out(program) & _read_as_label(program)
     for node in program.nodes[ast.Assign] if found else ():  # `table["target"] = frame["load"]`
-        target, value = (
-            (node.targets[0], node.value) if isinstance(node, ast.Assign) else (None, None)
-        )
+        target, value = node.targets[0], node.value
         if (
             isinstance(target, ast.Subscript)
             and isinstance(value, ast.Subscript)
@@ -162,7 +153,7 @@ def _shifted(program: Program) -> bool:
         if last_name(call.func) in ("shift", "roll") and isinstance(by, ast.UnaryOp):
             return True
     for slice_ in program.nodes[ast.Slice]:  # windows of rows before the label
-        bounds = [slice_.lower, slice_.upper] if isinstance(slice_, ast.Slice) else []
+        bounds = [slice_.lower, slice_.upper]
         if (
             isinstance(bounds[0], (ast.BinOp, ast.Name))
             and isinstance(bounds[1], (ast.BinOp, ast.Name))
@@ -176,7 +167,7 @@ def _moves(program: Program, bounds: list[ast.expr | None]) -> bool:
     """Whether a stretch of rows is one of many, not one side of a split: a bound is computed, or
     goes along with a loop.
     """
-    names = [n for b in bounds if b is not None for n in walk(b) if isinstance(n, ast.Name)]
+    names = [n for b in bounds if b is not None for n in nodes_of(b, ast.Name)]
     looped = any(b.how == "loop" for n in names for b in program.bindings_of(n, program.scope(n)))
     passed = any(n.id in program.scope(n).parameters for n in names)
     return looped or passed or any(isinstance(b, ast.BinOp) for b in bounds)
@@ -185,7 +176,7 @@ def _moves(program: Program, bounds: list[ast.expr | None]) -> bool:
 def _left_out(program: Program) -> set[str]:
     found: set[object] = set()
     for node in program.nodes[ast.comprehension]:
-        for test in node.ifs if isinstance(node, ast.comprehension) else ():
+        for test in node.ifs:
             if (
                 isinstance(test, ast.Compare)
                 and isinstance(test.ops[0], ast.NotEq)
@@ -219,8 +210,7 @@ def _read_as_label(program: Program) -> set[str]:
         named = {
             w
             for t in getattr(node, "targets", ())
-            for n in walk(t)
-            if isinstance(n, ast.Name)
+            for n in nodes_of(t, ast.Name)
             for w in words(n.id)
         } & LABEL_WORDS
         for part in walk(node.value):
@@ -258,9 +248,7 @@ def _is_column(node: ast.expr | None) -> bool:
 
 def _columns(value: ast.expr) -> set[str]:
     """The columns that an expression reads."""
-    return {
-        str(constant(n.slice)) for n in walk(value) if isinstance(n, ast.Subscript)
-    } | identifiers(value)
+    return {str(constant(n.slice)) for n in nodes_of(value, ast.Subscript)} | identifiers(value)
 
 
 def _elsewhere(program: Program, feature: str, statement: ast.Assign) -> bool:
@@ -268,11 +256,7 @@ def _elsewhere(program: Program, feature: str, statement: ast.Assign) -> bool:
     anywhere but in a list of columns.
     """
     for node in program.nodes[ast.Constant]:
-        if (
-            isinstance(node, ast.Constant)
-            and node.value == feature
-            and program.statement(node) is not statement
-        ):
+        if node.value == feature and program.statement(node) is not statement:
             above = program.parents[node]
             around = program.parents[above]
             listed = isinstance(above, ast.List) and isinstance(

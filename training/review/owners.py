@@ -19,7 +19,9 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -51,7 +53,7 @@ def rows_of_owners(program: Program) -> Iterator[tuple[ast.expr, str]]:
     for maker in program.scopes:
         for group, loop in _lists_of_owners(maker):
             for call, caller in program.call_sites[maker]:
-                for name, rows in _unpacked(program, maker, call, caller, group):
+                for name, rows in _unpacked(program, maker, call, group):
                     for order, helper in _counted_by_a_helper(program, caller, name):
                         told = (
                             f"{helper} puts rows in random order and only counts {group}, which"
@@ -92,8 +94,8 @@ def _counted_by_a_helper(
             continue
         reads = [
             n
-            for n in walk(helper.node)
-            if isinstance(n, ast.Name) and n.id == given[0] and isinstance(n.ctx, ast.Load)
+            for n in nodes_of(helper.node, ast.Name)
+            if n.id == given[0] and isinstance(n.ctx, ast.Load)
         ]
         above = [program.parents[n] for n in reads]
         counted = all(
@@ -114,26 +116,20 @@ def _lists_of_owners(maker: Scope) -> Iterator[tuple[str, ast.For]]:
     """Lists to which the variable of a loop over persons is appended in a loop inside it, as other
     lists are.
     """
-    for outer in (
-        n
-        for n in own_nodes(maker.node)
-        if isinstance(n, ast.For) and isinstance(n.target, ast.Name)
-    ):
-        for inner in (n for n in own_nodes(outer) if isinstance(n, ast.For)):
+    for outer in (n for n in own_nodes_of(maker.node, ast.For) if isinstance(n.target, ast.Name)):
+        for inner in own_nodes_of(outer, ast.For):
             put = [
                 c
-                for c in own_nodes(inner)
-                if isinstance(c, ast.Call) and method(c) == "append" and len(c.args) == 1
+                for c in own_nodes_of(inner, ast.Call)
+                if method(c) == "append" and len(c.args) == 1
             ]
             for call in put:
                 if _is_person(outer, call.args[0], last_name(receiver(call))) and len(put) > 1:
                     yield last_name(receiver(call)), outer
         several = [
             n
-            for n in own_nodes(outer)
-            if isinstance(n, ast.AugAssign)
-            and isinstance(n.value, ast.BinOp)
-            and isinstance(n.value.op, ast.Mult)
+            for n in own_nodes_of(outer, ast.AugAssign)
+            if isinstance(n.value, ast.BinOp) and isinstance(n.value.op, ast.Mult)
         ]
         for node in several:  # `owners += [p] * VISITS`
             listed = next(
@@ -160,10 +156,10 @@ def _is_person(loop: ast.For, given: ast.expr, group: str) -> bool:
 
 
 def _unpacked(
-    program: Program, maker: Scope, call: ast.Call, caller: Scope, group: str
+    program: Program, maker: Scope, call: ast.Call, group: str
 ) -> Iterator[tuple[str, set[str]]]:
     """The name that a caller gives the list, and those of the other arrays that come with it."""
-    returned = [n.value for n in own_nodes(maker.node) if isinstance(n, ast.Return)]
+    returned = [n.value for n in own_nodes_of(maker.node, ast.Return)]
     if len(returned) != 1 or not isinstance(returned[0], ast.Tuple):
         return
     places = [i for i, e in enumerate(returned[0].elts) if group in identifiers(e)]
@@ -184,8 +180,8 @@ def _unpacked(
 
 def _only_looked_at(program: Program, caller: Scope, name: str) -> bool:
     """Whether a name is read nowhere but to be shown or counted."""
-    for node in walk(caller.node):
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+    for node in nodes_of(caller.node, ast.Name):
+        if node.id == name and isinstance(node.ctx, ast.Load):
             above = program.parents[node]
             if not (isinstance(above, ast.Call) and last_name(above.func) in LOOKS) and not (
                 isinstance(above, ast.Attribute) and above.attr == "max"
@@ -219,10 +215,8 @@ def tables_of_owners(program: Program) -> Iterator[tuple[ast.expr, str]]:
             held = (
                 {table}
                 if any(
-                    isinstance(n, ast.Attribute)
-                    and n.attr == table
-                    and isinstance(n.ctx, ast.Store)
-                    for n in own_nodes(maker.node)
+                    n.attr == table and isinstance(n.ctx, ast.Store)
+                    for n in own_nodes_of(maker.node, ast.Attribute)
                 )
                 else set()
             )
@@ -263,15 +257,13 @@ def _tables_by_parts(program: Program, maker: Scope) -> Iterator[tuple[str, str,
     ):
         bound = program.parents[joined]
         table = last_name(bound.targets[0]) if isinstance(bound, ast.Assign) else ""
-        for part, person, around in _parts_of(program, maker, joined.args[0]):
+        for part, person, around in _parts_of(maker, joined.args[0]):
             for column in _own_columns(program, maker, part, person):
                 if words(column) & KEPT_TOGETHER:
                     yield column, table, around
 
 
-def _parts_of(
-    program: Program, maker: Scope, listed: ast.expr
-) -> Iterator[tuple[ast.expr, str, ast.AST]]:
+def _parts_of(maker: Scope, listed: ast.expr) -> Iterator[tuple[ast.expr, str, ast.AST]]:
     """What a list of tables is made of, in a comprehension or by `append` in a loop: a table, the
     variable that goes over persons, and the loop.
     """
@@ -285,11 +277,7 @@ def _parts_of(
             value.generators[0].target, ast.Name
         ):
             yield value.elt, value.generators[0].target.id, value
-    for loop in (
-        n
-        for n in own_nodes(maker.node)
-        if isinstance(n, ast.For) and isinstance(n.target, ast.Name)
-    ):
+    for loop in (n for n in own_nodes_of(maker.node, ast.For) if isinstance(n.target, ast.Name)):
         for call in (
             c
             for c in calls(loop)
@@ -306,7 +294,7 @@ def _own_columns(
     values, found = [part], set[str]()
     if isinstance(part, ast.Name):
         values = [b.value for b in scope.bindings.get(part.id, ())]
-        for node in (n for n in own_nodes(scope.node) if isinstance(n, ast.Assign)):
+        for node in own_nodes_of(scope.node, ast.Assign):
             target = node.targets[0]
             if (
                 isinstance(target, ast.Subscript)
@@ -322,9 +310,7 @@ def _own_columns(
         helper = program.callees_by_name(call, scope) if depth < 2 else None
         if helper is not None:
             returned = [
-                n.value
-                for n in own_nodes(helper.node)
-                if isinstance(n, ast.Return) and n.value is not None
+                n.value for n in own_nodes_of(helper.node, ast.Return) if n.value is not None
             ]
             for name in _parameters_given(call, helper, person):
                 found |= {
@@ -358,8 +344,7 @@ def _tables_by_rows(program: Program, maker: Scope) -> Iterator[tuple[str, str, 
         person = outer.target.id if isinstance(outer.target, ast.Name) else ""
         for call in (
             c
-            for inner in own_nodes(outer)
-            if isinstance(inner, ast.For)
+            for inner in own_nodes_of(outer, ast.For)
             for c in calls(inner)
             if method(c) == "append" and len(c.args) == 1
         ):
@@ -388,8 +373,8 @@ def _varied(program: Program, outer: ast.For, put: ast.Call) -> bool:
     inside = {id(n) for n in walk(inner)}
     made = {
         last_name(t)
-        for n in own_nodes(outer)
-        if isinstance(n, ast.Assign) and id(n) not in inside
+        for n in own_nodes_of(outer, ast.Assign)
+        if id(n) not in inside
         for t in n.targets
         if isinstance(t, ast.Name)
     }
@@ -448,9 +433,7 @@ def _counted_only(program: Program, column: str) -> bool:
     taken = [
         n
         for n in program.nodes[ast.Subscript]
-        if isinstance(n, ast.Subscript)
-        and isinstance(n.ctx, ast.Load)
-        and constant(n.slice) == column
+        if isinstance(n.ctx, ast.Load) and constant(n.slice) == column
     ]
     above = [program.parents[n] for n in taken]
     return all(
@@ -463,7 +446,7 @@ def _handed_round(program: Program, maker: Scope, table: str) -> set[tuple[Scope
     whom they give it.
     """
     known, pending = set[tuple[Scope, str]](), [(maker, table)]
-    for returned in (n.value for n in own_nodes(maker.node) if isinstance(n, ast.Return)):
+    for returned in (n.value for n in own_nodes_of(maker.node, ast.Return)):
         elements = returned.elts if isinstance(returned, ast.Tuple) else [returned]
         places = [
             i

@@ -5,19 +5,18 @@ a split gave, tables of one maker.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
-from training.review.program import Program, Scope, argument
+from training.review.program import Program, Scope
 from training.review.sides import latest, side_of, targets_of
-from training.review.splitting import values_read
 from training.review.syntax import (
     constant,
     dotted,
     last_name,
     method,
     names_read,
+    nodes_of,
     receiver,
     walk,
     words,
@@ -55,7 +54,7 @@ def parts_of(program: Program, given: list[Given]) -> str:
             return both
     for (a, one, at), (b, other, there) in combinations(given, 2):
         if (
-            _manner(one, a) == _manner(other, b)
+            _manner(one) == _manner(other)
             and ast.unparse(a) != ast.unparse(b)
             and _apart(program, (a, one, at), (b, other, there))
         ):
@@ -63,7 +62,7 @@ def parts_of(program: Program, given: list[Given]) -> str:
     return ""
 
 
-def _manner(call: ast.Call, value: ast.expr) -> tuple[object, ...]:
+def _manner(call: ast.Call) -> tuple[object, ...]:
     """What else a call is given that could make it another kind of call: a flag, or what the first
     call gave back.
     """
@@ -101,9 +100,7 @@ def _apart(program: Program, a: Given, b: Given) -> bool:
 
 def _sides(program: Program, value: ast.expr, call: ast.Call, scope: Scope) -> set[str]:
     """The sides that an argument speaks of, or else what gets the result."""
-    texts = [
-        n.value for n in walk(value) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-    ]
+    texts = [n.value for n in nodes_of(value, ast.Constant) if isinstance(n.value, str)]
     said = {side_of(n) for n in (*names_read(value), *_attributes(value), *texts)} - {""}
     if (
         said
@@ -115,7 +112,7 @@ def _sides(program: Program, value: ast.expr, call: ast.Call, scope: Scope) -> s
 
 
 def _attributes(value: ast.expr) -> set[str]:
-    return {n.attr for n in walk(value) if isinstance(n, ast.Attribute)}
+    return {n.attr for n in nodes_of(value, ast.Attribute)}
 
 
 def rows_of(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> Rows | None:
@@ -269,37 +266,15 @@ def _key(program: Program, root: ast.expr, scope: Scope) -> str:
 
 
 def _in_a_loop(program: Program, value: ast.expr, call: ast.Call, scope: Scope) -> str:
-    """`{name: encode(rows) for name, rows in parts.items()}`, `[encode(rows) for rows in (train,
-    test)]`, `for side in ("train", "test"): encode(parts[side])`.
-    """
+    """`{name: encode(rows) for name, rows in parts.items()}`."""
     for around in program.ancestors(call):
         loops = [around] if isinstance(around, ast.For) else getattr(around, "generators", [])
         for loop in loops:
-            targets = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
-            if names_read(value) & targets and (
+            if names_read(value) & names_read(loop.target) and (
                 both := _parts_gone_through(program, loop.iter, scope)
             ):
                 return both
-            if (
-                names_read(value) & targets
-                and not isinstance(loop, ast.For)
-                and (both := _unpacked(program, around))
-            ):
-                return both
     return ""
-
-
-def _unpacked(program: Program, around: ast.AST) -> str:
-    """`train, test = [encode(part) for part in parts]`."""
-    statement = program.parents[around]
-    target = (
-        statement.targets[0]
-        if isinstance(statement, ast.Assign) and statement.value is around
-        else None
-    )
-    names = [last_name(e) for e in target.elts] if isinstance(target, ast.Tuple) else []
-    sides = {side_of(n) for n in names}
-    return " and ".join(names) if "train" in sides and sides & {"val", "test"} else ""
 
 
 def _parts_gone_through(program: Program, over: ast.expr, scope: Scope) -> str:
@@ -315,37 +290,17 @@ def _parts_gone_through(program: Program, over: ast.expr, scope: Scope) -> str:
         if inner is None:
             return ""
         over = inner
-    literal, where = _literal(program, over, scope)
-    if isinstance(literal, ast.Dict):
-        said = {side_of(str(constant(k))) for k in literal.keys if k is not None} - {""}
-        texts = [ast.unparse(v) for v in literal.values]
-    elif isinstance(literal, (ast.List, ast.Tuple)):
-        said = {s for e in literal.elts for s in _sides_said(e)}
-        texts = [ast.unparse(e) for e in literal.elts]
-        rows = [rows_of(program, e, where) for e in literal.elts]
-        pairs = [(a, b) for a, b in combinations([r for r in rows if r is not None], 2)]
-        if any((a.root, a.columns) == (b.root, b.columns) and a.which != b.which for a, b in pairs):
-            return " and ".join(texts)
-    else:
+    literal = _literal(program, over, scope)
+    if not isinstance(literal, ast.Dict):
         return ""
+    said = {side_of(str(constant(k))) for k in literal.keys if k is not None} - {""}
+    texts = [ast.unparse(v) for v in literal.values]
     return " and ".join(texts) if "train" in said and said & {"val", "test"} else ""
 
 
-def _sides_said(element: ast.expr) -> Iterator[str]:
-    text = constant(element)
-    names = [text] if isinstance(text, str) else sorted(values_read(element))
-    yield from (s for s in map(side_of, names) if s)
-
-
-def _literal(
-    program: Program, over: ast.expr, scope: Scope, depth: int = 0
-) -> tuple[ast.expr, Scope]:
-    """The list or dict that a name stands for, also where a single caller gives it."""
-    if not isinstance(over, ast.Name) or depth > 2:
-        return over, scope
-    bound = latest(program, over, scope)
+def _literal(program: Program, over: ast.expr, scope: Scope, depth: int = 0) -> ast.expr:
+    """The dict that a name stands for."""
+    bound = latest(program, over, scope) if isinstance(over, ast.Name) and depth <= 2 else None
     if bound is not None and bound.how == "assign" and bound.index is None:
         return _literal(program, bound.value, bound.scope, depth + 1)
-    sites = program.call_sites[scope] if over.id in scope.parameters else []
-    given = argument(sites[0][0], scope, over.id) if len(sites) == 1 else None
-    return _literal(program, given, sites[0][1], depth + 1) if given is not None else (over, scope)
+    return over

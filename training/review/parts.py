@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from training.review.syntax import walk
+from training.review.syntax import nodes_of
 
 
 def taken_in_parts(text: str, line: int) -> bool:
@@ -20,23 +20,23 @@ def taken_in_parts(text: str, line: int) -> bool:
     except SyntaxError:
         return False
     for scope in reversed(
-        [tree, *(n for n in walk(tree) if isinstance(n, ast.FunctionDef) and _covers(n, line))]
+        [tree, *(n for n in nodes_of(tree, ast.FunctionDef) if _covers(n, line))]
     ):
         bound = [
             n.targets[0].id
-            for n in walk(scope)
-            if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name) and _covers(n, line)
+            for n in nodes_of(scope, ast.Assign)
+            if isinstance(n.targets[0], ast.Name) and _covers(n, line)
         ]
         if bound:
             reads = [
                 n
-                for n in walk(scope)
-                if isinstance(n, ast.Name) and n.id == bound[0] and isinstance(n.ctx, ast.Load)
+                for n in nodes_of(scope, ast.Name)
+                if n.id == bound[0] and isinstance(n.ctx, ast.Load)
             ]
             parts = [
                 n.value
-                for n in walk(scope)
-                if isinstance(n, ast.Subscript) and not isinstance(n.slice, (ast.Slice, ast.Tuple))
+                for n in nodes_of(scope, ast.Subscript)
+                if not isinstance(n.slice, (ast.Slice, ast.Tuple))
             ]
             return bool(reads) and all(n in parts for n in reads)
     return False

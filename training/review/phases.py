@@ -14,8 +14,8 @@ from training.review.syntax import (
     dotted,
     last_name,
     located,
+    nodes_of,
     of_kind,
-    walk,
     walk_afresh,
     whole,
     words,
@@ -306,8 +306,7 @@ def _leaves(body: list[ast.stmt]) -> bool:
 def _asks(body: list[ast.stmt], values: dict[str, ast.expr]) -> bool:
     """Whether a condition of the block, or a flag in it, depends on the phase."""
     return any(
-        isinstance(n, ast.Compare)
-        and any(isinstance(x, ast.Name) and x.id in values for x in walk(n))
+        isinstance(n, ast.Compare) and any(x.id in values for x in nodes_of(n, ast.Name))
         for s in body
         for n in walk_afresh(s)
     )

@@ -8,6 +8,7 @@ import ast
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from training.review.columns import with_columns
 from training.review.flags import with_flags
@@ -17,16 +18,17 @@ from training.review.syntax import (
     FUNCTIONS,
     LEAVES,
     FunctionNode,
+    Kind,
     children,
     defaults,
     dotted,
     forget,
-    identifiers,
     import_aliases,
     kinds,
     last_name,
     method,
     own_nodes,
+    own_nodes_of,
     receiver,
     words,
 )
@@ -120,6 +122,14 @@ class Origin:
         return self.name.rpartition(".")[2]
 
 
+class Nodes(dict[type[ast.AST], list[Any]]):
+    """All nodes of a file by type, in order of the tree walk."""
+
+    def __getitem__(self, kind: type[Kind]) -> list[Kind]:
+        """Return the nodes of a type; none where the file has none."""
+        return self.get(kind, [])
+
+
 class Program:
     """A parsed file and everything the rules ask of it."""
 
@@ -131,6 +141,7 @@ class Program:
         self.tree, self.stand_for = sides_by_name(written)
         self.stand_for |= named
         tree = self.tree
+        self.nodes = Nodes(kinds(tree))
         self.parents: dict[ast.AST, ast.AST] = {}
         self.classes: dict[str, ast.ClassDef] = {}
         self.methods: dict[ast.ClassDef, dict[str, Scope]] = defaultdict(dict)
@@ -304,14 +315,9 @@ class Program:
         return {name.partition(".")[0] for name in self.aliases.values()}
 
     @cached_property
-    def nodes(self) -> dict[type[ast.AST], list[ast.AST]]:
-        """All nodes by type, in source order of the tree walk."""
-        return kinds(self.tree)
-
-    @cached_property
     def all_calls(self) -> list[ast.Call]:
         """Every call of the file."""
-        return [n for n in self.nodes[ast.Call] if isinstance(n, ast.Call)]
+        return self.nodes[ast.Call]
 
     @cached_property
     def _calls_by_name(self) -> dict[str, list[tuple[int, ast.Call]]]:
@@ -336,7 +342,9 @@ class Program:
     @cached_property
     def identifiers(self) -> frozenset[str]:
         """All names and attributes of the file."""
-        return identifiers(self.tree)
+        return frozenset(
+            [n.id for n in self.nodes[ast.Name]] + [n.attr for n in self.nodes[ast.Attribute]]
+        )
 
     @cached_property
     def rank_names(self) -> set[str]:
@@ -615,9 +623,7 @@ class Program:
             if any(o.name in self.classes for o in made):
                 return list(made)
         if function is not None:
-            returned = [
-                n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value
-            ]
+            returned = [n.value for n in own_nodes_of(function.node, ast.Return) if n.value]
             return [o for value in returned for o in self.origins(value, function, index)]
         return [Origin(name, node, scope)]
 
@@ -631,8 +637,8 @@ class Program:
             s.name
             for s in own
             if any(
-                isinstance(n, ast.Return) and isinstance(n.value, ast.Name) and n.value.id == "self"
-                for n in own_nodes(s.node)
+                isinstance(n.value, ast.Name) and n.value.id == "self"
+                for n in own_nodes_of(s.node, ast.Return)
             )
         }
 

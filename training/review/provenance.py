@@ -11,7 +11,14 @@ from typing import Literal, NamedTuple
 from training.review.kinds import is_model
 from training.review.loops import names_loader
 from training.review.program import Binding, Program, Scope, argument
-from training.review.syntax import constant, last_name, method, own_nodes, receiver, words
+from training.review.syntax import (
+    constant,
+    last_name,
+    method,
+    own_nodes_of,
+    receiver,
+    words,
+)
 
 DEPTH, MOST = 14, 400
 KEEPS_VALUES = {
@@ -320,9 +327,7 @@ class _Follower:
         on = receiver(node) if of_value else node.args[0] if node.args else None
         function = program.callees_by_name(node, scope)
         if function is not None:
-            for returned in (
-                n.value for n in own_nodes(function.node) if isinstance(n, ast.Return)
-            ):
+            for returned in (n.value for n in own_nodes_of(function.node, ast.Return)):
                 yield from self.follow(returned, function, index, depth + 1, done)
         elif is_model(program, node.func, scope) and not resolved:
             yield Source("network", node, done)

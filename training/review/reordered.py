@@ -17,7 +17,9 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -100,15 +102,12 @@ def sorted_out_of_a_zip(scope: Scope) -> Iterator[tuple[ast.expr, str]]:
     """`sequences, labels = zip(*samples)`, and then `sequences = sorted(sequences, key=len)`: the
     labels keep the old order.
     """
-    for node in own_nodes(scope.node):
-        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple):
+    for node in own_nodes_of(scope.node, ast.Assign):
+        if not isinstance(node.targets[0], ast.Tuple):
             continue
         if not any(
-            isinstance(c, ast.Call)
-            and last_name(c.func) == "zip"
-            and len(c.args) == 1
-            and isinstance(c.args[0], ast.Starred)
-            for c in walk(node.value)
+            last_name(c.func) == "zip" and len(c.args) == 1 and isinstance(c.args[0], ast.Starred)
+            for c in nodes_of(node.value, ast.Call)
         ):
             continue
         names = {e.id for e in node.targets[0].elts if isinstance(e, ast.Name)}
@@ -121,10 +120,8 @@ def sorted_out_of_a_zip(scope: Scope) -> Iterator[tuple[ast.expr, str]]:
         for name, call in moved.items():
             after = {
                 n.id
-                for n in own_nodes(scope.node)
-                if isinstance(n, ast.Name)
-                and isinstance(n.ctx, ast.Load)
-                and line_of(n) > line_of(call)
+                for n in own_nodes_of(scope.node, ast.Name)
+                if isinstance(n.ctx, ast.Load) and line_of(n) > line_of(call)
             }
             if (
                 name in after
@@ -168,8 +165,8 @@ def _orders(scope: Scope) -> dict[str, bool]:
     found: dict[str, bool] = {}
     shuffled = {
         last_name(n.args[0])
-        for n in own_nodes(scope.node)
-        if isinstance(n, ast.Call) and last_name(n.func) == "shuffle" and n.args
+        for n in own_nodes_of(scope.node, ast.Call)
+        if last_name(n.func) == "shuffle" and n.args
     }
     for name, bindings in scope.bindings.items():
         value = bindings[0].value if len(bindings) == 1 and bindings[0].how == "assign" else None
@@ -194,12 +191,9 @@ def _makes_an_order(value: ast.expr) -> bool | None:
     """Whether an order is drawn that an expression makes; None where it makes none:
     `x[np.argsort(t)]` is rows, an order of an order is a rank.
     """
-    made = [
-        c for c in walk(value) if isinstance(c, ast.Call) and last_name(c.func) in SORTED_BY | DRAWN
-    ]
+    made = [c for c in nodes_of(value, ast.Call) if last_name(c.func) in SORTED_BY | DRAWN]
     if any(
-        isinstance(n, ast.Subscript) and any(c is m for m in made for c in walk(n.slice))
-        for n in walk(value)
+        any(c is m for m in made for c in walk(n.slice)) for n in nodes_of(value, ast.Subscript)
     ):
         return None
     if len(made) == 1 and _by_rows(made[0]):
@@ -300,21 +294,6 @@ def _by_order(value: ast.expr, orders: dict[str, bool]) -> tuple[str, str] | Non
                 and dotted(elt.value)
             ):
                 return dotted(elt.value), order
-        case ast.Call(args=args) if (
-            last_name(value.func) in ("take", "index_select")
-            and args
-            and isinstance(args[-1], ast.Name)
-            and args[-1].id in orders
-        ):
-            along = constant(
-                keyword(value, "axis")
-                or keyword(value, "dim")
-                or (args[-2] if last_name(value.func) == "index_select" else None)
-            )
-            of = dotted(
-                args[0] if dotted(receiver(value)) in ("np", "numpy", "torch") else receiver(value)
-            )
-            return (of, args[-1].id) if of and along in (None, 0) else None
     return None
 
 
@@ -424,8 +403,7 @@ def _speaks_of(statement: ast.stmt, order: str) -> bool:
         return order in names_read(statement.iter)
     simple = isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.AnnAssign))
     return simple and any(
-        isinstance(n, ast.Name) and n.id == order and isinstance(n.ctx, ast.Load)
-        for n in walk(statement)
+        n.id == order and isinstance(n.ctx, ast.Load) for n in nodes_of(statement, ast.Name)
     )
 
 
@@ -468,7 +446,7 @@ def _is_older(program: Program, scope: Scope, name: str, line: int) -> bool:
     if not bound and name not in scope.parameters:
         return False
     for b in bound:
-        calls = {last_name(c.func) for c in walk(b.value) if isinstance(c, ast.Call)}
+        calls = {last_name(c.func) for c in nodes_of(b.value, ast.Call)}
         if (
             line_of(b.statement) >= line
             or b.how == "loop"
@@ -599,7 +577,7 @@ def sorted_beside(scope: Scope) -> Iterator[tuple[ast.AST, str]]:
                 and node.lineno > by.lineno
             ):
                 for alone, other in ((node.left, node.right), (node.right, node.left)):
-                    left = {n.id for n in walk(other) if isinstance(n, ast.Name)}
+                    left = names_read(other)
                     if (
                         isinstance(alone, ast.Name)
                         and alone.id in still

@@ -74,16 +74,8 @@ def _replacements(program: Program) -> Iterator[tuple[ast.stmt, ast.expr, str]]:
     """
     by_method: dict[str, str] = {}
     for statement in program.nodes[ast.Assign]:
-        target, value = (
-            (statement.targets[0], statement.value)
-            if isinstance(statement, ast.Assign)
-            else (None, None)
-        )
-        if (
-            not isinstance(statement, ast.Assign)
-            or not isinstance(target, ast.Attribute)
-            or not isinstance(value, (ast.Call, ast.Name))
-        ):
+        target, value = statement.targets[0], statement.value
+        if not isinstance(target, ast.Attribute) or not isinstance(value, (ast.Call, ast.Name)):
             continue
         scope, holder = program.scope(statement), dotted(target.value)
         by_itself = (
@@ -94,7 +86,7 @@ def _replacements(program: Program) -> Iterator[tuple[ast.stmt, ast.expr, str]]:
         )
         own = scope.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
         if (holder in ("", "self") and not by_itself) or not is_layer(
-            program, own[0].value if len(own) == 1 else value, scope
+            program, own[0].value if len(own) == 1 else value
         ):
             continue
         if by_itself:
@@ -102,13 +94,9 @@ def _replacements(program: Program) -> Iterator[tuple[ast.stmt, ast.expr, str]]:
         else:
             yield statement, target.value, target.attr
     for call in program.methods_of(*by_method) if by_method else ():
-        of, statement = receiver(call), program.statement(call)
-        if (
-            of is not None
-            and dotted(of) not in ("", "self", "super")
-            and isinstance(statement, ast.Expr)
-        ):
-            yield statement, of, by_method[method(call)]
+        of, by = receiver(call), program.statement(call)
+        if of is not None and dotted(of) not in ("", "self", "super") and isinstance(by, ast.Expr):
+            yield by, of, by_method[method(call)]
 
 
 def _optimizer_of(

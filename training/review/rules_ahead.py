@@ -64,8 +64,7 @@ def window_looks_ahead(subject: Subject) -> Iterator[Place]:
         if not how or _is_label(program, call):
             continue
         if any(
-            makes_future_label(s, program)
-            for s in (scope, *(c for _, c in program.call_sites[scope]))
+            makes_future_label(s) for s in (scope, *(c for _, c in program.call_sites[scope]))
         ) or foretells_windows(program):
             yield (
                 call,
@@ -168,7 +167,7 @@ def looks_ahead(program: Program, call: ast.Call) -> str:
     return ""
 
 
-def makes_future_label(scope: Scope, program: Program) -> bool:
+def makes_future_label(scope: Scope) -> bool:
     """Whether a later value is made something to be foretold: `shift(-1)`, `np.roll(x, -1)`, `x[t +
     horizon]`.
     """
@@ -213,8 +212,6 @@ def foretells_windows(program: Program) -> bool:
     ends: set[tuple[str, str]] = set()
     starts: set[tuple[str, str]] = set()
     for node in program.nodes[ast.Subscript]:
-        if not isinstance(node, ast.Subscript):
-            continue
         for part in node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]:
             if not isinstance(part, ast.Slice) or part.lower is None or part.upper is None:
                 continue

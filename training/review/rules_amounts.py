@@ -14,8 +14,8 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
+    nodes_of,
     receiver,
-    walk,
     words,
 )
 from training.review.values import value_of
@@ -94,7 +94,7 @@ def _class_counted(program: Program, node: ast.expr, scope: Scope) -> str:
             return "negative" if turned else "positive"
     against = {
         constant(n.comparators[0])
-        for n in walk(made)
-        if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Eq)
+        for n in nodes_of(made, ast.Compare)
+        if isinstance(n.ops[0], ast.Eq)
     }
     return "positive" if against == {1} else "negative" if against == {0} else ""

@@ -10,14 +10,15 @@ from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.splitting import line_of
 from training.review.syntax import (
+    calls,
     constant,
     identifiers,
     keyword,
     last_name,
     method,
+    nodes_of,
     own_nodes,
     receiver,
-    walk,
     words,
 )
 from training.review.values import loss_calls, loss_kind
@@ -127,8 +128,7 @@ def _of_other_rows(program: Program) -> Iterator[Place]:
             continue
         rows = [
             n.slice
-            for c in walk(loss.scores)
-            if isinstance(c, ast.Call)
+            for c in calls(loss.scores)
             for n in c.args
             if isinstance(n, ast.Subscript)
             and isinstance(n.slice, ast.Name)
@@ -152,7 +152,7 @@ def _as_many_of_the_first(program: Program) -> Iterator[Place]:
     pair of rows and labels.
     """
     pairs: list[tuple[list[ast.expr], ast.Call | None]] = [
-        (n.elts, None) for n in program.nodes[ast.Tuple] if isinstance(n, ast.Tuple)
+        (n.elts, None) for n in program.nodes[ast.Tuple]
     ]
     pairs += [
         (c.args, c) for c in program.all_calls if words(last_name(c.func)) & {"loss", "criterion"}
@@ -165,8 +165,8 @@ def _as_many_of_the_first(program: Program) -> Iterator[Place]:
             rows = {
                 n.slice.id
                 for s in sides
-                for n in walk(s)
-                if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)
+                for n in nodes_of(s, ast.Subscript)
+                if isinstance(n.slice, ast.Name)
             }
             own = (
                 words(_root(side)) & LABELS
@@ -201,7 +201,7 @@ def _root(node: ast.expr) -> str:
 
 
 def _draws(value: ast.expr) -> bool:
-    return any(isinstance(c, ast.Call) and last_name(c.func) in DRAWS for c in walk(value))
+    return any(last_name(c.func) in DRAWS for c in calls(value))
 
 
 def _shown(node: ast.expr) -> str:

@@ -11,13 +11,16 @@ from training.review.program import Program, Scope, argument
 from training.review.reordered import kept_the_old_order, sorted_beside, sorted_out_of_a_zip
 from training.review.splitting import line_of
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     keyword,
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -126,7 +129,7 @@ def _sampled(program: Program, scope: Scope) -> Iterator[Place]:
         or {"index", "align", "reindex", "join", "merge", "loc"} & program.identifiers
     ):
         return
-    made = [n for n in own_nodes(scope.node) if isinstance(n, ast.Assign) and len(n.targets) == 1]
+    made = [n for n in own_nodes_of(scope.node, ast.Assign) if len(n.targets) == 1]
     for statement in made:
         call = statement.value
         if not (
@@ -179,9 +182,7 @@ def _sorted(program: Program, scope: Scope) -> Iterator[Place]:
                 for b in scope.bindings.get(n, ())
             )
         }  # filled afterwards
-        indices = any(
-            isinstance(n, ast.Subscript) and last_name(n.slice) == name for n in walk(scope.node)
-        )
+        indices = any(last_name(n.slice) == name for n in nodes_of(scope.node, ast.Subscript))
         other = next(
             (
                 n
@@ -202,8 +203,8 @@ def _sorted_column(program: Program, scope: Scope) -> Iterator[Place]:
         return
     for call in (
         c
-        for c in own_nodes(scope.node)
-        if isinstance(c, ast.Call) and method(c) == "sort_values" and keyword(c, "by", 0) is None
+        for c in own_nodes_of(scope.node, ast.Call)
+        if method(c) == "sort_values" and keyword(c, "by", 0) is None
     ):
         column, above = receiver(call), program.parents[call]
         table = (
@@ -219,11 +220,8 @@ def _sorted_column(program: Program, scope: Scope) -> Iterator[Place]:
             continue
         others = [
             n
-            for n in own_nodes(scope.node)
-            if isinstance(n, ast.Name)
-            and n.id == table.id
-            and isinstance(n.ctx, ast.Load)
-            and n is not table
+            for n in own_nodes_of(scope.node, ast.Name)
+            if n.id == table.id and isinstance(n.ctx, ast.Load) and n is not table
         ]
         read = any(
             isinstance(p := program.parents[n], ast.Subscript)
@@ -270,11 +268,7 @@ def _sorts(scope: Scope) -> Iterator[tuple[str, ast.Call]]:
                 if isinstance(node.targets[0], ast.Tuple)
                 else node.targets[0]
             )
-            inner = [
-                c
-                for c in walk(node.value)
-                if isinstance(c, ast.Call) and last_name(c.func) in SORTS
-            ]
+            inner = [c for c in calls(node.value) if last_name(c.func) in SORTS]
             rows = (
                 receiver(inner[0])
                 if len(inner) == 1
@@ -328,9 +322,7 @@ def _only_index(program: Program, order: str, scope: Scope) -> ast.Subscript | N
     a condition.
     """
     uses = [
-        n
-        for n in walk(scope.node)
-        if isinstance(n, ast.Name) and n.id == order and isinstance(n.ctx, ast.Load)
+        n for n in nodes_of(scope.node, ast.Name) if n.id == order and isinstance(n.ctx, ast.Load)
     ]
     parent = program.parents[uses[0]] if len(uses) == 1 else None
     plain = (

@@ -19,7 +19,8 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
-    own_nodes,
+    nodes_of,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -33,7 +34,7 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
     times rows, divided by the number of batches.
     """
     program = subject.program
-    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
+    for loop in program.nodes[ast.For]:
         scope = program.scope(loop)
         loader = is_loader(program, loop.iter, scope)
         added = [a for a in additions(loop) if innermost_loop(program, a.statement) is loop]
@@ -41,8 +42,8 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
             continue
         divided = [
             n
-            for n in own_nodes(scope.node)
-            if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) and n.lineno >= loop.lineno
+            for n in own_nodes_of(scope.node, ast.BinOp)
+            if isinstance(n.op, ast.Div) and n.lineno >= loop.lineno
         ]
         names = {dotted(_bare(n.left)) for n in divided}
         sums = {
@@ -61,7 +62,7 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
                 name in sums
                 and counted
                 and counted != sums[name]
-                and _only_sum(program, name, added, scope, loop)
+                and _only_sum(name, added, scope, loop)
             ):
                 told = (
                     "adds up means of batches, and is divided by rows"
@@ -88,9 +89,7 @@ def single_rows(program: Program, loop: ast.For, scope: Scope) -> bool:
     )
 
 
-def _only_sum(
-    program: Program, name: str, added: list[Addition], scope: Scope, loop: ast.For
-) -> bool:
+def _only_sum(name: str, added: list[Addition], scope: Scope, loop: ast.For) -> bool:
     """Whether the loop changes a sum at one place alone and nothing divides it on the way."""
     inside, adding = set(walk(loop)), [a.statement for a in added if a.name == name]
     others = [
@@ -140,7 +139,7 @@ def _summed(program: Program, value: ast.expr, loop: ast.For, scope: Scope) -> s
         method(bare) == "mean"
         and isinstance(bare, ast.Call)
         and not bare.args
-        and any(isinstance(n, ast.Compare) for n in walk(bare))
+        and bool(nodes_of(bare, ast.Compare))
     )
     if _added_over_rows(program, bare, scope):
         return "rows"
@@ -162,7 +161,7 @@ def _rows(program: Program, node: ast.expr, loop: ast.For, scope: Scope, depth: 
     """Whether it is the number of rows of a batch: `len(y)`, `x.size(0)`, `x.shape[0]`, or a name
     for one that is set in the loop.
     """
-    inside = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    inside = {n.id for n in nodes_of(loop, ast.Name) if isinstance(n.ctx, ast.Store)}
     match node:
         case ast.Call(args=[argument]) if last_name(node.func) == "len":
             return bool(names_read(argument) & inside)
@@ -194,14 +193,12 @@ def _losses(
         for own in program.callees(call, scope):
             found += [
                 loss
-                for n in own_nodes(own.node)
-                if isinstance(n, ast.Return) and n.value
+                for n in own_nodes_of(own.node, ast.Return)
+                if n.value
                 for loss in _losses(program, n.value, own, depth + 1)
             ]
     within = {n for c, _ in found for part in (c.func, *c.args) for n in walk(part)}
-    for name in (
-        n for n in walk(value) if isinstance(n, ast.Name) and n not in within and depth < 3
-    ):
+    for name in (n for n in nodes_of(value, ast.Name) if n not in within and depth < 3):
         for behind in reaching(program, name, scope):
             found += _losses(program, behind, scope, depth + 1)
     return found
@@ -239,9 +236,7 @@ def _is_sum(program: Program, value: ast.expr, scope: Scope, depth: int = 0) -> 
         if n not in within
     ):
         return True
-    names = (
-        [n for n in walk(value) if isinstance(n, ast.Name) and n not in within] if depth < 3 else []
-    )
+    names = [n for n in nodes_of(value, ast.Name) if n not in within] if depth < 3 else []
     found = any(
         _is_sum(program, behind, scope, depth + 1)
         for n in names

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
-from training.review.syntax import calls, constant, last_name, own_nodes, walk, words
+from training.review.syntax import (
+    calls,
+    constant,
+    last_name,
+    names_read,
+    own_nodes_of,
+    words,
+)
 
 MASKS = {"mask", "masks", "known", "seen", "padding", "censored", "exclude", "excluded"}
 FLAGS = {
@@ -43,7 +50,7 @@ def mask_never_read(subject: Subject) -> Iterator[Place]:
         ]
         if not masks:
             continue
-        read = {n.id for n in walk(node) if isinstance(n, ast.Name)}
+        read = names_read(node)
         unread = [p for p in masks if p not in read]
         if not unread or not _computes(node) or "locals" in read or _one_of_several(program, scope):
             continue
@@ -68,10 +75,10 @@ def _computes(node: ast.FunctionDef) -> bool:
     back a value.
     """
     returns = any(
-        isinstance(n, ast.Return) and n.value is not None and not isinstance(n.value, ast.Constant)
-        for n in own_nodes(node)
+        n.value is not None and not isinstance(n.value, ast.Constant)
+        for n in own_nodes_of(node, ast.Return)
     )
-    over = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.MatMult) for n in own_nodes(node))
+    over = any(isinstance(n.op, ast.MatMult) for n in own_nodes_of(node, ast.BinOp))
     return returns and (
         over
         or any(
@@ -94,10 +101,7 @@ def _one_of_several(program: Program, scope: Scope) -> bool:
         and s is not scope
         and (s.node.name == node.name or s.parameters == scope.parameters)
     ]
-    named = any(
-        isinstance(n, ast.Name) and n.id == node.name and not _is_called(program, n)
-        for n in program.nodes[ast.Name]
-    )
+    named = any(n.id == node.name and not _is_called(program, n) for n in program.nodes[ast.Name])
     return bool(alike) or named
 
 

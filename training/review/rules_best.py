@@ -21,6 +21,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     once,
     own_nodes,
     receiver,
@@ -118,7 +119,7 @@ def _becomes_there(program: Program, node: ast.If, best: ast.expr, scope: Scope)
 
 @once
 def _keeping(program: Program) -> tuple[ast.If, ...]:
-    return tuple(n for n in program.nodes[ast.If] if isinstance(n, ast.If) and _keeps_weights(n))
+    return tuple(n for n in program.nodes[ast.If] if _keeps_weights(n))
 
 
 def _keeps_weights(node: ast.If) -> bool:
@@ -279,8 +280,7 @@ def _last_for_best(program: Program) -> Iterator[Place]:
     `last.pt` holds.
     """
     if not any(
-        isinstance(n, ast.Constant) and isinstance(n.value, str) and "best" in n.value.lower()
-        for n in program.nodes[ast.Constant]
+        isinstance(n.value, str) and "best" in n.value.lower() for n in program.nodes[ast.Constant]
     ):
         return
     saves = [
@@ -318,8 +318,8 @@ def _texts(call: ast.Call) -> set[str]:
     """The words of the texts in a call."""
     return {
         w
-        for n in walk(call)
-        if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        for n in nodes_of(call, ast.Constant)
+        if isinstance(n.value, str)
         for w in words(n.value.replace(".", "_").replace("/", "_"))
     }
 
@@ -341,14 +341,8 @@ def _escapes(program: Program, owner: ast.ClassDef) -> bool:
     """Whether an object of a class is returned from where it is made."""
     for call in program.calls_of(owner.name):
         statement, scope = program.statement(call), program.scope(call)
-        names = {
-            n.id
-            for n in walk(statement)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-        }
-        given_back = [
-            n.value for n in walk(scope.node) if isinstance(n, ast.Return) and n.value is not None
-        ]
+        names = {n.id for n in nodes_of(statement, ast.Name) if isinstance(n.ctx, ast.Store)}
+        given_back = [n.value for n in nodes_of(scope.node, ast.Return) if n.value is not None]
         if isinstance(statement, ast.Return) or any(
             isinstance(v, (ast.Name, ast.Tuple)) and names_read(v) & names for v in given_back
         ):
@@ -372,7 +366,7 @@ def _chosen(program: Program, binding: Binding) -> bool:
 def _compared(program: Program, binding: Binding) -> bool:
     """Whether a comparison decides about it."""
     return any(
-        isinstance(a, ast.If) and any(isinstance(n, ast.Compare) for n in walk(a.test))
+        isinstance(a, ast.If) and bool(nodes_of(a.test, ast.Compare))
         for a in program.ancestors(binding.statement)
     )
 
@@ -385,11 +379,7 @@ def patience_never_reset(subject: Subject) -> Iterator[Place]:
     program = subject.program
     yield from _never_counts(program)
     for step in program.nodes[ast.AugAssign]:
-        if not (
-            isinstance(step, ast.AugAssign)
-            and isinstance(step.op, ast.Add)
-            and constant(step.value) == 1
-        ):
+        if not (isinstance(step.op, ast.Add) and constant(step.value) == 1):
             continue
         counter, scope = dotted(step.target), program.scope(step)
         branch = next((a for a in program.ancestors(step) if isinstance(a, ast.If)), None)
@@ -432,9 +422,7 @@ def _never_counts(program: Program) -> Iterator[Place]:
     for: `waited = 1` where `waited += 1` is meant.
     """
     for node in program.nodes[ast.If]:
-        test = (
-            node.test if isinstance(node, ast.If) and isinstance(node.test, ast.Compare) else None
-        )
+        test = node.test if isinstance(node.test, ast.Compare) else None
         if (
             test is None
             or not isinstance(test.left, ast.Name)
@@ -475,8 +463,8 @@ def _ends(within: ast.AST, counter: str) -> bool:
     """Whether a comparison with the counter leads to a stop: a `break`, a return, a flag."""
     for node in walk(within):
         compared = isinstance(node, (ast.If, ast.Return)) and any(
-            isinstance(n, ast.Compare) and counter in {dotted(m) for m in walk(n)}
-            for n in walk(node.test if isinstance(node, ast.If) else node)
+            counter in {dotted(m) for m in walk(n)}
+            for n in nodes_of(node.test if isinstance(node, ast.If) else node, ast.Compare)
         )
         if compared and (
             isinstance(node, ast.Return)
@@ -544,7 +532,7 @@ def best_never_updated(subject: Subject) -> Iterator[Place]:
     """
     program = subject.program
     keeping = set(_keeping(program))
-    for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
+    for node in program.nodes[ast.If]:
         if not (node in keeping or _counts_patience(node)):
             continue
         for test in tests_of(node):
@@ -617,8 +605,7 @@ def _stays(program: Program, node: ast.If, bound: ast.expr) -> bool:
             stored = [
                 n
                 for n in program.nodes[ast.Attribute]
-                if isinstance(n, ast.Attribute)
-                and n.attr == name
+                if n.attr == name
                 and isinstance(n.ctx, (ast.Store, ast.Del))
                 and not _restores(program.scope(n))
             ]
@@ -685,14 +672,14 @@ def _counts_patience(node: ast.If) -> bool:
     raised = {
         dotted(n.target)
         for s in node.orelse
-        for n in walk(s)
-        if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)
+        for n in nodes_of(s, ast.AugAssign)
+        if isinstance(n.op, ast.Add)
     }
     cleared = {
         dotted(t)
         for s in node.body
-        for n in walk(s)
-        if isinstance(n, ast.Assign) and constant(n.value) == 0
+        for n in nodes_of(s, ast.Assign)
+        if constant(n.value) == 0
         for t in n.targets
     }
     return bool(raised & cleared - {""})

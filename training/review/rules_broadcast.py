@@ -16,7 +16,7 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
-    own_nodes,
+    own_nodes_of,
     receiver,
     walk,
 )
@@ -91,8 +91,8 @@ def _column_elsewhere(program: Program) -> Iterator[tuple[ast.BinOp, str, str]]:
             or not isinstance(made[0], ast.Call)
         ):
             continue
-        for node in own_nodes(scope.node):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        for node in own_nodes_of(scope.node, ast.BinOp):
+            if isinstance(node.op, ast.Sub):
                 sides = [
                     receiver(s) if method(s) == "detach" else s for s in (node.left, node.right)
                 ]
@@ -117,7 +117,7 @@ def _meetings(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr, 
             or (isinstance(parent, ast.Call) and program.is_torch(parent.func, *MEASURES))
             or isinstance(parent, ast.Assign)
         )
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and measured:
+        if isinstance(node.op, ast.Sub) and measured:
             yield node, node.left, node.right, program.scope(node)
             yield node, node.right, node.left, program.scope(node)
 
@@ -129,8 +129,7 @@ def _through_own_losses(program: Program) -> Iterator[tuple[ast.expr, ast.expr, 
     for node in program.nodes[ast.BinOp]:
         function = program.scope(node)
         if not (
-            isinstance(node, ast.BinOp)
-            and isinstance(node.op, ast.Sub)
+            isinstance(node.op, ast.Sub)
             and isinstance(node.left, ast.Name)
             and isinstance(node.right, ast.Name)
         ):
@@ -216,9 +215,7 @@ def _ends_in_one_column(program: Program, made: Origin) -> bool:
         else None
     )
     returned = (
-        [n.value for n in own_nodes(forward.node) if isinstance(n, ast.Return)]
-        if forward is not None
-        else []
+        [n.value for n in own_nodes_of(forward.node, ast.Return)] if forward is not None else []
     )
     if (
         forward is None
@@ -251,9 +248,7 @@ def _flattened(program: Program, made: set[ast.Call]) -> bool:
     columns = [
         n
         for n in program.nodes[ast.Subscript]
-        if isinstance(n, ast.Subscript)
-        and isinstance(n.slice, ast.Tuple)
-        and len(n.slice.elts) == 2
+        if isinstance(n.slice, ast.Tuple) and len(n.slice.elts) == 2
     ]
     return any(
         isinstance(n.slice, ast.Tuple)
@@ -278,7 +273,7 @@ def _made_a_column(program: Program, name: ast.Name) -> bool:
     for use in program.nodes[ast.Name]:
         parent = program.parents[use]
         call = program.parents[parent]
-        if not (isinstance(use, ast.Name) and use.id == name.id and use is not name):
+        if not (use.id == name.id and use is not name):
             continue
         scope = program.scope(use)
         if not (
@@ -340,9 +335,7 @@ def _element(program: Program, made: Origin, index: int | None) -> tuple[ast.exp
     owner = program.classes.get(made.name)
     getter = program.find_method(owner, "__getitem__") if owner is not None else None
     returned = (
-        [n.value for n in own_nodes(getter.node) if isinstance(n, ast.Return)]
-        if getter is not None
-        else []
+        [n.value for n in own_nodes_of(getter.node, ast.Return)] if getter is not None else []
     )
     pair = returned[0] if len(returned) == 1 else None
     element = (

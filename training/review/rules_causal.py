@@ -206,16 +206,10 @@ def _a_token_apart(program: Program) -> ast.Subscript | None:
     for node in program.nodes[ast.Subscript]:
         cut = (
             node.slice.elts[-1]
-            if isinstance(node, ast.Subscript)
-            and isinstance(node.slice, ast.Tuple)
-            and node.slice.elts
+            if isinstance(node.slice, ast.Tuple) and node.slice.elts
             else getattr(node, "slice", None)
         )
-        if (
-            not isinstance(cut, ast.Slice)
-            or not isinstance(node, ast.Subscript)
-            or not dotted(node.value)
-        ):
+        if not isinstance(cut, ast.Slice) or not dotted(node.value):
             continue
         if isinstance(program.parents[node], (ast.BinOp, ast.Compare)):
             return None

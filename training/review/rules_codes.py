@@ -20,9 +20,8 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
-    own_nodes,
+    own_nodes_of,
     receiver,
-    walk,
     words,
 )
 from training.review.whole import LABEL_WORDS
@@ -135,11 +134,11 @@ def _codes(program: Program) -> Iterator[tuple[ast.expr, str, ast.expr]]:
         elif name == "unique" and is_true(keyword(call, "return_inverse")) and call.args:
             yield call, "unique", call.args[0]
     for node in program.nodes[ast.DictComp]:
-        rows = _enumerated(node) if isinstance(node, ast.DictComp) else None
-        if isinstance(node, ast.DictComp) and rows is not None:
+        rows = _enumerated(node)
+        if rows is not None:
             yield node, "enumerate", rows
-    for node in program.nodes[ast.Attribute] if "codes" in program.identifiers else ():
-        match node:
+    for attribute in program.nodes[ast.Attribute] if "codes" in program.identifiers else ():
+        match attribute:
             case ast.Attribute(
                 attr="codes", value=ast.Attribute(attr="cat", value=ast.Call() as made)
             ) if method(made) == "astype":
@@ -148,7 +147,7 @@ def _codes(program: Program) -> Iterator[tuple[ast.expr, str, ast.expr]]:
                     and constant(made.args[0]) == "category"
                     and (of := receiver(made)) is not None
                 ):
-                    yield node, "cat.codes", of
+                    yield attribute, "cat.codes", of
 
 
 def _enumerated(node: ast.DictComp) -> ast.expr | None:
@@ -205,10 +204,7 @@ def per_side(program: Program, node: ast.expr, rows: ast.expr, depth: int = 0) -
         generators = [around] if isinstance(around, ast.For) else getattr(around, "generators", [])
         for loop in generators:
             sides = _sides(loop.iter) or _unpacked(program.parents[around])
-            if (
-                names_read(rows) & {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
-                and sides
-            ):
+            if names_read(rows) & names_read(loop.target) and sides:
                 return " and ".join(sides)
     return _by_calls(program, scope, names, node, depth)
 
@@ -323,9 +319,7 @@ def _complements(program: Program, given: list[tuple[ast.expr | None, ast.Call]]
 def _is_lent(program: Program, node: ast.expr, scope: Scope) -> bool:
     """Whether what was learned is given back, to be used for another side."""
     kept = receiver(node)
-    returned = [
-        n for n in own_nodes(scope.node) if isinstance(n, ast.Return) and n.value is not None
-    ]
+    returned = [n for n in own_nodes_of(scope.node, ast.Return) if n.value is not None]
     if isinstance(node, ast.DictComp):
         made = set(targets_of(program, node))
         return any(r.value is node or made & _bare_names(r.value) for r in returned)

@@ -25,9 +25,9 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
     receiver,
-    walk,
     words,
 )
 
@@ -115,8 +115,8 @@ def selections(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]
 
 def whole(program: Program, value: ast.expr, name: str) -> bool:
     """Whether a name is read there other than by some of its rows, or their number."""
-    for node in walk(value):
-        if isinstance(node, ast.Name) and node.id == name:
+    for node in nodes_of(value, ast.Name):
+        if node.id == name:
             above = program.parents[node]
             counted = (isinstance(above, ast.Call) and last_name(above.func) == "len") or (
                 isinstance(above, ast.Attribute) and above.attr in ("shape", "size")

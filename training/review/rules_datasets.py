@@ -18,7 +18,8 @@ from training.review.syntax import (
     keyword,
     last_name,
     names_read,
-    own_nodes,
+    nodes_of,
+    own_nodes_of,
     walk,
     words,
 )
@@ -127,9 +128,7 @@ def _same_rows_twice(program: Program) -> Iterator[Place]:
     """
     tests = any(side_of(n) == "test" for n in program.identifiers)
     for node in program.nodes[ast.Tuple] if tests else ():
-        for value in (
-            node.elts if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load) else ()
-        ):
+        for value in node.elts if isinstance(node.ctx, ast.Load) else ():
             if {side_of(n) for n in names_read(value)} - {""} != {"val"}:
                 continue
             twice = any(
@@ -178,12 +177,11 @@ def _evaluated_on_train(program: Program) -> Iterator[Place]:
         if (
             not held
             or len(trains) != 1
-            or any(isinstance(n, ast.Name) and n.id in held for n in walk(scope.node))
+            or any(n.id in held for n in nodes_of(scope.node, ast.Name))
         ):
             continue
         gone_through = any(
-            isinstance(n, ast.For) and trains[0] in names_read(n.iter)
-            for n in own_nodes(scope.node)
+            trains[0] in names_read(n.iter) for n in own_nodes_of(scope.node, ast.For)
         )
         for call in calls(scope.node) if gone_through else ():
             given = any(isinstance(a, ast.Name) and a.id == trains[0] for a in call.args)
@@ -219,11 +217,7 @@ def _never_read(program: Program) -> Iterator[Place]:
         trains = [c for c in loaders if program.scope(c) is scope]
         if len(trains) < 2 or len({ast.unparse(c.args[0]) for c in trains}) > 1:
             continue
-        read = {
-            n.id
-            for n in walk(scope.node)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-        }
+        read = {n.id for n in nodes_of(scope.node, ast.Name) if isinstance(n.ctx, ast.Load)}
         unread = sorted(
             n
             for n, made in scope.bindings.items()
@@ -311,12 +305,9 @@ def _read_whole(program: Program, node: ast.expr) -> set[str]:
     call, nor `n_train` of `rows[n_train:]`.
     """
     begins = {
-        id(n)
-        for s in walk(node)
-        if isinstance(s, ast.Slice) and s.lower is not None
-        for n in walk(s.lower)
+        id(n) for s in nodes_of(node, ast.Slice) if s.lower is not None for n in walk(s.lower)
     }
-    names = [n for n in walk(node) if isinstance(n, ast.Name) and id(n) not in begins]
+    names = [n for n in nodes_of(node, ast.Name) if id(n) not in begins]
     within = [
         n
         for n in names

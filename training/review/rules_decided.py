@@ -16,6 +16,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     receiver,
     walk,
 )
@@ -67,7 +68,7 @@ def greatest_score_as_class(subject: Subject) -> Iterator[Place]:
 def _comparisons(program: Program) -> Iterator[tuple[ast.expr, tuple[ast.expr, ast.expr]]]:
     """Both sides of ==, `.eq()` and `torch.eq()`."""
     for node in program.nodes[ast.Compare]:
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq):
+        if len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq):
             yield node, (node.left, node.comparators[0])
     for call in program.all_calls if "eq" in program.called_names else ():
         if program.is_torch(call.func, "eq") and len(call.args) == 2:
@@ -139,12 +140,7 @@ def _decided(program: Program, scores: ast.expr, scope: Scope) -> bool:
 
 def _of_same_scores(program: Program, other: ast.expr, scores: ast.expr, scope: Scope) -> bool:
     """Whether the other side is taken out of the same scores, one name back."""
-    values = [
-        v
-        for n in walk(other)
-        if isinstance(n, ast.Name)
-        for v, _ in reaching_elements(program, n, scope)
-    ]
+    values = [v for n in nodes_of(other, ast.Name) for v, _ in reaching_elements(program, n, scope)]
     return any(names_read(v) & names_read(scores) for v in values)
 
 

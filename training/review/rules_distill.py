@@ -9,12 +9,13 @@ from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.settings import argument_of
 from training.review.syntax import (
+    calls,
     constant,
     has_unpacking,
     identifiers,
     keyword,
     last_name,
-    walk,
+    nodes_of,
     words,
 )
 from training.review.values import loss_calls, number
@@ -78,7 +79,7 @@ def _multiplied_back(program: Program, call: ast.Call) -> bool:
     if isinstance(statement, ast.Return):
         factors += [f for site, _ in program.call_sites[scope] for f in _factors(program, site)]
     names = {t.id for t in getattr(statement, "targets", ()) if isinstance(t, ast.Name)}
-    for node in (n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id in names):
+    for node in (n for n in nodes_of(scope.node, ast.Name) if n.id in names):
         above = program.parents[node]
         if isinstance(node.ctx, ast.Load):
             factors += _factors(program, node)
@@ -86,7 +87,7 @@ def _multiplied_back(program: Program, call: ast.Call) -> bool:
             factors.append(above.value)
     for factor in factors:
         named = {w for n in identifiers(factor) for w in words(n)} | {
-            w for n in walk(factor) if isinstance(n, ast.Call) for w in words(last_name(n.func))
+            w for n in calls(factor) for w in words(last_name(n.func))
         }
         value, of_size = (
             constant(factor),

@@ -17,6 +17,7 @@ from training.review.syntax import (
     identifiers,
     last_name,
     names_read,
+    nodes_of,
     receiver,
     walk,
     words,
@@ -152,9 +153,7 @@ def _guarded_by_decorator(program: Program, scope: Scope) -> bool:
         if RANKS & words(name) or (
             known is not None
             and any(
-                _names_rank(n.test, known, program.rank_names)
-                for n in walk(known.node)
-                if isinstance(n, ast.If)
+                _names_rank(n.test, known, program.rank_names) for n in nodes_of(known.node, ast.If)
             )
         ):
             return True
@@ -170,16 +169,10 @@ def _asks_for_first(program: Program, event: Event) -> bool:
             "rank" in words(str(constant(n))) or constant(n) == "SLURM_PROCID" for n in walk(test)
         ):
             return True  # `config["local_rank"]`, `os.environ["RANK"]`
-        called = [
-            f
-            for n in walk(test)
-            if isinstance(n, ast.Call)
-            for f in program.callees(n, event.scope)
-        ]
+        called = [f for n in calls(test) for f in program.callees(n, event.scope)]
         held = [
             b.value
-            for n in walk(test)
-            if isinstance(n, ast.Attribute)
+            for n in nodes_of(test, ast.Attribute)
             for b in program.bindings_of(n, event.scope)
         ]
         if any(

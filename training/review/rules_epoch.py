@@ -20,6 +20,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     receiver,
     walk,
     words,
@@ -48,8 +49,7 @@ def loop_left_after_one_batch(subject: Subject) -> Iterator[Place]:
             )
     for node in subject.program.nodes[ast.For]:
         if (
-            isinstance(node, ast.For)
-            and isinstance(node.body[-1], ast.Return)
+            isinstance(node.body[-1], ast.Return)
             and names_loader(node.iter)
             and any(additions(node))
             and not _goes_on(node)
@@ -83,7 +83,7 @@ def network_made_in_each_epoch(subject: Subject) -> Iterator[Place]:
     """
     program = subject.program
     for loop in program.nodes[ast.For]:
-        if not isinstance(loop, ast.For) or not any(
+        if not any(
             "epoch" in w and w != "epochs" for n in identifiers(loop.target) for w in words(n)
         ):
             continue
@@ -153,7 +153,7 @@ def step_after_the_loop(subject: Subject) -> Iterator[Place]:
         if any(e.kind == "step" and set(e.loops) & set(loops) for e in steps.trace):
             continue
         cleared = any(set(c.event.loops) & set(loops) for c in steps.clears)
-        if not cleared and _changes_gradients(subject.program, steps.step.scope):
+        if not cleared and _changes_gradients(steps.step.scope):
             continue
         if cleared or not any(
             _divides(x.node) or any(map(_divides, _called_in(subject.program, x))) for x in loops
@@ -198,15 +198,11 @@ def _called_in(program: Program, loop: Loop) -> list[ast.AST]:
     return [f.node for c in calls(loop.node) for f in program.callees(c, loop.scope)]
 
 
-def _changes_gradients(program: Program, scope: Scope) -> bool:
+def _changes_gradients(scope: Scope) -> bool:
     """Whether a function divides or scales gradients itself, after all batches have added
     to them.
     """
-    changed = [
-        n
-        for n in walk(scope.node)
-        if isinstance(n, ast.AugAssign) and last_name(n.target) == "grad"
-    ]
+    changed = [n for n in nodes_of(scope.node, ast.AugAssign) if last_name(n.target) == "grad"]
     return bool(changed) or any(
         method(c) in ("div_", "mul_") and last_name(receiver(c)) == "grad"
         for c in calls(scope.node)

@@ -10,15 +10,16 @@ from training.review.kinds import HELD_OUT, is_frozen_name, looks_held_out
 from training.review.loops import last_name_of_key
 from training.review.program import Program, Scope
 from training.review.syntax import (
+    calls,
     dotted,
     identifiers,
     is_false,
     last_name,
     method,
+    nodes_of,
     once,
-    own_nodes,
+    own_nodes_of,
     receiver,
-    walk,
     words,
 )
 from training.review.trace import Event, Loop
@@ -73,7 +74,7 @@ def _over_held_out(loop: Loop, inside: list[Event]) -> bool:
         return False
     frame = next((e.frame for e in inside if e.scope is loop.scope), None)
     passed = (
-        {last_name_of_key(frame.key(n)) for n in walk(loop.node.iter) if isinstance(n, ast.Name)}
+        {last_name_of_key(frame.key(n)) for n in nodes_of(loop.node.iter, ast.Name)}
         if frame is not None
         else set()
     )
@@ -196,12 +197,8 @@ def _frozen_before(loop: Loop) -> bool:
     """Whether the same function has set every parameter free of gradients: `for p in
     model.parameters(): p.requires_grad = False`.
     """
-    for node in own_nodes(loop.scope.node):
-        if (
-            isinstance(node, ast.For)
-            and method(node.iter) == "parameters"
-            and node.lineno < getattr(loop.node, "lineno", 0)
-        ):
+    for node in own_nodes_of(loop.scope.node, ast.For):
+        if method(node.iter) == "parameters" and node.lineno < getattr(loop.node, "lineno", 0):
             bare = [
                 s
                 for s in node.body
@@ -382,8 +379,7 @@ def _in_optimizer(program: Program, call: ast.Call) -> bool:
         for c in program.all_calls
         if program.resolve(c.func).startswith("torch.optim.")
         for a in c.args
-        for n in walk(a)
-        if isinstance(n, ast.Call)
+        for n in calls(a)
     ]
     return any(last_name(receiver(c)) == name for c in held)
 

@@ -18,8 +18,8 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
+    nodes_of,
     receiver,
-    walk,
     words,
 )
 
@@ -65,26 +65,27 @@ OTHERS = (
 @rule("BH701")
 def deprecated_api(subject: Subject) -> Iterator[Place]:
     """A name of the table above, a method that another one replaced, or an argument that losses and
-    schedules have lost.
+    schedules have lost: the first of a file, and how many lines more have one.
     """
-    program = subject.program
+    found = {node.lineno: (node, message) for node, message in _deprecated(subject.program)}
+    if found:
+        node, message = found[min(found)]
+        yield node, message + (f"; {len(found) - 1} more such lines" if len(found) > 1 else "")
+
+
+def _deprecated(program: Program) -> Iterator[tuple[ast.expr, str]]:
+    """Every use of what torch has replaced, with what to write instead."""
     handlers = [
         h
         for h in program.nodes[ast.ExceptHandler]
         if {"ImportError", "ModuleNotFoundError", "AttributeError"} & identifiers(h)
     ]
     fallbacks = {
-        a.asname or a.name
-        for h in handlers
-        for n in walk(h)
-        if isinstance(n, ast.ImportFrom)
-        for a in n.names
+        a.asname or a.name for h in handlers for n in nodes_of(h, ast.ImportFrom) for a in n.names
     }  # of older versions
     imported = {n for n, of in program.aliases.items() if of in MOVED}
-    named: list[ast.AST] = [
-        n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr in LAST
-    ]
-    named += [n for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and n.id in imported]
+    named: list[ast.expr] = [n for n in program.nodes[ast.Attribute] if n.attr in LAST]
+    named += [n for n in program.nodes[ast.Name] if n.id in imported]
     for node in named:
         name = program.resolve(node) if isinstance(getattr(node, "ctx", None), ast.Load) else ""
         if isinstance(node, ast.Name) and node.id in fallbacks:
@@ -230,7 +231,7 @@ def load_by_default(subject: Subject) -> Iterator[Place]:
 def assert_as_check(subject: Subject) -> Iterator[Place]:
     """An assert on a value of a tensor or table."""
     for node in subject.program.nodes[ast.Assert]:
-        if isinstance(node, ast.Assert) and {
+        if {
             "isnan",
             "isfinite",
             "any",
@@ -287,11 +288,7 @@ def resume_without_optimizer(subject: Subject) -> Iterator[Place]:
     ]
     if not kept or any(is_optimizer(program, s, program.scope(s)) for s in states if s is not None):
         return
-    read = {
-        constant(n.slice)
-        for n in program.nodes[ast.Subscript]
-        if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)
-    }
+    read = {constant(n.slice) for n in program.nodes[ast.Subscript] if isinstance(n.ctx, ast.Load)}
     for call in torch_calls(program, "save"):
         saved = call.args[0] if program.resolve(call.func) == "torch.save" and call.args else None
         keys = {constant(k) for k in saved.keys} if isinstance(saved, ast.Dict) else set()
@@ -300,13 +297,9 @@ def resume_without_optimizer(subject: Subject) -> Iterator[Place]:
             for k in keys & read
             if isinstance(k, str) and words(k) & {"epoch", "step", "iteration", "iter"}
         }
-        goes_on = any(
-            _starts_there(n.iter) for n in program.nodes[ast.For] if isinstance(n, ast.For)
-        )
+        goes_on = any(_starts_there(n.iter) for n in program.nodes[ast.For])
         goes_on |= any(
-            identifiers(n.test) & {str(p) for p in places}
-            for n in program.nodes[ast.While]
-            if isinstance(n, ast.While)
+            identifiers(n.test) & {str(p) for p in places} for n in program.nodes[ast.While]
         )
         if (
             places

@@ -17,6 +17,7 @@ from training.review.syntax import (
     keyword,
     last_name,
     names_read,
+    nodes_of,
     walk,
     words,
 )
@@ -118,7 +119,7 @@ def _forcing(program: Program, owner: ast.ClassDef) -> tuple[str, int, object] |
 
 def _drawn_against(forward: ast.AST, name: str) -> bool:
     """Whether a random number is compared with it: `torch.rand(n, 1) < force`."""
-    tests = [n for n in walk(forward) if isinstance(n, ast.Compare) and name in names_read(n)]
+    tests = [n for n in nodes_of(forward, ast.Compare) if name in names_read(n)]
     return any(
         isinstance(c, ast.Call) and last_name(c.func) in ("rand", "random", "uniform", "rand_like")
         for t in tests

@@ -18,6 +18,7 @@ from training.review.syntax import (
     method,
     names_read,
     own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -90,8 +91,8 @@ def _trained_without_gradient(
     """
     quiet = [
         n
-        for n in own_nodes(forward.node)
-        if isinstance(n, ast.With) and any(_is_quiet(i.context_expr) for i in n.items)
+        for n in own_nodes_of(forward.node, ast.With)
+        if any(_is_quiet(i.context_expr) for i in n.items)
     ]
     called = {method(c) for c in calls(forward.node) if dotted(receiver(c)) == "self"}
     own = [forward, *(s for name, s in program.methods[owner].items() if name in called)]
@@ -113,20 +114,12 @@ def _trained_without_gradient(
         and not any("pretrain" in n or "freeze" in n for n in program.identifiers)
     )
     for region in (*quiet, *decorated):
-        for call in (
-            c
-            for c in walk(region)
-            if isinstance(c, ast.Call) and dotted(c.func).startswith("self.")
-        ):
+        for call in (c for c in calls(region) if dotted(c.func).startswith("self.")):
             name, scope = last_name(call.func), program.scope(call)
             fresh = (
                 whole
                 and not is_frozen_name(name)
-                and {
-                    o.call
-                    for o in program.origins(call.func, scope)
-                    if is_layer(program, o.call, o.scope)
-                }
+                and {o.call for o in program.origins(call.func, scope) if is_layer(program, o.call)}
             )
             if name in program.attributes[owner] and (
                 name in held or (fresh and not _called_otherwise(program, name, region))
@@ -176,10 +169,7 @@ def _called_otherwise(program: Program, name: str, region: ast.AST) -> bool:
     uses = [
         n
         for n in program.nodes[ast.Attribute]
-        if isinstance(n, ast.Attribute)
-        and n.attr == name
-        and isinstance(n.ctx, ast.Load)
-        and n not in inside
+        if n.attr == name and isinstance(n.ctx, ast.Load) and n not in inside
     ]
     return any(not (isinstance(program.parents[n], ast.Attribute)) for n in uses)
 
@@ -203,10 +193,8 @@ def _detached(program: Program, node: ast.AST) -> ast.expr | None:
             return next(
                 (
                     n.func.value
-                    for n in walk(made)
-                    if isinstance(n, ast.Call)
-                    and isinstance(n.func, ast.Attribute)
-                    and n.func.attr == "detach"
+                    for n in calls(made)
+                    if isinstance(n.func, ast.Attribute) and n.func.attr == "detach"
                 ),
                 None,
             )
@@ -221,7 +209,7 @@ def _detached(program: Program, node: ast.AST) -> ast.expr | None:
 
 def calls_of(node: ast.AST, name: str) -> bool:
     """Whether a method of that name is called within."""
-    return any(isinstance(n, ast.Call) and method(n) == name for n in walk(node))
+    return any(method(n) == name for n in calls(node))
 
 
 def _layers_behind(program: Program, inner: ast.expr, forward: Scope) -> set[str]:
@@ -236,18 +224,13 @@ def _layers_behind(program: Program, inner: ast.expr, forward: Scope) -> set[str
         else [inner]
     )
     values += [v for value in values for v in _through_functions(program, value, forward)]
-    called = [
-        n.func
-        for value in values
-        for n in walk(value)
-        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
-    ]
+    called = [n.func for value in values for n in calls(value) if isinstance(n.func, ast.Attribute)]
     called = [f for f in called if not any(isinstance(a, ast.With) for a in program.ancestors(f))]
     return {
         f.attr
         for f in called
         if dotted(f.value) == "self"
-        and any(is_layer(program, o.call, o.scope) for o in program.origins(f, forward))
+        and any(is_layer(program, o.call) for o in program.origins(f, forward))
     }
 
 
@@ -273,8 +256,8 @@ def _through_functions(
         return
     uses = [
         n
-        for n in own_nodes(forward.node)
-        if isinstance(n, ast.Name) and n.id == inner.id and isinstance(n.ctx, ast.Load)
+        for n in own_nodes_of(forward.node, ast.Name)
+        if n.id == inner.id and isinstance(n.ctx, ast.Load)
     ]
     values = reaching(program, inner, forward)
     if len(values) == 1 and len(uses) == 1:
@@ -350,11 +333,8 @@ def _goes_on(program: Program, node: ast.AST, forward: Scope) -> bool:
     name, line = parent.targets[0].id, parent.lineno
     uses = [
         n
-        for n in own_nodes(forward.node)
-        if isinstance(n, ast.Name)
-        and n.id == name
-        and isinstance(n.ctx, ast.Load)
-        and n.lineno > line
+        for n in own_nodes_of(forward.node, ast.Name)
+        if n.id == name and isinstance(n.ctx, ast.Load) and n.lineno > line
     ]
     return any(
         _goes_on(program, use, forward) for use in uses if program.statement(use) is not parent
@@ -371,10 +351,8 @@ def _is_only_use(program: Program, node: ast.AST, forward: Scope) -> bool:
         value = values[0] if len(values) == 1 else node
     layers = {
         c.func.attr
-        for c in walk(value)
-        if isinstance(c, ast.Call)
-        and isinstance(c.func, ast.Attribute)
-        and dotted(c.func.value) == "self"
+        for c in calls(value)
+        if isinstance(c.func, ast.Attribute) and dotted(c.func.value) == "self"
     }
     inner = _detached(program, value)
     if not layers and inner is not None:
@@ -419,10 +397,7 @@ def result_discarded(subject: Subject) -> Iterator[Place]:
         "sigmoid",
     }
     for node in program.nodes[ast.Expr]:
-        if (
-            not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
-            or dotted(node.value.func) == "print"
-        ):
+        if not isinstance(node.value, ast.Call) or dotted(node.value.func) == "print":
             continue
         if any(isinstance(a, (ast.With, ast.Try)) for a in program.ancestors(node)):
             continue
@@ -469,9 +444,7 @@ def _only_gives(function: Scope) -> bool:
     node = function.node
     if isinstance(node, ast.Module) or node.decorator_list or function.name == "__init__":
         return False
-    returned = [
-        n.value for n in own_nodes(node) if isinstance(n, ast.Return) and n.value is not None
-    ]
+    returned = [n.value for n in own_nodes_of(node, ast.Return) if n.value is not None]
     for inner in own_nodes(node):
         if isinstance(inner, ast.Call) and (
             last_name(inner.func) not in GIVES or dotted(inner.func).startswith("self.")

@@ -18,6 +18,7 @@ from training.review.syntax import (
     last_name,
     method,
     own_nodes,
+    own_nodes_of,
     receiver,
     words,
 )
@@ -154,12 +155,8 @@ def _layers_set(program: Program, freeze: Freeze) -> list[ast.Assign]:
     """
     around = program.ancestors(freeze.node)
     found = []
-    for node in own_nodes(freeze.scope.node):
-        if (
-            isinstance(node, ast.Assign)
-            and _path(node.targets[0], freeze.network)
-            and is_layer(program, _where_made(node.value), freeze.scope)
-        ):
+    for node in own_nodes_of(freeze.scope.node, ast.Assign):
+        if _path(node.targets[0], freeze.network) and is_layer(program, _where_made(node.value)):
             branches = [
                 a
                 for a in program.ancestors(node)
@@ -205,14 +202,14 @@ def _layers_elsewhere(program: Program, freeze: Freeze) -> bool:
     assigns = [
         n
         for n in program.nodes[ast.Assign]
-        if isinstance(n, ast.Assign) and isinstance(n.targets[0], (ast.Attribute, ast.Subscript))
+        if isinstance(n.targets[0], (ast.Attribute, ast.Subscript))
     ]
     others = [
         n
         for n in assigns
         if program.scope(n) is not freeze.scope and not program.is_module(program.scope(n).owner)
     ]
-    return any(is_layer(program, _where_made(n.value), program.scope(n)) for n in others)
+    return any(is_layer(program, _where_made(n.value)) for n in others)
 
 
 def _untouched(program: Program, freeze: Freeze, optimizer: ast.Call) -> bool:
@@ -274,8 +271,7 @@ def trained_network_detached(subject: Subject) -> Iterator[Place]:
 def _sets_gradients(program: Program) -> bool:
     """Whether gradients are written by hand somewhere in the file."""
     return any(
-        isinstance(n, ast.Attribute) and n.attr == "grad" and isinstance(n.ctx, ast.Store)
-        for n in program.nodes[ast.Attribute]
+        n.attr == "grad" and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute]
     )
 
 
@@ -333,8 +329,8 @@ def _detached(program: Program, node: ast.AST) -> bool:
         name, scope = parent.targets[0].id, program.scope(parent)
         uses = [
             n
-            for n in own_nodes(scope.node)
-            if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+            for n in own_nodes_of(scope.node, ast.Name)
+            if n.id == name and isinstance(n.ctx, ast.Load)
         ]
         return (
             len(scope.bindings.get(name, ())) == 1

@@ -38,7 +38,7 @@ def skip_changed_in_place(subject: Subject) -> Iterator[Place]:
     """
     program = subject.program
     for node in program.nodes[ast.BinOp] if torch_calls(program, "Sequential") else ():
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
+        if not isinstance(node.op, ast.Add):
             continue
         scope = program.scope(node)
         for skip, branch in ((node.left, node.right), (node.right, node.left)):

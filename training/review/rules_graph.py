@@ -12,7 +12,18 @@ from training.review.kept import DETACHED, kept_by
 from training.review.kinds import is_model
 from training.review.loops import last_name_of_key
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, last_name, method, names_read, own_nodes, receiver, walk
+from training.review.syntax import (
+    calls,
+    dotted,
+    keyword,
+    last_name,
+    method,
+    names_read,
+    nodes_of,
+    own_nodes,
+    receiver,
+    walk,
+)
 from training.review.trace import Event
 from training.review.values import reaching
 
@@ -65,6 +76,7 @@ def loss_kept_with_graph(subject: Subject) -> Iterator[Place]:
                         event.frame.key(kept) in losses
                         and not event.within("no_grad", "inference_mode")
                         and not _rebound(event, inside, losses)
+                        and not _bounded(event, region, trace)
                     ):
                         yield (
                             event.node,
@@ -166,11 +178,7 @@ def _terms(backward: Event, inside: list[Event]) -> Iterator[str]:
     """
     node = receiver(backward.node)
     held = (
-        {
-            n.value.id
-            for n in walk(node)
-            if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name)
-        }
+        {n.value.id for n in nodes_of(node, ast.Subscript) if isinstance(n.value, ast.Name)}
         if isinstance(node, ast.BinOp)
         else set()
     )
@@ -207,15 +215,47 @@ def _rebound(event: Event, inside: list[Event], losses: set[str]) -> bool:
             ):
                 return True
     target = receiver(event.node)
-    if target is not None and any(
-        e.kind == "call"
-        and e.key in (f"{event.frame.key(target)}.pop", f"{event.frame.key(target)}.popleft")
-        for e in inside
-    ):
+    emptied = {f"{event.frame.key(target)}.{name}" for name in ("pop", "popleft", "clear")}
+    if target is not None and any(e.kind == "call" and e.key in emptied for e in inside):
         return True  # a queue
     return bool(
         target is not None
         and any(e.kind == "assign" and last_name_of_key(e.key) == last_name(target) for e in before)
+    )
+
+
+def _bounded(event: Event, region: ast.AST, trace: list[Event]) -> bool:
+    """Check that what an event adds to holds the graphs of few batches: it is local and begins
+    again for each optimizer step, has a limited length, or is overwritten by an inner loop.
+    """
+    node, scope = event.node, event.scope
+    at = next((i for i, x in enumerate(event.loops) if x.node is region), len(event.loops))
+    target = node.target if isinstance(node, ast.AugAssign) else receiver(node)
+    if isinstance(node, ast.Assign):
+        target = node.targets[0]
+    if isinstance(target, ast.Subscript):
+        inner = [x.node.target for x in event.loops[at + 1 :] if not isinstance(x.node, ast.While)]
+        keys = {n.id for t in inner for n in nodes_of(t, ast.Name)}
+        if isinstance(node, ast.Assign) and names_read(target.slice) <= keys:
+            return True
+        target = target.value
+    if not isinstance(target, ast.Name) or target.id not in scope.bindings:
+        return False
+    made = [b.value for b in scope.bindings[target.id]]
+    if any(isinstance(m, ast.Call) and keyword(m, "maxlen") is not None for m in made):
+        return True
+    if at == len(event.loops) or any(
+        event.loops[at] in e.loops and (e.kind in ("step", "zero") or method(e.node) == "step")
+        for e in trace
+    ):
+        return False
+    steps = [len(e.loops) for e in trace if e.kind == "step"]
+    return any(
+        e.kind == "assign"
+        and e.key == event.frame.key(target)
+        and event.loops[at] not in e.loops
+        and (len(e.loops) >= max(steps) if steps else bool(scope.name))
+        for e in trace
     )
 
 
@@ -341,11 +381,7 @@ def _of_detached_scores(program: Program, loss: ast.Call, scope: Scope) -> bool:
         for a in loss.args
         for v in (reaching(program, a, scope) if isinstance(a, ast.Name) else [a])
     ]
-    forwards = [
-        v
-        for v in values
-        if any(isinstance(c, ast.Call) and is_model(program, c.func, scope) for c in walk(v))
-    ]
+    forwards = [v for v in values if any(is_model(program, c.func, scope) for c in calls(v))]
     if any(
         isinstance(a, ast.Name)
         and a.id not in scope.parameters

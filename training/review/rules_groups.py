@@ -22,6 +22,7 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
+    nodes_of,
     once,
     own_nodes,
     receiver,
@@ -138,7 +139,7 @@ def _freed_too_late(program: Program) -> Iterator[Place]:
             if s.free
             and s.node.lineno > call.lineno
             and s.network in frozen
-            and _is_left_out(program, call, scope, s.network)
+            and _is_left_out(call, scope, s.network)
         ):
             around = [
                 a
@@ -162,7 +163,7 @@ def _freed_too_late(program: Program) -> Iterator[Place]:
                 )
 
 
-def _is_left_out(program: Program, optimizer: ast.Call, scope: Scope, network: str) -> bool:
+def _is_left_out(optimizer: ast.Call, scope: Scope, network: str) -> bool:
     """Whether an optimizer was given what is free alone, or other parts of the network than this
     one.
     """
@@ -171,7 +172,7 @@ def _is_left_out(program: Program, optimizer: ast.Call, scope: Scope, network: s
         given = scope.bindings[given.id][0].value
     if given is None:
         return False
-    tests = [t for n in walk(given) if isinstance(n, ast.comprehension) for t in n.ifs]
+    tests = [t for n in nodes_of(given, ast.comprehension) for t in n.ifs]
     tests += [c.args[0] for c in calls(given) if last_name(c.func) == "filter" and c.args]
     if any("requires_grad" in identifiers(t) for t in tests):
         return True
@@ -265,10 +266,9 @@ def _has_parameters(program: Program, owner: ast.ClassDef) -> bool:
         return False
     made = [b for bound in program.attributes[owner].values() for b in bound]
     return any(
-        program.is_torch(c.func, "Parameter") or is_layer(program, c, b.scope)
+        program.is_torch(c.func, "Parameter") or is_layer(program, c)
         for b in made
-        for c in walk(b.value)
-        if isinstance(c, ast.Call)
+        for c in calls(b.value)
     )
 
 

@@ -18,7 +18,10 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
+    names_read,
+    nodes_of,
     own_nodes,
+    own_nodes_of,
     receiver,
     walk,
 )
@@ -47,11 +50,7 @@ def frozen_by_attribute(subject: Subject) -> Iterator[Place]:
     """
     program = subject.program
     for node in program.nodes[ast.Assign]:
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Attribute)
-            and node.targets[0].attr in MISSPELT
-        ):
+        if isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr in MISSPELT:
             yield (
                 node,
                 (
@@ -60,9 +59,7 @@ def frozen_by_attribute(subject: Subject) -> Iterator[Place]:
                 ),
             )
         if not (
-            isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Attribute)
-            and node.targets[0].attr == "requires_grad"
+            isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "requires_grad"
         ):
             continue
         owner, scope = node.targets[0].value, program.scope(node)
@@ -87,7 +84,7 @@ def frozen_by_attribute(subject: Subject) -> Iterator[Place]:
         made = any(
             o.name.startswith("torch.nn.")
             and not o.last.endswith("Parameter")
-            and is_layer(program, o.call, o.scope)
+            and is_layer(program, o.call)
             for o in program.origins(owner, scope)
         )
         made = made or any(
@@ -156,8 +153,8 @@ def tensor_not_a_buffer(subject: Subject) -> Iterator[Place]:
             uses = [
                 n
                 for m in called
-                for n in own_nodes(m.node)
-                if isinstance(n, ast.Attribute) and n.attr == name and dotted(n.value) == "self"
+                for n in own_nodes_of(m.node, ast.Attribute)
+                if n.attr == name and dotted(n.value) == "self"
             ]
             if uses and _wants_gradient(made[0].value) and not _learns(program, owner, name):
                 yield (
@@ -195,10 +192,8 @@ def _moved_slice(program: Program, node: ast.AST) -> bool:
     if isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Name):
         name = above.targets[0].id
         return any(
-            isinstance(c, ast.Call)
-            and method(c) in ("to", "type_as", "cuda")
-            and dotted(receiver(c)) == name
-            for c in own_nodes(program.scope(above).node)
+            method(c) in ("to", "type_as", "cuda") and dotted(receiver(c)) == name
+            for c in own_nodes_of(program.scope(above).node, ast.Call)
         )
     if not isinstance(above, ast.Call):
         return False
@@ -222,18 +217,14 @@ def _fitted(program: Program, owner: ast.ClassDef, name: str, init: Scope, forwa
     } & set(program.methods[owner]):
         return ""
     reads = any(
-        isinstance(n, ast.Attribute) and n.attr == name and dotted(n.value) == "self"
-        for n in own_nodes(forward.node)
+        n.attr == name and dotted(n.value) == "self"
+        for n in own_nodes_of(forward.node, ast.Attribute)
     )
     for binding in (
         program.attributes[owner][name] if reads and not _learns(program, owner, name) else ()
     ):
-        given = {n.id for n in walk(binding.value) if isinstance(n, ast.Name)} & set(
-            binding.scope.parameters[1:]
-        )
-        computed = any(
-            isinstance(n, ast.Call) and last_name(n.func) in STATISTICS for n in walk(binding.value)
-        )
+        given = names_read(binding.value) & set(binding.scope.parameters[1:])
+        computed = any(last_name(n.func) in STATISTICS for n in calls(binding.value))
         if binding.scope not in (init, forward) and given and computed:
             return binding.scope.name
     return ""
@@ -271,13 +262,13 @@ def _is_drawn(value: ast.expr) -> bool:
     """Whether a tensor is drawn at random: a network that is made anew has another one, moved to
     the right device or not.
     """
-    return any(isinstance(n, ast.Call) and last_name(n.func) in DRAWS for n in walk(value))
+    return any(last_name(n.func) in DRAWS for n in calls(value))
 
 
 def _learns(program: Program, owner: ast.ClassDef, name: str) -> bool:
     """Whether the class registers or moves the tensor elsewhere."""
     return (
-        any(isinstance(n, ast.Constant) and n.value == name for n in walk(owner))
+        any(n.value == name for n in nodes_of(owner, ast.Constant))
         or "_apply" in program.methods[owner]
         or "to" in program.methods[owner]
     )

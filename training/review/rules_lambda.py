@@ -16,7 +16,7 @@ from training.review.syntax import (
     entry,
     keyword,
     last_name,
-    own_nodes,
+    own_nodes_of,
     words,
 )
 
@@ -80,11 +80,7 @@ def _returned(program: Program, given: ast.expr, scope: Scope) -> list[ast.expr]
 
 def _returns(function: Scope) -> list[ast.expr]:
     return (
-        [
-            n.value
-            for n in own_nodes(function.node)
-            if isinstance(n, ast.Return) and n.value is not None
-        ]
+        [n.value for n in own_nodes_of(function.node, ast.Return) if n.value is not None]
         if isinstance(function.node, FUNCTIONS)
         else []
     )

@@ -18,8 +18,9 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     once,
-    own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -79,7 +80,7 @@ def evaluating(program: Program) -> tuple[tuple[ast.For, Scope], ...]:
 
 
 def _evaluating(program: Program) -> Iterator[tuple[ast.For, Scope]]:
-    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
+    for loop in program.nodes[ast.For]:
         scope = program.scope(loop)
         quiet = QUIET & identifiers(scope.node) or any(
             QUIET & identifiers(a)
@@ -130,8 +131,8 @@ def _from_network(program: Program, loop: ast.For, scope: Scope) -> dict[str, as
             stored = {
                 n.id
                 for t in statement.targets
-                for n in walk(t)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+                for n in nodes_of(t, ast.Name)
+                if isinstance(n.ctx, ast.Store)
             }
             found |= {n: found.get(n, statement) for n in stored}
     return found
@@ -143,8 +144,8 @@ def _carried(loop: ast.For, made: dict[str, ast.stmt]) -> bool:
         reads = [
             n
             for s in _statements(loop)
-            for n in walk(s)
-            if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+            for n in nodes_of(s, ast.Name)
+            if n.id == name and isinstance(n.ctx, ast.Load)
         ]
         if any(n.lineno <= (first.end_lineno or first.lineno) for n in reads):
             return True
@@ -189,13 +190,8 @@ def _used_after(
 ) -> Iterator[ast.Name]:
     """Each reading of such a name after the loop, before anything else is bound to it."""
     end = loop.end_lineno or loop.lineno
-    for node in own_nodes(scope.node):
-        if (
-            isinstance(node, ast.Name)
-            and node.id in made
-            and isinstance(node.ctx, ast.Load)
-            and node.lineno > end
-        ):
+    for node in own_nodes_of(scope.node, ast.Name):
+        if node.id in made and isinstance(node.ctx, ast.Load) and node.lineno > end:
             bound = [program.statement(b.statement).lineno for b in scope.bindings.get(node.id, ())]
             if not any(end < line < node.lineno for line in bound):
                 yield node
@@ -235,11 +231,7 @@ def _sums_overwritten(
             and type(_zero(bound[0])) in (int, float)
             and not _zero(bound[0])
         )
-        read = [
-            n
-            for n in walk(loop)
-            if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
-        ]
+        read = [n for n in nodes_of(loop, ast.Name) if n.id == name and isinstance(n.ctx, ast.Load)]
         beside = any(
             isinstance(s, ast.AugAssign) and isinstance(s.op, ast.Add) for s in _statements(loop)
         )
@@ -307,8 +299,8 @@ def _last_of_kept(
     for name, filled in kept.items():
         reads = [
             n
-            for n in own_nodes(scope.node)
-            if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+            for n in own_nodes_of(scope.node, ast.Name)
+            if n.id == name and isinstance(n.ctx, ast.Load)
         ]
         elsewhere = [
             n for n in reads if filled not in (program.statement(n), *program.ancestors(n))

@@ -23,6 +23,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
     receiver,
     walk,
@@ -63,16 +64,8 @@ def unused_layer(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not subject.trains:
         return
-    read = {
-        n.attr
-        for n in program.nodes[ast.Attribute]
-        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)
-    }
-    texts = [
-        n.value
-        for n in program.nodes[ast.Constant]
-        if isinstance(n, ast.Constant) and isinstance(n.value, str)
-    ]
+    read = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n.ctx, ast.Load)}
+    texts = [n.value for n in program.nodes[ast.Constant] if isinstance(n.value, str)]
     for owner in program.module_classes:
         if "forward" not in program.methods[owner] or FINDS_LAYERS & identifiers(owner):
             continue
@@ -98,7 +91,7 @@ def unused_layer(subject: Subject) -> Iterator[Place]:
                 and name not in texts
                 and len(bindings) == 1
                 and made.index is None
-                and is_layer(program, made.value, made.scope)
+                and is_layer(program, made.value)
             ):
                 yield made.value, f"self.{name} is made and never used"
 
@@ -156,9 +149,7 @@ def _never_turned(program: Program) -> Iterator[Place]:
         for c in loaders
     ):
         return  # single sequences, which have no dimension of rows
-    named = program.called_names | {
-        n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute)
-    }
+    named = program.called_names | {n.attr for n in program.nodes[ast.Attribute]}
     inside = [
         n
         for owner in program.module_classes
@@ -316,12 +307,11 @@ def _has_batch_of_one(forward: Scope) -> bool:
         for c in calls(forward.node)
     )
     return by_call or any(
-        isinstance(n, ast.Subscript)
-        and isinstance(n.slice, ast.Tuple)
+        isinstance(n.slice, ast.Tuple)
         and len(n.slice.elts) > 1
         and isinstance(n.slice.elts[1], ast.Constant)
         and n.slice.elts[1].value is None
-        for n in walk(forward.node)
+        for n in nodes_of(forward.node, ast.Subscript)
     )
 
 
@@ -362,11 +352,7 @@ def noise_always_on(subject: Subject) -> Iterator[Place]:
                 if isinstance(side, ast.Name) and side.id == forward.parameters[1]
             ]
             other = node.right if sides and sides[0] is node.left else node.left
-            drawn = [
-                c
-                for c in walk(other)
-                if isinstance(c, ast.Call) and program.is_torch(c.func, *NOISE)
-            ]
+            drawn = [c for c in calls(other) if program.is_torch(c.func, *NOISE)]
             if (
                 sides
                 and drawn
@@ -397,9 +383,7 @@ def one_layer_n_times(subject: Subject) -> Iterator[Place]:
                     yield given, f"{ast.unparse(layer)} is one layer, however often it stands there"
             case ast.ListComp(
                 elt=ast.Name(id=name), generators=[ast.comprehension(target=target)]
-            ) if name not in {
-                n.id for n in walk(target) if isinstance(n, ast.Name)
-            } and not SHARED & words(name):
+            ) if name not in names_read(target) and not SHARED & words(name):
                 yield given, f"{name} is one layer, however often it stands there"
 
 
@@ -432,7 +416,7 @@ def _restores_its_input(program: Program, owner: ast.ClassDef) -> bool:
     """
     pairs = [(loss.scores, loss.target, loss.scope) for loss in loss_calls(program)]
     for node in program.nodes[ast.BinOp]:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        if isinstance(node.op, ast.Sub):
             pairs += [
                 (node.left, node.right, program.scope(node)),
                 (node.right, node.left, program.scope(node)),

@@ -15,6 +15,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
     receiver,
     walk,
@@ -34,7 +35,7 @@ def loop_left_by_one_rank(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not torch_calls(program, *WRAPPERS):
         return
-    for node in (n for n in program.nodes[ast.Break] if isinstance(n, ast.Break)):
+    for node in program.nodes[ast.Break]:
         scope = program.scope(node)
         around = _until_loop(program, node)
         if around is None or not _trains(program, around[0], scope):
@@ -129,8 +130,8 @@ def _of_this_rank(program: Program, loop: ast.For | ast.While, scope: Scope) -> 
                 grown |= {
                     n.id
                     for t in targets
-                    for n in walk(t)
-                    if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+                    for n in nodes_of(t, ast.Name)
+                    if isinstance(n.ctx, ast.Store)
                 }
         if grown == own:
             return own

@@ -12,6 +12,7 @@ from training.review.program import Program
 from training.review.settings import argument_of, partial_calls
 from training.review.syntax import (
     FUNCTIONS,
+    calls,
     constant,
     has_unpacking,
     identifiers,
@@ -20,8 +21,9 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
+    nodes_of,
     once,
-    own_nodes,
+    own_nodes_of,
     walk,
     words,
 )
@@ -124,15 +126,12 @@ def set_epoch_missing(subject: Subject) -> Iterator[Place]:
     ):
         return
     named: list[ast.AST] = [
-        n
-        for n in program.nodes[ast.For]
-        if isinstance(n, ast.For) and any("epoch" in w for w in words(last_name(n.target)))
+        n for n in program.nodes[ast.For] if any("epoch" in w for w in words(last_name(n.target)))
     ]
     named += [
         n
         for n in program.nodes[ast.For]
-        if isinstance(n, ast.For)
-        and any("epoch" in w for name in identifiers(n.iter) for w in words(name))
+        if any("epoch" in w for name in identifiers(n.iter) for w in words(name))
     ]
     for call in samplers:
         epochs = named or list(_passages(subject, call))
@@ -156,7 +155,9 @@ def set_epoch_missing(subject: Subject) -> Iterator[Place]:
 
 def _chosen_samplers(program: Program) -> Iterator[ast.Call]:
     """Yield the calls of a class that a condition chose, where one choice is DistributedSampler."""
-    for call in program.all_calls:
+    imported = {of.rpartition(".")[2] for of in program.aliases.values()}
+    chosen = "DistributedSampler" in imported | program.identifiers
+    for call in program.all_calls if chosen else ():
         bound = (
             program.bindings_of(call.func, program.scope(call))
             if isinstance(call.func, (ast.Name, ast.Attribute))
@@ -206,19 +207,14 @@ def _tells_the_epoch(program: Program, call: ast.Call) -> bool:
         return given is None
     loops = [a for a in program.ancestors(call) if isinstance(a, (ast.For, ast.While))]
     scope = program.scope(call)
-    named = [n for n in walk(given) if isinstance(n, ast.Name)]
+    named = nodes_of(given, ast.Name)
     if not named or any(
         not isinstance(n, (ast.Name, ast.BinOp, ast.operator, ast.Constant, ast.expr_context))
         for n in walk(given)
     ):
         return True  # an attribute, an element, what a call gives
-    changed = {
-        n.id
-        for a in loops
-        for n in walk(a)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
-    later = [n for n in own_nodes(scope.node) if isinstance(n, ast.For) and n not in loops]
+    changed = {n.id for a in loops for n in nodes_of(a, ast.Name) if isinstance(n.ctx, ast.Store)}
+    later = [n for n in own_nodes_of(scope.node, ast.For) if n not in loops]
     counts_here = any(
         isinstance(inner, (ast.For, ast.While)) or "epoch" in last_name(n.target)
         for n in later
@@ -320,8 +316,7 @@ def _said_of(program: Program, call: ast.Call) -> set[str]:
         given = [
             b.value
             for a in given
-            for n in walk(a)
-            if isinstance(n, ast.Name)
+            for n in nodes_of(a, ast.Name)
             for b in program.bindings_of(n, program.scope(call))
             if b.how == "assign"
         ]
@@ -333,12 +328,10 @@ def _of_an_own_network(program: Program, call: ast.Call) -> bool:
     the ranks begin.
     """
     scope = program.scope(call)
-    steps = any(isinstance(c, ast.Call) and method(c) == "backward" for c in walk(scope.node))
+    steps = any(method(c) == "backward" for c in calls(scope.node))
     made = any(
-        isinstance(c, ast.Call)
-        and (o := program.classes.get(last_name(c.func))) is not None
-        and program.is_module(o)
-        for c in walk(scope.node)
+        (o := program.classes.get(last_name(c.func))) is not None and program.is_module(o)
+        for c in calls(scope.node)
     )
     return (
         bool(scope.name)
@@ -363,7 +356,7 @@ def _may_get_sampler(program: Program, call: ast.Call) -> bool:
         uses = [
             program.parents[n]
             for n in program.nodes[ast.Name]
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id == last_name(value)
+            if isinstance(n.ctx, ast.Load) and n.id == last_name(value)
         ]
         if (
             not isinstance(held, ast.Dict)

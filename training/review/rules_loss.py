@@ -10,14 +10,15 @@ from training.review.kinds import is_frozen_name, is_model
 from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.syntax import (
+    calls,
     dotted,
     identifiers,
     is_true,
     keyword,
     last_name,
     method,
+    nodes_of,
     receiver,
-    walk,
 )
 from training.review.values import LossCall, activation, loss_calls, reaching
 
@@ -236,14 +237,9 @@ def _is_quiet(program: Program, node: ast.expr, scope: Scope, depth: int = 0) ->
 
 def _of_learner(program: Program, node: ast.expr, scope: Scope) -> bool:
     """Whether a value is the softmax of what a network gave that is not frozen by its name."""
-    names = [n for n in walk(node) if isinstance(n, ast.Name)]
+    names = nodes_of(node, ast.Name)
     values = [node, *(v for n in names for v in reaching(program, n, scope))]
-    made = [
-        c
-        for v in values
-        for c in walk(v)
-        if isinstance(c, ast.Call) and is_model(program, c.func, scope)
-    ]
+    made = [c for v in values for c in calls(v) if is_model(program, c.func, scope)]
     return bool(made) and not any(is_frozen_name(last_name(c.func)) for c in made)
 
 

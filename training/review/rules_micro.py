@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.loops import Steps, step_groups
 from training.review.rules_window import condition, window_of
-from training.review.syntax import constant, keyword, last_name, walk
+from training.review.syntax import constant, keyword, last_name, nodes_of
 
 
 @rule("BH140")
@@ -31,9 +31,7 @@ def first_window_of_one_batch(subject: Subject) -> Iterator[Place]:
             if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)
             else [test]
         )
-        written = {
-            last_name(n.target) for n in walk(steps.loop.node) if isinstance(n, ast.AugAssign)
-        }
+        written = {last_name(n.target) for n in nodes_of(steps.loop.node, ast.AugAssign)}
         if (
             counter
             and counter not in written

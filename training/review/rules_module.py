@@ -9,6 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import calls_to, canonical_names, torch_calls
 from training.review.program import Program, Scope
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     has_unpacking,
@@ -16,9 +17,10 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
-    own_nodes,
+    own_nodes_of,
     receiver,
     walk,
+    words,
 )
 
 STATELESS = {
@@ -30,10 +32,11 @@ STATELESS = {
     "CELU", "SELU", "GLU", "Threshold", "Tanhshrink", "Softmin", "Softmax2d", "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d", "UpsamplingBilinear2d", "UpsamplingNearest2d",
 }  # fmt: skip
+NOISE = {"noise", "eps", "sample", "sampling"}
 CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Sequential"}
 
 
-def is_layer(program: Program, node: ast.AST | None, scope: Scope) -> bool:
+def is_layer(program: Program, node: ast.AST | None) -> bool:
     """Whether an expression makes a module with parameters or state."""
     if not isinstance(node, ast.Call):
         return False
@@ -59,10 +62,7 @@ def _learns(program: Program, owner: ast.ClassDef) -> bool:
         for b in bound
     ]
     return any(
-        is_layer(program, c, b.scope)
-        for b in made
-        for c in walk(b.value)
-        if isinstance(c, ast.Call) and dotted(c.func) != owner.name
+        is_layer(program, c) for b in made for c in calls(b.value) if dotted(c.func) != owner.name
     )
 
 
@@ -122,7 +122,7 @@ def _makes_layer(program: Program, part: ast.expr, scope: Scope) -> bool:
         if isinstance(part, ast.Call) and program.callees_by_name(part, scope) is not None
         else ()
     )
-    return is_layer(program, part, scope) or any(is_layer(program, o.call, o.scope) for o in made)
+    return is_layer(program, part) or any(is_layer(program, o.call) for o in made)
 
 
 def _appended(program: Program, owner: ast.ClassDef, name: str, value: ast.expr) -> ast.expr | None:
@@ -133,18 +133,13 @@ def _appended(program: Program, owner: ast.ClassDef, name: str, value: ast.expr)
         and not getattr(value, "elts", getattr(value, "values", []))
     ):
         return None
-    for node in walk(owner):
-        if (
-            isinstance(node, ast.Call)
-            and method(node) == "append"
-            and dotted(receiver(node)) == f"self.{name}"
-            and node.args
-        ):
+    for node in calls(owner):
+        if method(node) == "append" and dotted(receiver(node)) == f"self.{name}" and node.args:
             scope = program.scope(node)
             layer = node.args[0]
-            if is_layer(program, layer, scope) or (
+            if is_layer(program, layer) or (
                 isinstance(layer, ast.Name)
-                and any(is_layer(program, b.value, scope) for b in scope.bindings.get(layer.id, ()))
+                and any(is_layer(program, b.value) for b in scope.bindings.get(layer.id, ()))
             ):
                 return node
     return None
@@ -162,9 +157,8 @@ def _registered(owner: ast.ClassDef, name: str) -> bool:
         return True
     handed = [
         c
-        for c in walk(owner)
-        if isinstance(c, ast.Call)
-        and (
+        for c in calls(owner)
+        if (
             last_name(c.func) in CONTAINERS | {"extend"}
             or last_name(c.func).lstrip("_")[:1].isupper()
         )
@@ -181,10 +175,8 @@ def layer_made_in_forward(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for owner in program.module_classes:
         forward = program.methods[owner].get("forward")
-        for node in own_nodes(forward.node) if forward else ():
-            if not isinstance(node, ast.Call) or not is_layer(
-                program, node, forward or program.top
-            ):
+        for node in own_nodes_of(forward.node, ast.Call) if forward else ():
+            if not is_layer(program, node):
                 continue
             name = program.resolve(node.func).rpartition(".")[2]
             statement = program.statement(node)
@@ -192,11 +184,7 @@ def layer_made_in_forward(subject: Subject) -> Iterator[Place]:
                 "self."
             )
             guarded = any(isinstance(a, ast.If) for a in program.ancestors(node))
-            if (
-                "Dropout" not in name
-                and not (kept and guarded)
-                and not _inner(program, node, forward)
-            ):
+            if "Dropout" not in name and not (kept and guarded) and not _inner(program, node):
                 yield (
                     node,
                     (
@@ -206,12 +194,9 @@ def layer_made_in_forward(subject: Subject) -> Iterator[Place]:
                 )
 
 
-def _inner(program: Program, node: ast.AST, forward: Scope | None) -> bool:
+def _inner(program: Program, node: ast.AST) -> bool:
     """Whether a layer is an argument of another that is told already."""
-    return any(
-        isinstance(a, ast.Call) and is_layer(program, a, forward or program.top)
-        for a in program.ancestors(node)
-    )
+    return any(isinstance(a, ast.Call) and is_layer(program, a) for a in program.ancestors(node))
 
 
 @rule("BH403")
@@ -233,15 +218,6 @@ def dropout_always_on(subject: Subject) -> Iterator[Place]:
             "dropout3d",
             "feature_dropout",
         ):
-            drawn = (
-                isinstance(call.args[0], ast.Call)
-                and last_name(call.args[0].func) in ("ones", "ones_like", "new_ones")
-                if call.args
-                else False
-            )
-            is_mask = drawn and not program.is_module(
-                program.scope(call).owner
-            )  # a mask that a function draws, no layer
             in_training = any(
                 isinstance(a, (ast.If, ast.IfExp)) and "training" in identifiers(a.test)
                 for a in program.ancestors(call)
@@ -251,7 +227,7 @@ def dropout_always_on(subject: Subject) -> Iterator[Place]:
                 not flagged
                 and not has_unpacking(call)
                 and constant(keyword(call, "p", 1)) != 0
-                and not is_mask
+                and not _draws(program, call)
             ):
                 yield call, f"{last} is on in evaluation too: its flag `training` is not given"
         elif (
@@ -283,6 +259,18 @@ def dropout_always_on(subject: Subject) -> Iterator[Place]:
                 isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
             ):
                 yield call, f"{last} is made in forward, so eval() does not reach it"
+
+
+def _draws(program: Program, call: ast.Call) -> bool:
+    """Check that a dropout is no layer of a network: it thins noise, or a mask of ones that a
+    function draws, or belongs to a method that samples.
+    """
+    scope, given = program.scope(call), call.args[0] if call.args else None
+    made = {o.last for o in program.origins(given, scope)} if given is not None else set()
+    if made & {"ones", "ones_like", "new_ones"} and not program.is_module(scope.owner):
+        return True
+    named = NOISE & words(f"{scope.name} {dotted(given)}")
+    return scope.name != "forward" and bool(named or made & {"randn", "randn_like", "normal"})
 
 
 def _calls_of(program: Program, bound: ast.Call) -> list[ast.Call]:

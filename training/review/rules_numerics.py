@@ -23,7 +23,7 @@ def softmax_by_hand(subject: Subject) -> Iterator[Place]:
     """
     program = subject.program
     for node in program.nodes[ast.BinOp]:
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
+        if not isinstance(node.op, ast.Div):
             continue
         scope = program.scope(node)
         if (

@@ -46,11 +46,7 @@ def option_never_read(subject: Subject) -> Iterator[Place]:
         len(c.args) > 1 and constant(c.args[1]) is None for c in program.calls_of("getattr")
     ):
         return  # nothing is learned, or fields are read by names that are computed
-    read = {
-        n.attr
-        for n in program.nodes[ast.Attribute]
-        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)
-    }
+    read = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n.ctx, ast.Load)}
     told: list[tuple[ast.AST, str, str]] = []
     if (options := list(_options(program))) and _all_in_sight(program, program.methods_of(*PARSES)):
         told += [(call, name, "option") for call, name in options]
@@ -117,11 +113,7 @@ def _entries(program: Program) -> Iterator[tuple[ast.AST, str]]:
         value = bindings[0].value
         if len(bindings) != 1 or not isinstance(value, ast.Dict):
             continue
-        uses = [
-            n
-            for n in program.nodes[ast.Name]
-            if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
-        ]
+        uses = [n for n in program.nodes[ast.Name] if n.id == name and isinstance(n.ctx, ast.Load)]
         if uses and all(_by_key(program, n) for n in uses):
             yield from (
                 (k, str(k.value))
@@ -156,7 +148,7 @@ def _used_as_class(program: Program, owner: ast.ClassDef) -> bool:
     """Whether a class is given to something, inherited, or never called here: others may read its
     fields.
     """
-    named = [n for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and n.id == owner.name]
+    named = [n for n in program.nodes[ast.Name] if n.id == owner.name]
     called = [n for n in named if isinstance(p := program.parents[n], ast.Call) and p.func is n]
     annotations = [
         n for n in named if isinstance(program.parents[n], (ast.arg, ast.AnnAssign, FUNCTIONS))
@@ -256,10 +248,7 @@ def _parameter(call: ast.Call, function: Scope, value: ast.expr, parent: ast.AST
 def _spelled(program: Program, name: str, where: ast.AST) -> bool:
     """Whether a name stands anywhere as text, as in `getattr(args, "lr")`."""
     own = set(walk(where))
-    return any(
-        isinstance(n, ast.Constant) and n.value == name and n not in own
-        for n in program.nodes[ast.Constant]
-    )
+    return any(n.value == name and n not in own for n in program.nodes[ast.Constant])
 
 
 def _commands(program: Program) -> Iterator[tuple[ast.FunctionDef, set[str]]]:

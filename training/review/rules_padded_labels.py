@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.lookups import calls_to
 from training.review.program import Program, Scope
-from training.review.syntax import constant, identifiers, keyword, walk, words
+from training.review.syntax import constant, identifiers, keyword, nodes_of, words
 from training.review.values import loss_calls, number
 
 LABELS = {
@@ -80,8 +80,7 @@ def _words_of(node: ast.AST) -> set[str]:
 def _flat(target: ast.expr) -> bool:
     """Whether labels are laid flat, or scores turned for them, and none of them is picked out."""
     return not any(
-        isinstance(n, ast.Subscript) and not isinstance(n.slice, (ast.Slice, ast.Tuple))
-        for n in walk(target)
+        not isinstance(n.slice, (ast.Slice, ast.Tuple)) for n in nodes_of(target, ast.Subscript)
     )
 
 
@@ -107,8 +106,6 @@ def _counts(program: Program, call: ast.Call, scope: Scope, pad: int) -> bool:
     spoken = (
         _words_of(scope.node)
         if scope.name
-        else {
-            w for n in walk(program.statement(call)) if isinstance(n, ast.Name) for w in words(n.id)
-        }
+        else {w for n in nodes_of(program.statement(call), ast.Name) for w in words(n.id)}
     )
     return not MASKS & spoken

@@ -43,7 +43,7 @@ def parameters_changed_after_optimizer(subject: Subject) -> Iterator[Place]:
             if not (
                 isinstance(node, ast.Assign)
                 and node.lineno > made.lineno
-                and is_layer(program, _where_made(node.value), scope)
+                and is_layer(program, _where_made(node.value))
             ):
                 continue
             target = dotted(node.targets[0])

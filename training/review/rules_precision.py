@@ -75,7 +75,7 @@ def _handed_on(program: Program, step: Event, until: Event | Loop) -> bool:
     return False
 
 
-def _is_foreign(subject: Subject, step: Event) -> bool:
+def _is_foreign(step: Event) -> bool:
     """Whether the scaler is a parameter that is said to be of a class other than torch's."""
     name = last_name(receiver(step.node))
     node = step.scope.node
@@ -108,7 +108,7 @@ def scaler_not_updated(subject: Subject) -> Iterator[Place]:
             if (
                 _updates(subject.program, event)
                 or _handed_on(subject.program, event, event.loops[-1] if event.loops else event)
-                or _is_foreign(subject, event)
+                or _is_foreign(event)
             ):
                 continue
             if event.loops:
@@ -215,10 +215,7 @@ def _divides_gradients(program: Program) -> bool:
         method(c) in ("div_", "mul_") and last_name(receiver(c)) == "grad"
         for c in program.all_calls
     )
-    return by_method or any(
-        isinstance(n, ast.AugAssign) and last_name(n.target) == "grad"
-        for n in program.nodes[ast.AugAssign]
-    )
+    return by_method or any(last_name(n.target) == "grad" for n in program.nodes[ast.AugAssign])
 
 
 def _half_networks(program: Program, trace: list[Event]) -> Iterator[ast.Call]:

@@ -157,10 +157,8 @@ def determinism_contradicted(subject: Subject) -> Iterator[Place]:
     program = subject.program
     blocks: dict[tuple[ast.AST, bool], dict[str, ast.AST]] = {}
     for node in program.nodes[ast.Assign]:
-        if (
-            isinstance(node, ast.Assign)
-            and is_true(node.value)
-            and program.resolve(node.targets[0]).startswith("torch.backends.cudnn.")
+        if is_true(node.value) and program.resolve(node.targets[0]).startswith(
+            "torch.backends.cudnn."
         ):
             above = program.parents[node]
             blocks.setdefault((above, node in getattr(above, "orelse", ())), {})[
@@ -239,9 +237,8 @@ def train_augmentation_in_validation(subject: Subject) -> Iterator[Place]:
             for maker in made:
                 drawn = [
                     c
-                    for c in walk(maker.call)
-                    if isinstance(c, ast.Call)
-                    and last_name(c.func).startswith("Random")
+                    for c in calls(maker.call)
+                    if last_name(c.func).startswith("Random")
                     and "transforms" in program.resolve(c.func)
                 ]
                 if drawn:

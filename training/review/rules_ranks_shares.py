@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Scope
-from training.review.syntax import calls, dotted, last_name, method, names_read, receiver, walk
+from training.review.syntax import (
+    calls,
+    dotted,
+    last_name,
+    method,
+    names_read,
+    nodes_of,
+    receiver,
+)
 
 
 @rule("BH620")
@@ -16,7 +24,7 @@ def forward_outside_no_sync(subject: Subject) -> Iterator[Place]:
     and `x(…)` is called in that loop, not in the block.
     """
     program = subject.program
-    for block in (n for n in program.nodes[ast.With] if isinstance(n, ast.With)):
+    for block in program.nodes[ast.With]:
         scope = program.scope(block)
         wrapped = {
             dotted(receiver(c))
@@ -42,11 +50,7 @@ def forward_outside_no_sync(subject: Subject) -> Iterator[Place]:
             if dotted(c.func) in wrapped and c not in inside and c.lineno < block.lineno
         ]
         bound = {
-            last_name(t)
-            for s in block.body
-            for n in walk(s)
-            if isinstance(n, ast.Assign)
-            for t in n.targets
+            last_name(t) for s in block.body for n in nodes_of(s, ast.Assign) for t in n.targets
         }
         if called and names_read(receiver(backward)) and not names_read(receiver(backward)) & bound:
             yield (

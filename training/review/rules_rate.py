@@ -17,8 +17,8 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     receiver,
-    walk,
     words,
 )
 
@@ -82,7 +82,7 @@ def _not_in_groups(program: Program) -> Iterator[Place]:
     function that is to adjust the rate and does not touch the optimizer that it is given.
     """
     for node in program.nodes[ast.Assign]:
-        for target in node.targets if isinstance(node, ast.Assign) else ():
+        for target in node.targets:
             if (
                 isinstance(target, ast.Attribute)
                 and target.attr in RATES
@@ -110,7 +110,7 @@ def _not_in_groups(program: Program) -> Iterator[Place]:
             for s in body
         ):
             continue  # for other classes to fill in
-        if not any(isinstance(n, ast.Name) and n.id == given[0] for n in walk(scope.node)) and any(
+        if not any(n.id == given[0] for n in nodes_of(scope.node, ast.Name)) and any(
             len(c.args) for c, _ in program.call_sites[scope]
         ):
             yield (

@@ -74,10 +74,10 @@ def _step_of(node: ast.AST) -> tuple[ast.expr, bool, int] | None:
     )
 
 
-def _output_of(program: Program, node: ast.expr, scope: Scope, index: int = 0) -> Origin | None:
-    """The recurrent layer of which a name is the output, or, with index 1, the state."""
+def _output_of(program: Program, node: ast.expr, scope: Scope) -> Origin | None:
+    """The recurrent layer of which a name is the output, not the state."""
     found = reaching_elements(program, node, scope) if isinstance(node, ast.Name) else []
-    if len(found) != 1 or found[0][1] != index or not isinstance(found[0][0], ast.Call):
+    if len(found) != 1 or found[0][1] != 0 or not isinstance(found[0][0], ast.Call):
         return None
     made = [
         o

@@ -16,6 +16,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     receiver,
     walk,
     words,
@@ -84,14 +85,9 @@ def _added(program: Program, loop: ast.For, scope: Scope) -> dict[str, ast.stmt]
     count beside it.
     """
     made = {
-        n.id
-        for s in walk(loop)
-        if isinstance(s, ast.Assign)
-        for t in s.targets
-        for n in walk(t)
-        if isinstance(n, ast.Name)
+        n.id for s in nodes_of(loop, ast.Assign) for t in s.targets for n in nodes_of(t, ast.Name)
     }
-    drawn = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
+    drawn = names_read(loop.target)
     found: dict[str, ast.stmt] = {}
     for node in walk(loop):
         name, value = "", list[ast.expr]()
@@ -170,12 +166,7 @@ def _resets_itself(program: Program, name: str, scope: Scope) -> bool:
     it back.
     """
     made = [c for b in scope.bindings.get(name, ()) for c in calls(b.value)]
-    owners = [
-        o
-        for c in made
-        for o in program.nodes[ast.ClassDef]
-        if isinstance(o, ast.ClassDef) and o.name == last_name(c.func)
-    ]
+    owners = [o for c in made for o in program.nodes[ast.ClassDef] if o.name == last_name(c.func)]
     resets = [
         f
         for o in owners
@@ -245,7 +236,7 @@ def _outlives(scope: Scope, name: str) -> bool:
 def _set_in_one_place(program: Program, scope: Scope, name: str) -> bool:
     """Whether nothing but a constructor, or the file itself, binds it."""
     for node in program.nodes[ast.Assign]:
-        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = node.targets
         if any(
             dotted(n) == name
             for t in targets

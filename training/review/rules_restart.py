@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_scheduler_origin
 from training.review.loops import is_epoch_loop, is_loader_loop
 from training.review.program import Origin
-from training.review.syntax import constant, keyword, last_name, walk, words
+from training.review.syntax import constant, keyword, last_name, nodes_of, walk, words
 from training.review.trace import Event, Loop
 
 OF_THEIR_OWN = {
@@ -116,8 +116,7 @@ def _begins_anew(inside: list[Event], optimizer: str) -> bool:
         ):
             return True
         if isinstance(event.node, (ast.Assign, ast.AugAssign)) and any(
-            isinstance(n, ast.Constant) and n.value in ("lr", "initial_lr")
-            for n in walk(event.node)
+            n.value in ("lr", "initial_lr") for n in nodes_of(event.node, ast.Constant)
         ):
             return True
         if (

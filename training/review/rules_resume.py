@@ -84,26 +84,16 @@ def _never_read(program: Program, key: str) -> bool:
     """Whether a key of the checkpoint is taken out of nothing, in a file that takes others out of
     it by name.
     """
-    read = {
-        key_read(n)
-        for n in program.nodes[ast.Subscript]
-        if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)
-    }
+    read = {key_read(n) for n in program.nodes[ast.Subscript] if isinstance(n.ctx, ast.Load)}
     return bool(read - {None}) and key not in _keys_read(program)
 
 
 def _counts_on(program: Program, keys: set[object]) -> bool:
     """Whether the epoch after the one that was read under one of these keys is computed."""
     counted = {
-        key_read(n)
-        for n in program.nodes[ast.Subscript]
-        if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)
+        key_read(n) for n in program.nodes[ast.Subscript] if isinstance(n.ctx, ast.Load)
     } & keys
-    heads = [
-        n.iter
-        for n in program.nodes[ast.For]
-        if isinstance(n, ast.For) and isinstance(n.iter, ast.Call)
-    ]
+    heads = [n.iter for n in program.nodes[ast.For] if isinstance(n.iter, ast.Call)]
     goes_on = any(
         last_name(h.func) == "range" and len(h.args) > 1 and constant(h.args[0]) is None
         for h in heads
@@ -111,9 +101,7 @@ def _counts_on(program: Program, keys: set[object]) -> bool:
     if goes_on and any(isinstance(k, str) and PASSED & words(k) for k in counted):
         return True
     sums = [
-        n
-        for n in program.nodes[ast.BinOp]
-        if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Add) and constant(n.right) == 1
+        n for n in program.nodes[ast.BinOp] if isinstance(n.op, ast.Add) and constant(n.right) == 1
     ]
     found = {key for n in sums if isinstance(key := key_read(n.left), str) and PASSED & words(key)}
     return bool(found & keys)
@@ -121,13 +109,9 @@ def _counts_on(program: Program, keys: set[object]) -> bool:
 
 def _keys_read(program: Program) -> set[object]:
     """The constants by which anything is taken out of a dict, or asked for in one, or listed."""
-    found = {
-        constant(n.slice)
-        for n in program.nodes[ast.Subscript]
-        if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)
-    }
+    found = {constant(n.slice) for n in program.nodes[ast.Subscript] if isinstance(n.ctx, ast.Load)}
     found |= {constant(a) for c in program.all_calls for a in c.args}
-    found |= {constant(n.left) for n in program.nodes[ast.Compare] if isinstance(n, ast.Compare)}
+    found |= {constant(n.left) for n in program.nodes[ast.Compare]}
     listed = [n for kind in (ast.Tuple, ast.List, ast.Set) for n in program.nodes[kind]]
     return found | {constant(e) for n in listed for e in getattr(n, "elts", ())}
 
@@ -140,10 +124,7 @@ def wrapper_prefix_in_keys(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not torch_calls(program, *PARALLEL) or RENAMES & program.identifiers:
         return
-    if any(
-        isinstance(n, ast.Constant) and isinstance(n.value, str) and "module." in n.value
-        for n in program.nodes[ast.Constant]
-    ):
+    if any(isinstance(n.value, str) and "module." in n.value for n in program.nodes[ast.Constant]):
         return
     saved: dict[object, set[str]] = {}
     for made in checkpoints(program):

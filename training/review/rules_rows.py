@@ -31,6 +31,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     receiver,
     walk,
     words,
@@ -279,11 +280,11 @@ def _repeated_columns(program: Program) -> Iterator[Place]:
         return
     made: list[tuple[Scope, str, ast.AST]] = []
     for node in program.nodes[ast.Dict]:
-        pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+        pairs = zip(node.keys, node.values, strict=True)
         made += [(program.scope(node), str(constant(k)), v) for k, v in pairs if k is not None]
-    for node in program.nodes[ast.Assign]:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-            made.append((program.scope(node), str(constant(node.targets[0].slice)), node.value))
+    for set_ in program.nodes[ast.Assign]:
+        if isinstance(target := set_.targets[0], ast.Subscript):
+            made.append((program.scope(set_), str(constant(target.slice)), set_.value))
     once = {
         id(v): scope.bindings[v.id][0].value
         for scope, _, v in made
@@ -294,8 +295,7 @@ def _repeated_columns(program: Program) -> Iterator[Place]:
         for scope, key, value in made
         if words(key) & KEPT_TOGETHER
         and any(
-            isinstance(c, ast.Call) and last_name(c.func) in REPEATS | DRAWN_AGAIN
-            for c in walk(once.get(id(value), value))
+            last_name(c.func) in REPEATS | DRAWN_AGAIN for c in calls(once.get(id(value), value))
         )
     ]
     kept = (
@@ -356,10 +356,7 @@ def _repeated_groups(program: Program) -> Iterator[Place]:
         if (
             GROUPS & singular
             and name not in compared
-            and any(
-                isinstance(c, ast.Call) and last_name(c.func) in REPEATS
-                for c in walk(binding.value)
-            )
+            and any(last_name(c.func) in REPEATS for c in calls(binding.value))
         ):
             repeated.setdefault(name, binding.statement)
     for scope in program.scopes if repeated else ():
@@ -472,10 +469,8 @@ def _shuffled_in_time(program: Program) -> Iterator[Place]:
         ]
         bounds = [
             s.slice
-            for s in walk(scope.node)
-            if isinstance(s, ast.Subscript)
-            and isinstance(s.slice, ast.Slice)
-            and s.lineno > call.lineno
+            for s in nodes_of(scope.node, ast.Subscript)
+            if isinstance(s.slice, ast.Slice) and s.lineno > call.lineno
         ]
         heads = {ast.unparse(b.upper) for b in bounds if b.lower is None and b.upper is not None}
         tails = {ast.unparse(b.lower) for b in bounds if b.lower is not None}
@@ -532,9 +527,7 @@ def _cuts_windows(getter: Scope) -> bool:
     index = getter.parameters[1] if len(getter.parameters) > 1 else ""
     if index in getter.bindings:
         return False  # times the width
-    for node in (
-        n for n in walk(getter.node) if isinstance(n, ast.Slice) and dotted(n.lower) == index
-    ):
+    for node in (n for n in nodes_of(getter.node, ast.Slice) if dotted(n.lower) == index):
         bound = getter.bindings.get(node.upper.id, []) if isinstance(node.upper, ast.Name) else []
         end = bound[0].value if len(bound) == 1 else node.upper  # `middle = i + self.history`
         if isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add) and index in names_read(end):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.sides import all_names, elements_of, side_of, targets_of
-from training.review.syntax import calls, dotted, last_name, receiver, walk, words
+from training.review.syntax import calls, dotted, last_name, nodes_of, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import loss_calls
 
@@ -114,8 +114,8 @@ def _called(program: Program, call: ast.Call) -> tuple[str, str]:
         said = [
             n.value
             for a in above.args
-            for n in walk(a)
-            if isinstance(n, ast.Constant) and isinstance(n.value, str)
+            for n in nodes_of(a, ast.Constant)
+            if isinstance(n.value, str)
         ]
         said_words = "".join(c if c.isalnum() else " " for text in said for c in f"{text} ").split()
         said_words = [
@@ -126,12 +126,7 @@ def _called(program: Program, call: ast.Call) -> tuple[str, str]:
         spoken = (
             {side_of(w) for w in said_words} - {""} if len(said_words) <= FEW_WORDS else set()
         )  # a sentence speaks of other things, too
-        measured = [
-            c
-            for a in above.args
-            for c in walk(a)
-            if isinstance(c, ast.Call) and MEASURES & words(last_name(c.func))
-        ]
+        measured = [c for a in above.args for c in calls(a) if MEASURES & words(last_name(c.func))]
         return (
             (spoken.pop(), f"what is printed as {' '.join(said).strip()!r}")
             if len(spoken) == 1 and len(measured) == 1
@@ -230,11 +225,7 @@ def rows_unread(subject: Subject) -> Iterator[Place]:
         held = {n for n in loaders if side_of(n) == "val"}
         if not held or not any(side_of(n) == "test" for n in loaders):
             continue
-        read = {
-            n.id
-            for n in walk(scope.node)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-        }
+        read = {n.id for n in nodes_of(scope.node, ast.Name) if isinstance(n.ctx, ast.Load)}
         given = [
             (c, a.id)
             for c in calls(scope.node)

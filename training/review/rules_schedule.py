@@ -12,13 +12,14 @@ from training.review.loops import counts_passages, goes_over_again, is_epoch_loo
 from training.review.program import Origin, Program, Scope
 from training.review.replaced import schedules_left_behind
 from training.review.syntax import (
+    calls,
     constant,
     identifiers,
     keyword,
     last_name,
     method,
+    nodes_of,
     receiver,
-    walk,
     words,
 )
 from training.review.trace import Event, Loop
@@ -178,16 +179,12 @@ def _unit_of(program: Program, length: ast.expr | None, scope: Scope) -> str:
     """In what an expression counts, by the names in it, those in its own definition included."""
     seen = set(identifiers(length))
     counted = (
-        any(last_name(c.func) == "len" for c in walk(length) if isinstance(c, ast.Call))
-        if length is not None
-        else False
+        any(last_name(c.func) == "len" for c in calls(length)) if length is not None else False
     )
     for name in list(seen):
         for binding in scope.bindings.get(name, ()):
             seen |= identifiers(binding.value)
-            counted = counted or any(
-                last_name(c.func) == "len" for c in walk(binding.value) if isinstance(c, ast.Call)
-            )
+            counted = counted or any(last_name(c.func) == "len" for c in calls(binding.value))
     found = {
         w for name in seen if not {"step", "size"} <= words(name) for w in words(name)
     }  # the height of a stair is counted in either
@@ -262,10 +259,9 @@ def rate_written_by_hand(subject: Subject) -> Iterator[Place]:
     for event, made in stepped(subject.program, subject.traces):
         if not chained.match(made.last) or not event.loops or event.branches:
             continue
-        for node in walk(event.loops[-1].node):
+        for node in nodes_of(event.loops[-1].node, ast.Assign):
             if (
-                isinstance(node, ast.Assign)
-                and isinstance(node.targets[0], ast.Subscript)
+                isinstance(node.targets[0], ast.Subscript)
                 and constant(node.targets[0].slice) == "lr"
                 and not any(isinstance(a, ast.If) for a in subject.program.ancestors(node))
                 and method(event.node) == "step"

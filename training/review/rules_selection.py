@@ -25,13 +25,16 @@ from training.review.runs import best_of_runs
 from training.review.sides import side_of
 from training.review.syntax import (
     FUNCTIONS,
+    calls,
     constant,
     dotted,
     identifiers,
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
+    own_nodes_of,
     walk,
     words,
 )
@@ -68,11 +71,7 @@ def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
         if (
             loop is None
             or single_rows(program, loop, program.scope(loop))
-            or not any(
-                is_model(program, c.func, program.scope(c))
-                for c in walk(loop)
-                if isinstance(c, ast.Call)
-            )
+            or not any(is_model(program, c.func, program.scope(c)) for c in calls(loop))
         ):
             continue
         added = isinstance(statement, ast.AugAssign) or any(
@@ -158,11 +157,7 @@ def mean_of_batch_means(subject: Subject) -> Iterator[Place]:
 def _mean_of_batch(value: ast.expr) -> bool:
     """Whether a term is a mean, as far as it tells, and multiplied by nothing."""
     read = identifiers(value)
-    return (
-        bool({"item", "mean"} & read)
-        and "sum" not in read
-        and not any(isinstance(n, ast.Mult) for n in walk(value))
-    )
+    return bool({"item", "mean"} & read) and "sum" not in read and not nodes_of(value, ast.Mult)
 
 
 @rule("BH206")
@@ -177,16 +172,15 @@ def chosen_on_test_set(subject: Subject) -> Iterator[Place]:
             (a for a in program.ancestors(node) if isinstance(a, (ast.For, ast.While))), None
         )
         if (
-            not isinstance(node, ast.If)
-            or loop is None
+            loop is None
             or _looks_for_worst(node.test, loop)
             or {"predict", "nn", "nearest", "neighbor", "neighbour"}
             & words(program.scope(node).name)
         ):
             continue
-        compared = {
-            c for part in walk(node.test) if isinstance(part, ast.Compare) for c in names_read(part)
-        } | {c for c in names_read(node.test) if "stop" in c}
+        compared = {c for part in nodes_of(node.test, ast.Compare) for c in names_read(part)} | {
+            c for c in names_read(node.test) if "stop" in c
+        }
         best = {
             n
             for n in identifiers(node.test)
@@ -195,10 +189,7 @@ def chosen_on_test_set(subject: Subject) -> Iterator[Place]:
         pairs = [becomes_best(program, node, test, program.scope(node)) for test in tests_of(node)]
         best |= {n for pair in pairs if pair is not None for n in identifiers(pair[1])}
         body = {
-            n.id
-            for s in node.body
-            for n in walk(s)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            n.id for s in node.body for n in nodes_of(s, ast.Name) if isinstance(n.ctx, ast.Store)
         }
         if not best or not (
             body & compared
@@ -241,7 +232,7 @@ def _kept_by_a_helper(program: Program) -> Iterator[Place]:
             for b in scope.bindings.get(name, ())
             if loop in program.ancestors(b.statement)
         ]
-        direct = any(isinstance(c, ast.Call) and from_test(program, c, scope) for c in walk(given))
+        direct = any(from_test(program, c, scope) for c in calls(given))
         if direct or any(measures_test(program, b, loop) for b in made):
             yield (
                 call,
@@ -273,9 +264,7 @@ def _test_for_validation(program: Program) -> Iterator[Place]:
                 if not isinstance(given, ast.Name) or side_of(given.id) != "test":
                     continue
                 read = {
-                    n.id
-                    for n in own_nodes(scope.node)
-                    if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+                    n.id for n in own_nodes_of(scope.node, ast.Name) if isinstance(n.ctx, ast.Load)
                 }
                 unread = [n for n in scope.bindings if side_of(n) == "val" and n not in read]
                 if unread:
@@ -293,7 +282,7 @@ def best_by_train_loss(subject: Subject) -> Iterator[Place]:
     the loop has a held-out score too.
     """
     program = subject.program
-    for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
+    for node in program.nodes[ast.If]:
         keeps = any(
             isinstance(c, ast.Break)
             or (
@@ -316,12 +305,10 @@ def _chosen_by_validation(program: Program, node: ast.If) -> bool:
     """Whether the same function keeps weights by a held-out score too: this comparison is for
     something else.
     """
-    for other in own_nodes(program.scope(node).node):
-        if (
-            isinstance(other, ast.If)
-            and other is not node
-            and {"state_dict", "deepcopy"} & {n for s in other.body for n in identifiers(s)}
-        ):
+    for other in own_nodes_of(program.scope(node).node, ast.If):
+        if other is not node and {"state_dict", "deepcopy"} & {
+            n for s in other.body for n in identifiers(s)
+        }:
             score = _that_becomes_best(program, other, program.scope(other))
             if score is not None and looks_held_out(last_name(score)):
                 return True
@@ -350,9 +337,7 @@ def _by_train_entry(program: Program, node: ast.If, score: ast.expr) -> Iterator
     loads = [
         n
         for n in program.nodes[ast.Name]
-        if isinstance(n, ast.Name)
-        and isinstance(n.ctx, ast.Load)
-        and not isinstance(program.parents[n], ast.Dict)
+        if isinstance(n.ctx, ast.Load) and not isinstance(program.parents[n], ast.Dict)
     ]
     read = {n.id for n in loads}
     unread = [
@@ -386,7 +371,7 @@ def _beside_held_out(
         if (
             loop is not None
             and is_train_score(program, score, scope, loop)
-            and (beside := held_out_at_hand(program, loop))
+            and (beside := held_out_at_hand(loop))
         ):
             yield (
                 place,

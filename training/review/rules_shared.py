@@ -33,9 +33,9 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
     receiver,
-    walk,
     words,
 )
 from training.review.values import reaching
@@ -93,7 +93,7 @@ def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
                     f" line {loops[0].lineno} computes of them"
                 ),
             )
-    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
+    for loop in program.nodes[ast.For]:
         if (
             evaluated
             and _own_share(program, loop.iter)
@@ -189,8 +189,8 @@ def _asks_a_network(program: Program, loop: ast.For) -> bool:
     return any(
         is_model(program, c.func, program.scope(loop))
         for s in loop.body
-        for c in walk(s)
-        if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)
+        for c in calls(s)
+        if isinstance(c.func, ast.Name)
     )
 
 
@@ -291,12 +291,7 @@ def sampler_seeded_by_rank(subject: Subject) -> Iterator[Place]:
         scope = program.scope(call)
         behind = [
             seed,
-            *(
-                v
-                for n in walk(seed)
-                if isinstance(n, ast.Name)
-                for v in reaching(program, n, scope)
-            ),
+            *(v for n in nodes_of(seed, ast.Name) for v in reaching(program, n, scope)),
         ]
         named = {n for value in behind for n in identifiers(value)}
         ranks = sorted(n for n in named if "rank" in words(n) or n in program.rank_names)

@@ -15,8 +15,8 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     receiver,
-    walk,
     words,
 )
 
@@ -115,7 +115,7 @@ def _made_whole(program: Program, call: ast.Call, scope: Scope) -> bool:
         bool(name)
         and bool(cast)
         and not cut
-        and not any(isinstance(n, ast.Compare) and name in names_read(n) for n in walk(scope.node))
+        and not any(name in names_read(n) for n in nodes_of(scope.node, ast.Compare))
     )
 
 
@@ -125,6 +125,5 @@ def _compared(program: Program, call: ast.Call, scope: Scope) -> bool:
         return True
     names = {last_name(t) for t in getattr(program.statement(call), "targets", ())} - {""}
     return any(
-        isinstance(n, ast.Compare) and names_read(n) & names and n.lineno >= call.lineno
-        for n in walk(scope.node)
+        names_read(n) & names and n.lineno >= call.lineno for n in nodes_of(scope.node, ast.Compare)
     )

@@ -31,6 +31,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     receiver,
     walk,
     words,
@@ -219,15 +220,11 @@ def _tables_with(program: Program, rate: ast.Call) -> list[ast.Call]:
     gives back.
     """
     scope = program.scope(rate)
-    returned = {
-        name for n in walk(scope.node) if isinstance(n, ast.Return) for name in names_read(n.value)
-    }
+    returned = {name for n in nodes_of(scope.node, ast.Return) for name in names_read(n.value)}
     stored = [
         n
-        for n in walk(scope.node)
-        if isinstance(n, ast.Assign)
-        and isinstance(n.targets[0], ast.Subscript)
-        and n.lineno > rate.lineno
+        for n in nodes_of(scope.node, ast.Assign)
+        if isinstance(n.targets[0], ast.Subscript) and n.lineno > rate.lineno
     ]
     mapped = any(
         last_name(n.targets[0].value) in returned
@@ -367,11 +364,8 @@ def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
     yield from _encoded_in_a_helper(program)
     for split, scope, parts in splits(program):
         labels = {
-            constant(n.slice)
-            for part in parts[1:]
-            for n in walk(part)
-            if isinstance(n, ast.Subscript)
-        } | _dropped(program, parts[:1])
+            constant(n.slice) for part in parts[1:] for n in nodes_of(part, ast.Subscript)
+        } | _dropped(parts[:1])
         labels |= {
             constant(b.value.slice)
             for part in parts[1:2]
@@ -407,14 +401,13 @@ def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
                     )
 
 
-def _dropped(program: Program, parts: list[ast.expr]) -> set[object]:
+def _dropped(parts: list[ast.expr]) -> set[object]:
     return {
         constant(n)
         for part in parts
-        for c in walk(part)
-        if isinstance(c, ast.Call) and method(c) == "drop"
-        for n in walk(c)
-        if isinstance(n, ast.Constant)
+        for c in calls(part)
+        if method(c) == "drop"
+        for n in nodes_of(c, ast.Constant)
     }
 
 
@@ -432,7 +425,7 @@ def _encoded_in_a_helper(program: Program) -> Iterator[Place]:
         *GROUP_FOLDS,
     }:
         return
-    labels = _dropped(program, [*program.methods_of("drop")]) | {
+    labels = _dropped([*program.methods_of("drop")]) | {
         constant(c.args[0]) for c in program.methods_of("pop") if c.args
     }
     for call in program.methods_of("transform"):

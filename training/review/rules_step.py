@@ -25,7 +25,8 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
-    own_nodes,
+    nodes_of,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -59,7 +60,6 @@ def _clears_elsewhere(program: Program) -> bool:
     by_hand = any(
         isinstance(t, ast.Attribute) and t.attr == "grad"
         for n in program.nodes[ast.Assign]
-        if isinstance(n, ast.Assign)
         for t in n.targets
     )
     return by_hand or any("zero" in name and "grad" in name for name in program.called_names)
@@ -319,9 +319,7 @@ def step_missing(subject: Subject) -> Iterator[Place]:
     program = subject.program
     yield from _left_to_nobody(subject)
     yield from _in_no_use(subject)
-    steps = [
-        n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == "step"
-    ]
+    steps = [n for n in program.nodes[ast.Attribute] if n.attr == "step"]
     if subject.framework or any(
         not any(map(is_scheduler_origin, program.origins(n.value, program.scope(n)))) for n in steps
     ):
@@ -352,7 +350,7 @@ def _in_no_use(subject: Subject) -> Iterator[Place]:
     ):
         return
     for scope in (s for s in program.scopes if s.owner is not None):
-        called = [n for n in own_nodes(scope.node) if isinstance(n, ast.Call)]
+        called = own_nodes_of(scope.node, ast.Call)
         stepped = [
             c for c in called if method(c) == "step" and is_optimizer(program, receiver(c), scope)
         ]
@@ -385,11 +383,7 @@ def _left_to_nobody(subject: Subject) -> Iterator[Place]:
     there neither steps nor is handed on; nothing reads the gradients either.
     """
     program = subject.program
-    stepping = [
-        n.value
-        for n in program.nodes[ast.Attribute]
-        if isinstance(n, ast.Attribute) and n.attr == "step"
-    ]
+    stepping = [n.value for n in program.nodes[ast.Attribute] if n.attr == "step"]
     for trace in subject.traces if not subject.framework else ():
         for event in (
             e
@@ -420,7 +414,7 @@ def _left_to_nobody(subject: Subject) -> Iterator[Place]:
                 for c in calls(around)
                 for a in (*c.args, *(k.value for k in c.keywords))
             )
-            reads = any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in walk(around))
+            reads = any(n.attr == "grad" for n in nodes_of(around, ast.Attribute))
             own = is_optimizer(program, receiver(event.call), event.scope)
             cleared = {e.key for e in inside if e.kind == "zero" and own} - {event.key}
             others = {
@@ -548,17 +542,12 @@ def _of_each_passage(clip: Event) -> bool:
     if not clip.loops:
         return False
     loop, helpers, frame = clip.loops[-1], set(), clip.frame
-    inside = {
-        n.id for n in walk(loop.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
+    inside = {n.id for n in nodes_of(loop.node, ast.Name) if isinstance(n.ctx, ast.Store)}
     while frame.scope is not loop.scope and frame.caller is not None:
         helpers.add(frame.scope.name)
         frame = frame.caller
     keys = [
-        clip.frame.key(n).rpartition(":")
-        for a in clip.call.args[:1]
-        for n in walk(a)
-        if isinstance(n, ast.Name)
+        clip.frame.key(n).rpartition(":") for a in clip.call.args[:1] for n in nodes_of(a, ast.Name)
     ]
     of_loop = ("", loop.scope.name)
     return any(
@@ -591,11 +580,7 @@ def call_missing(subject: Subject) -> Iterator[Place]:
         "synchronize",
     }
     for node in subject.program.nodes[ast.Expr]:
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Attribute)
-            and node.value.attr in methods
-        ):
+        if isinstance(node.value, ast.Attribute) and node.value.attr in methods:
             yield (
                 node.value,
                 f"{dotted(node.value) or node.value.attr} is named, not called: it does nothing",

@@ -13,11 +13,13 @@ from training.review.rules_loader import loaders
 from training.review.rules_module import is_layer
 from training.review.settings import argument_of
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     identifiers,
     last_name,
     method,
+    nodes_of,
     receiver,
     walk,
     words,
@@ -125,25 +127,15 @@ def one_network_for_all_folds(subject: Subject) -> Iterator[Place]:
     function called there: and nothing sets the network back.
     """
     program = subject.program
-    for loop in (
-        (n for n in program.nodes[ast.For] if isinstance(n, ast.For))
-        if program.methods_of("split")
-        else ()
-    ):
+    for loop in program.nodes[ast.For] if program.methods_of("split") else ():
         scope = program.scope(loop)
         named = [
             b.value
-            for n in walk(loop.iter)
-            if isinstance(n, ast.Name)
+            for n in nodes_of(loop.iter, ast.Name)
             for b in scope.bindings.get(n.id, ())
             if b.how == "assign"
         ]
-        over = [
-            c
-            for part in (loop.iter, *named)
-            for c in walk(part)
-            if isinstance(c, ast.Call) and method(c) == "split"
-        ]
+        over = [c for part in (loop.iter, *named) for c in calls(part) if method(c) == "split"]
         folds = [
             c
             for c in over
@@ -191,11 +183,10 @@ def _resets(call: ast.Call, loop: ast.For) -> bool:
     name = last_name(call.func)
     kept = {
         n.id
-        for s in walk(loop)
-        if isinstance(s, ast.Assign) and "state_dict" in identifiers(s.value)
+        for s in nodes_of(loop, ast.Assign)
+        if "state_dict" in identifiers(s.value)
         for t in s.targets
-        for n in walk(t)
-        if isinstance(n, ast.Name)
+        for n in nodes_of(t, ast.Name)
     }
     if name == "load_state_dict":
         return not (
@@ -221,19 +212,14 @@ def _networks_before(
         ]
         if len(bindings) != 1 or not made or bindings[0].value.lineno > loop.lineno:
             continue
-        asked = [
-            c
-            for a in made[0].args[:1]
-            for c in walk(a)
-            if isinstance(c, ast.Call) and method(c) == "parameters"
-        ]
+        asked = [c for a in made[0].args[:1] for c in calls(a) if method(c) == "parameters"]
         for network in {dotted(c.func.value) for c in asked if isinstance(c.func, ast.Attribute)}:
             own = scope.bindings.get(network, [])
             if (
                 len(own) == 1
                 and own[0].value.lineno < loop.lineno
                 and any(
-                    is_layer(program, o.call, o.scope) or o.name in program.classes
+                    is_layer(program, o.call) or o.name in program.classes
                     for o in program.origins(own[0].value, scope)
                 )
             ):
@@ -246,7 +232,7 @@ def _trained_inside(
     """Networks made once before a loop that get a new optimizer in it, or in a function that it
     calls, which trains them and sets nothing back.
     """
-    for call in (n for n in walk(loop) if isinstance(n, ast.Call)):
+    for call in calls(loop):
         function = program.callees_by_name(call, scope)
         if function is not None and _set_back_in(program, function):
             continue
@@ -290,7 +276,7 @@ def _made_with_the_object(program: Program, name: str, scope: Scope) -> ast.expr
     if len(own) != 1 or own[0].how != "assign" or own[0].scope.name != "__init__":
         return None
     new = any(
-        is_layer(program, o.call, o.scope) or o.name in program.classes
+        is_layer(program, o.call) or o.name in program.classes
         for o in program.origins(own[0].value, own[0].scope)
     )
     return own[0].value if new else None
@@ -300,18 +286,14 @@ def _set_back_in(program: Program, function: Scope) -> bool:
     """Whether a function sets a network back before it makes an optimizer for it; what is copied or
     loaded behind that are its best weights.
     """
-    inside = [n for n in walk(function.node) if isinstance(n, ast.Call)]
+    inside = calls(function.node)
     made = [c.lineno for c in inside if program.resolve(c.func).startswith("torch.optim.")]
     return any(last_name(c.func) in RESETS and (not made or c.lineno <= min(made)) for c in inside)
 
 
 def _given_to_optimizers(program: Program, node: ast.AST) -> set[str]:
     """The names of networks all of whose parameters an optimizer gets."""
-    made = [
-        c
-        for c in walk(node)
-        if isinstance(c, ast.Call) and program.resolve(c.func).startswith("torch.optim.") and c.args
-    ]
+    made = [c for c in calls(node) if program.resolve(c.func).startswith("torch.optim.") and c.args]
     of = [c.args[0] for c in made if method(c.args[0]) == "parameters"]
     return {dotted(receiver(c)) for c in of}
 
@@ -322,7 +304,7 @@ def _made_before(program: Program, name: str, loop: ast.For, scope: Scope) -> as
     if len(own) != 1 or own[0].value.lineno > loop.lineno or own[0].how != "assign":
         return None
     new = any(
-        is_layer(program, o.call, o.scope) or o.name in program.classes
+        is_layer(program, o.call) or o.name in program.classes
         for o in program.origins(own[0].value, scope)
     )
     return own[0].value if new else None

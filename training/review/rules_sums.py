@@ -14,6 +14,7 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
+    nodes_of,
     receiver,
     walk,
     words,
@@ -97,23 +98,15 @@ def _divided(program: Program) -> bool:
     counted = {
         t.id
         for n in program.nodes[ast.Assign]
-        if isinstance(n, ast.Assign)
-        and {"get_world_size", "WORLD_SIZE"}
-        & ({constant(c) for c in walk(n.value)} | identifiers(n.value))
+        if (
+            {"get_world_size", "WORLD_SIZE"}
+            & ({constant(c) for c in walk(n.value)} | identifiers(n.value))
+        )
         for target in n.targets
-        for t in walk(target)
-        if isinstance(t, ast.Name)
+        for t in nodes_of(target, ast.Name)
     }
-    by = [
-        n.right
-        for n in program.nodes[ast.BinOp]
-        if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)
-    ]
-    by += [
-        n.value
-        for n in program.nodes[ast.AugAssign]
-        if isinstance(n, ast.AugAssign) and isinstance(n.op, (ast.Div, ast.Mult))
-    ]
+    by = [n.right for n in program.nodes[ast.BinOp] if isinstance(n.op, ast.Div)]
+    by += [n.value for n in program.nodes[ast.AugAssign] if isinstance(n.op, (ast.Div, ast.Mult))]
     by += [a for c in program.calls_of(*DIVIDES) for a in c.args]
     reduced = {
         n

@@ -22,8 +22,8 @@ from training.review.syntax import (
     identifiers,
     last_name,
     method,
+    nodes_of,
     receiver,
-    walk,
     words,
 )
 from training.review.trace import Event
@@ -122,15 +122,11 @@ def _by_the_same_condition(program: Program) -> Iterator[Place]:
     for choice in (
         n
         for n in program.nodes[ast.IfExp]
-        if isinstance(n, ast.IfExp)
-        and method(n.body) == "no_sync"
-        and isinstance(n.test, (ast.Name, ast.Attribute))
+        if method(n.body) == "no_sync" and isinstance(n.test, (ast.Name, ast.Attribute))
     ):
         scope = program.scope(choice)
         for node in (
-            n
-            for n in program.nodes[ast.If]
-            if isinstance(n, ast.If) and ast.unparse(n.test) == ast.unparse(choice.test)
+            n for n in program.nodes[ast.If] if ast.unparse(n.test) == ast.unparse(choice.test)
         ):
             same = program.scope(node) is scope or (
                 scope.owner is not None and program.scope(node).owner is scope.owner
@@ -345,7 +341,7 @@ def sums_reduced_in_part(subject: Subject) -> Iterator[Place]:
         scope = program.scope(call)
         if not call.args or "backward" in identifiers(scope.node):
             continue
-        if missed := _left_out(program, call, scope):
+        if missed := _left_out(call, scope):
             yield (
                 call,
                 (
@@ -366,17 +362,15 @@ def sums_reduced_in_part(subject: Subject) -> Iterator[Place]:
             if any(word in last_name(c.func) for word in ("reduce", "gather", "sync"))
             for a in c.args
         }
-        added = [
-            n for n in walk(scope.node) if isinstance(n, ast.AugAssign) and _in_loop(program, n)
-        ]
+        added = [n for n in nodes_of(scope.node, ast.AugAssign) if _in_loop(program, n)]
         summed = {ast.unparse(n.target) for n in added}
         reduced |= {
             ast.unparse(n.target) for n in added if ast.unparse(n.value) in reduced
         }  # of values that are sums over ranks each
         for ratio in (
             n
-            for n in walk(scope.node)
-            if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) and n.lineno > call.lineno
+            for n in nodes_of(scope.node, ast.BinOp)
+            if isinstance(n.op, ast.Div) and n.lineno > call.lineno
         ):
             above, below = (ast.unparse(_plain(side)) for side in (ratio.left, ratio.right))
             whole = {above, above.partition("[")[0]} & (reduced | handed_on) or any(
@@ -407,7 +401,7 @@ def sums_reduced_in_part(subject: Subject) -> Iterator[Place]:
                 )
 
 
-def _left_out(program: Program, call: ast.Call, scope: Scope) -> str:
+def _left_out(call: ast.Call, scope: Scope) -> str:
     """The element of a tensor that was left out of `all_reduce(sums[:2])`, and by which one of it
     is divided behind; empty where there is none.
     """
@@ -423,8 +417,8 @@ def _left_out(program: Program, call: ast.Call, scope: Scope) -> str:
         return ""
     for ratio in (
         n
-        for n in walk(scope.node)
-        if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) and n.lineno > call.lineno
+        for n in nodes_of(scope.node, ast.BinOp)
+        if isinstance(n.op, ast.Div) and n.lineno > call.lineno
     ):
         sides = [_plain(side) for side in (ratio.left, ratio.right)]
         if all(

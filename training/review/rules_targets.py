@@ -51,7 +51,7 @@ def label_among_columns(subject: Subject) -> Iterator[Place]:
             continue  # labels that only keep the shares alike
         rows, labels = (_made(program, a, scope) for a in call.args[:2])
         column = _column(labels) if labels is not None else None
-        left = _whole(program, rows, scope) if rows is not None and column is not None else None
+        left = _whole(rows) if rows is not None and column is not None else None
         called = words(last_name(call.args[1])) | (
             words(column[1]) if column is not None else set()
         )
@@ -64,7 +64,7 @@ def label_among_columns(subject: Subject) -> Iterator[Place]:
             or column[1] in left[1]
         ):
             continue
-        if not _taken_out(program, scope, column[0], column[1]) and rows is not None:
+        if not _taken_out(scope, column[0], column[1]) and rows is not None:
             yield (
                 rows,
                 f"{ast.unparse(rows)} holds the column {column[1]!r} as well, which is the label",
@@ -112,9 +112,7 @@ def _column(node: ast.expr) -> tuple[str, str] | None:
     )
 
 
-def _whole(
-    program: Program, node: ast.expr, scope: Scope, depth: int = 0
-) -> tuple[str, set[str], bool] | None:
+def _whole(node: ast.expr) -> tuple[str, set[str], bool] | None:
     """The table of which something is all columns, those that were dropped, and whether more may be
     missing; None for anything else.
     """
@@ -142,7 +140,7 @@ def _whole(
     return (node.id, dropped, unknown) if isinstance(node, ast.Name) else None
 
 
-def _taken_out(program: Program, scope: Scope, table: str, column: str) -> bool:
+def _taken_out(scope: Scope, table: str, column: str) -> bool:
     """Whether the column may be gone from the table: popped, deleted, dropped, or the table made
     anew.
     """

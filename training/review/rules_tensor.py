@@ -12,6 +12,7 @@ from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.shapes import same_dimensions
 from training.review.syntax import (
+    calls,
     constant,
     dotted,
     has_unpacking,
@@ -51,12 +52,10 @@ def view_as_transpose(subject: Subject) -> Iterator[Place]:
         )
         for source in same_dimensions(program, viewed, scope):
             factors = [
-                f
-                for size in given
-                for f in _in_order(program, _factors(size), source.id, call, scope)
+                f for size in given for f in _in_order(_factors(size), source.id, call, scope)
             ]
             order = _with_rest(
-                [_size_of(program, f, source.id, call, scope) for f in factors],
+                [_size_of(f, source.id, call, scope) for f in factors],
                 factors,
                 _dimensions(source.id, factors, scope),
             )
@@ -169,13 +168,11 @@ def _with_rest(
     return order[:-1] if at == [len(order) - 1] else order
 
 
-def _in_order(
-    program: Program, factors: list[ast.expr], source: str, call: ast.Call, scope: Scope
-) -> list[ast.expr]:
+def _in_order(factors: list[ast.expr], source: str, call: ast.Call, scope: Scope) -> list[ast.expr]:
     """The factors of one size as neighbours in memory where they are such: `time * variables` is as
     many as `variables * time`, and `2 * n` splits no other axis.
     """
-    sizes = [_size_of(program, f, source, call, scope) for f in factors]
+    sizes = [_size_of(f, source, call, scope) for f in factors]
     known = [s for s in sizes if s is not None]
     if len(factors) == 1 or not known:
         return factors
@@ -196,9 +193,7 @@ def _factors(size: ast.expr) -> list[ast.expr]:
     )
 
 
-def _size_of(
-    program: Program, size: ast.expr, source: str, call: ast.Call, scope: Scope
-) -> int | None:
+def _size_of(size: ast.expr, source: str, call: ast.Call, scope: Scope) -> int | None:
     """Which dimension of the tensor a size is: `x.size(1)`, `x.shape[1]`, or a name unpacked from
     its shape.
     """
@@ -279,13 +274,11 @@ def reshape_mixes_batch(subject: Subject) -> Iterator[Place]:
             else call.args[0]
         )
         of_itself = (
-            _size_of(program, first, moved.id, call, scope) == 0
+            _size_of(first, moved.id, call, scope) == 0
             and not _shape_read_after(program, first, moved, scope)
             and not _rebound_before(first, moved, scope)
         )
-        ran = _ran_time_first(program, receiver(call), scope) and _is_batch_size(
-            program, first, call, scope
-        )
+        ran = _ran_time_first(program, receiver(call), scope) and _is_batch_size(first, call, scope)
         if of_itself or (ran and _moved(program, moved, scope) is None):
             yield (
                 call,
@@ -349,10 +342,10 @@ def _ran_time_first(program: Program, node: ast.expr | None, scope: Scope) -> bo
     )
 
 
-def _is_batch_size(program: Program, size: ast.expr, call: ast.Call, scope: Scope) -> bool:
+def _is_batch_size(size: ast.expr, call: ast.Call, scope: Scope) -> bool:
     """Whether a size is the first one of what `forward` is given."""
     given = scope.parameters[1] if scope.name == "forward" and len(scope.parameters) > 1 else ""
-    return bool(given) and _size_of(program, size, given, call, scope) == 0
+    return bool(given) and _size_of(size, given, call, scope) == 0
 
 
 def _shape_read_after(program: Program, size: ast.expr, moved: ast.Name, scope: Scope) -> bool:
@@ -417,11 +410,10 @@ def _summed_over_it(scope: Scope) -> bool:
     graph, slots that compete.
     """
     return any(
-        isinstance(c, ast.Call)
-        and method(c) == "sum"
+        method(c) == "sum"
         and constant(keyword(c, "dim", 0)) == 0
         and keyword(c, "dim", 0) is not None
-        for c in walk(scope.node)
+        for c in calls(scope.node)
     )
 
 
@@ -480,7 +472,7 @@ def _is_batched(program: Program, node: ast.expr | None, scope: Scope, call: ast
             and _is_batched(program, values[0], scope, call)
         )
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.MatMult, ast.Div, ast.Mult)):
-        return any(_compares_tokens(program, n) for n in walk(node) if isinstance(n, ast.Call))
+        return any(_compares_tokens(program, n) for n in calls(node))
     if not isinstance(node, ast.Call):
         return False
     if _batched_product(program, node):
@@ -539,9 +531,8 @@ def _is_vector(program: Program, softmax: ast.Call, scope: Scope) -> bool:
     inner = [
         c
         for b in made
-        for c in walk(b.value)
-        if isinstance(c, ast.Call)
-        and last_name(c.func) in ("zeros", "ones", "randn", "rand", "full")
+        for c in calls(b.value)
+        if last_name(c.func) in ("zeros", "ones", "randn", "rand", "full")
     ]
     return (
         len(made) == 1

@@ -11,7 +11,7 @@ from training.review.held_out import is_test
 from training.review.kinds import is_model
 from training.review.program import Binding, Program, Scope
 from training.review.splitting import line_of
-from training.review.syntax import calls, identifiers, last_name, names_read, walk, words
+from training.review.syntax import calls, last_name, names_read, nodes_of, walk, words
 
 THRESHOLD = {"threshold", "thresholds", "thr", "thresh", "cutoff", "tau", "th"}
 NOT_FINAL = {
@@ -118,9 +118,7 @@ def _cutting(program: Program) -> dict[Scope, set[str]]:
     """
     found: dict[Scope, set[str]] = defaultdict(set)
     for test in program.nodes[ast.Compare]:
-        if not isinstance(test, ast.Compare) or not isinstance(
-            test.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE)
-        ):
+        if not isinstance(test.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE)):
             continue
         scope: Scope | None = program.scope(test)
         while scope is not None:
@@ -142,15 +140,13 @@ def _tries_cuts(program: Program, binding: Binding, scope: Scope) -> bool:
             n.id
             for c in walk(body)
             if isinstance(c, (ast.comprehension, ast.For))
-            for n in walk(c.target)
-            if isinstance(n, ast.Name)
+            for n in nodes_of(c.target, ast.Name)
         }
-        tried |= {a.arg for c in walk(body) if isinstance(c, ast.Lambda) for a in c.args.args}
+        tried |= {a.arg for c in nodes_of(body, ast.Lambda) for a in c.args.args}
         tests = [
             n
-            for n in walk(body)
-            if isinstance(n, ast.Compare)
-            and isinstance(n.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE))
+            for n in nodes_of(body, ast.Compare)
+            if isinstance(n.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE))
         ]
         inner = [
             t
@@ -218,14 +214,8 @@ def _chosen_on(program: Program, scope: Scope, name: str, binding: Binding) -> s
         (a for a in around if isinstance(a, ast.If) and isinstance(a.test, ast.Compare)), None
     )
     loop = next((a for a in around if isinstance(a, ast.For)), None)
-    if (
-        branch is not None
-        and loop is not None
-        and names_read(value) & {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
-    ):
-        made = {
-            n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-        }
+    if branch is not None and loop is not None and names_read(value) & names_read(loop.target):
+        made = {n.id for n in nodes_of(loop, ast.Name) if isinstance(n.ctx, ast.Store)}
         return _data(program, loop, scope) - made
     if binding.how != "assign" or not any(_chooses(program, c, scope) for c in calls(value)):
         return set()
@@ -245,21 +235,6 @@ def _chooses(program: Program, call: ast.Call, scope: Scope, depth: int = 0) -> 
             if program.scope(c) is called and c is not call
         ):
             return True
-        for branch in (
-            n
-            for n in walk(called.node)
-            if isinstance(n, ast.If) and isinstance(n.test, ast.Compare)
-        ):
-            if any(isinstance(a, ast.For) for a in program.ancestors(branch)) and identifiers(
-                branch.test
-            ) & {
-                "best",
-                "top",
-                "best_f1",
-                "best_score",
-                "top_score",
-            }:
-                return True
     return False
 
 
@@ -268,14 +243,8 @@ def _data(program: Program, node: ast.AST, scope: Scope) -> set[str]:
     functions, modules and grids.
     """
     called = {n.id for c in calls(node) for n in [c.func] if isinstance(n, ast.Name)}
-    inner = {a.arg for n in walk(node) if isinstance(n, ast.Lambda) for a in n.args.args}
-    inner |= {
-        n.id
-        for c in walk(node)
-        if isinstance(c, ast.comprehension)
-        for n in walk(c.target)
-        if isinstance(n, ast.Name)
-    }
+    inner = {a.arg for n in nodes_of(node, ast.Lambda) for a in n.args.args}
+    inner |= {n.id for c in nodes_of(node, ast.comprehension) for n in nodes_of(c.target, ast.Name)}
     heads = [c.iter for c in walk(node) if isinstance(c, (ast.comprehension, ast.For))]
     heads += [c.args[0] for c in calls(node) if last_name(c.func) in ("max", "min") and c.args]
     grids = {n for h in heads for n in names_read(h)}

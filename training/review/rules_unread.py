@@ -12,7 +12,7 @@ from training.review.loops import step_groups
 from training.review.program import Program, Scope, argument
 from training.review.reached import is_started
 from training.review.rules_batches import MASKS, mask_never_read
-from training.review.syntax import FUNCTIONS, constant, last_name, method, walk, words
+from training.review.syntax import FUNCTIONS, calls, constant, last_name, method, nodes_of, words
 
 # What changes the outcome where it is used; a device, a flag for prints and the like may be left
 # over.
@@ -82,7 +82,7 @@ def _unread(scope: Scope) -> list[str]:
     parameters = [p for p in scope.parameters if not p.startswith("_") and MATTERS & words(p)]
     if not parameters:
         return []
-    named = {n.id for s in node.body for n in walk(s) if isinstance(n, ast.Name)}
+    named = {n.id for s in node.body for n in nodes_of(s, ast.Name)}
     body = [
         s
         for s in node.body
@@ -102,11 +102,7 @@ def _unread(scope: Scope) -> list[str]:
 
 def _gives_constant(body: list[ast.stmt]) -> bool:
     """Whether a body is a mere `return 0.0` or `return x`, as that of a stand-in."""
-    return (
-        len(body) == 1
-        and isinstance(body[0], ast.Return)
-        and not any(isinstance(n, ast.Call) for n in walk(body[0]))
-    )
+    return len(body) == 1 and isinstance(body[0], ast.Return) and not calls(body[0])
 
 
 def _calls(program: Program, scope: Scope) -> list[ast.Call]:
@@ -171,16 +167,8 @@ def made_and_never_read(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not subject.trains or "locals" in program.identifiers or "globals" in program.identifiers:
         return
-    read = {
-        n.id
-        for n in program.nodes[ast.Name]
-        if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)
-    }
-    texts = {
-        n.value
-        for n in program.nodes[ast.Constant]
-        if isinstance(n, ast.Constant) and isinstance(n.value, str)
-    }
+    read = {n.id for n in program.nodes[ast.Name] if not isinstance(n.ctx, ast.Store)}
+    texts = {n.value for n in program.nodes[ast.Constant] if isinstance(n.value, str)}
     for scope in program.scopes:
         if scope is program.top and not is_started(program):
             continue
@@ -207,13 +195,12 @@ def made_and_never_read(subject: Subject) -> Iterator[Place]:
         steps.loop.node for steps in step_groups(subject) if steps.loop is not None
     ):
         for target in (
-            walk(loop.target)
+            nodes_of(loop.target, ast.Name)
             if isinstance(loop, ast.For) and isinstance(loop.target, ast.Tuple)
             else ()
         ):
             if (
-                isinstance(target, ast.Name)
-                and {"mask", "masks", "lengths", "lens"} & words(target.id)
+                {"mask", "masks", "lengths", "lens"} & words(target.id)
                 and target.id not in read
                 and not target.id.startswith("_")
             ):

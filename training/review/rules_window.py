@@ -18,6 +18,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     receiver,
     walk,
     words,
@@ -36,7 +37,7 @@ def window_of(steps: Steps) -> ast.If | None:
         if not (
             taken
             and isinstance(branch, ast.If)
-            and any(isinstance(n, ast.Mod) for n in walk(condition(branch, steps.step.scope)))
+            and bool(nodes_of(condition(branch, steps.step.scope), ast.Mod))
         ):
             continue
         if any((branch, True) in b.event.branches for b in steps.backwards):
@@ -52,8 +53,8 @@ def fits(steps: Steps, branch: ast.If) -> bool:
     head = getattr(steps.loop.node, "iter", None) if steps.loop is not None else None
     sizes = {
         n.right.id
-        for n in walk(branch.test)
-        if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) and isinstance(n.right, ast.Name)
+        for n in nodes_of(branch.test, ast.BinOp)
+        if isinstance(n.op, ast.Mod) and isinstance(n.right, ast.Name)
     }
     return head is not None and any(
         isinstance(a, ast.Name) and a.id in sizes for c in calls(head) for a in c.args
@@ -65,14 +66,11 @@ def _counts_full_windows(subject: Subject, branch: ast.If) -> bool:
     n`, n being the window's size.
     """
     sizes = {
-        ast.unparse(n.right)
-        for n in walk(branch.test)
-        if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)
+        ast.unparse(n.right) for n in nodes_of(branch.test, ast.BinOp) if isinstance(n.op, ast.Mod)
     }
     sizes |= {size.rpartition(".")[2] for size in sizes}
     return any(
-        isinstance(n, ast.BinOp)
-        and isinstance(n.op, (ast.FloorDiv, ast.Mod))
+        isinstance(n.op, (ast.FloorDiv, ast.Mod))
         and isinstance(n.left, ast.Call)
         and last_name(n.left.func) == "len"
         and ({ast.unparse(n.right), last_name(n.right)} & sizes)
@@ -174,8 +172,7 @@ def _scales(subject: Subject, steps: Steps) -> bool:
                 return True
     return any(
         getattr(k.value, "value", "") == "sum"
-        for b in walk(subject.program.tree)
-        if isinstance(b, ast.Call)
+        for b in calls(subject.program.tree)
         for k in b.keywords
         if k.arg == "reduction"
     )
@@ -183,13 +180,11 @@ def _scales(subject: Subject, steps: Steps) -> bool:
 
 def _only_logs(statement: ast.stmt, losses: set[str]) -> bool:
     """Whether a statement reads the loss as a number alone, as in `running += loss.item() * n`."""
-    plain = [n for n in walk(statement) if isinstance(n, ast.Name) and n.id in losses]
+    plain = [n for n in nodes_of(statement, ast.Name) if n.id in losses]
     read = [
         n
-        for n in walk(statement)
-        if isinstance(n, ast.Attribute)
-        and n.attr in ("item", "detach")
-        and last_name(n.value) in losses
+        for n in nodes_of(statement, ast.Attribute)
+        if n.attr in ("item", "detach") and last_name(n.value) in losses
     ]
     return len(read) >= len(plain)
 
@@ -276,11 +271,7 @@ def optimizer_in_loop(subject: Subject) -> Iterator[Place]:
                 e.kind == "backward" and loop in e.loops for e in trace
             ):
                 continue
-            inside = {
-                n.id
-                for n in walk(loop.node)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-            }
+            inside = {n.id for n in nodes_of(loop.node, ast.Name) if isinstance(n.ctx, ast.Store)}
             conditional = any(
                 isinstance(b, ast.If) and loop.node in subject.program.ancestors(b)
                 for b, _ in event.branches
@@ -346,8 +337,8 @@ def _uses_graph(event: Event) -> bool:
     loss = names_read(receiver(event.call) or event.call)
     made = {
         n
-        for s in walk(event.loops[-1].node)
-        if isinstance(s, ast.Assign) and {last_name(t) for t in s.targets} & loss
+        for s in nodes_of(event.loops[-1].node, ast.Assign)
+        if {last_name(t) for t in s.targets} & loss
         for n in names_read(s.value)
     }
     given = [
@@ -366,12 +357,7 @@ def _uses_graph(event: Event) -> bool:
 
 def _collected(event: Event) -> set[str]:
     """Names of the loop that hold losses: lists and tables of terms."""
-    found = {
-        last_name(t)
-        for s in walk(event.loops[-1].node)
-        if isinstance(s, ast.Assign)
-        for t in s.targets
-    }
+    found = {last_name(t) for s in nodes_of(event.loops[-1].node, ast.Assign) for t in s.targets}
     return {n for n in found if words(n) & {"loss", "losses", "terms", "nll", "objective"}}
 
 
@@ -379,11 +365,7 @@ def _twice(subject: Subject) -> Iterator[Place]:
     """Two statements in a row that take the same loss backward."""
     program = subject.program
     for statement in program.nodes[ast.Expr]:
-        loss = (
-            dotted(receiver(statement.value))
-            if isinstance(statement, ast.Expr) and method(statement.value) == "backward"
-            else ""
-        )
+        loss = dotted(receiver(statement.value)) if method(statement.value) == "backward" else ""
         parent = program.parents[statement] if loss else None
         body = next(
             (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.held_out import from_test, measures_test
 from training.review.program import Binding, Program, Scope
-from training.review.syntax import calls, constant, last_name, method, receiver
+from training.review.syntax import calls, constant, last_name, receiver
 
 
 def best_of_runs(program: Program) -> Iterator[tuple[ast.Call, str]]:
@@ -42,8 +42,6 @@ def best_of_runs(program: Program) -> Iterator[tuple[ast.Call, str]]:
         ):
             continue
         runs = call.args[0]
-        if isinstance(runs, ast.Call) and method(runs) in ("items", "values"):
-            runs = receiver(runs) or runs
         scores = [
             (s, h)
             for s, h in _entries(program, runs, scope, key)
@@ -51,10 +49,6 @@ def best_of_runs(program: Program) -> Iterator[tuple[ast.Call, str]]:
         ]
         if scores:
             yield call, ast.unparse(scores[0][0])
-        elif isinstance(key, ast.Lambda) and any(
-            _scored_in_key(program, c, key, scope) for c in calls(key.body)
-        ):
-            yield call, ast.unparse(key.body)
 
 
 def _indexes(program: Program, call: ast.Call) -> bool:
@@ -71,14 +65,6 @@ def _indexes(program: Program, call: ast.Call) -> bool:
     return isinstance(above, ast.Subscript) and above.slice is node
 
 
-def _scored_in_key(program: Program, call: ast.Call, key: ast.Lambda, scope: Scope) -> bool:
-    """Whether the key itself measures a run on test rows."""
-    runs = {a.arg for a in key.args.args}
-    return any(isinstance(a, ast.Name) and a.id in runs for a in call.args) and from_test(
-        program, call, scope
-    )
-
-
 def _entries(
     program: Program, runs: ast.expr, scope: Scope, key: ast.expr
 ) -> Iterator[tuple[ast.expr | None, Scope]]:
@@ -88,10 +74,9 @@ def _entries(
     for run, where in _appended(program, runs, scope):
         yield _element(run, key), where
     for node in program.nodes[ast.Assign]:
-        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        target = node.targets[0]
         if (
-            isinstance(node, ast.Assign)
-            and isinstance(target, ast.Subscript)
+            isinstance(target, ast.Subscript)
             and last_name(target.value) == runs.id
             and program.scope(node) is scope
         ):
@@ -101,9 +86,6 @@ def _entries(
                 and last_name(key.value) == runs.id
             )
             yield (node.value if by_value else _element(node.value, key)), scope
-    for binding in scope.bindings.get(runs.id, ()):
-        if isinstance(binding.value, ast.ListComp):
-            yield _element(binding.value.elt, key), scope
 
 
 def _appended(program: Program, runs: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
@@ -119,15 +101,7 @@ def _element(run: ast.expr, key: ast.expr) -> ast.expr | None:
     `itemgetter(0)`; None where that cannot be seen.
     """
     chosen = key.body if isinstance(key, ast.Lambda) else None
-    while isinstance(chosen, ast.UnaryOp):
-        chosen = chosen.operand
     at = constant(chosen.slice) if isinstance(chosen, ast.Subscript) else None
-    if (
-        isinstance(chosen, ast.Subscript)
-        and isinstance(chosen.value, ast.Subscript)
-        and constant(chosen.value.slice) == 1
-    ):  # of an item of a dict
-        at = constant(chosen.slice)
     if isinstance(key, ast.Call) and last_name(key.func) == "itemgetter" and len(key.args) == 1:
         at = constant(key.args[0])
     if (
@@ -145,8 +119,6 @@ def _element(run: ast.expr, key: ast.expr) -> ast.expr | None:
             ),
             None,
         )
-    if isinstance(run, ast.Call) and last_name(run.func) == "dict":
-        return next((k.value for k in run.keywords if k.arg == at), None)
     return None
 
 

@@ -14,9 +14,8 @@ from training.review.syntax import (
     constant,
     last_name,
     method,
-    own_nodes,
+    nodes_of,
     receiver,
-    walk,
     words,
 )
 
@@ -30,9 +29,7 @@ def checkpoints(program: Program) -> Iterator[ast.Dict]:
     save: `save(path, net=net.state_dict(), epoch=epoch)`.
     """
     for node in program.nodes[ast.Dict]:
-        if isinstance(node, ast.Dict) and any(
-            isinstance(v, ast.Call) and method(v) == "state_dict" for v in node.values
-        ):
+        if any(isinstance(v, ast.Call) and method(v) == "state_dict" for v in node.values):
             yield node
     for call in program.all_calls:
         if not any(
@@ -142,12 +139,10 @@ def trains(program: Program, node: ast.AST, depth: int = 0) -> bool:
 
 def unread_starts(program: Program, loop: ast.For, key: str) -> Iterator[tuple[ast.AST, str]]:
     """Names before a loop that are bound to the epoch which was read under a key, or the next one,
-    and that nothing reads; and calls whose result of that kind is dropped.
+    and that nothing reads.
     """
     scope = program.scope(loop)
-    read = {
-        n.id for n in walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-    }
+    read = {n.id for n in nodes_of(scope.node, ast.Name) if isinstance(n.ctx, ast.Load)}
     for name, bindings in scope.bindings.items():
         for b in (
             b
@@ -158,20 +153,6 @@ def unread_starts(program: Program, loop: ast.For, key: str) -> Iterator[tuple[a
         ):
             if any(_of_key(leaf.node, key) for leaf in leaves(program, b.value, b.scope, b.index)):
                 yield b.statement, name
-    for node in own_nodes(scope.node):
-        call = node.value if isinstance(node, ast.Expr) and node.lineno < loop.lineno else None
-        if (
-            isinstance(call, ast.Call)
-            and (function := program.callees_by_name(call, scope)) is not None
-        ):
-            loads = [
-                c
-                for c in calls(function.node)
-                if method(c) == "load_state_dict"
-                and is_optimizer(program, receiver(c), program.scope(c))
-            ]
-            if loads and any(_of_key(leaf.node, key) for leaf in leaves(program, call, scope)):
-                yield node, f"what {function.name} returns"
 
 
 def _of_key(node: ast.expr, key: str) -> bool:

@@ -21,11 +21,13 @@ from training.review.sides import (
 )
 from training.review.splitting import line_of
 from training.review.syntax import (
+    calls,
     constant,
     keyword,
     last_name,
     method,
     names_read,
+    nodes_of,
     once,
     receiver,
     walk,
@@ -76,7 +78,7 @@ def _chosen(program: Program) -> Iterator[Chosen]:
             or not _are_rows(program, node)
         ):
             continue
-        if any(isinstance(n, ast.Call) and last_name(n.func) in ANEW for n in walk(rows)):
+        if any(last_name(n.func) in ANEW for n in calls(rows)):
             continue
         found = _selection(program, selector, rows, scope)
         if found is not None:
@@ -128,7 +130,7 @@ def _one_by_one(program: Program, selector: ast.expr) -> bool:
 
 def table_key(program: Program, rows: ast.expr, scope: Scope) -> str:
     """A table together with the places where its names got their values."""
-    names = sorted((n for n in walk(rows) if isinstance(n, ast.Name)), key=lambda n: n.id)
+    names = sorted(nodes_of(rows, ast.Name), key=lambda n: n.id)
     return ast.unparse(rows) + " of " + " ".join(origin_key(program, n, scope) for n in names)
 
 
@@ -192,9 +194,7 @@ def _is_key(bound: Binding) -> bool:
 def _pure(
     program: Program, selector: ast.expr, scope: Scope
 ) -> tuple[str, Interval, ast.Call | None] | None:
-    if any(
-        isinstance(n, ast.Call) and last_name(n.func) not in ("int", "len") for n in walk(selector)
-    ):
+    if any(last_name(n.func) not in ("int", "len") for n in calls(selector)):
         return None
     return "chosen by " + table_key(program, selector, scope), ALL, None
 
@@ -223,7 +223,5 @@ def draw_key(call: ast.Call) -> str:
     """One name for draws that give the same numbers: those that are seeded alike in the call
     itself; any other call is one of its own.
     """
-    seeded = any(
-        isinstance(c, ast.Call) and last_name(c.func) in SEEDED and c.args for c in walk(call)
-    )
+    seeded = any(last_name(c.func) in SEEDED and c.args for c in calls(call))
     return ast.dump(call) if seeded else f"draw in line {line_of(call)}, {call.col_offset}"

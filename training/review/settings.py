@@ -8,7 +8,15 @@ import ast
 
 from training.review.lookups import places_of
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, keyword, last_name, method, own_nodes, receiver
+from training.review.syntax import (
+    constant,
+    dotted,
+    keyword,
+    last_name,
+    method,
+    own_nodes_of,
+    receiver,
+)
 
 Settings = dict[str, ast.expr]
 DEPTH = 5
@@ -42,15 +50,10 @@ def settings(
             node, scope
         ):
             return _of_call(program, node, scope, depth)
-        case ast.BinOp(op=ast.BitOr()):
-            left, right = (
-                settings(program, side, scope, use, depth + 1) for side in (node.left, node.right)
-            )
-            return None if left is None or right is None else left | right
         case ast.Call():
             function = program.callees_by_name(node, scope)
             returned = (
-                [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value]
+                [n.value for n in own_nodes_of(function.node, ast.Return) if n.value]
                 if function is not None
                 else []
             )

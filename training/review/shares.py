@@ -15,7 +15,9 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -81,8 +83,6 @@ def on_one_share(program: Program, loader: ast.Call) -> Iterator[ast.For]:
     there nor with a caller.
     """
     for loop in program.nodes[ast.For]:
-        if not isinstance(loop, ast.For):
-            continue
         scope, over = program.scope(loop), loop.iter
         while (
             isinstance(over, ast.Call)
@@ -104,8 +104,8 @@ def keeps_to_itself(program: Program, loop: ast.For) -> bool:
     """
     trains = any(method(c) in ("backward", "step") for c in calls(loop))
     gathers = any(adds_up(program, c) for c in calls(loop))
-    stored = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    stored |= {n for s in walk(loop) if isinstance(s, ast.AugAssign) for n in names_read(s.target)}
+    stored = {n.id for n in nodes_of(loop, ast.Name) if isinstance(n.ctx, ast.Store)}
+    stored |= {n for s in nodes_of(loop, ast.AugAssign) for n in names_read(s.target)}
     stored |= {
         n
         for c in calls(loop)
@@ -138,10 +138,8 @@ def _met(program: Program, scope: Scope, names: set[str], depth: int = 0) -> boo
     ):
         return True
     if any(
-        isinstance(n, ast.Assign)
-        and any(isinstance(t, ast.Attribute) for t in n.targets)
-        and names_read(n.value) & found
-        for n in own_nodes(scope.node)
+        any(isinstance(t, ast.Attribute) for t in n.targets) and names_read(n.value) & found
+        for n in own_nodes_of(scope.node, ast.Assign)
     ):
         return True  # kept for another method
     if (
@@ -265,10 +263,8 @@ def _is_counted(program: Program, node: ast.expr, scope: Scope) -> bool:
         return False
     sums = [
         n
-        for n in own_nodes(scope.node)
-        if isinstance(n, ast.AugAssign)
-        and isinstance(n.op, ast.Add)
-        and ast.unparse(n.target) in (text, root)
+        for n in own_nodes_of(scope.node, ast.AugAssign)
+        if isinstance(n.op, ast.Add) and ast.unparse(n.target) in (text, root)
     ]
     return any(isinstance(a, (ast.For, ast.While)) for n in sums for a in program.ancestors(n))
 
@@ -333,11 +329,7 @@ def _divided(program: Program, scope: Scope, names: set[str], line: int, depth: 
             return True
     if depth > DEPTH:
         return True
-    back = [
-        n
-        for n in own_nodes(scope.node)
-        if isinstance(n, ast.Return) and names_read(n.value) & found
-    ]
+    back = [n for n in own_nodes_of(scope.node, ast.Return) if names_read(n.value) & found]
     passed = bool(names & set(scope.parameters))  # it is changed in place
     for site, caller in program.call_sites[scope] if back or passed else ():
         bound = {

@@ -15,13 +15,15 @@ from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program, Scope, argument
 from training.review.splitting import handed_back, line_of, splits, values_read
 from training.review.syntax import (
+    calls,
     constant,
     keyword,
     last_name,
     method,
     names_read,
+    nodes_of,
     once,
-    own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -198,7 +200,7 @@ def row_takes(program: Program) -> tuple[tuple[ast.expr, ast.expr, ast.expr], ..
 
 def _row_takes(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
     for node in program.nodes[ast.Subscript]:
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        if isinstance(node.ctx, ast.Load):
             rows = (
                 node.value.value
                 if isinstance(node.value, ast.Attribute) and node.value.attr in BY_ROW
@@ -243,40 +245,6 @@ def _gone_through(program: Program, selector: ast.expr) -> list[ast.expr]:
     return []
 
 
-def _in_turn(program: Program, node: ast.expr, selector: ast.expr) -> list[tuple[str, str]]:
-    """What a selector stands for in turn, and which name gets the rows: of `train, test =
-    (rows[rows.person.isin(p)] for p in (some, others))`.
-    """
-    statement = program.statement(node)
-    made = statement.value if isinstance(statement, ast.Assign) else None
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-    if (
-        not isinstance(made, (ast.GeneratorExp, ast.ListComp))
-        or not isinstance(target, ast.Tuple)
-        or len(made.generators) != 1
-        or made.generators[0].ifs
-    ):
-        return []
-    loop = made.generators[0]
-    over = loop.iter
-    if (
-        isinstance(over, ast.Name)
-        and (bound := latest(program, over, program.scope(node))) is not None
-        and bound.index is None
-    ):
-        over = bound.value
-    if not isinstance(loop.target, ast.Name) or loop.target.id not in names_read(selector):
-        return []
-    if isinstance(over, ast.Call) and last_name(over.func) in PIECES:
-        return [(str(i), last_name(t)) for i, t in enumerate(target.elts)]
-    elements = over.elts if isinstance(over, (ast.Tuple, ast.List)) else []
-    return (
-        [(ast.dump(e), last_name(t)) for e, t in zip(elements, target.elts, strict=True)]
-        if len(elements) == len(target.elts)
-        else []
-    )
-
-
 def ranges(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
     """`Windows(rows, 0, cut)`, `Windows(rows, cut, end)`: objects of a class of the file, of one
     table, where one begins at the end of another.
@@ -304,15 +272,7 @@ def takes(program: Program) -> list[Take]:
         which = _member(program, selector, scope, known)
         if which is None:
             continue
-        turns = _in_turn(program, node, selector)
-        if turns:
-            family = (which[0][0], which[0][1])
-            found += [
-                Take(node, rows, selector, scope, family, f"{which[1]} {member}", (name,))
-                for member, name in turns
-            ]
-        else:
-            found.append(Take(node, rows, selector, scope, *which, targets_of(program, node)))
+        found.append(Take(node, rows, selector, scope, *which, targets_of(program, node)))
     return sorted(found, key=lambda t: (line_of(t.node), t.node.col_offset))
 
 
@@ -379,7 +339,7 @@ def _is_own(program: Program, call: ast.Call, scope: Scope) -> bool:
 
 def moves(program: Program, part: ast.Slice, scope: Scope) -> bool:
     """Whether the bounds of a slice go along with a loop: those of a batch, not of a side."""
-    names = [n for n in walk(part) if isinstance(n, ast.Name)]
+    names = nodes_of(part, ast.Name)
     return any(b.how in ("loop", "augment") for n in names for b in program.bindings_of(n, scope))
 
 
@@ -443,9 +403,7 @@ def _of_binding(
         inner = _member(program, value, bound.scope, known, depth + 1)
         if inner is not None:
             return inner
-    drawn = any(
-        isinstance(c, ast.Call) and last_name(c.func) in DRAWN | {"isin"} for c in walk(value)
-    )
+    drawn = any(last_name(c.func) in DRAWN | {"isin"} for c in calls(value))
     if (
         drawn
         and bound.how == "assign"
@@ -568,11 +526,9 @@ def _divides(program: Program, members: list[Take]) -> bool:
 
 
 def _random_mask(program: Program, take: Take) -> bool:
-    name = next((n for n in walk(take.selector) if isinstance(n, ast.Name)), None)
+    name = next(iter(nodes_of(take.selector, ast.Name)), None)
     bound = latest(program, name, take.scope) if name is not None else None
-    return bound is not None and any(
-        isinstance(c, ast.Call) and last_name(c.func) in DRAWN for c in walk(bound.value)
-    )
+    return bound is not None and any(last_name(c.func) in DRAWN for c in calls(bound.value))
 
 
 def _handed(program: Program, division: Division, depth: int = 0) -> Iterator[Division]:
@@ -615,11 +571,7 @@ def of_one_side(program: Program, rows: ast.expr) -> bool:
             and isinstance(statement, ast.Assign)
             and statement.value is call
         ):
-            before |= {
-                n.id
-                for n in walk(statement)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-            }
+            before |= {n.id for n in nodes_of(statement, ast.Name) if isinstance(n.ctx, ast.Store)}
     return bool(values_read(rows) & before)
 
 
@@ -656,6 +608,6 @@ def reads_in(scope: Scope, name: str) -> Iterator[ast.Name]:
     """Every place of a function where a name is read."""
     return (
         n
-        for n in own_nodes(scope.node)
-        if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+        for n in own_nodes_of(scope.node, ast.Name)
+        if n.id == name and isinstance(n.ctx, ast.Load)
     )

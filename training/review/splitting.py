@@ -11,8 +11,9 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     once,
-    own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -87,8 +88,7 @@ def _cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
     tails: list[tuple[Scope, str, str]] = []
     for node in program.nodes[ast.Subscript]:
         if not (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.value, ast.Name)
+            isinstance(node.value, ast.Name)
             and isinstance(node.slice, ast.Slice)
             and node.slice.step is None
         ):
@@ -138,10 +138,9 @@ def indexed(
     ]
     made = {n for c in changed if before(program, c, split) for n in stored(program.statement(c))}
     sides = stored(program.statement(split))
-    for node in walk(scope.node):
+    for node in nodes_of(scope.node, ast.Subscript):
         if (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.value, ast.Name)
+            isinstance(node.value, ast.Name)
             and isinstance(node.slice, ast.Name)
             and line_of(node) > line_of(split)
         ):
@@ -153,9 +152,7 @@ def indexed(
 
 def stored(statement: ast.AST) -> set[str]:
     """The names that a statement gives a value."""
-    return {
-        n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
+    return {n.id for n in nodes_of(statement, ast.Name) if isinstance(n.ctx, ast.Store)}
 
 
 def _is_share(value: ast.expr) -> bool:
@@ -166,8 +163,8 @@ def _is_share(value: ast.expr) -> bool:
         for n in walk(value)
     )
     return counted and any(
-        isinstance(n, ast.BinOp) and isinstance(n.op, (ast.Mult, ast.Div, ast.FloorDiv, ast.Sub))
-        for n in walk(value)
+        isinstance(n.op, (ast.Mult, ast.Div, ast.FloorDiv, ast.Sub))
+        for n in nodes_of(value, ast.BinOp)
     )
 
 
@@ -207,8 +204,8 @@ def sources_of(
 
 def values_read(node: ast.expr) -> set[str]:
     """The names that an expression reads, without those that stand in an index alone."""
-    inside = {id(n) for s in walk(node) if isinstance(s, ast.Subscript) for n in walk(s.slice)}
-    return {n.id for n in walk(node) if isinstance(n, ast.Name) and id(n) not in inside}
+    inside = {id(n) for s in nodes_of(node, ast.Subscript) for n in walk(s.slice)}
+    return {n.id for n in nodes_of(node, ast.Name) if id(n) not in inside}
 
 
 def is_part(name: str) -> bool:
@@ -230,9 +227,9 @@ def shares_rows(
 ) -> bool:
     """Whether what is split is what was fitted on, or what came of the fit."""
     statement = program.statement(call)
-    made = {
-        n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    } | {dotted(t.value) for t in getattr(statement, "targets", ()) if isinstance(t, ast.Subscript)}
+    made = {n.id for n in nodes_of(statement, ast.Name) if isinstance(n.ctx, ast.Store)} | {
+        dotted(t.value) for t in getattr(statement, "targets", ()) if isinstance(t, ast.Subscript)
+    }
     behind = {
         b
         for part in parts[:1]
@@ -280,18 +277,16 @@ def handed_back(program: Program, call: ast.expr | ast.stmt) -> list[ast.Call]:
         made.add(last_name(receiver(call)))
     returned = [
         n
-        for n in walk(scope.node)
-        if isinstance(n, ast.Return) and n.value is not None and program.scope(n) is scope
+        for n in nodes_of(scope.node, ast.Return)
+        if n.value is not None and program.scope(n) is scope
     ]
     behind = {
         b for r in returned for n in names_read(r.value) for b in sources_of(n, scope, r.lineno)
     }
     listed = [
         c
-        for c in own_nodes(scope.node)
-        if isinstance(c, ast.Call)
-        and method(c) in ("append", "extend")
-        and last_name(receiver(c)) in behind
+        for c in own_nodes_of(scope.node, ast.Call)
+        if method(c) in ("append", "extend") and last_name(receiver(c)) in behind
     ]
     behind |= {
         b

@@ -183,7 +183,8 @@ def walk_afresh(node: ast.AST) -> Iterator[ast.AST]:
     """The node and all below it as they are now, for a tree that is still being rewritten."""
     found = [node]
     for current in found:
-        found.extend(below(current))
+        if current.__class__ not in LEAVES:
+            found += below(current)
         yield current
 
 
@@ -239,7 +240,11 @@ def whole(tree: ast.Module) -> tuple[ast.AST, ...]:
     """All nodes of a file level by level, found once until it is rewritten."""
     known: tuple[ast.AST, ...] | None = getattr(tree, "_whole", None)
     if known is None:
-        known = tree._whole = tuple(walk_afresh(tree))  # type: ignore[attr-defined]
+        found: list[ast.AST] = [tree]
+        for node in found:
+            if node.__class__ not in LEAVES:
+                found += below(node)
+        known = tree._whole = tuple(found)  # type: ignore[attr-defined]
     return known
 
 
@@ -286,7 +291,7 @@ def children(node: ast.AST) -> tuple[ast.AST, ...]:
 def forget(node: ast.AST) -> None:
     """Drop what was found of a node before it was rewritten, or copied from another."""
     kept = node.__dict__
-    for name in ("_children", "_walked", "_identifiers", "_own", "_whole", "_kinds"):
+    for name in ("_children", "_walked", "_identifiers", "_own", "_own_kinds", "_whole", "_kinds"):
         if name in kept:
             del kept[name]
 
@@ -300,7 +305,8 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         return iter(known)
     found = [node]
     for current in found:
-        found.extend(children(current))
+        if current.__class__ not in LEAVES:
+            found += children(current)
     if len(found) <= MOST_KEPT:
         node._walked = tuple(found)  # type: ignore[attr-defined]
     return iter(found)
@@ -325,7 +331,7 @@ def identifiers(node: ast.AST | None) -> frozenset[str]:
 
 def names_read(node: ast.AST | None) -> set[str]:
     """All plain names within."""
-    return set() if node is None else {n.id for n in walk(node) if isinstance(n, ast.Name)}
+    return {n.id for n in nodes_of(node, ast.Name)}
 
 
 def exponent(node: ast.AST | None) -> ast.expr | None:
@@ -335,9 +341,14 @@ def exponent(node: ast.AST | None) -> ast.expr | None:
     return node.args[0] if node.args else receiver(node)
 
 
-def calls(node: ast.AST) -> Iterator[ast.Call]:
-    """All calls within."""
-    return (n for n in walk(node) if isinstance(n, ast.Call))
+def nodes_of(node: ast.AST | None, kind: type[Kind]) -> list[Kind]:
+    """The nodes of one type within, in the order of `walk`; of nothing none."""
+    return [] if node is None else [n for n in walk(node) if n.__class__ is kind]
+
+
+def calls(node: ast.AST | None) -> list[ast.Call]:
+    """All calls within; of nothing none."""
+    return nodes_of(node, ast.Call)
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -350,10 +361,22 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
         current = pending.pop()
         found.append(current)
         if current.__class__ not in OWN:
-            pending.extend(children(current))
+            pending += children(current)
     if len(found) <= MOST_KEPT:
         node._own = tuple(found)  # type: ignore[attr-defined]
     return iter(found)
+
+
+def own_nodes_of(node: ast.AST, kind: type[Kind]) -> list[Kind]:
+    """Those of `own_nodes` that are of one type; sorted by type once, since many rules ask for the
+    returns, loops and calls of the same functions.
+    """
+    known: dict[type[ast.AST], list[Any]] | None = getattr(node, "_own_kinds", None)
+    if known is None:
+        known = node._own_kinds = defaultdict(list)  # type: ignore[attr-defined]
+        for own in own_nodes(node):
+            known[own.__class__].append(own)
+    return known.get(kind, [])
 
 
 def once(question: Callable[[About], Answer]) -> Callable[[About], Answer]:

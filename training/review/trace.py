@@ -332,7 +332,7 @@ def classify(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str, 
         return _plain(program, node, frame)
     match name:
         case "backward" | "manual_backward":
-            return ("backward", *_loss_of(program, node, frame))
+            return ("backward", *_loss_of(node, frame))
         case "step":
             return _step(program, node, frame)
         case "zero_grad" | "zero_":
@@ -385,7 +385,7 @@ def _plain(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str, st
     return "call", name or dotted(node.func), ""
 
 
-def _loss_of(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str]:
+def _loss_of(node: ast.Call, frame: Frame) -> tuple[str, str]:
     """The loss that is propagated, and through what."""
     target = receiver(node)
     if isinstance(target, ast.Call) and method(target) == "scale" and target.args:
@@ -432,7 +432,7 @@ def _followed(program: Program) -> set[Scope]:
     for called, sites in program.call_sites.items():
         callers[called] = {scope for _, scope in sites}
     for node in program.nodes[ast.Attribute]:
-        if isinstance(node, ast.Attribute) and node.attr in FOLLOWED:
+        if node.attr in FOLLOWED:
             found.add(program.scope(node))
     pending = list(found)
     while pending:

@@ -15,7 +15,8 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
-    own_nodes,
+    nodes_of,
+    own_nodes_of,
     receiver,
     walk,
 )
@@ -46,12 +47,12 @@ def is_train_score(program: Program, score: ast.expr, scope: Scope, loop: ast.AS
     return True in made and False not in made
 
 
-def held_out_at_hand(program: Program, loop: ast.AST) -> str:
+def held_out_at_hand(loop: ast.AST) -> str:
     """What a loop measures on held-out rows, as it is written; empty where it measures nothing
     there.
     """
-    for node in walk(loop):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+    for node in nodes_of(loop, ast.Assign):
+        if isinstance(node.value, ast.Call):
             given = [*node.value.args, *(k.value for k in node.value.keywords)]
             if any(looks_held_out(n) for a in given for n in identifiers(a)) and any(
                 isinstance(n, ast.Name) for t in node.targets for n in walk(t)
@@ -59,10 +60,8 @@ def held_out_at_hand(program: Program, loop: ast.AST) -> str:
                 return ast.unparse(node.value)
     held = (
         n
-        for n in walk(loop)
-        if isinstance(n, ast.For)
-        and n is not loop
-        and any(map(looks_held_out, identifiers(n.iter)))
+        for n in nodes_of(loop, ast.For)
+        if n is not loop and any(map(looks_held_out, identifiers(n.iter)))
     )
     return next(
         (
@@ -100,7 +99,7 @@ def _of_backward(
     if (
         last.how == "augment"
         and losses
-        and _made_in(program, inner, last.value)
+        and _made_in(inner, last.value)
         and isinstance(inner, Loops)
         and _unconditional(program, inner)
     ):
@@ -130,17 +129,12 @@ def _of_backward(
     return True if True in found and False not in found else False if False in found else None
 
 
-def _made_in(program: Program, loop: ast.AST, value: ast.expr) -> bool:
+def _made_in(loop: ast.AST, value: ast.expr) -> bool:
     """Whether an expression reads what the rounds of a loop make, and does no more than
     count it.
     """
     made = {
-        n.id
-        for s in walk(loop)
-        if isinstance(s, ast.Assign)
-        for t in s.targets
-        for n in walk(t)
-        if isinstance(n, ast.Name)
+        n.id for s in nodes_of(loop, ast.Assign) for t in s.targets for n in nodes_of(t, ast.Name)
     }
     return (
         _only_reads(value)
@@ -189,11 +183,7 @@ def loss_names(program: Program, loop: ast.AST) -> set[str]:
             continue
         for part in (receiver(call), *call.args):
             found |= (
-                {
-                    n.id
-                    for n in walk(part)
-                    if isinstance(n, ast.Name) and not _is_called_on(program, n)
-                }
+                {n.id for n in nodes_of(part, ast.Name) if not _is_called_on(program, n)}
                 if part is not None
                 else set()
             )
@@ -259,6 +249,6 @@ def _returned(function: Scope) -> Iterator[ast.expr]:
     """What a function returns, where that is one value."""
     yield from (
         n.value
-        for n in own_nodes(function.node)
-        if isinstance(n, ast.Return) and n.value is not None and not isinstance(n.value, ast.Tuple)
+        for n in own_nodes_of(function.node, ast.Return)
+        if n.value is not None and not isinstance(n.value, ast.Tuple)
     )

@@ -11,12 +11,14 @@ from training.review.findings import Subject
 from training.review.kinds import is_frozen_name, looks_held_out
 from training.review.program import Program, Scope
 from training.review.syntax import (
+    calls,
     dotted,
     identifiers,
     last_name,
     method,
     names_read,
-    own_nodes,
+    nodes_of,
+    own_nodes_of,
     receiver,
     walk,
 )
@@ -92,8 +94,7 @@ def switching_never_off(subject: Subject) -> Iterator[tuple[ast.Call, ast.ClassD
     if "training" not in program.identifiers or _sets_mode(program):
         return
     stored = any(
-        isinstance(n, ast.Attribute) and n.attr == "training" and isinstance(n.ctx, ast.Store)
-        for n in program.nodes[ast.Attribute]
+        n.attr == "training" and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute]
     )
     switching = {
         o
@@ -134,8 +135,7 @@ def _sets_mode(program: Program) -> bool:
 
 def _looks_at_mode(node: ast.AST) -> bool:
     return any(
-        isinstance(n, ast.Attribute) and n.attr == "training" and dotted(n) == "self.training"
-        for n in walk(node)
+        n.attr == "training" and dotted(n) == "self.training" for n in nodes_of(node, ast.Attribute)
     )
 
 
@@ -166,7 +166,7 @@ def collected_with_gradients(subject: Subject) -> Iterator[tuple[Loop, Event]]:
         return
     for loop, forwards, _ in loops_without_learning(subject):
         first, scope = forwards[0], loop.scope
-        here = [c for c in own_nodes(scope.node) if isinstance(c, ast.Call)]
+        here = own_nodes_of(scope.node, ast.Call)
         network = dotted(first.call.func)
         modes = [
             c
@@ -200,8 +200,8 @@ def _collects(program: Program, call: ast.Call, loop: Loop) -> bool:
     names = {dotted(t) for t in getattr(program.statement(call), "targets", ())} - {""}
     appended = [
         c.args[0]
-        for c in walk(loop.node)
-        if isinstance(c, ast.Call) and method(c) in ("append", "extend") and len(c.args) == 1
+        for c in calls(loop.node)
+        if method(c) in ("append", "extend") and len(c.args) == 1
     ]
     free = [
         a

@@ -8,7 +8,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.program import Program
-from training.review.syntax import FUNCTIONS, dotted, last_name, method, walk
+from training.review.syntax import FUNCTIONS, calls, dotted, last_name, method, nodes_of, walk
 
 ORDERS = {"random.shuffle", "random.sample"}
 CHOOSES = {"random.random", "random.uniform", "random.choice", "random.choices"}
@@ -67,18 +67,15 @@ def _is_cut(program: Program, call: ast.Call) -> bool:
         name = dotted(given)
         tests = [
             n
-            for n in walk(scope.node)
-            if isinstance(n, ast.Compare) and name in {dotted(c) for c in n.comparators}
+            for n in nodes_of(scope.node, ast.Compare)
+            if name in {dotted(c) for c in n.comparators}
         ]
         if name and {type(o) for n in tests for o in n.ops} >= {ast.In, ast.NotIn}:
             return True
     slices = [
         n.slice
-        for n in walk(scope.node)
-        if isinstance(n, ast.Subscript)
-        and name
-        and dotted(n.value) == name
-        and isinstance(n.slice, ast.Slice)
+        for n in nodes_of(scope.node, ast.Subscript)
+        if name and dotted(n.value) == name and isinstance(n.slice, ast.Slice)
     ]
     uppers = {ast.unparse(s.upper) for s in slices if s.lower is None and s.upper is not None}
     return bool(uppers & {ast.unparse(s.lower) for s in slices if s.lower is not None})
@@ -91,12 +88,7 @@ def _picks_side(program: Program, call: ast.Call) -> bool:
     for around in program.ancestors(call):
         if isinstance(around, ast.If) and any(n is call for n in walk(around.test)):
             put = [
-                [
-                    n
-                    for s in part
-                    for n in walk(s)
-                    if isinstance(n, ast.Call) and method(n) == "append"
-                ]
+                [n for s in part for n in calls(s) if method(n) == "append"]
                 for part in (around.body, around.orelse)
             ]
             rows = [{ast.unparse(a) for c in found for a in c.args} for found in put]

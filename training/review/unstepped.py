@@ -97,7 +97,7 @@ def _steps_what_it_holds(program: Program, held: ast.Dict) -> bool:
     readers = [
         program.parents[n]
         for n in program.nodes[ast.Name]
-        if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+        if n.id == name and isinstance(n.ctx, ast.Load)
     ]
     handed_on = not name or any(
         not isinstance(p, ast.Attribute) or p.attr not in ("items", "values", "keys")

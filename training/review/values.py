@@ -18,7 +18,7 @@ from training.review.syntax import (
     keyword,
     method,
     once,
-    own_nodes,
+    own_nodes_of,
     receiver,
 )
 
@@ -326,7 +326,7 @@ def class_activation(
     forward = program.find_method(owner, "forward")
     if forward is None or depth > 8:
         return ""
-    returned = [n.value for n in own_nodes(forward.node) if isinstance(n, ast.Return)]
+    returned = [n.value for n in own_nodes_of(forward.node, ast.Return)]
     found = {activation(program, value, forward, depth + 1, index) for value in returned}
     return found.pop() if len(found) == 1 else ""
 

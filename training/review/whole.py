@@ -12,6 +12,7 @@ from training.review.sides import latest, of_one_side, side_of, targets_of
 from training.review.splitting import is_part, sources_of
 from training.review.syntax import (
     FUNCTIONS,
+    calls,
     constant,
     defaults,
     dotted,
@@ -21,8 +22,10 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    nodes_of,
     once,
     own_nodes,
+    own_nodes_of,
     receiver,
     walk,
     words,
@@ -102,9 +105,7 @@ def _by_a_helper(program: Program, call: ast.Call, helper: Scope) -> tuple[ast.e
     """What a function of the file centres that gives back one table made of a parameter, as `call`
     passes it.
     """
-    returned = [
-        n.value for n in own_nodes(helper.node) if isinstance(n, ast.Return) and n.value is not None
-    ]
+    returned = [n.value for n in own_nodes_of(helper.node, ast.Return) if n.value is not None]
     if len(returned) != 1:
         return None
     statement = program.statement(returned[0])
@@ -265,10 +266,9 @@ def label_columns(program: Program) -> Set[str]:
     """
     found: set[str] = {"target", "label"}
     for node in program.nodes[ast.Subscript]:
-        column = constant(node.slice) if isinstance(node, ast.Subscript) else None
+        column = constant(node.slice)
         if (
             isinstance(column, str)
-            and isinstance(node, ast.Subscript)
             and isinstance(node.ctx, ast.Load)
             and _stands_for_labels(program, node)
         ):
@@ -279,10 +279,8 @@ def label_columns(program: Program) -> Set[str]:
         elif method(call) == "drop":
             found |= {
                 n.value
-                for n in walk(call)
-                if isinstance(n, ast.Constant)
-                and isinstance(n.value, str)
-                and words(n.value) & LABEL_WORDS
+                for n in nodes_of(call, ast.Constant)
+                if isinstance(n.value, str) and words(n.value) & LABEL_WORDS
             }
     return found | _named_as_label(program)
 
@@ -350,7 +348,7 @@ def _stands_for_labels(program: Program, node: ast.expr) -> bool:
 def draws_rows(scope: Scope) -> bool:
     """Whether a function draws its rows at random: it makes up data."""
     return isinstance(scope.node, FUNCTIONS) and any(
-        isinstance(n, ast.Call) and last_name(n.func) in DRAWS for n in own_nodes(scope.node)
+        last_name(n.func) in DRAWS for n in own_nodes_of(scope.node, ast.Call)
     )
 
 
@@ -432,10 +430,8 @@ def rates_of_a_helper(program: Program) -> Iterator[tuple[ast.Call, ast.expr, st
             of = (
                 [
                     c
-                    for c in walk(function.node)
-                    if isinstance(c, ast.Call)
-                    and method(c) == "groupby"
-                    and last_name(receiver(c)) == name
+                    for c in calls(function.node)
+                    if method(c) == "groupby" and last_name(receiver(c)) == name
                 ]
                 if function is not None
                 else []
@@ -477,9 +473,7 @@ def shares_of_labels(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str
         taken = (
             n
             for n in program.nodes[ast.Attribute]
-            if isinstance(n, ast.Attribute)
-            and n.attr in ("loc", "at")
-            and last_name(n.value) in names
+            if n.attr in ("loc", "at") and last_name(n.value) in names
         )
         if _becomes_column(program, call) or any(
             isinstance(program.parents[n], ast.Subscript) for n in taken
@@ -509,7 +503,7 @@ def _becomes_column(program: Program, call: ast.Call) -> bool:
     if any(method(a) in ("map", "merge", "join", "assign") for a in inside):
         return True
     names, scope = (
-        {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)},
+        {n.id for t in targets for n in nodes_of(t, ast.Name)},
         program.scope(call),
     )
     used = {
@@ -567,8 +561,8 @@ def _drawn_again(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
         for joined in (c for c in program.calls_of(*JOINED) if program.scope(c) is scope):
             for taken in (
                 n
-                for n in walk(joined)
-                if isinstance(n, ast.Subscript) and (n.slice is call or last_name(n.slice) in drawn)
+                for n in nodes_of(joined, ast.Subscript)
+                if (n.slice is call or last_name(n.slice) in drawn)
             ):
                 table = (
                     taken.value.value
@@ -588,17 +582,14 @@ def _appended_twice(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
         or {"isin", "unique", "groups", "GroupKFold", "GroupShuffleSplit"} & program.identifiers
     ):
         return
-    for loop in program.nodes.get(ast.For, ()):
-        if not isinstance(loop, ast.For) or any(is_part(n) for n in names_read(loop.iter)):
+    for loop in program.nodes[ast.For]:
+        if any(is_part(n) for n in names_read(loop.iter)):
             continue
-        rows = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
+        rows = names_read(loop.target)
         added = [
             c
-            for c in walk(loop)
-            if isinstance(c, ast.Call)
-            and method(c) == "append"
-            and len(c.args) == 1
-            and isinstance(receiver(c), ast.Name)
+            for c in calls(loop)
+            if method(c) == "append" and len(c.args) == 1 and isinstance(receiver(c), ast.Name)
         ]
         for call in added:
             made = call.args[0]
@@ -611,7 +602,7 @@ def _appended_twice(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
                 continue
             function = program.callees_by_name(made, program.scope(made))
             drawn = function is not None and any(
-                isinstance(c, ast.Call) and last_name(c.func) in DRAWS for c in walk(function.node)
+                last_name(c.func) in DRAWS for c in calls(function.node)
             )
             table = receiver(call)
             beside = any(
@@ -623,9 +614,7 @@ def _appended_twice(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
             if (drawn or last_name(made.func) in MOVED) and beside and table is not None:
                 yield call, table
         for inner in (
-            n
-            for n in walk(loop)
-            if isinstance(n, ast.For) and n is not loop and isinstance(n.iter, ast.Call)
+            n for n in nodes_of(loop, ast.For) if n is not loop and isinstance(n.iter, ast.Call)
         ):  # `for v in variants(row)`
             function = (
                 program.callees_by_name(inner.iter, program.scope(inner))
@@ -633,7 +622,7 @@ def _appended_twice(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
                 else None
             )
             if function is not None and any(
-                isinstance(c, ast.Call) and last_name(c.func) in DRAWS for c in walk(function.node)
+                last_name(c.func) in DRAWS for c in calls(function.node)
             ):
                 repeated = [
                     c

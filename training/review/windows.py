@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from training.review.program import Binding, Program, Scope, argument
 from training.review.sides import dividing, is_random_order
 from training.review.splitting import splits
-from training.review.syntax import constant, last_name, method, own_nodes, receiver, walk
+from training.review.syntax import (
+    calls,
+    constant,
+    last_name,
+    method,
+    nodes_of,
+    own_nodes_of,
+    receiver,
+    walk,
+)
 from training.review.values import number
 
 DEPTH = 4
@@ -107,12 +116,8 @@ def _begins_empty(bound: list[Binding]) -> bool:
 
 def _appends_cuts(program: Program, name: str, scope: Scope) -> bool:
     """Whether a loop over a range appends such slices to a list."""
-    for loop in (n for n in own_nodes(scope.node) if isinstance(n, ast.For)):
-        added = [
-            c
-            for c in walk(loop)
-            if isinstance(c, ast.Call) and method(c) == "append" and last_name(receiver(c)) == name
-        ]
+    for loop in own_nodes_of(scope.node, ast.For):
+        added = [c for c in calls(loop) if method(c) == "append" and last_name(receiver(c)) == name]
         if any(isinstance(n, ast.Slice) for c in added for n in walk(c)) and _cuts(
             program, loop, scope
         ):
@@ -126,14 +131,8 @@ def cuts_when_made(program: Program, owner: ast.ClassDef) -> bool:
     return (
         made is not None
         and any(
-            isinstance(n, ast.For)
-            and any(
-                isinstance(c, ast.Call)
-                and method(c) == "append"
-                and any(isinstance(x, ast.Slice) for x in walk(c))
-                for c in walk(n)
-            )
-            for n in own_nodes(made.node)
+            any(method(c) == "append" and bool(nodes_of(c, ast.Slice)) for c in calls(n))
+            for n in own_nodes_of(made.node, ast.For)
         )
         and _cuts(program, made.node, made)
     )
@@ -143,7 +142,7 @@ def _overlap(program: Program, function: Scope) -> bool:
     """Whether a function gives back slices that begin at every number of a range and are longer
     than its step, or what `unfold` cuts so.
     """
-    if not any(isinstance(n, ast.Return) and n.value is not None for n in own_nodes(function.node)):
+    if not any(n.value is not None for n in own_nodes_of(function.node, ast.Return)):
         return False
     return _cuts(program, function.node, function)
 
@@ -164,7 +163,7 @@ def _cuts(program: Program, within: ast.AST, function: Scope) -> bool:
         if last_name(node.iter.func) != "range" or not node.iter.args:
             continue
         step = _setting(program, node.iter.args[2], function) if len(node.iter.args) == 3 else 1
-        for cut in (n for n in walk(within) if isinstance(n, ast.Slice)):
+        for cut in nodes_of(within, ast.Slice):
             width = _width(cut, node.target.id) or _width_by_name(cut, node.target.id, function)
             long = _setting(program, width, function) if width is not None else None
             if (
@@ -197,8 +196,7 @@ def _setting(program: Program, node: ast.expr, scope: Scope) -> float | None:
     ]
     given = any(k.arg == node.attr for call in program.all_calls for k in call.keywords)
     stored = any(
-        isinstance(n, ast.Attribute) and n.attr == node.attr and isinstance(n.ctx, ast.Store)
-        for n in program.nodes[ast.Attribute]
+        n.attr == node.attr and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute]
     )
     value = constant(fields[0]) if len(fields) == 1 and not given and not stored else None
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

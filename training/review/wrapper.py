@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from training.review.program import Program
-from training.review.syntax import dotted, last_name, names_read, walk
+from training.review.syntax import calls, dotted, last_name, names_read, nodes_of
 from training.review.trace import Event
 from training.review.values import loss_kind
 
@@ -66,10 +66,8 @@ def _frozen_here(event: Event, parts: list[str]) -> bool:
     root = ".".join(parts[: parts.index("module", 1)])
     turned = [
         n
-        for n in walk(event.scope.node)
-        if isinstance(n, ast.Call)
-        and dotted(n.func) == f"{root}.requires_grad_"
-        and n.lineno < event.call.lineno
+        for n in calls(event.scope.node)
+        if dotted(n.func) == f"{root}.requires_grad_" and n.lineno < event.call.lineno
     ]
     return any(isinstance(a, ast.Constant) and a.value is False for n in turned for a in n.args)
 
@@ -93,34 +91,26 @@ def _is_no_wrapper(program: Program, parts: list[str], event: Event) -> bool:
 def reaches_loss(program: Program, event: Event, losses: set[str]) -> bool:
     """Whether a result is bound to the loss, or given to a loss function in the same function."""
     statement = program.statement(event.node)
-    made = {
-        n.id for t in getattr(statement, "targets", ()) for n in walk(t) if isinstance(n, ast.Name)
-    }
+    made = {n.id for t in getattr(statement, "targets", ()) for n in nodes_of(t, ast.Name)}
     if made & losses or any(
         isinstance(a, ast.Call) and loss_kind(program, a, event.scope)
         for a in program.ancestors(event.node)
     ):
         return True
-    for node in walk(event.scope.node):
-        if (
-            isinstance(node, ast.Assign)
-            and {n for t in node.targets for n in names_read(t)} & losses
-            and names_read(node.value) & made
-        ):
+    for node in nodes_of(event.scope.node, ast.Assign):
+        if {n for t in node.targets for n in names_read(t)} & losses and names_read(
+            node.value
+        ) & made:
             return True
     for _ in range(3):  # what is computed of it, and of that again
-        for node in walk(event.scope.node):
-            if isinstance(node, ast.Assign) and names_read(node.value) & made:
-                made |= {n.id for t in node.targets for n in walk(t) if isinstance(n, ast.Name)}
-    for call in walk(event.scope.node):
+        for node in nodes_of(event.scope.node, ast.Assign):
+            if names_read(node.value) & made:
+                made |= {n.id for t in node.targets for n in nodes_of(t, ast.Name)}
+    for call in calls(event.scope.node):
         if (
-            isinstance(call, ast.Call)
-            and (
-                loss_kind(program, call, event.scope)
-                or "loss" in last_name(call.func)
-                or "criterion" in last_name(call.func)
-            )
-            and made & {n for a in call.args for n in names_read(a)}
-        ):
+            loss_kind(program, call, event.scope)
+            or "loss" in last_name(call.func)
+            or "criterion" in last_name(call.func)
+        ) and made & {n for a in call.args for n in names_read(a)}:
             return True
     return False

@@ -114,13 +114,15 @@ def review(
         review_paths,
         review_run,
         revision_and_paths,
+        rule_ids_in,
         trains,
     )
 
     if explain is not None:
         print(explanation(explain))
         return
-    rules = choose(_listed(select), _listed(ignore), strict)
+    selected, ignored = rule_ids_in(select or ()), rule_ids_in(ignore or ())
+    rules = choose(selected, ignored, strict)
     if run:
         if diff or len(paths or []) != 1:
             raise ConfigError("--run takes one program, and no --diff")
@@ -130,7 +132,7 @@ def review(
             seconds,
             ranks,
             rules,
-            chooses(_listed(select), _listed(ignore)),
+            chooses(selected, ignored),
         )
     elif diff:
         revision, below = revision_and_paths(paths or [])
@@ -147,14 +149,3 @@ def review(
     ):
         print("  read, not run: --run also watches it train, which finds more", file=sys.stderr)
     raise typer.Exit(0 if reviewed.clean else 1)
-
-
-def _listed(given: list[str] | None) -> tuple[str, ...]:
-    """Ids of options that may be repeated or hold several.
-
-    >>> _listed(["bh1,BH301", "BH4"])
-    ('BH1', 'BH301', 'BH4')
-    """
-    return tuple(
-        part.strip().upper() for text in given or () for part in text.split(",") if part.strip()
-    )
