@@ -10,4 +10,5 @@ rules_*     the rules, a family a file; each holds its page of the docs
 engine      a file, many files, allowances
 changed     lines changed against a revision
 formats     text, JSON, SARIF
+command     what the command line and the pre-commit hook share
 """

@@ -76,8 +76,6 @@ def _listed_with_itself(program: Program, call: ast.Call) -> str:
     scope = program.scope(call)
     bound = scope.bindings.get(joined.id, []) if isinstance(joined, ast.Name) else []
     first = bound[0].value if bound else None
-    if isinstance(first, ast.Tuple) and bound[0].index is not None:  # `xs, ys = [photos], [labels]`
-        first = first.elts[bound[0].index] if bound[0].index < len(first.elts) else None
     if (
         not isinstance(first, ast.List)
         or len(first.elts) != 1

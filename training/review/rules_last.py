@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
-from training.review.program import Binding, Program, Scope
+from training.review.program import Program, Scope
 from training.review.provenance import is_loader
 from training.review.syntax import (
     calls,
@@ -228,8 +228,8 @@ def _sums_overwritten(
         zero = (
             len(bound) == 2
             and program.statement(bound[0].statement).lineno < loop.lineno
-            and type(_zero(bound[0])) in (int, float)
-            and not _zero(bound[0])
+            and type(constant(bound[0].value)) in (int, float)
+            and not constant(bound[0].value)
         )
         read = [n for n in nodes_of(loop, ast.Name) if n.id == name and isinstance(n.ctx, ast.Load)]
         beside = any(
@@ -245,14 +245,6 @@ def _sums_overwritten(
             )
         ):
             yield name, statement
-
-
-def _zero(bound: Binding) -> object:
-    """The constant that a name is bound to, of several at once the one in its place."""
-    value = bound.value
-    if bound.index is not None and isinstance(value, ast.Tuple) and bound.index < len(value.elts):
-        value = value.elts[bound.index]
-    return constant(value)
 
 
 def _last_of_kept(

@@ -8,7 +8,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from training.review.kinds import looks_held_out
@@ -367,15 +367,6 @@ def _of_binding(
     program: Program, name: str, bound: Binding, known: dict[int, ast.Call], depth: int
 ) -> tuple[tuple[str, object], str] | None:
     value = bound.value
-    if (
-        isinstance(value, ast.Tuple)
-        and bound.index is not None
-        and bound.index < len(value.elts)
-        and not any(isinstance(e, ast.Starred) for e in value.elts)
-    ):
-        return _of_binding(
-            program, name, replace(bound, value=value.elts[bound.index], index=None), known, depth
-        )
     split = next((n for n in walk(value) if id(n) in known), None)
     if split is not None and (bound.index is not None or bound.how == "loop" or value is not split):
         return ("split", id(split)), name

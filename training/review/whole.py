@@ -154,12 +154,6 @@ def _bound(program: Program, node: ast.expr, scope: Scope) -> list[ast.expr]:
     bound = latest(program, node, scope)
     if bound is None or bound.how != "assign":
         return []
-    if (
-        bound.index is not None
-        and isinstance(bound.value, ast.Tuple)
-        and bound.index < len(bound.value.elts)
-    ):
-        return [bound.value.elts[bound.index]]  # `mean, std = x.mean(), x.std()`
     return [bound.value] if bound.index is None else []
 
 

@@ -105,12 +105,6 @@ def cut_into_windows(program: Program, rows: ast.expr | None, scope: Scope, dept
 def _begins_empty(bound: list[Binding]) -> bool:
     """Whether a name is that of a list which is empty at first: `xs, ys = [], []`."""
     value = bound[0].value
-    if (
-        isinstance(value, ast.Tuple)
-        and bound[0].index is not None
-        and bound[0].index < len(value.elts)
-    ):
-        value = value.elts[bound[0].index]
     return len(bound) == 1 and isinstance(value, ast.List) and not value.elts
 
 
