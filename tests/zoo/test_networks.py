@@ -498,7 +498,7 @@ def test_a_layer_that_is_named_twice_has_no_depth() -> None:
 def test_a_machine_that_is_too_slow_decides_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.overfit.MAX_SECONDS", 0.0)
+    monkeypatch.setattr("training.preflight.overfit.MAX_SECONDS", 0.0)
     found = objected(
         preflight(made(tmp_path, declare("binary", {"kind": "mlp", "numeric_embedding": "none"})))
     )
