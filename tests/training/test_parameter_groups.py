@@ -169,7 +169,7 @@ def test_a_rules_rate_is_taken_as_it_stands_and_layer_decay_acts_on_the_rest() -
                 {"match": "head.weight", "lr": 2.0},
                 {"match": "head.bias", "lr": 2.0},
             ],
-            r"every parameter in 'head' has a longer rule",
+            r"every parameter in 'head' has its own, longer rule",
         ),
     ],
 )
