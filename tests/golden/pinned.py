@@ -19,9 +19,12 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,17 @@ OTHERS = (
     "TERMINAL_WIDTH",
     "TORCHELASTIC_",
 )  # of the caller's, which would change what happens
+
+
+def recorded_elsewhere() -> str:
+    """Return why the recorded bits cannot be those of this machine; empty where they must be."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return f"the weights were recorded on x86-64, and this machine is {platform.machine()}"
+    pinned = re.search(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    installed = metadata.version("torch").partition("+")[0]
+    if pinned is None or pinned[1] != installed:
+        return f"the weights were recorded with the pinned torch, and this is torch {installed}"
+    return ""
 
 
 def environment(**extra: str) -> dict[str, str]:

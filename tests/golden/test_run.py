@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.golden import whole_run
+from tests.golden.pinned import recorded_elsewhere
 from tests.golden.record import differences, load
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(recorded_elsewhere()), reason=recorded_elsewhere()),
+]
 
 
 @pytest.mark.slow

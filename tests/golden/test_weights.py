@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from tests.golden.pinned import PINS, environment, python
+from tests.golden.pinned import PINS, environment, python, recorded_elsewhere
 from tests.golden.record import differences, load
 from tests.golden.runs import CASES, LONG, train, weights_sha256
 
-pytestmark = pytest.mark.timeout(900)  # the first test of each list trains all of it
+# the first test of each list trains all of it
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(recorded_elsewhere()), reason=recorded_elsewhere()),
+]
 
 
 def names(wanted: list[str]) -> list[str]:
