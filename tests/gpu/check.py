@@ -429,9 +429,11 @@ def device_tests(bench: Bench) -> str:
 def whole_run(bench: Bench) -> str:
     """`bulkhead run` of the default example ends with a champion."""
     home = bench.folder / "home"
-    environment = os.environ | {"BULKHEAD_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    rows = str(bench.folder / "clinic_visits.parquet")
+    places = {"BULKHEAD_HOME": str(home), "BULKHEAD_CLINIC": rows, "PYTHONPATH": str(ROOT)}
+    environment = os.environ | places
     for command in (
-        [sys.executable, "examples/clinic_visits.py", str(home / "data" / "clinic_visits.parquet")],
+        [sys.executable, "examples/clinic_visits.py", rows],
         [
             sys.executable,
             "-m",

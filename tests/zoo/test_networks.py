@@ -50,7 +50,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "WrongLevel": ("binary", "initial_loss", "wrong level"),
     "OneColumn": ("binary", "independence", "rows of a batch mix"),
     "ChangesItsBatch": ("regression", "effects", "changes the batch that it is given (numeric)"),
-    "BackwardInForward": ("binary", "effects", "ran a backward pass of its own"),
+    "BackwardInForward": ("binary", "effects", "ran its own backward pass"),
     "ReplacesParameter": (
         "multiclass",
         "effects",
@@ -131,7 +131,7 @@ LOSSES: dict[str, tuple[str, str, str]] = {
     ),
     "PlainDepth": ("regression", "train_eval", "the output of body.branch is dropped at random"),
     "Ordered": ("multiclass", "overfit", "scores can only be ordered in one way"),
-    "OneForAll": ("multiclass", "overfit", "stand in the same order in every row"),
+    "OneForAll": ("multiclass", "overfit", "are in the same order in every row"),
 }
 HEALTHY = (
     "BatchNorm",
