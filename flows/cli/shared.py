@@ -45,6 +45,10 @@ Overrides = Annotated[
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON on standard output.")
 ]
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file."),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and Prefect's own log.")]
 
 

@@ -138,6 +138,8 @@ def choose(select: Sequence[str], ignore: Sequence[str], strict: bool) -> tuple[
     """
     for given in (*select, *ignore):
         if given in RETIRED:
+            if given in ignore:  # as a configuration of an earlier version says, with nothing lost
+                continue
             raise ConfigError(f"{given}: this rule was removed; leave it out")
         if not any(id.startswith(given) for id in KNOWN):
             raise ConfigError(

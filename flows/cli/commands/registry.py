@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from flows.cli.output import print_json
-from flows.cli.shared import AsJson, Debug, File, Overrides, environment, server_starting, stated
+from flows.cli.shared import (
+    AsJson,
+    Debug,
+    File,
+    Overrides,
+    TrackingUri,
+    environment,
+    server_starting,
+    stated,
+)
 from schemas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,10 +53,7 @@ def predict(
         Path, typer.Argument(help="Parquet or CSV with the model's columns.", metavar="IN")
     ],
     target: Annotated[Path, typer.Argument(help="Parquet or CSV to write.", metavar="OUT")],
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file."),
-    ] = None,
+    tracking_uri: TrackingUri = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -76,10 +82,7 @@ def verify(
             metavar="MODEL_URI",
         ),
     ],
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file."),
-    ] = None,
+    tracking_uri: TrackingUri = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -206,10 +209,7 @@ def sample(
         int, typer.Option(min=0, help="Only among so many likeliest tokens; 0: among all.")
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same texts.")] = 0,
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file."),
-    ] = None,
+    tracking_uri: TrackingUri = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

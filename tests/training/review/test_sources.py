@@ -115,6 +115,7 @@ def test_a_comment_about_a_removed_rule_is_a_note_that_fails_nothing() -> None:
     assert Reviewed([found], 1).clean and not Reviewed([replace(found, rule="BH003")], 1).clean
     with pytest.raises(ConfigError, match="BH453: this rule was removed"):
         choose(("BH453",), (), strict=False)
+    assert choose((), ("BH453",), strict=False) == chosen_rules()
     with pytest.raises(ConfigError, match="BH453: this rule was removed"):
         explanation("bh453")
 
