@@ -430,7 +430,8 @@ def whole_run(bench: Bench) -> str:
     """`bulkhead run` of the default example ends with a champion."""
     home = bench.folder / "home"
     rows = str(bench.folder / "clinic_visits.parquet")
-    places = {"BULKHEAD_HOME": str(home), "BULKHEAD_CLINIC": rows, "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    places = {"BULKHEAD_HOME": str(home), "BULKHEAD_CLINIC": rows, "PYTHONPATH": path}
     environment = os.environ | places
     for command in (
         [sys.executable, "examples/clinic_visits.py", rows],

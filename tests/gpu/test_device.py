@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.distributed.layout_work import stop_at
 from tests.training.runs import keep_torch_settings, make_run
 from training.distributed.parallel import Parallel
 from training.engine.trainer import Trainer
@@ -54,7 +55,9 @@ def trainer(folder: Path, run: Path, **train: Any) -> Trainer:
         model=model,
         train={k: v for k, v in (TRAIN | train).items() if v is not None},
     )
-    return Trainer(spec, run, Parallel.open(DEVICE), StopSignal())
+    found = Trainer(spec, run, Parallel.open(DEVICE), StopSignal())
+    found.step.ahead = True  # as on a GPU anyway
+    return found
 
 
 @pytest.mark.req("G2", "C6")
@@ -63,10 +66,7 @@ def test_a_run_that_is_stopped_anywhere_ends_as_one_that_was_not(tmp_path: Path,
     wanted = trainer(tmp_path, tmp_path / "whole", **PRECISIONS[kind]).run()
     for boundary in (1, 5, 6):
         parts = trainer(tmp_path, tmp_path / "parts", **PRECISIONS[kind])
-        step = parts._train_one_step
-        parts._train_one_step = lambda step=step, parts=parts, boundary=boundary: (
-            step() or parts.state.step >= boundary
-        )  # type: ignore[method-assign]
+        stop_at(parts, boundary)
         assert parts.run().status == "interrupted"
     found = trainer(tmp_path, tmp_path / "parts", **PRECISIONS[kind]).run()
     assert (found.model_sha256, found.best_metric, found.steps) == (
