@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import traceback
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 from training.review.findings import RULES, Finding, Rule, Subject
@@ -108,12 +106,7 @@ def _applied(rule: Rule, subject: Subject, source: Source) -> list[Finding]:
         found: dict[tuple[int, str], Finding] = {}
         for f in told:  # one line may break a rule in several places: once is enough
             found.setdefault((f.line, f.message), f)
-        return list(
-            {
-                (f.line, f.column): f
-                for f in (source.placed(_as_written(f, subject.program)) for f in found.values())
-            }.values()
-        )  # a block that is written out for each phase may say it twice
+        return [source.placed(f) for f in found.values()]
     except RecursionError:
         raise
     except Exception as error:
@@ -124,32 +117,6 @@ def _applied(rule: Rule, subject: Subject, source: Source) -> list[Finding]:
             f" ({what}); this is a mistake of bulkhead: please report it with the file"
         )
         return [Finding(RULE_FAILED, subject.program.path, 1, 1, 1, 1, said, "warning", WHOLE_FILE)]
-
-
-def _as_written(finding: Finding, program: Program) -> Finding:
-    """A finding with the names and lines of the file, where rules read it written out."""
-    message, lines = finding.message, program.lines
-    for name, text in program.stand_for.items():
-        message = re.sub(rf"\b{name}\b", text.replace("\\", ""), message)
-    if not lines:
-        return replace(finding, message=message)
-    message = re.sub(
-        r"\b(lines? )(\d+)( and (\d+))?",
-        lambda m: m[1] + _line(lines, m[2]) + (f" and {_line(lines, m[4])}" if m[4] else ""),
-        message,
-    )
-    first, last = finding.span
-    return replace(
-        finding,
-        message=message,
-        line=lines.get(finding.line, finding.line),
-        end_line=lines.get(finding.end_line, finding.end_line),
-        span=(lines.get(first, first), lines.get(last, last)),
-    )
-
-
-def _line(lines: dict[int, int], number: str) -> str:
-    return str(lines.get(int(number), int(number)))
 
 
 def review_file(

@@ -10,10 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from training.review.columns import with_columns
-from training.review.flags import with_flags
-from training.review.listed import with_lists
-from training.review.phases import sides_by_name, with_phases
 from training.review.syntax import (
     FUNCTIONS,
     LEAVES,
@@ -136,11 +132,7 @@ class Program:
     def __init__(self, tree: ast.Module, path: str = "") -> None:
         self.path = path
         self.aliases = import_aliases(tree)
-        listed, named = with_lists(with_flags(with_columns(tree, self.aliases)))
-        written, self.lines = with_phases(listed)
-        self.tree, self.stand_for = sides_by_name(written)
-        self.stand_for |= named
-        tree = self.tree
+        self.tree = tree
         self.nodes = Nodes(kinds(tree))
         self.parents: dict[ast.AST, ast.AST] = {}
         self.classes: dict[str, ast.ClassDef] = {}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
 
 from training.review.direction import direction
 from training.review.findings import Place, Subject, rule
-from training.review.flags import flags_of
 from training.review.keepers import becomes_best, tests_of
 from training.review.kinds import looks_held_out
 from training.review.lookups import attributes_of, names_of
@@ -683,3 +684,77 @@ def _counts_patience(node: ast.If) -> bool:
         for t in n.targets
     }
     return bool(raised & cleared - {""})
+
+
+BETTER = {"min": (ast.Lt, ast.LtE), "max": (ast.Gt, ast.GtE)}
+
+
+@dataclass(frozen=True, eq=False)
+class Flag:
+    """`name = left op right` at `told`, and `best = min(best, score)` at `updated`, in one block;
+    `kept` is `min` or `max`.
+    """
+
+    name: str
+    told: ast.Assign
+    updated: ast.Assign
+    kept: str
+    score: ast.expr
+
+    @property
+    def late(self) -> bool:
+        """Whether the best has its new value before it is compared."""
+        return self.told.lineno > self.updated.lineno
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the comparison holds where the best gets another value."""
+        test = cast(ast.Compare, self.told.value)
+        turned = ast.dump(test.left) != ast.dump(self.score)
+        return isinstance(
+            test.ops[0], BETTER[{"min": "max", "max": "min"}[self.kept] if turned else self.kept]
+        )
+
+
+def flags_of(block: list[ast.stmt]) -> list[Flag]:
+    r"""The flags of a block of statements.
+
+    >>> [(f.name, f.kept, f.late,
+    ...     f.agrees) for f in flags_of(ast.parse("top = acc < best\nbest = max(acc, best)").body)]
+    [('top', 'max', False, False)]
+    """
+    found = []
+    updates = [(s, u) for s in block if isinstance(s, ast.Assign) and (u := _update(s)) is not None]
+    for told in block if updates else ():
+        if (
+            not isinstance(told, ast.Assign)
+            or len(told.targets) != 1
+            or not isinstance(told.targets[0], ast.Name)
+        ):
+            continue
+        test = told.value
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+            continue
+        sides = {ast.unparse(test.left), ast.unparse(test.comparators[0])}
+        for updated, (kept, best, score) in updates:
+            if sides == {best, ast.unparse(score)}:
+                found.append(Flag(told.targets[0].id, told, updated, kept, score))
+    return found
+
+
+def _update(statement: ast.Assign) -> tuple[str, str, ast.expr] | None:
+    """Of `best = min(best, score)` which of both it is, the best and the score."""
+    value = statement.value
+    if (
+        not isinstance(value, ast.Call)
+        or not isinstance(value.func, ast.Name)
+        or value.func.id not in BETTER
+        or len(value.args) != 2
+        or value.keywords
+    ):
+        return None
+    best = ast.unparse(statement.targets[0])
+    others = [a for a in value.args if ast.unparse(a) != best]
+    return (value.func.id, best, others[0]) if len(others) == 1 else None
+
+

@@ -296,7 +296,6 @@ def best_by_train_loss(subject: Subject) -> Iterator[Place]:
         score = _that_becomes_best(program, node, program.scope(node))
         if score is not None:
             yield from _beside_held_out(program, node, node.test, score)
-            yield from _by_train_entry(program, node, score)
     for call, given in keeper_calls(program):
         yield from _beside_held_out(program, call, call, given)
 
@@ -313,44 +312,6 @@ def _chosen_by_validation(program: Program, node: ast.If) -> bool:
             if score is not None and looks_held_out(last_name(score)):
                 return True
     return False
-
-
-def _by_train_entry(program: Program, node: ast.If, score: ast.expr) -> Iterator[Place]:
-    """A score that a call made of `sides["train"]`, where `sides` has an entry for validation rows
-    and nothing reads it.
-    """
-    scope = program.scope(node)
-    made = (
-        [b.value for b in scope.bindings.get(score.id, ()) if b.how == "assign"]
-        if isinstance(score, ast.Name)
-        else []
-    )
-    named = {n for v in made for n in names_read(v)} & program.stand_for.keys()  # `sides["train"]`
-    if (
-        len(made) != 1
-        or not isinstance(made[0], ast.Call)
-        or not any(map(looks_trained_on, named))
-        or any(map(looks_held_out, named))
-    ):
-        return
-    tables = {program.stand_for[n].partition("[")[0] for n in named}
-    loads = [
-        n
-        for n in program.nodes[ast.Name]
-        if isinstance(n.ctx, ast.Load) and not isinstance(program.parents[n], ast.Dict)
-    ]
-    read = {n.id for n in loads}
-    unread = [
-        text
-        for n, text in program.stand_for.items()
-        if side_of(n) == "val" and n not in read and text.partition("[")[0] in tables
-    ]
-    if unread:
-        yield (
-            node.test,
-            f"{ast.unparse(score)} is computed of train rows, and {unread[0]} is read by nobody",
-            node,
-        )
 
 
 def _beside_held_out(

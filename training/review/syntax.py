@@ -188,54 +188,6 @@ def walk_afresh(node: ast.AST) -> Iterator[ast.AST]:
         yield current
 
 
-class Rewriter(ast.NodeTransformer):
-    """A `NodeTransformer` that goes where `below` does, which takes half the time."""
-
-    def __init_subclass__(cls) -> None:
-        cls.visitors = {
-            getattr(ast, name.removeprefix("visit_")): visitor
-            for name, visitor in vars(cls).items()
-            if name.startswith("visit_")
-        }
-        cls.stay = LEAVES - cls.visitors.keys() | {type(None)}
-
-    visitors: dict[type[ast.AST], Callable[[Any, Any], Any]]
-    stay: set[type]  # of what is left as it is
-    changed = False  # whether anything was
-
-    def visit(self, node: ast.AST) -> Any:
-        """What stands for a node, statements for a statement perhaps."""
-        visitor = self.visitors.get(type(node))
-        return self.generic_visit(node) if visitor is None else visitor(self, node)
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        """The node, with what stands for those below it."""
-        stay = self.stay
-        for name in _FIELDS[node.__class__]:
-            value: Any = getattr(node, name, None)
-            if value.__class__ is list:
-                if all(part.__class__ in stay for part in value):
-                    continue
-                made: list[Any] = []
-                for part in value:
-                    new = part if part.__class__ in stay else self.visit(part)
-                    if isinstance(new, list):
-                        made += new
-                    elif new is not None or part is None:
-                        made.append(new)
-                if len(made) != len(value) or any(
-                    a is not b for a, b in zip(made, value, strict=True)
-                ):
-                    value[:] = made
-                    self.changed = True
-            elif value.__class__ not in stay:
-                new = self.visit(value)
-                if new is not value:
-                    setattr(node, name, new)
-                    self.changed = True
-        return node
-
-
 def whole(tree: ast.Module) -> tuple[ast.AST, ...]:
     """All nodes of a file level by level, found once until it is rewritten."""
     known: tuple[ast.AST, ...] | None = getattr(tree, "_whole", None)

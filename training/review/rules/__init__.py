@@ -1,0 +1,95 @@
+"""All rules, in order of their ids."""
+
+from __future__ import annotations
+
+from training.review import (  # each registers its rules
+    rules_ahead,  # noqa: F401
+    rules_amounts,  # noqa: F401
+    rules_apart,  # noqa: F401
+    rules_arrays,  # noqa: F401
+    rules_average,  # noqa: F401
+    rules_batches,  # noqa: F401
+    rules_begun_apart,  # noqa: F401
+    rules_best,  # noqa: F401
+    rules_broadcast,  # noqa: F401
+    rules_cadence,  # noqa: F401
+    rules_causal,  # noqa: F401
+    rules_codes,  # noqa: F401
+    rules_columns,  # noqa: F401
+    rules_datasets,  # noqa: F401
+    rules_decided,  # noqa: F401
+    rules_devices,  # noqa: F401
+    rules_distill,  # noqa: F401
+    rules_distributed,  # noqa: F401
+    rules_drawn,  # noqa: F401
+    rules_epoch,  # noqa: F401
+    rules_evaluation,  # noqa: F401
+    rules_files,  # noqa: F401
+    rules_forcing,  # noqa: F401
+    rules_forward,  # noqa: F401
+    rules_frozen,  # noqa: F401
+    rules_given,  # noqa: F401
+    rules_graph,  # noqa: F401
+    rules_groups,  # noqa: F401
+    rules_held,  # noqa: F401
+    rules_lambda,  # noqa: F401
+    rules_last,  # noqa: F401
+    rules_layers,  # noqa: F401
+    rules_left_alone,  # noqa: F401
+    rules_likelihood,  # noqa: F401
+    rules_loader,  # noqa: F401
+    rules_loss,  # noqa: F401
+    rules_micro,  # noqa: F401
+    rules_module,  # noqa: F401
+    rules_numerics,  # noqa: F401
+    rules_options,  # noqa: F401
+    rules_own_losses,  # noqa: F401
+    rules_padded_labels,  # noqa: F401
+    rules_padding,  # noqa: F401
+    rules_parameters,  # noqa: F401
+    rules_players,  # noqa: F401
+    rules_precision,  # noqa: F401
+    rules_randomness,  # noqa: F401
+    rules_ranks_shares,  # noqa: F401
+    rules_rate,  # noqa: F401
+    rules_recurrent,  # noqa: F401
+    rules_reset,  # noqa: F401
+    rules_restart,  # noqa: F401
+    rules_resume,  # noqa: F401
+    rules_rows,  # noqa: F401
+    rules_said,  # noqa: F401
+    rules_scaled,  # noqa: F401
+    rules_schedule,  # noqa: F401
+    rules_scores,  # noqa: F401
+    rules_selection,  # noqa: F401
+    rules_shared,  # noqa: F401
+    rules_shifts,  # noqa: F401
+    rules_sides,  # noqa: F401
+    rules_split,  # noqa: F401
+    rules_step,  # noqa: F401
+    rules_streams,  # noqa: F401
+    rules_sums,  # noqa: F401
+    rules_sync,  # noqa: F401
+    rules_targets,  # noqa: F401
+    rules_tensor,  # noqa: F401
+    rules_threshold,  # noqa: F401
+    rules_turned,  # noqa: F401
+    rules_unread,  # noqa: F401
+    rules_weights,  # noqa: F401
+    rules_window,  # noqa: F401
+)
+from training.review.findings import PAGES, RULES, Place, Rule, Subject, read_rule
+
+
+def seen(_: Subject) -> list[Place]:
+    """What the program did when it was run (`bulkhead review PROGRAM --run`)."""
+    return []
+
+
+LOADED: dict[str, Rule] = dict(sorted(RULES.items()))  # that read code
+RUN_RULES: dict[str, Rule] = {
+    id: read_rule(id, seen)
+    for id in sorted(page.stem for page in PAGES.glob("BH*.md"))
+    if id not in RULES
+}  # that only a run shows
+KNOWN: dict[str, Rule] = dict(sorted((LOADED | RUN_RULES).items()))
