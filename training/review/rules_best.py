@@ -756,5 +756,3 @@ def _update(statement: ast.Assign) -> tuple[str, str, ast.expr] | None:
     best = ast.unparse(statement.targets[0])
     others = [a for a in value.args if ast.unparse(a) != best]
     return (value.func.id, best, others[0]) if len(others) == 1 else None
-
-

@@ -174,10 +174,6 @@ def better(program: Path, line: int) -> str:
     """
     text = program.read_text(encoding="utf-8", errors="replace")
     read = Program(parsed(text), str(program))
-    stepped = [
-        c
-        for c in read.methods_of("step")
-        if read.lines.get(c.lineno, c.lineno) == line and (c.args or c.keywords)
-    ]
+    stepped = [c for c in read.methods_of("step") if c.lineno == line and (c.args or c.keywords)]
     said = {direction(read, keyword(c, "metrics", 0), read.scope(c)) for c in stepped}
     return said.pop() if len(said) == 1 else ""

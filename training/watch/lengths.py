@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from training.watch.forwards import Call, twin
 from training.watch.networks import scores_of
-from training.watch.places import attends
 from training.watch.record import Place, Watch
 
 LOOKED_AT = (2, 12, 30)  # calls of a network with labels
@@ -22,7 +21,20 @@ MOVED = 0.4  # standard deviations of the scores, in the mean
 ATTENDED = 1e-3  # the same, where attention should leave the padding out
 MOST = 1_000_000  # input values
 
+ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+# parts of the names of classes
+ATTENDS, OF_SETS = ("transformer", "selfattention", "multihead"), ("set", "basket", "bag")
+
 # B rows, T places of a sequence
+
+
+def attends(network: nn.Module) -> bool:
+    """Whether it is built of attention between tokens, and not called after sets of them."""
+    kinds = [type(m).__name__.lower() for m in network.modules()]
+    attention = any(isinstance(m, ATTENTION) for m in network.modules()) or any(
+        part in kind for kind in kinds for part in ATTENDS
+    )
+    return attention and not any(part in kind for kind in kinds for part in OF_SETS)
 
 
 class Lengths:

@@ -22,18 +22,12 @@ import torch
 from torch import Tensor
 
 from schemas.digest import write_atomic
-from training.watch.adversaries import Adversaries
-from training.watch.balance import Balance
-from training.watch.classes import Classes
-from training.watch.contrasts import Contrasts
 from training.watch.copies import Copies
-from training.watch.dropouts import Dropouts
 from training.watch.fits import Fits
 from training.watch.fixed_order import FixedOrder
 from training.watch.forwards import Call, Forwards
 from training.watch.frames import Frames
 from training.watch.gradients import Gradients
-from training.watch.halves import Halves
 from training.watch.kept import Kept
 from training.watch.launch import starts_ranks
 from training.watch.layers import Layers
@@ -44,17 +38,13 @@ from training.watch.losses import Functions
 from training.watch.metrics import Metrics
 from training.watch.movement import Movement
 from training.watch.networks import Networks
-from training.watch.noise import Noise
 from training.watch.operators import Operators
-from training.watch.opponents import Opponents
 from training.watch.orders import Orders
 from training.watch.own_losses import OwnLosses
 from training.watch.padding import Padding
-from training.watch.places import Places
 from training.watch.precision import Precision
 from training.watch.ranks import Ranks, log_of
 from training.watch.record import Enough, Place, Watch
-from training.watch.recurrence import Recurrence
 from training.watch.rows import Rows
 from training.watch.scales import Scales
 from training.watch.schedules import Schedules
@@ -203,18 +193,15 @@ def _listen(
     tokens = TokenRows(seen)
     schedules = Schedules(seen, forwards, loaders)
     functions = Functions(seen, forwards)
-    recurrence, ranks = Recurrence(seen, functions), Ranks(seen, forwards, calls)
+    ranks = Ranks(seen, forwards, calls)
     gradients.valid = lambda: functions.valid
     schedules.supervised = lambda: functions.values
     schedules.made = lambda optimizer: gradients.held[id(optimizer)].made
     schedules.passes = lambda optimizer: gradients.held[id(optimizer)].ever
-    forwards.on_call.append(recurrence.called)
-    gradients.leaves.on_walk.append(recurrence.walked)
     orders, metrics = Orders(seen, functions), Metrics(seen, forwards, loaders, fits.imported)
     metrics.on_scored.append(orders.compared)
     others = (Operators(seen, forwards, functions), metrics, orders)
-    noise = Noise(seen, functions)
-    samples, networks.is_fresh = (Padding(seen, forwards, functions), noise), noise.is_fresh
+    padding = Padding(seen, forwards, functions)
     for part in (
         forwards,
         loaders,
@@ -222,17 +209,12 @@ def _listen(
         precision,
         kept,
         schedules,
-        recurrence,
         ranks,
         *others,
-        *samples,
+        padding,
     ):
         part.install()
-    layers, classes, movement = (
-        Layers(seen, forwards, functions),
-        Classes(seen, functions),
-        Movement(seen, schedules),
-    )
+    layers, movement = Layers(seen, forwards, functions), Movement(seen, schedules)
     forwards.on_call.append(layers.called)
     gradients.leaves.on_walk.append(layers.walked)
     precision.on_clip, movement.made = movement.clipping, schedules.made
@@ -247,7 +229,6 @@ def _listen(
     late: list[Any] = [
         scopes,
         layers,
-        classes,
         wrappers,
         scales,
         targets,
@@ -255,35 +236,29 @@ def _listen(
         OwnLosses(seen, functions),
         UnseenClasses(seen, functions, metrics),
         Seeds(seen),
-        Halves(seen, functions, gradients),
         Frames(seen, loaders),
     ]
-    late.append(Contrasts(seen, functions))
     for listener in late:
         listener.install()
 
-    lengths, places, fixed = Lengths(seen), Places(seen), FixedOrder(seen, loaders)
+    lengths, fixed = Lengths(seen), FixedOrder(seen, loaders)
 
     def lost(call: Call, scores: Tensor, target: Tensor) -> None:
         rows.lost(call, scores, target)
         lengths.lost(call, scores, target)
         networks.lost(call, scores, target)
-        places.lost(call, scores, target)
         fixed.lost(call, scores, target)
 
     functions.on_loss.append(lost)
     seen.listeners += [
         Sets(seen, loaders),
         Copies(seen, forwards, gradients),
-        Balance(seen, loaders, classes),
     ]
     seen.listeners += [
         forwards,
         functions,
         loaders,
         gradients,
-        Adversaries(seen, gradients),
-        Opponents(seen, gradients, functions),
     ]
     seen.listeners += [
         precision,
@@ -294,20 +269,17 @@ def _listen(
         fits,
         sides,
         schedules,
-        recurrence,
         ranks,
         orders,
         metrics,
     ]
     seen.listeners += [
         others[0],
-        *samples,
+        padding,
         Streams(seen),
         ShortBatches(seen, loaders),
         lengths,
-        places,
         fixed,
-        Dropouts(seen),
         *late,
         Tables(seen, scopes, rows, loaders),
         Updates(seen, gradients),

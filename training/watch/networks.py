@@ -42,9 +42,6 @@ class Networks:
         self.looks: dict[int, int] = {}
         self.seen: dict[int, bytes] = {}
         self.last: Call | None = None
-        # since the last backward pass, of rows that were drawn for it
-        self.of_noise: list[Call] = []
-        self.is_fresh: Callable[[Tensor], bool] = lambda tensor: False
         self.firsts: dict[int, tuple[float, ...]] = {}
         self.tries: dict[int, int] = {}
         self.varies: set[int] = set()
@@ -97,22 +94,16 @@ class Networks:
         """A network with parts ran, by which something may be learned."""
         if call.grad and next(call.module.children(), None) is not None:
             self.last = call
-            if any(t.ndim > 1 and self.is_fresh(t) for t in call.inputs):
-                self.of_noise = [*self.of_noise[-LOOKS:], call]
 
     def backed(self, *_: object) -> None:
-        """Try the network of a loss that is given no labels, as one of pairs: rows that are drawn,
-        or looked up by their numbers, stand for themselves.
+        """Try the network of a loss that is given no labels, as one of pairs: rows that are drawn
+        or looked up by their numbers stand for themselves.
         """
-        calls = {
-            id(c.module): c
-            for c in (*self.of_noise, *([self.last] if self.last is not None else []))
-        }
-        noise, self.last, self.of_noise = {id(c) for c in self.of_noise}, None, []
-        for call in calls.values():
-            self._paired(call, id(call) in noise)
+        call, self.last = self.last, None
+        if call is not None:
+            self._paired(call)
 
-    def _paired(self, call: Call, of_noise: bool) -> None:
+    def _paired(self, call: Call) -> None:
         if (
             not call.inputs
             or id(call.module) in self.looks
@@ -121,7 +112,7 @@ class Networks:
             return
         key, first = id(call.module), call.inputs[0]
         shown = tuple(first.detach().reshape(-1)[:16].tolist())
-        drawn = of_noise or self.loaders.shuffles or first.dtype == torch.int64
+        drawn = self.loaders.shuffles or first.dtype == torch.int64
         if (
             self.firsts.setdefault(key, shown) == shown
             or self.tries.get(key, 0) >= LOOKS

@@ -128,11 +128,5 @@ PLANTED_OF_AXES = (
         "BH411", "pixels", "self.bytes[i].permute(2, 0, 1)", "self.bytes[i].reshape(3, 10, 10)"
     ),
     Planted("BH876", "pixels", "shot.float() / 255 - 0.3", "shot.float()"),
-    Planted(
-        "BH875",
-        "pixels",
-        '"weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}',
-        '"weight_decay": 0.0}, {"params": vectors, "weight_decay": 0.05}',
-    ),
     Planted("BH114", "pixels", "[2, 3]", "[20, 30]"),
 )

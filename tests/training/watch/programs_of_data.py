@@ -398,41 +398,6 @@ PLANTED_OF_DATA = (
         "self.where(torch.arange(words.shape[1]))",
         "self.where(torch.arange(words.shape[0]))[:, None]",
     ),
-    Planted(
-        "BH852",
-        "panel",
-        "batch_size=32, shuffle=True",
-        "batch_size=32, sampler=WeightedRandomSampler(1 + 3 * train.sick, len(train))",
-    ),
-    Planted(
-        "BH853",
-        "panel",
-        "DataLoader(rows, batch_size=60)",
-        "DataLoader(rows, batch_size=60, sampler=WeightedRandomSampler(1 + rows.sick, len(rows)))",
-    ),
-    Planted(
-        "BH853",
-        "scans",
-        "DataLoader(held_out, batch_size=40)",
-        "DataLoader(held_out, batch_size=40, sampler=torch.utils.data.RandomSampler(held_out,"
-        " replacement=True))",
-    ),
-    Planted("BH854", "panel", "self.places(where)", "self.places(where.clamp(max=0))"),
-    Planted(
-        "BH855", "scans", "torch.ones_like(label), accumulate=True)", "torch.ones_like(label))"
-    ),
-    Planted(
-        "BH855",
-        "scans",
-        "            table.index_put_((label, best), torch.ones_like(label), accumulate=True)\n",
-        "            table[label, best] += 1\n",
-    ),
-    Planted(
-        "BH855",
-        "scans",
-        "            table.index_put_((label, best), torch.ones_like(label), accumulate=True)\n",
-        "            table[label, best] = table[label, best] + torch.ones_like(label)\n",
-    ),
     Planted("BH841", "panel", "net.parameters(), 1.0)", "net.parameters(), 1e-5)"),
     Planted(
         "BH518",

@@ -120,9 +120,6 @@ SOUND_OF_HALVES = {
     ),
 }
 PLANTED_OF_HALVES = (
-    Planted("BH863", "phases", "copy.deepcopy(net)", "copy.deepcopy(net).to(torch.bfloat16)"),
-    Planted("BH864", "phases", '"cpu", enabled=False', '"cpu", dtype=torch.bfloat16'),
-    Planted("BH865", "written", "blank=5, ", ""),
     Planted("BH303", "written", ".log_softmax(2).transpose", ".transpose"),
     Planted(
         "BH101",

@@ -247,7 +247,6 @@ PLANTED_OF_LOSSES = (
         "torch.randperm(240)",
         "torch.randperm(240, generator=torch.Generator().manual_seed(1))",
     ),
-    Planted("BH873", "tags", "binary_cross_entropy_with_logits", "cross_entropy"),
     Planted(
         "BH859",
         "negatives",

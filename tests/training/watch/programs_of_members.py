@@ -200,7 +200,6 @@ PLANTED_OF_MEMBERS = (
         "teacher.requires_grad_(False)",
     ),
     Planted("BH882", "distilled", "teacher.eval().requires_grad_(False)", ""),
-    Planted("BH885", "ensemble", "torch.manual_seed(seed)", "torch.manual_seed(42)"),
     Planted("BH883", "factors", "nn.Embedding(20, 8)", "nn.Embedding(20, 8, padding_idx=0)"),
     Planted("BH884", "factors", "self.score(before), dim=1", "self.score(before), dim=-1"),
     Planted(

@@ -276,24 +276,6 @@ SOUND_OF_OPPONENTS = {
 }
 
 PLANTED_OF_OPPONENTS = (
-    Planted("BH856", "rivals", "torch.randn(32, 4))), ones)", "torch.randn(32, 4))), zeros)"),
-    Planted("BH856", "rivals", "bce(judge(fake), zeros)", "bce(judge(fake), ones)"),
-    Planted("BH856", "distance", "loss = -judge(maker", "loss = judge(maker"),
-    Planted(
-        "BH856",
-        "distance",
-        "judge(fake).mean() - judge(real).mean()",
-        "judge(fake).mean() + judge(real).mean()",
-    ),
-    Planted(
-        "BH857", "rivals", "judge(maker(torch.randn(32, 4)))", "judge(maker(torch.ones(32, 4)))"
-    ),
-    Planted(
-        "BH857",
-        "distance",
-        "-judge(maker(torch.randn(32, 4)))",
-        "-judge(maker(torch.randn(32, 4, generator=torch.Generator().manual_seed(0))))",
-    ),
     Planted(
         "BH421",
         "rivals",

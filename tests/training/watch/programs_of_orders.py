@@ -220,8 +220,6 @@ BASES_OF_ORDERS = {
 PLANTED_OF_ORDERS = (
     Planted("BH203", "contrast", "    model.train()\n", ""),
     Planted("BH201", "writer", "    net.eval()\n", ""),
-    Planted("BH886", "writer", "x * kept / (1 - self.share)", "x * kept"),
-    Planted("BH874", "order", " + self.places)", " + self.places.mean())"),
     Planted("BH411", "inflected", "torch.stack(scores, dim=1)", "torch.stack(scores)"),
     Planted(
         "BH828",

@@ -87,22 +87,9 @@ SOUND_OF_PAIRS = {"views_across": VIEWS.replace("    both = F", ACROSS + "    bo
 PLANTED_OF_PAIRS = (
     Planted("BH888", "signed", ".float() * 2 - 1", ".float()"),
     Planted(
-        "BH866",
-        "views",
-        "net(view(waves[rows])), net(view(waves[rows]))",
-        "net(waves[rows]), net(waves[rows])",
-    ),
-    Planted(
         "BH413",
         "views_inside",
         "F.normalize(self.body(x), dim=1)",
         "F.normalize(self.body(x), dim=0)",
-    ),
-    Planted("BH858", "views", MASKED, ""),
-    Planted(
-        "BH858",
-        "views",
-        "F.cross_entropy(scores, partner)",
-        "F.nll_loss(scores.diagonal_scatter(torch.full((80,), 1 / 0.3)).log_softmax(1), partner)",
     ),
 )

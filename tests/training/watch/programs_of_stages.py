@@ -171,7 +171,6 @@ BASES_OF_STAGES = {"queue": QUEUE, "stages": STAGES, "prior": PRIOR}
 SOUND_OF_STAGES = {"ablation": ABLATION, "hours": HOURS}
 
 PLANTED_OF_STAGES = (
-    Planted("BH866", "queue", "view(waves[rows]), view(waves[rows])", "2 * [view(waves[rows])]"),
     Planted("BH847", "prior", "math.log(share / (1 - share))", "math.log((1 - share) / share)"),
     Planted(
         "BH422",

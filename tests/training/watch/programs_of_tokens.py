@@ -305,17 +305,8 @@ PLANTED_OF_TOKENS = (
         "            right += torch.sum(found.eq(wanted)).item()\n            every +="
         " wanted.numel()\n",
     ),
-    Planted("BH834", "noisy", "net(noisy, t), noise)", "net(noisy, t), torch.randn_like(x))"),
-    Planted(
-        "BH834",
-        "noisy",
-        "nn.functional.mse_loss(net(noisy, t), noise)",
-        "((torch.randn(64, 2) - net(noisy, t)) ** 2).mean()",
-    ),
-    Planted("BH834", "noisy", "net(noisy, t), noise)", "net(x, t), noise)"),
     Planted("BH835", "padded", "src_key_padding_mask=empty", "src_key_padding_mask=~empty"),
     Planted("BH835", "headed", "torch.arange(10) > lengths", "torch.arange(10) <= lengths"),
     Planted("BH835", "vitals", "seen.logical_not()", "seen"),
-    Planted("BH874", "ordered", "+ self.at", "+ self.at.mean(0)"),
     Planted("BH835", "padded", "masked_fill(empty", "masked_fill(words > 0"),
 )

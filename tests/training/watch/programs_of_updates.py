@@ -286,10 +286,6 @@ PLANTED_OF_UPDATES = (
     Planted(
         "BH837", "rare", "net(X[rows]).squeeze(1), y", "F.dropout(net(X[rows]), 0.2).squeeze(1), y"
     ),
-    Planted(
-        "BH838", "uneven", "        h = F.relu(self.first(x))\n", "        h = self.first(x)\n"
-    ),
-    Planted("BH838", "rare", "nn.Conv2d(1, 6, 3), nn.ReLU()", "nn.Conv2d(1, 6, 3), nn.Identity()"),
     Planted("BH839", "uneven", "weight_decay=0.1", "weight_decay=10.0"),
     Planted("BH839", "rare", "weight_decay=1e-3", "weight_decay=1.5"),
     Planted(
@@ -298,7 +294,6 @@ PLANTED_OF_UPDATES = (
         "AdamW(net.parameters(), lr=5e-3, weight_decay=0.1",
         "Adam(net.parameters(), lr=5e-3, weight_decay=2.0",
     ),
-    Planted("BH840", "uneven", "betas=(0.9, 0.99)", "betas=(0.999, 0.9)"),
     Planted("BH841", "uneven", "lr=5e-3", "lr=5e-9"),
     Planted("BH841", "uneven", "lr=5e-3", "lr=1e-7"),
     Planted("BH841", "uneven", "net.parameters(), 1.0)", "net.parameters(), 1e-9)"),
@@ -321,13 +316,6 @@ PLANTED_OF_UPDATES = (
         "        optimizer.zero_grad()\n",
         "        optimizer.load_state_dict({**optimizer.state_dict(), 'state': {}})\n       "
         " optimizer.zero_grad()\n",
-    ),
-    Planted("BH842", "uneven", "counts.sum() / (3 * counts)", "counts / counts.sum()"),
-    Planted(
-        "BH842",
-        "rare",
-        "(1 - y[:320]).sum() / y[:320].sum()",
-        "y[:320].sum() / (1 - y[:320]).sum()",
     ),
     Planted("BH421", "turns", "*head.parameters()]", "*head.parameters(), *spy.parameters()]"),
 )
