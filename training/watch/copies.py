@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from training.watch.forwards import Call, Forwards, Norm
 from training.watch.gradients import Gradients
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 SOME = 10  # steps of training, batches of a norm
 OFTEN = 0.25  # of all steps: what is called so often teaches
@@ -50,7 +50,7 @@ class Evaluated:
     stale: int = 0  # evaluations with other weights and the same statistics
 
 
-class Copies:
+class Copies(Listener):
     """Listens to evaluations of networks of the class of a trained one."""
 
     def __init__(self, watch: Watch, forwards: Forwards, gradients: Gradients) -> None:

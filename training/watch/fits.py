@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from training.watch.patches import around
-from training.watch.record import Place, Watch, guarded
+from training.watch.record import Listener, Place, Watch, guarded
 from training.watch.rows import Rows
 
 FEW = 20
@@ -21,7 +21,7 @@ SUPERVISED = (
 LABEL_IGNORED = ("VarianceThreshold",)
 
 
-class Fits:
+class Fits(Listener):
     """Listens to `fit` of such transformers, from the moment that the program imports them."""
 
     def __init__(self, watch: Watch, rows: Rows) -> None:

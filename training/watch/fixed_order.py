@@ -14,7 +14,7 @@ from torch import Tensor
 
 from training.watch.forwards import Call
 from training.watch.loaders import Loaders
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 FEWEST, EPOCHS = 6, 2  # batches of an epoch; epochs alike
 SORTED = 6.0  # times the variance of means that batches of rows drawn at random would have
@@ -35,7 +35,7 @@ class Batch:
     place: Place
 
 
-class FixedOrder:
+class FixedOrder(Listener):
     """Listens to networks and losses where no loader draws the batches."""
 
     def __init__(self, watch: Watch, loaders: Loaders) -> None:

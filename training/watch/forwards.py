@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training.watch.patches import around
-from training.watch.record import Place, Watch, guarded
+from training.watch.record import Listener, Place, Watch, guarded
 
 Norm = nn.modules.batchnorm._BatchNorm
 TWICE, MANY = 2, 10  # calls in a row; steps of another network
@@ -82,7 +82,7 @@ class Fixed:
     times: int = 0
 
 
-class Forwards:
+class Forwards(Listener):
     """Listens to `nn.Module.__call__`, and judges modes at the steps."""
 
     def __init__(self, watch: Watch) -> None:
@@ -96,8 +96,6 @@ class Forwards:
         self.executed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.loaded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        # of modules with weights, with gradients on
-        self.on_call: list[Callable[[nn.Module, Any, Any], object]] = []
         # DDP by what it wraps, kept to the end: gloo's threads may wait for ever for one that is
         # taken down
         self.wrapped: dict[int, nn.Module] = {}
@@ -166,9 +164,8 @@ class Forwards:
             result = original(module, *args, **kwargs)
         finally:
             self.stack.pop()
-        if self.on_call and torch.is_grad_enabled() and next(module.parameters(), None) is not None:
-            for listener in self.on_call:
-                listener(module, (args, kwargs), result)
+        if torch.is_grad_enabled() and next(module.parameters(), None) is not None:
+            self.watch.emit(Listener.called, module, (args, kwargs), result)
         if root:
             changed = [
                 t
@@ -182,7 +179,7 @@ class Forwards:
             if (
                 call := self._entered(module, inputs, list(tensors_in(result)), (args, kwargs))
             ) is not None:
-                self.watch.emit("forwarded", call)
+                self.watch.emit(Listener.forwarded, call)
         return result
 
     @guarded

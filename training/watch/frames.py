@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from training.watch.divided import COLUMNS, MANY, Divided, look
 from training.watch.loaders import Loaders, Used
 from training.watch.patches import around
-from training.watch.record import Place, Watch, guarded
+from training.watch.record import Listener, Place, Watch, guarded
 
 # rows of a part; cells of a table; parts, and vectors
 FEWEST, MOST_CELLS, MOST_PARTS = (30, 5_000_000, 64)
@@ -53,7 +53,7 @@ class Made:
 
 
 @dataclass(eq=False)
-class Frames:
+class Frames(Listener):
     """Listens to pandas, and at the end knows parts by the labels that loaders gave, or that became
     tensors.
     """

@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from training.watch.forwards import Forwards
 from training.watch.leaves import Leaves
 from training.watch.patches import around
-from training.watch.record import Place, Watch, guarded
+from training.watch.record import Listener, Place, Watch, guarded
 
 
 class Mark(NamedTuple):
@@ -147,7 +147,7 @@ def share(values: Tensor) -> Tensor:
     return values.detach() if local is None else local().detach()
 
 
-class Gradients:
+class Gradients(Listener):
     """Listens to backward passes and optimizers."""
 
     def __init__(self, watch: Watch, forwards: Forwards, drawn: Callable[[], int]) -> None:
@@ -155,7 +155,7 @@ class Gradients:
         self.held: dict[int, Held] = {}
         self.states: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self.leaves = Leaves(watch, forwards)
-        self.called = 0  # calls of networks until the last backward pass
+        self.accumulated = 0  # calls of networks until the last backward pass
         self.valid: Callable[[], int] = lambda: 0  # labels that the last mean was taken over
         self.inside: list[torch.optim.Optimizer] = []
         self.first_backward: Place | None = None
@@ -188,7 +188,7 @@ class Gradients:
         held.frozen = [
             p for root in self.forwards.roots for p in root.parameters() if not p.requires_grad
         ]
-        self.leaves.walked.clear()
+        self.leaves.times.clear()
         mine = {id(p) for p, _ in held.items()}
         first = [p for p, _ in held.items()][:MOST_KEPT]
         held.began = tuple(
@@ -223,7 +223,7 @@ class Gradients:
         given = [*args, *kwargs.values()]
         held.by_closure |= any(callable(a) for a in given)
         held.stepped_at = self.watch.here()
-        self.watch.emit("stepping", optimizer)
+        self.watch.emit(Listener.stepping, optimizer)
         if held.by_closure:
             return
         new = [
@@ -233,7 +233,7 @@ class Gradients:
         ]
         if not new:
             held.empty += 1
-            held.cleared += self.forwards.calls == self.called and any(
+            held.cleared += self.forwards.calls == self.accumulated and any(
                 s.fresh and not same(mark(p), s.left) for p, s in held.items()
             )
         held.by_hand += any(
@@ -258,7 +258,7 @@ class Gradients:
         if held is not None:
             self.watch.steps += 1
             self._count(held)
-            self.watch.emit("stepped", optimizer)
+            self.watch.emit(Listener.stepped, optimizer)
 
     @guarded
     def _count(self, held: Held) -> None:
@@ -317,16 +317,16 @@ class Gradients:
         ]
         place = self.watch.here()
         self._look_before(place)
-        self.watch.emit("backing", place)
+        self.watch.emit(Listener.backing, place)
         leaves = self.leaves.walk(roots, place) or []
         result = original(tensors, *args, **kwargs)
         self.watch.backwards += 1
-        self.called = self.forwards.calls
+        self.accumulated = self.forwards.calls
         self.first_backward = self.first_backward or place
         self._look_after(place, roots)
         self.leaves.reach(leaves)
         for root in roots[:1]:
-            self.watch.emit("backed", root, place)
+            self.watch.emit(Listener.backed, root, place)
         return result
 
     @guarded

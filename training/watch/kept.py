@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from training.watch.patches import around
-from training.watch.record import Place, Watch, guarded
+from training.watch.record import Listener, Place, Watch, guarded
 
 ALIVE = 5  # graphs of earlier steps
 MOST_GRAPHS, MOST_STATES = 5000, 20
@@ -26,7 +26,7 @@ class Token:
     """Lives as long as the node of a graph that holds it."""
 
 
-class Kept:
+class Kept(Listener):
     """Listens to losses, state dicts and files."""
 
     def __init__(self, watch: Watch) -> None:

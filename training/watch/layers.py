@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from training.watch.forwards import Call, Forwards, tensors_in
 from training.watch.losses import SUPERVISED, THROUGH, Functions, maker
-from training.watch.record import Place, Watch, guarded
+from training.watch.record import Listener, Place, Watch, guarded
 
 # and no subclasses: adapters and parametrised layers have reasons of their own
 KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -52,7 +52,7 @@ class Dropped:
     """Key of the node that dropout made: what made its input."""
 
 
-class Layers:
+class Layers(Listener):
     """Listens to layers, to dropout and to losses."""
 
     def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from training.watch.forwards import Forwards
 from training.watch.patches import around
-from training.watch.record import Place, Watch, guarded
+from training.watch.record import Listener, Place, Watch, guarded
 
 TWICE = 2
 WALKED = 3  # backward passes of a line whose graph is walked, besides the 4th, 8th and so on
@@ -39,17 +39,16 @@ class Leaf:
     restored_at: int = -1  # step
 
 
-class Leaves:
+class Leaves(Listener):
     """Walks the graphs of losses before their backward passes."""
 
     def __init__(self, watch: Watch, forwards: Forwards) -> None:
         self.watch, self.forwards = watch, forwards
         self.of: dict[int, Leaf] = {}  # by id of the parameter
-        self.walked: dict[Place, int] = {}
+        self.times: dict[Place, int] = {}
         self.changes = 0
         # where a parameter was put into a network that had run or was wrapped, by its id
         self.put: dict[int, Place] = {}
-        self.on_walk: list[Callable[[list[Any]], None]] = []  # given the nodes of a graph
 
     def install(self) -> None:
         """Listen."""
@@ -60,7 +59,7 @@ class Leaves:
     @guarded
     def walk(self, roots: list[Tensor], place: Place) -> list[Tensor]:
         """The parameters in the graph of the first backward passes of a line."""
-        times = self.walked[place] = self.walked.get(place, 0) + 1
+        times = self.times[place] = self.times.get(place, 0) + 1
         if times > WALKED and times & (times - 1):
             return []
         found, pending, seen = (
@@ -79,8 +78,7 @@ class Leaves:
             if isinstance(leaf, nn.Parameter):
                 found.append(leaf)
             pending += [n for n, _ in node.next_functions if n is not None]
-        for listener in self.on_walk:
-            listener(nodes)
+        self.watch.emit(Listener.walked, nodes)
         return found
 
     @guarded
@@ -130,9 +128,9 @@ class Leaves:
     @guarded
     def _changed(self, module: nn.Module, value: nn.Module | nn.Parameter) -> None:
         """The graphs of lines whose walks have become rare are others from now on."""
-        if self.walked and self.changes < CHANGES:
+        if self.times and self.changes < CHANGES:
             self.changes += 1
-            self.walked.clear()
+            self.times.clear()
         if module in self.forwards.executed or self.forwards.wrapped:
             place = self.watch.here()
             for p in value.parameters() if isinstance(value, nn.Module) else [value]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from training.watch.forwards import Call, twin
 from training.watch.networks import scores_of
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 LOOKED_AT = (2, 12, 30)  # calls of a network with labels
 FEWEST_ROWS, FEWEST_KINDS = 8, 4  # with padding; values of tokens beside it
@@ -37,7 +37,7 @@ def attends(network: nn.Module) -> bool:
     return attention and not any(part in kind for kind in kinds for part in OF_SETS)
 
 
-class Lengths:
+class Lengths(Listener):
     """Listens to losses with one label a row, or one a place."""
 
     def __init__(self, watch: Watch) -> None:

@@ -26,7 +26,7 @@ from torch.utils.data.distributed import DistributedSampler
 from training.watch.aside import aside
 from training.watch.forwards import Forwards, tensors_in
 from training.watch.patches import around
-from training.watch.record import Place, Watch, guarded
+from training.watch.record import Listener, Place, Watch, guarded
 
 TWICE, READ = 2, 4  # times; rows that are read again
 FEW_WEIGHTS = 0.5  # of the rows: larger parts may be drawn from on purpose
@@ -69,7 +69,7 @@ class Drawn:
         try:
             batch = next(self._inner)
         except StopIteration:
-            self._loaders.watch.emit("exhausted", self._used, self._batches)
+            self._loaders.watch.emit(Listener.exhausted, self._used, self._batches)
             raise
         self._batches += 1
         self._loaders.draw(self._used, batch)
@@ -79,7 +79,7 @@ class Drawn:
         return getattr(self._inner, name)
 
 
-class Loaders:
+class Loaders(Listener):
     """Listens to `DataLoader.__iter__`."""
 
     def __init__(self, watch: Watch, forwards: Forwards) -> None:
@@ -103,7 +103,7 @@ class Loaders:
         used.epochs += 1
         sampler = loader.sampler
         if used.steps:
-            self.watch.emit("began", used)
+            self.watch.emit(Listener.began, used)
         if isinstance(sampler, DistributedSampler):
             used.set_epochs.append(sampler.epoch)
         return Drawn(original(loader), used, self)
@@ -122,7 +122,7 @@ class Loaders:
             self.epoch = used.epochs
             self._first(used, batch)
         self.last = used
-        self.watch.emit("drew", used, batch)
+        self.watch.emit(Listener.drew, used, batch)
         if used.epochs == 1:
             tensors = list(tensors_in(batch))
             label = tensors[-1] if tensors else None

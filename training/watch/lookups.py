@@ -13,7 +13,7 @@ from torch import Tensor
 
 from training.watch.forwards import Forwards
 from training.watch.losses import Functions, at_end
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 FEWEST, CALLS, LOOKED_UP = 3, 10, 300  # rows of an embedding; calls and numbers that are looked up
 PLACES = 4  # in a row, from which on a number that is no padding does not stand at its ends alone
@@ -36,7 +36,7 @@ class Looked:
     found: Tensor | None = None  # how often each number came
 
 
-class Lookups:
+class Lookups(Listener):
     """Listens to embeddings and to what is put into tables."""
 
     def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:

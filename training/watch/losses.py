@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from training.watch.forwards import Call, Forwards
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 NEAR, FEW = 1e-4, 0.02
 BOUNDS = {
@@ -54,7 +54,7 @@ THROUGH = (
 # a flag that the program computes
 DECIDED = re.compile(r"dropout\w*\(.*\btraining\s*=\s*(?!True\b)")
 SUBTRACTIONS = ("sub", "__sub__", "__rsub__", "rsub", "subtract")
-Listener = Callable[..., None]
+Hook = Callable[..., None]
 
 
 def maker(tensor: Tensor, and_constants: bool = False) -> str:
@@ -90,7 +90,7 @@ def probabilities(values: Tensor, dim: int) -> bool:
     return bool((values.min() >= 0) and ((values.sum(dim) - 1).abs().max() < NEAR))
 
 
-class Functions(TorchFunctionMode):
+class Functions(Listener, TorchFunctionMode):
     """Listens to functions and operators of torch."""
 
     def __init__(self, watch: Watch, forwards: Forwards) -> None:
@@ -100,10 +100,9 @@ class Functions(TorchFunctionMode):
         self.output: Tensor | None = None
         self.values: dict[Place, list[float]] = {}  # of losses with labels, by line
         self.valid = 0  # labels of the last mean that leaves some out
-        self.on_loss: list[Callable[[Call, Tensor, Tensor], None]] = []
-        self.before: dict[str, list[Listener]] = {}
-        self.after: dict[str, list[Listener]] = {}
-        self.on_any: list[Listener] = []  # given name, result, args and kwargs of every function
+        self.before: dict[str, list[Hook]] = {}
+        self.after: dict[str, list[Hook]] = {}
+        self.on_any: list[Hook] = []  # given name, result, args and kwargs of every function
         for names, listener in (
             (("cross_entropy",), self._cross_entropy),
             (("nll_loss",), self._nll),
@@ -123,7 +122,7 @@ class Functions(TorchFunctionMode):
             self.listen(names, listener)
 
     def listen(
-        self, names: Iterable[str], before: Listener | None = None, after: Listener | None = None
+        self, names: Iterable[str], before: Hook | None = None, after: Hook | None = None
     ) -> None:
         """Call `before(name, *args, **kwargs)` and `after(name, result, *args, **kwargs)` around
         functions of torch of those names.
@@ -154,7 +153,7 @@ class Functions(TorchFunctionMode):
         return result
 
     def _tell_listeners(
-        self, listeners: Iterable[Listener], name: str, *args: Any, **kwargs: Any
+        self, listeners: Iterable[Hook], name: str, *args: Any, **kwargs: Any
     ) -> None:
         for listener in listeners:
             with self.watch.unwatched():
@@ -178,8 +177,7 @@ class Functions(TorchFunctionMode):
     def _told(self, scores: Tensor, target: Tensor) -> None:
         call = self.forwards.last
         if call is not None and scores.requires_grad and not target.requires_grad:
-            for listener in self.on_loss:
-                listener(call, scores, target)
+            self.watch.deliver(Listener.lost, call, scores, target)
 
     # ----------------------------------------------------------------------------------------
     # losses

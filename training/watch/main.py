@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from schemas.digest import write_atomic
 from training.watch.copies import Copies
 from training.watch.fits import Fits
 from training.watch.fixed_order import FixedOrder
-from training.watch.forwards import Call, Forwards
+from training.watch.forwards import Forwards
 from training.watch.frames import Frames
 from training.watch.gradients import Gradients
 from training.watch.kept import Kept
@@ -44,7 +43,7 @@ from training.watch.own_losses import OwnLosses
 from training.watch.padding import Padding
 from training.watch.precision import Precision
 from training.watch.ranks import Ranks, log_of
-from training.watch.record import Enough, Place, Watch
+from training.watch.record import Enough, Listener, Place, Watch
 from training.watch.rows import Rows
 from training.watch.scales import Scales
 from training.watch.schedules import Schedules
@@ -156,7 +155,7 @@ def watched(
                     "DDP waits for gradients of parameters that this step did not use",
                     Place(*error_at) if error_at else None,
                 )
-    seen.emit("ended")
+    seen.emit(Listener.ended)
     report = {
         "found": [
             {"rule": f.rule, "path": f.place.path, "line": f.place.line, "message": f.message}
@@ -183,108 +182,59 @@ def _listen(
     forwards = Forwards(seen)
     loaders = Loaders(seen, forwards)
     gradients = Gradients(seen, forwards, loaders.draws)
-    precision, kept, networks, rows = (
-        Precision(seen, gradients),
-        Kept(seen),
-        Networks(seen, loaders),
-        Rows(seen),
-    )
-    fits, sides = Fits(seen, rows), Sides(seen, calls is not None)
-    tokens = TokenRows(seen)
-    schedules = Schedules(seen, forwards, loaders)
     functions = Functions(seen, forwards)
-    ranks = Ranks(seen, forwards, calls)
+    schedules = Schedules(seen, forwards, loaders)
+    rows, scopes = Rows(seen), Scopes(seen)
+    fits, sides = Fits(seen, rows), Sides(seen, calls is not None)
+    metrics = Metrics(seen, forwards, loaders, fits.imported)
+    movement, ranks = Movement(seen, schedules), Ranks(seen, forwards, calls)
     gradients.valid = lambda: functions.valid
     schedules.supervised = lambda: functions.values
-    schedules.made = lambda optimizer: gradients.held[id(optimizer)].made
+    schedules.made = movement.made = lambda optimizer: gradients.held[id(optimizer)].made
     schedules.passes = lambda optimizer: gradients.held[id(optimizer)].ever
-    orders, metrics = Orders(seen, functions), Metrics(seen, forwards, loaders, fits.imported)
-    metrics.on_scored.append(orders.compared)
-    others = (Operators(seen, forwards, functions), metrics, orders)
-    padding = Padding(seen, forwards, functions)
-    for part in (
-        forwards,
-        loaders,
-        gradients,
-        precision,
-        kept,
-        schedules,
-        ranks,
-        *others,
-        padding,
-    ):
-        part.install()
-    layers, movement = Layers(seen, forwards, functions), Movement(seen, schedules)
-    forwards.on_call.append(layers.called)
-    gradients.leaves.on_walk.append(layers.walked)
-    precision.on_clip, movement.made = movement.clipping, schedules.made
     movement.lines = lambda optimizer: (
         gradients.held[id(optimizer)].lines if id(optimizer) in gradients.held else set()
     )
-    wrappers = Wrappers(seen, gradients.leaves)
-    scales, targets, lookups = (
-        kind(seen, forwards, functions) for kind in (Scales, Targets, Lookups)
-    )
-    scopes = Scopes(seen)
-    late: list[Any] = [
-        scopes,
-        layers,
-        wrappers,
-        scales,
-        targets,
-        lookups,
-        OwnLosses(seen, functions),
-        UnseenClasses(seen, functions, metrics),
-        Seeds(seen),
-        Frames(seen, loaders),
-    ]
-    for listener in late:
-        listener.install()
-
-    lengths, fixed = Lengths(seen), FixedOrder(seen, loaders)
-
-    def lost(call: Call, scores: Tensor, target: Tensor) -> None:
-        rows.lost(call, scores, target)
-        lengths.lost(call, scores, target)
-        networks.lost(call, scores, target)
-        fixed.lost(call, scores, target)
-
-    functions.on_loss.append(lost)
     seen.listeners += [
         Sets(seen, loaders),
         Copies(seen, forwards, gradients),
-    ]
-    seen.listeners += [
         forwards,
         functions,
         loaders,
         gradients,
-    ]
-    seen.listeners += [
-        precision,
-        kept,
-        networks,
+        Precision(seen, gradients),
+        Kept(seen),
+        Networks(seen, loaders),
         rows,
-        tokens,
+        TokenRows(seen),
         fits,
         sides,
         schedules,
         ranks,
-        orders,
+        Orders(seen, functions),
         metrics,
-    ]
-    seen.listeners += [
-        others[0],
-        padding,
+        Operators(seen, forwards, functions),
+        Padding(seen, forwards, functions),
         Streams(seen),
         ShortBatches(seen, loaders),
-        lengths,
-        fixed,
-        *late,
+        Lengths(seen),
+        FixedOrder(seen, loaders),
+        scopes,
+        Layers(seen, forwards, functions),
+        Wrappers(seen, gradients.leaves),
+        Scales(seen, forwards, functions),
+        Targets(seen, forwards, functions),
+        Lookups(seen, forwards, functions),
+        OwnLosses(seen, functions),
+        UnseenClasses(seen, functions, metrics),
+        Seeds(seen),
+        Frames(seen, loaders),
         Tables(seen, scopes, rows, loaders),
         Updates(seen, gradients),
         movement,
     ]
+    for listener in seen.listeners:
+        listener.install()
     return (
         functions,
         lambda: ranks.told(

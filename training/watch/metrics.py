@@ -15,7 +15,7 @@ import torch
 from training.watch.forwards import Forwards
 from training.watch.loaders import Loaders, loader_rows
 from training.watch.patches import around
-from training.watch.record import Place, Watch, guarded
+from training.watch.record import Listener, Place, Watch, guarded
 
 FEWEST = 30  # scores, steps
 FAR_OFF = -2.0  # squared errors three times those of the mean
@@ -43,7 +43,7 @@ OF_LABELS = (
 TWICE = 2
 
 
-class Metrics:
+class Metrics(Listener):
     """Listens to metrics of scikit-learn, from the moment that the program imports it."""
 
     def __init__(
@@ -51,7 +51,6 @@ class Metrics:
     ) -> None:
         self.watch, self.forwards, self.loaders, self.imported = watch, forwards, loaders, imported
         self.calls: dict[Place, list[tuple[int, int]]] = {}  # by line: step, batch drawn before
-        self.on_scored: list[Callable[..., None]] = []  # given labels and predictions
         # by line, of its last call: the step, and the share of the labels' variance that
         # predictions explain
         self.fits: dict[Place, tuple[int, float]] = {}
@@ -132,10 +131,9 @@ class Metrics:
     @guarded
     def _look(self, given: list[Any]) -> None:
         arrays = [np.asarray(side) for side in given]
-        if all(array.ndim and array.dtype.kind in "biuf" for array in arrays):
-            with self.watch.unwatched():
-                for listener in self.on_scored:
-                    listener(*(torch.tensor(array) for array in arrays))
+        if len(arrays) == 2 and all(a.ndim and a.dtype.kind in "biuf" for a in arrays):
+            labels, predictions = map(torch.tensor, arrays)
+            self.watch.emit(Listener.scored, labels, predictions)
 
     def _scored(self, original: Callable[..., Any], y_true: Any, *args: Any, **kwargs: Any) -> Any:
         last = self.loaders.last

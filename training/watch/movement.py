@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from training.watch.gradients import nonzero
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 from training.watch.schedules import Schedules
 
 STEPS = 20
@@ -42,21 +42,21 @@ class Moved:
     place: Place | None = None
 
 
-class Movement:
+class Movement(Listener):
     """Listens to optimizers and to clipping."""
 
     def __init__(self, watch: Watch, schedules: Schedules) -> None:
         self.watch, self.schedules = watch, schedules
         self.of: dict[int, Moved] = {}
         # since the last step: parameters, norm before, largest norm
-        self.clipped: list[tuple[set[int], Any, float]] = []
+        self.cuts: list[tuple[set[int], Any, float]] = []
         self.made: Callable[[torch.optim.Optimizer], Place | None] = lambda _: None
         # of the backward passes of an optimizer
         self.lines: Callable[[torch.optim.Optimizer], set[Place]] = lambda _: set()
 
-    def clipping(self, given: list[Tensor], norm: Any, most: float) -> None:
+    def clipped(self, given: list[Tensor], norm: Any, most: float) -> None:
         """Gradients were clipped to a norm."""
-        self.clipped = [*self.clipped[-7:], ({id(p) for p in given}, norm, most)]
+        self.cuts = [*self.cuts[-7:], ({id(p) for p in given}, norm, most)]
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
         """The weights before the first step, rates, and now and then what clipping left."""
@@ -74,11 +74,9 @@ class Movement:
         if known.steps & (known.steps - 1) == 0:  # to read a norm makes a GPU wait
             mine = {id(p) for p in held}
             known.clips += [
-                (float(norm), min(float(norm), most))
-                for ids, norm, most in self.clipped
-                if ids & mine
+                (float(norm), min(float(norm), most)) for ids, norm, most in self.cuts if ids & mine
             ]
-        self.clipped.clear()
+        self.cuts.clear()
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """After 1, 20, 40, 80 … steps: weights may be put back before the end."""

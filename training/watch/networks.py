@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from training.watch.forwards import Call, twin
 from training.watch.loaders import Loaders
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 LOOKS = 3  # calls of a network on which it is tried
 FEWEST = 4  # rows
@@ -34,7 +34,7 @@ class Far:
     two_ahead: int = 0
 
 
-class Networks:
+class Networks(Listener):
     """Listens to losses, whose labels tell which axis holds the rows."""
 
     def __init__(self, watch: Watch, loaders: Loaders) -> None:

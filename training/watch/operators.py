@@ -12,7 +12,7 @@ from torch import Tensor
 
 from training.watch.forwards import Forwards
 from training.watch.losses import Functions, probabilities
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 FEWEST, MOST = 4, 1_000_000  # values that are compared
 POWERS = 8  # that are remembered
@@ -21,7 +21,7 @@ MANY = 10  # calls
 PLANES = (3, 4)  # of a picture
 
 
-class Operators:
+class Operators(Listener):
     """Listens to single functions of torch."""
 
     def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import RandomSampler
 from training.watch.forwards import Call, tensors_in
 from training.watch.loaders import Used, loader_rows
 from training.watch.losses import SUBTRACTIONS, SUPERVISED, Functions
-from training.watch.record import Watch
+from training.watch.record import Listener, Watch
 
 FEW, MOST = 20, 1_000_000  # rows
 KNOWN = 10_000  # tensors, after which those that are gone are left out
@@ -63,7 +63,7 @@ class Evaluation:
         return self.drawn == self.seen == loader_rows(self.used.loader)
 
 
-class Orders:
+class Orders(Listener):
     """Listens to loaders, networks and comparisons.
 
     Told is of labels that are those of the drawn rows, but in another order, once all rows were
@@ -214,9 +214,9 @@ class Orders:
             and b.ndim
             and len(a) == len(b)
         ):
-            self.compared(a, b)
+            self.scored(a, b)
 
-    def compared(self, *sides: Tensor) -> None:
+    def scored(self, *sides: Tensor) -> None:
         """Predictions and labels, in either order."""
         if any(self._as_drawn(side) for side in sides):
             return  # predictions may well be as many of each kind

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from training.review.syntax import words
 from training.watch.forwards import Call
 from training.watch.losses import Functions
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 LOSSES = {"loss", "losses", "criterion", "nll", "bce", "xent", "cost", "crossentropy"}
 AGAINST = {
@@ -70,7 +70,7 @@ class Asked:
     place: Place
 
 
-class OwnLosses:
+class OwnLosses(Listener):
     """Listens to the functions of the program between forward and backward."""
 
     def __init__(self, watch: Watch, functions: Functions) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from training.watch.forwards import Call, Forwards
 from training.watch.losses import Functions
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 NOTHING = -1e4  # scores below it are 0 after a softmax
 REMEMBERED = 8
@@ -51,7 +51,7 @@ class Compared:
         return not self.spared and (self.averaged or (self.summed and (self.hits or self.whole)))
 
 
-class Padding:
+class Padding(Listener):
     """Listens to embeddings, masks, losses and comparisons."""
 
     def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:

@@ -14,12 +14,12 @@ from torch.amp.grad_scaler import GradScaler
 from training.watch.forwards import Call
 from training.watch.gradients import UNSCALED, Gradients, mark, same
 from training.watch.patches import around
-from training.watch.record import Watch, guarded
+from training.watch.record import Listener, Watch, guarded
 
 TWICE = 2
 
 
-class Precision:
+class Precision(Listener):
     """Listens to clipping and to gradient scalers."""
 
     def __init__(self, watch: Watch, gradients: Gradients) -> None:
@@ -30,8 +30,6 @@ class Precision:
         self.off: weakref.WeakSet[GradScaler] = weakref.WeakSet()  # made so
         self.in_scaler = False
         self.at_half = False
-        # given the norm before and the largest one
-        self.on_clip: Callable[[list[Tensor], Any, float], object] = lambda *_: None
 
     def install(self) -> None:
         """Listen."""
@@ -58,7 +56,8 @@ class Precision:
     @guarded
     def _cut(self, given: list[Tensor], norm: Any, args: Any, kwargs: Any) -> None:
         if isinstance(norm, Tensor):
-            self.on_clip(given, norm, float(args[0] if args else kwargs["max_norm"]))
+            most = float(args[0] if args else kwargs["max_norm"])
+            self.watch.emit(Listener.clipped, given, norm, most)
 
     @guarded
     def _clipped(self, name: str, given: list[Tensor], args: Any, kwargs: Any) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from training.watch.forwards import Forwards
 from training.watch.patches import around
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 COLLECTIVES = [
     "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast",
@@ -26,7 +26,7 @@ COLLECTIVES = [
 MOST = 20_000
 
 
-class Ranks:
+class Ranks(Listener):
     """Listens to collectives and to wrappers; writes each call down before it is made, since it may
     never return.
     """

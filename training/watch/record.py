@@ -12,9 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from schemas.digest import write_atomic
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from training.watch.forwards import Call
+    from training.watch.loaders import Used
 
 AHEAD = 8  # steps: no rank is so far ahead of another
 OWN = str(Path(__file__).resolve().parent)
@@ -64,20 +71,71 @@ def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
     return tried
 
 
+class Listener:
+    """What a program does to torch, event by event; here, each event does nothing.
+
+    A listener may not change a tensor, draw a random number or keep a graph alive.
+    """
+
+    def install(self) -> None:
+        """Put hooks in place; called once, before the program runs."""
+
+    def called(self, module: nn.Module, given: Any, result: Any) -> None:
+        """A module with weights ran with gradients on; `given` holds its arguments."""
+
+    def forwarded(self, call: Call) -> None:
+        """A network ran, from its outermost module."""
+
+    def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
+        """A loss was computed of what the last network gave."""
+
+    def scored(self, labels: Tensor, predictions: Tensor) -> None:
+        """A metric of scikit-learn was computed."""
+
+    def backing(self, place: Place) -> None:
+        """A backward pass begins."""
+
+    def walked(self, nodes: list[Any]) -> None:
+        """The graph of a backward pass was walked; its nodes."""
+
+    def backed(self, loss: Tensor, place: Place) -> None:
+        """A backward pass ended."""
+
+    def clipped(self, gradients: list[Tensor], norm: Tensor, most: float) -> None:
+        """Gradients of these parameters were clipped: their norm before, and the largest."""
+
+    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step."""
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has stepped."""
+
+    def began(self, used: Used) -> None:
+        """A pass over a loader begins."""
+
+    def drew(self, used: Used, batch: Any) -> None:
+        """A loader gave a batch."""
+
+    def exhausted(self, used: Used, drawn: int) -> None:
+        """A loader gave its last batch of so many."""
+
+    def ended(self) -> None:
+        """The program ended, or was stopped."""
+
+
 @dataclass(eq=False)
 class Watch:
     """One run of a program.
 
-    `listeners` may have `forwarded(call)`, `backing(place)`, `backed(loss, place)`,
-    `stepping(optimizer)`, `stepped(optimizer)` and `ended()`; what they raise is kept in `failures`
-    and never reaches the program. `quiet` is true while they look at something by themselves.
+    What `listeners` raise is kept in `failures` and never reaches the program. `quiet` is true
+    while they look at something by themselves.
     """
 
     program: Path
     seconds: float
     stop_file: Path | None = None  # of several ranks: holds the step after which all of them end
     leads: bool = True  # of several ranks: whether it is the first
-    listeners: list[Any] = field(default_factory=list)
+    listeners: list[Listener] = field(default_factory=list)
     found: dict[tuple[str, Place], Seen] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     steps: int = 0
@@ -93,6 +151,7 @@ class Watch:
     def __post_init__(self) -> None:
         os.register_at_fork(after_in_child=self._silence)  # workers of a loader are not watched
         self._roots = (str(self.program.resolve().parent), str(Path.cwd()))
+        self._hearing: dict[str, list[Listener]] = {}  # by event, those that do something there
 
     def _silence(self) -> None:
         self.quiet = True
@@ -133,23 +192,31 @@ class Watch:
         finally:
             self.quiet = before
 
-    def emit(self, event: str, *given: Any) -> None:
-        """Call that method of every listener that has it."""
+    def emit(
+        self, event: Callable[Concatenate[Listener, P], None], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Tell every listener of an event, e.g. `emit(Listener.stepped, optimizer)`."""
         if self.quiet:
             return
         with self.unwatched():
-            for listener in self.listeners:
-                method = getattr(listener, event, None)
-                if method is None:
-                    continue
-                try:
-                    method(*given)
-                except Exception as error:  # a program must run as it does without a watch
-                    self.failures.append(
-                        f"{type(listener).__name__}.{event}: {type(error).__name__}: {error}"
-                    )
-        if event == "stepped" and self._over():
+            self.deliver(event, *args, **kwargs)
+        if event is Listener.stepped and self._over():
             raise Enough
+
+    def deliver(
+        self, event: Callable[Concatenate[Listener, P], None], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """The same, of what is seen while the watch looks at something."""
+        name = event.__name__
+        if name not in self._hearing:
+            self._hearing[name] = [x for x in self.listeners if getattr(type(x), name) is not event]
+        for listener in self._hearing[name]:
+            try:
+                getattr(listener, name)(*args, **kwargs)
+            except Exception as error:  # a program must run as it does without a watch
+                self.failures.append(
+                    f"{type(listener).__name__}.{name}: {type(error).__name__}: {error}"
+                )
 
     def _over(self) -> bool:
         """Whether the time is up; of several ranks, whether all have made the step that the first

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from training.watch.forwards import Call
 from training.watch.near import near_copies
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 from training.watch.windows import beside
 
 MOST, MOST_VALUES = 50_000, 50_000_000  # rows, and values, that are kept of a network
@@ -136,7 +136,7 @@ class History:
     place: Place | None = None
 
 
-class Rows:
+class Rows(Listener):
     """Listens to networks that take one float tensor, rows first."""
 
     batches: type[Batches] = Batches

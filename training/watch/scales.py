@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from training.watch.forwards import Call, Forwards, Norm, twin
 from training.watch.losses import Functions
 from training.watch.networks import scores_of
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 MANY, MOST = 10, 200  # steps
 BARELY, LARGE = 0.01, 40.0  # of the size of the mean; deviation
@@ -48,7 +48,7 @@ class Spread:
     entering: float = 0.0  # deviation of what the first layer is given
 
 
-class Scales:
+class Scales(Listener):
     """Listens to networks that learn from one float tensor, to casts and to the first
     cross-entropy.
     """

@@ -26,7 +26,7 @@ from training.watch.horizons import (
 )
 from training.watch.loaders import Loaders
 from training.watch.patches import around
-from training.watch.record import Place, Watch, guarded
+from training.watch.record import Listener, Place, Watch, guarded
 
 FEW, SOME, MANY = 4, 5, 10
 LAYERS = 2
@@ -67,7 +67,7 @@ class Rates:
     rates: list[float] = field(default_factory=list)
 
 
-class Schedules:
+class Schedules(Listener):
     """Listens to schedulers, rates and losses."""
 
     def __init__(self, watch: Watch, forwards: Forwards, loaders: Loaders) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from training.review.owners import KEPT_TOGETHER
 from training.review.syntax import words
 from training.watch.forwards import Call
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 FEWEST, MOST_ROWS = 30, 200_000  # rows of a table
 MOST_CELLS, MOST_KEPT = 2_000_000, 20_000_000  # of an array whose values are kept; of all of them
@@ -87,7 +87,7 @@ class Space:
 
 
 @dataclass(eq=False)
-class Scopes:
+class Scopes(Listener):
     """Listens to returns of the program's functions."""
 
     watch: Watch

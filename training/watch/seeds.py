@@ -16,7 +16,7 @@ from torch import Tensor
 
 from training.watch.forwards import Call
 from training.watch.patches import around
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 SOME = 5  # times, between steps of one optimizer
 Seed = tuple[Place, int]
@@ -34,7 +34,7 @@ class Order:
     times: int = 0
 
 
-class Seeds:
+class Seeds(Listener):
     """Listens to `torch.manual_seed`, to what keeps or puts back the state of its generator, and to
     permutations.
     """

@@ -26,7 +26,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from training.watch.forwards import Call, tensors_in
 from training.watch.loaders import Loaders, Used, loader_rows
-from training.watch.record import Watch
+from training.watch.record import Listener, Watch
 
 MOST, MOST_VALUES = 50_000, 50_000_000  # rows and values of a data set that is compared
 # rows in common, and their share of the held-out ones: where all are, the train rows are measured
@@ -64,7 +64,7 @@ class Fed:
     held: dict[int, Used] = field(default_factory=dict)
 
 
-class Sets:
+class Sets(Listener):
     """Listens to loaders and networks."""
 
     def __init__(self, watch: Watch, loaders: Loaders) -> None:

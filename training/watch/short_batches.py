@@ -10,12 +10,12 @@ from torch.utils.data import DataLoader
 from training.review.engine import review_text
 from training.review.findings import RULES
 from training.watch.loaders import Loaders, Used
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 EXCESS = 0.02  # by which the share of the last batch is larger than that of its rows
 
 
-class ShortBatches:
+class ShortBatches(Listener):
     """Looks at what loaders for evaluation gave, where the program's text averages means of their
     batches.
     """

@@ -11,13 +11,13 @@ import torch
 
 from training.watch.forwards import tensors_in
 from training.watch.loaders import Used
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 MOST = 20_000  # rows of a loader
 LARGEST = 20_000  # values of a row
 
 
-class Sides:
+class Sides(Listener):
     """Listens to loaders, where there is more than one rank."""
 
     def __init__(self, watch: Watch, several: bool) -> None:

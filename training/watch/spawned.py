@@ -17,10 +17,10 @@ import torch.multiprocessing
 from schemas.digest import write_atomic
 from training.distributed.parallel import LAST_TENSOR_SECONDS
 from training.watch.patches import REPLACED, around
-from training.watch.record import Watch
+from training.watch.record import Listener, Watch
 
 
-class Spawned:
+class Spawned(Listener):
     """Listens to `torch.multiprocessing.start_processes`, which `spawn` calls, too."""
 
     def __init__(self, watch: Watch, folder: Path) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset
 
 from training.watch.forwards import tensors_in
 from training.watch.loaders import Used
-from training.watch.record import Watch
+from training.watch.record import Listener, Watch
 
 MOST = 200_000  # rows of a passage
 LARGEST = 20_000  # values of a row
@@ -36,7 +36,7 @@ class Passage:
     rows: int = 0
 
 
-class Streams:
+class Streams(Listener):
     """Listens to loaders of an IterableDataset that have workers."""
 
     def __init__(self, watch: Watch) -> None:

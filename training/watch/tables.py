@@ -18,7 +18,7 @@ from training.watch.divided import Divided, look
 from training.watch.fitted import Made, fed, look_at_made
 from training.watch.loaders import Loaders, Used
 from training.watch.origins import MOST, Origin, Origins, places_of
-from training.watch.record import Watch
+from training.watch.record import Listener, Watch
 from training.watch.rows import History, Rows
 from training.watch.scopes import (
     FEWEST,
@@ -50,7 +50,7 @@ class Given:
     origin: Origin
 
 
-class Tables:
+class Tables(Listener):
     """Puts together at the end what the scopes and the batches show."""
 
     def __init__(self, watch: Watch, scopes: Scopes, rows: Rows, loaders: Loaders) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from training.watch.forwards import Call, Forwards
 from training.watch.losses import Functions, at_end
 from training.watch.networks import rows_first
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 FEW, SOME = 0.02, 5  # share of the labels; losses
 ENOUGH = 200  # labels
@@ -33,7 +33,7 @@ class Ignored:
     counts: Counter[int] = field(default_factory=Counter)
 
 
-class Targets:
+class Targets(Listener):
     """Listens to losses with labels."""
 
     def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:

@@ -76,3 +76,6 @@ class TokenRows(Rows):
             if history.steps and history.phases:
                 self._shared(history)
                 self._at_last(history)
+
+    def lost(self, *_: object) -> None:
+        """Scales and labels are those of `Rows`."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from training.watch.losses import Functions
 from training.watch.metrics import Metrics
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 # labels of the training; held-out ones of a class, and which share of them
 ENOUGH, FEW, PART = (200, 10, 0.1)
@@ -18,7 +18,7 @@ MOST = 30  # classes: of a vocabulary there are always some that training never 
 TWO = 2
 
 
-class UnseenClasses:
+class UnseenClasses(Listener):
     """Listens to losses over classes and to comparisons of decisions."""
 
     def __init__(self, watch: Watch, functions: Functions, metrics: Metrics) -> None:
@@ -32,7 +32,6 @@ class UnseenClasses:
         self.functions.listen(("cross_entropy", "nll_loss"), before=self._loss)
         self.functions.listen(("argmax",), after=self._decision)
         self.functions.listen(("eq", "__eq__", "ne", "__ne__"), before=self._compared)
-        self.metrics.on_scored.append(self._scored)
 
     def _loss(
         self, name: str, input: Tensor, target: Tensor, *_: Any, ignore_index: int = -100, **__: Any

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from training.watch.forwards import Call
 from training.watch.gradients import Gradients
-from training.watch.record import Place, Watch
+from training.watch.record import Listener, Place, Watch
 
 FEW, SOME, MANY = 3, 5, 10  # times lost, steps with betas, steps that decay
 LARGE = 0.01  # of a weight at each step
@@ -65,7 +65,7 @@ class Updated:
     version: tuple[Tensor, int] | None = None  # of the first weight after the last step
 
 
-class Updates:
+class Updates(Listener):
     """Listens to optimizers."""
 
     def __init__(self, watch: Watch, gradients: Gradients) -> None:

@@ -18,12 +18,12 @@ from training.watch.forwards import Call
 from training.watch.gradients import nonzero
 from training.watch.leaves import Leaves
 from training.watch.patches import around
-from training.watch.record import Place, Watch, guarded
+from training.watch.record import Listener, Place, Watch, guarded
 
 REDUCING = ("all_reduce", "all_gather_into_tensor", "all_gather", "broadcast", "reduce_scatter")
 
 
-class Wrappers:
+class Wrappers(Listener):
     """Listens to wrappers, and compares what they knew with what is trained through them."""
 
     def __init__(self, watch: Watch, leaves: Leaves) -> None:

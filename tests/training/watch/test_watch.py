@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.training.watch.programs import BASES, OF_RANKS, PLANTED, SOUND, Planted
 from training.review.rules import KNOWN, RUN_RULES
 from training.watch import launch
-from training.watch.record import Watch, guarded
+from training.watch.record import Listener, Watch, guarded
 
 Reports = dict[str, dict[str, Any]]
 # one of each listener; the others are long
@@ -114,7 +115,7 @@ def test_every_other_planted_mistake_is_told_by_its_rule(
 
 
 def test_an_error_of_the_watch_is_kept_and_does_not_reach_the_program(tmp_path: Path) -> None:
-    class Broken:
+    class Broken(Listener):
         def __init__(self, watch: Watch) -> None:
             self.watch = watch
 
@@ -122,14 +123,14 @@ def test_an_error_of_the_watch_is_kept_and_does_not_reach_the_program(tmp_path: 
         def looks(self) -> int:
             raise ValueError("of its own")
 
-        def stepped(self) -> None:
+        def stepped(self, optimizer: torch.optim.Optimizer) -> None:
             raise KeyError("column")
 
     watch = Watch(tmp_path / "program.py", 60.0)
     listener = Broken(watch)
     watch.listeners.append(listener)
     assert listener.looks() is None
-    watch.emit("stepped")
+    watch.emit(Listener.stepped, torch.optim.SGD([torch.zeros(1, requires_grad=True)]))
     assert [f.split(": ")[-2:] for f in watch.failures] == [
         ["ValueError", "of its own"],
         ["KeyError", "'column'"],
