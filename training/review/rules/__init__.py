@@ -12,7 +12,6 @@ from training.review import (  # each registers its rules
     rules_begun_apart,  # noqa: F401
     rules_best,  # noqa: F401
     rules_broadcast,  # noqa: F401
-    rules_cadence,  # noqa: F401
     rules_causal,  # noqa: F401
     rules_codes,  # noqa: F401
     rules_columns,  # noqa: F401
@@ -32,14 +31,12 @@ from training.review import (  # each registers its rules
     rules_graph,  # noqa: F401
     rules_groups,  # noqa: F401
     rules_held,  # noqa: F401
-    rules_lambda,  # noqa: F401
     rules_last,  # noqa: F401
     rules_layers,  # noqa: F401
     rules_left_alone,  # noqa: F401
     rules_likelihood,  # noqa: F401
     rules_loader,  # noqa: F401
     rules_loss,  # noqa: F401
-    rules_micro,  # noqa: F401
     rules_module,  # noqa: F401
     rules_numerics,  # noqa: F401
     rules_options,  # noqa: F401
@@ -54,19 +51,16 @@ from training.review import (  # each registers its rules
     rules_rate,  # noqa: F401
     rules_recurrent,  # noqa: F401
     rules_reset,  # noqa: F401
-    rules_restart,  # noqa: F401
     rules_resume,  # noqa: F401
     rules_rows,  # noqa: F401
     rules_said,  # noqa: F401
     rules_scaled,  # noqa: F401
-    rules_schedule,  # noqa: F401
     rules_scores,  # noqa: F401
     rules_selection,  # noqa: F401
     rules_shared,  # noqa: F401
     rules_shifts,  # noqa: F401
     rules_sides,  # noqa: F401
     rules_split,  # noqa: F401
-    rules_step,  # noqa: F401
     rules_streams,  # noqa: F401
     rules_sums,  # noqa: F401
     rules_sync,  # noqa: F401
@@ -75,10 +69,14 @@ from training.review import (  # each registers its rules
     rules_threshold,  # noqa: F401
     rules_turned,  # noqa: F401
     rules_unread,  # noqa: F401
-    rules_weights,  # noqa: F401
     rules_window,  # noqa: F401
 )
 from training.review.findings import PAGES, RULES, Place, Rule, Subject, read_rule
+from training.review.rules import (  # each registers its rules
+    accumulation,  # noqa: F401
+    schedules,  # noqa: F401
+    steps,  # noqa: F401
+)
 
 
 def seen(_: Subject) -> list[Place]:
