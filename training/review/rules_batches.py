@@ -1,11 +1,11 @@
-"""Rule BH245: a mask is given to a function that does not read it."""
+"""Masks that nothing reads, for the rule of unread arguments."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from training.review.findings import Place, Subject, rule
+from training.review.findings import Place, Subject
 from training.review.program import Program, Scope, argument
 from training.review.syntax import (
     calls,
@@ -17,17 +17,20 @@ from training.review.syntax import (
 )
 
 MASKS = {"mask", "masks", "known", "seen", "padding", "censored", "exclude", "excluded"}
+
+
 FLAGS = {
     "return", "path", "paths", "use", "with", "has", "is", "num", "size", "mode", "same", "idx",
     "ids", "id",
 }  # fmt: skip
+
+
 REDUCED = {
     "softmax", "mean", "sum", "cross_entropy", "scaled_dot_product_attention", "matmul", "bmm",
     "einsum", "max", "topk", "argsort", "sort", "baddbmm",
 }  # fmt: skip
 
 
-@rule("BH245")
 def mask_never_read(subject: Subject) -> Iterator[Place]:
     """A parameter that is called a mask, or known pairs, is read nowhere in its function; a caller
     gives it, and no other function of that name takes it.

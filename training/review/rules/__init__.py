@@ -15,7 +15,6 @@ from training.review import (  # each registers its rules
     rules_causal,  # noqa: F401
     rules_codes,  # noqa: F401
     rules_columns,  # noqa: F401
-    rules_datasets,  # noqa: F401
     rules_decided,  # noqa: F401
     rules_devices,  # noqa: F401
     rules_distill,  # noqa: F401
@@ -24,7 +23,6 @@ from training.review import (  # each registers its rules
     rules_epoch,  # noqa: F401
     rules_evaluation,  # noqa: F401
     rules_files,  # noqa: F401
-    rules_forcing,  # noqa: F401
     rules_forward,  # noqa: F401
     rules_frozen,  # noqa: F401
     rules_given,  # noqa: F401
@@ -39,7 +37,6 @@ from training.review import (  # each registers its rules
     rules_loss,  # noqa: F401
     rules_module,  # noqa: F401
     rules_numerics,  # noqa: F401
-    rules_options,  # noqa: F401
     rules_own_losses,  # noqa: F401
     rules_padded_labels,  # noqa: F401
     rules_padding,  # noqa: F401
@@ -55,7 +52,6 @@ from training.review import (  # each registers its rules
     rules_rows,  # noqa: F401
     rules_said,  # noqa: F401
     rules_scaled,  # noqa: F401
-    rules_scores,  # noqa: F401
     rules_selection,  # noqa: F401
     rules_shared,  # noqa: F401
     rules_shifts,  # noqa: F401
@@ -66,7 +62,6 @@ from training.review import (  # each registers its rules
     rules_sync,  # noqa: F401
     rules_targets,  # noqa: F401
     rules_tensor,  # noqa: F401
-    rules_threshold,  # noqa: F401
     rules_turned,  # noqa: F401
     rules_unread,  # noqa: F401
     rules_window,  # noqa: F401
@@ -74,7 +69,9 @@ from training.review import (  # each registers its rules
 from training.review.findings import PAGES, RULES, Place, Rule, Subject, read_rule
 from training.review.rules import (  # each registers its rules
     accumulation,  # noqa: F401
+    evaluation,  # noqa: F401
     schedules,  # noqa: F401
+    scores,  # noqa: F401
     steps,  # noqa: F401
 )
 
