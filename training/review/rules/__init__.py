@@ -4,49 +4,34 @@ from __future__ import annotations
 
 from training.review import (  # each registers its rules
     rules_ahead,  # noqa: F401
-    rules_amounts,  # noqa: F401
     rules_apart,  # noqa: F401
     rules_arrays,  # noqa: F401
     rules_average,  # noqa: F401
     rules_batches,  # noqa: F401
     rules_begun_apart,  # noqa: F401
     rules_best,  # noqa: F401
-    rules_broadcast,  # noqa: F401
     rules_causal,  # noqa: F401
     rules_codes,  # noqa: F401
     rules_columns,  # noqa: F401
     rules_decided,  # noqa: F401
     rules_devices,  # noqa: F401
-    rules_distill,  # noqa: F401
     rules_distributed,  # noqa: F401
-    rules_drawn,  # noqa: F401
     rules_epoch,  # noqa: F401
     rules_evaluation,  # noqa: F401
     rules_files,  # noqa: F401
-    rules_forward,  # noqa: F401
     rules_frozen,  # noqa: F401
-    rules_given,  # noqa: F401
-    rules_graph,  # noqa: F401
     rules_groups,  # noqa: F401
-    rules_held,  # noqa: F401
     rules_last,  # noqa: F401
     rules_layers,  # noqa: F401
     rules_left_alone,  # noqa: F401
-    rules_likelihood,  # noqa: F401
     rules_loader,  # noqa: F401
-    rules_loss,  # noqa: F401
     rules_module,  # noqa: F401
-    rules_numerics,  # noqa: F401
-    rules_own_losses,  # noqa: F401
-    rules_padded_labels,  # noqa: F401
     rules_padding,  # noqa: F401
     rules_parameters,  # noqa: F401
-    rules_players,  # noqa: F401
     rules_precision,  # noqa: F401
     rules_randomness,  # noqa: F401
     rules_ranks_shares,  # noqa: F401
     rules_rate,  # noqa: F401
-    rules_recurrent,  # noqa: F401
     rules_reset,  # noqa: F401
     rules_resume,  # noqa: F401
     rules_rows,  # noqa: F401
@@ -70,6 +55,9 @@ from training.review.findings import PAGES, RULES, Place, Rule, Subject, read_ru
 from training.review.rules import (  # each registers its rules
     accumulation,  # noqa: F401
     evaluation,  # noqa: F401
+    graph,  # noqa: F401
+    losses,  # noqa: F401
+    modules,  # noqa: F401
     schedules,  # noqa: F401
     scores,  # noqa: F401
     steps,  # noqa: F401
