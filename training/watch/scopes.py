@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.review.owners import KEPT_TOGETHER
 from training.review.syntax import words
+from training.watch.divided import KEPT_TOGETHER
 from training.watch.forwards import Call
 from training.watch.record import Listener, Place, Watch
 

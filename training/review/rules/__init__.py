@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from training.review import (  # each registers its rules
     rules_ahead,  # noqa: F401
-    rules_apart,  # noqa: F401
     rules_arrays,  # noqa: F401
     rules_average,  # noqa: F401
     rules_batches,  # noqa: F401
@@ -12,7 +11,6 @@ from training.review import (  # each registers its rules
     rules_best,  # noqa: F401
     rules_causal,  # noqa: F401
     rules_codes,  # noqa: F401
-    rules_columns,  # noqa: F401
     rules_decided,  # noqa: F401
     rules_devices,  # noqa: F401
     rules_distributed,  # noqa: F401
@@ -34,18 +32,14 @@ from training.review import (  # each registers its rules
     rules_rate,  # noqa: F401
     rules_reset,  # noqa: F401
     rules_resume,  # noqa: F401
-    rules_rows,  # noqa: F401
     rules_said,  # noqa: F401
     rules_scaled,  # noqa: F401
     rules_selection,  # noqa: F401
     rules_shared,  # noqa: F401
-    rules_shifts,  # noqa: F401
     rules_sides,  # noqa: F401
-    rules_split,  # noqa: F401
     rules_streams,  # noqa: F401
     rules_sums,  # noqa: F401
     rules_sync,  # noqa: F401
-    rules_targets,  # noqa: F401
     rules_tensor,  # noqa: F401
     rules_turned,  # noqa: F401
     rules_unread,  # noqa: F401
@@ -56,10 +50,12 @@ from training.review.rules import (  # each registers its rules
     accumulation,  # noqa: F401
     evaluation,  # noqa: F401
     graph,  # noqa: F401
+    leaks,  # noqa: F401
     losses,  # noqa: F401
     modules,  # noqa: F401
     schedules,  # noqa: F401
     scores,  # noqa: F401
+    splits,  # noqa: F401
     steps,  # noqa: F401
 )
 
