@@ -1,196 +1,20 @@
-"""Rule BH532: categories that are numbered anew on each side; and what is learned anew for each of
-them.
-"""
+"""For which sides of a split something is computed anew."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-from training.review.findings import Place, Subject, rule
-from training.review.numbered import gets_out, numbered_per_part
-from training.review.own_numbers import numbered_by_data_sets
 from training.review.program import Program, Scope, argument
 from training.review.sides import side_of, takes, targets_of
 from training.review.splitting import line_of, values_read
 from training.review.syntax import (
-    constant,
-    is_true,
-    keyword,
     last_name,
-    method,
     names_read,
     own_nodes_of,
     receiver,
-    words,
 )
-from training.review.whole import LABEL_WORDS
 
-CODERS = {
-    "LabelEncoder",
-    "OrdinalEncoder",
-    "OneHotEncoder",
-    "LabelBinarizer",
-    "MultiLabelBinarizer",
-    "TargetEncoder",
-}
-VOCABULARIES = {"vocab", "vocabulary", "tokenizer", "tokeniser", "lexicon"}
 DEPTH = 3  # callers of callers
-FIXED = {
-    "reindex",
-    "align",
-    "CategoricalDtype",
-    "Categorical",
-    "set_categories",
-    "categories",
-    "union_categoricals",
-}
-
-
-@rule("BH532")
-def codes_made_anew_per_side(subject: Subject) -> Iterator[Place]:
-    """An encoder is fitted, or `get_dummies`, `factorize` or `.cat.codes` taken, of train rows and
-    of others: by name, in a loop over them or by a helper; or a function that numbers what occurs
-    in its argument (a vocabulary, a sorted set, a tally) is called for slices of one array or other
-    parts, and its numbers get out; or a data set that numbers the words of its own rows is made for
-    each.
-    """
-    program = subject.program
-    yield from _vocabularies(program)
-    told = list(numbered_per_part(program))
-    yield from told
-    yield from (
-        place
-        for place in numbered_by_data_sets(program)
-        if not any(place[0] is node for node, _ in told)
-    )
-    if FIXED & program.identifiers:
-        return
-    found = [(call, how, rows) for call, how, rows in _codes(program) if not _is_label(rows)]
-    for node, how, rows in found:
-        where = per_side(program, node, rows)
-        if not where and (side := _side(rows)) in ("val", "test"):
-            other = next(
-                (
-                    r
-                    for _, h, r in found
-                    if h == how and _side(r) == "train" and program.scope(r) is program.scope(rows)
-                ),
-                None,
-            )
-            where = (
-                f"{ast.unparse(other)} and {ast.unparse(rows)}"
-                if other is not None and side
-                else ""
-            )
-        if where and gets_out(program, node):
-            yield node, f"{how} numbers the categories anew for {where}"
-
-
-def _vocabularies(program: Program) -> Iterator[Place]:
-    """`Vocabulary(words of train)` and `Vocabulary(words of val)`: objects of one class of the file
-    that number words.
-    """
-    made: dict[str, list[tuple[ast.Call, set[str]]]] = {}
-    for call in program.calls_of(*program.classes):
-        name = last_name(call.func)
-        if words(name) & VOCABULARIES:
-            sides = {
-                side_of(n)
-                for a in (*call.args, *(k.value for k in call.keywords))
-                for n in names_read(a)
-            } - {""}
-            made.setdefault(name, []).append((call, sides))
-    for name, calls_of in made.items():
-        trained = any("train" in sides for _, sides in calls_of)
-        for call, sides in calls_of:
-            if trained and sides and "train" not in sides:
-                yield call, f"{name} numbers the words of {sorted(sides)[0]} rows anew"
-
-
-def _codes(program: Program) -> Iterator[tuple[ast.expr, str, ast.expr]]:
-    """Every numbering of categories: where, by what, and of which rows."""
-    for call in program.calls_of("fit", "fit_transform", "get_dummies", "factorize", "unique"):
-        scope, name = program.scope(call), last_name(call.func)
-        if method(call) in ("fit", "fit_transform") and call.args:
-            kinds = [
-                o.last
-                for o in program.origins(receiver(call), scope)
-                if o.last in CODERS and o.name.startswith("sklearn.")
-            ]
-            if kinds and not any(
-                keyword(o.call, "categories") is not None
-                for o in program.origins(receiver(call), scope)
-            ):
-                yield call, kinds[0], call.args[0]
-        elif (
-            name in ("get_dummies", "factorize")
-            and program.resolve(call.func).startswith("pandas.")
-            and call.args
-        ):
-            yield call, name, call.args[0]
-        elif name == "factorize" and not call.args and (of := receiver(call)) is not None:
-            yield call, name, of
-        elif name == "unique" and is_true(keyword(call, "return_inverse")) and call.args:
-            yield call, "unique", call.args[0]
-    for node in program.nodes[ast.DictComp]:
-        rows = _enumerated(node)
-        if rows is not None:
-            yield node, "enumerate", rows
-    for attribute in program.nodes[ast.Attribute] if "codes" in program.identifiers else ():
-        match attribute:
-            case ast.Attribute(
-                attr="codes", value=ast.Attribute(attr="cat", value=ast.Call() as made)
-            ) if method(made) == "astype":
-                if (
-                    made.args
-                    and constant(made.args[0]) == "category"
-                    and (of := receiver(made)) is not None
-                ):
-                    yield attribute, "cat.codes", of
-
-
-def _enumerated(node: ast.DictComp) -> ast.expr | None:
-    """The column whose values a dict numbers: of `{v: i for i, v in
-    enumerate(sorted(set(part["kind"])))}` `part["kind"]`.
-    """
-    over, target = node.generators[0].iter, node.generators[0].target
-    if not (
-        isinstance(over, ast.Call)
-        and last_name(over.func) == "enumerate"
-        and over.args
-        and isinstance(target, ast.Tuple)
-    ):
-        return None
-    if last_name(node.value) != last_name(target.elts[0]) or last_name(node.key) != last_name(
-        target.elts[-1]
-    ):
-        return None
-    rows: ast.expr | None = over.args[0]
-    while isinstance(rows, ast.Call) and last_name(rows.func) in (
-        "sorted",
-        "set",
-        "unique",
-        "list",
-        "tolist",
-    ):
-        rows = rows.args[0] if rows.args else receiver(rows)
-    return (
-        rows if isinstance(rows, ast.Subscript) and isinstance(constant(rows.slice), str) else None
-    )
-
-
-def _is_label(rows: ast.expr) -> bool:
-    column = constant(rows.slice) if isinstance(rows, ast.Subscript) else None
-    return bool(
-        words(last_name(rows)) & LABEL_WORDS
-        or (isinstance(column, str) and words(column) & LABEL_WORDS)
-    )
-
-
-def _side(rows: ast.expr) -> str:
-    found = {side_of(n) for n in values_read(rows)} - {""}
-    return found.pop() if len(found) == 1 else ""
 
 
 def per_side(program: Program, node: ast.expr, rows: ast.expr, depth: int = 0) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from training.review import (  # each registers its rules
-    rules_ahead,  # noqa: F401
-    rules_arrays,  # noqa: F401
     rules_average,  # noqa: F401
     rules_batches,  # noqa: F401
     rules_begun_apart,  # noqa: F401
@@ -27,7 +25,6 @@ from training.review import (  # each registers its rules
     rules_padding,  # noqa: F401
     rules_parameters,  # noqa: F401
     rules_precision,  # noqa: F401
-    rules_randomness,  # noqa: F401
     rules_ranks_shares,  # noqa: F401
     rules_rate,  # noqa: F401
     rules_reset,  # noqa: F401
@@ -35,9 +32,6 @@ from training.review import (  # each registers its rules
     rules_said,  # noqa: F401
     rules_scaled,  # noqa: F401
     rules_selection,  # noqa: F401
-    rules_shared,  # noqa: F401
-    rules_sides,  # noqa: F401
-    rules_streams,  # noqa: F401
     rules_sums,  # noqa: F401
     rules_sync,  # noqa: F401
     rules_tensor,  # noqa: F401
@@ -48,13 +42,16 @@ from training.review import (  # each registers its rules
 from training.review.findings import PAGES, RULES, Place, Rule, Subject, read_rule
 from training.review.rules import (  # each registers its rules
     accumulation,  # noqa: F401
+    arrays,  # noqa: F401
     evaluation,  # noqa: F401
     graph,  # noqa: F401
     leaks,  # noqa: F401
+    loaders,  # noqa: F401
     losses,  # noqa: F401
     modules,  # noqa: F401
     schedules,  # noqa: F401
     scores,  # noqa: F401
+    shared,  # noqa: F401
     splits,  # noqa: F401
     steps,  # noqa: F401
 )
