@@ -7,7 +7,6 @@ from training.review import (  # each registers its rules
     rules_batches,  # noqa: F401
     rules_begun_apart,  # noqa: F401
     rules_best,  # noqa: F401
-    rules_causal,  # noqa: F401
     rules_codes,  # noqa: F401
     rules_decided,  # noqa: F401
     rules_devices,  # noqa: F401
@@ -15,27 +14,19 @@ from training.review import (  # each registers its rules
     rules_epoch,  # noqa: F401
     rules_evaluation,  # noqa: F401
     rules_files,  # noqa: F401
-    rules_frozen,  # noqa: F401
-    rules_groups,  # noqa: F401
     rules_last,  # noqa: F401
-    rules_layers,  # noqa: F401
     rules_left_alone,  # noqa: F401
     rules_loader,  # noqa: F401
     rules_module,  # noqa: F401
-    rules_padding,  # noqa: F401
-    rules_parameters,  # noqa: F401
     rules_precision,  # noqa: F401
     rules_ranks_shares,  # noqa: F401
     rules_rate,  # noqa: F401
     rules_reset,  # noqa: F401
     rules_resume,  # noqa: F401
     rules_said,  # noqa: F401
-    rules_scaled,  # noqa: F401
     rules_selection,  # noqa: F401
     rules_sums,  # noqa: F401
     rules_sync,  # noqa: F401
-    rules_tensor,  # noqa: F401
-    rules_turned,  # noqa: F401
     rules_unread,  # noqa: F401
     rules_window,  # noqa: F401
 )
@@ -43,17 +34,20 @@ from training.review.findings import PAGES, RULES, Place, Rule, Subject, read_ru
 from training.review.rules import (  # each registers its rules
     accumulation,  # noqa: F401
     arrays,  # noqa: F401
+    attention,  # noqa: F401
     evaluation,  # noqa: F401
     graph,  # noqa: F401
     leaks,  # noqa: F401
     loaders,  # noqa: F401
     losses,  # noqa: F401
     modules,  # noqa: F401
+    optimizers,  # noqa: F401
     schedules,  # noqa: F401
     scores,  # noqa: F401
     shared,  # noqa: F401
     splits,  # noqa: F401
     steps,  # noqa: F401
+    tensors,  # noqa: F401
 )
 
 
