@@ -6,9 +6,7 @@ from training.review import (  # each registers its rules
     rules_average,  # noqa: F401
     rules_batches,  # noqa: F401
     rules_begun_apart,  # noqa: F401
-    rules_best,  # noqa: F401
     rules_codes,  # noqa: F401
-    rules_decided,  # noqa: F401
     rules_devices,  # noqa: F401
     rules_distributed,  # noqa: F401
     rules_epoch,  # noqa: F401
@@ -21,13 +19,9 @@ from training.review import (  # each registers its rules
     rules_precision,  # noqa: F401
     rules_ranks_shares,  # noqa: F401
     rules_rate,  # noqa: F401
-    rules_reset,  # noqa: F401
     rules_resume,  # noqa: F401
-    rules_said,  # noqa: F401
-    rules_selection,  # noqa: F401
     rules_sums,  # noqa: F401
     rules_sync,  # noqa: F401
-    rules_unread,  # noqa: F401
     rules_window,  # noqa: F401
 )
 from training.review.findings import PAGES, RULES, Place, Rule, Subject, read_rule
@@ -35,6 +29,7 @@ from training.review.rules import (  # each registers its rules
     accumulation,  # noqa: F401
     arrays,  # noqa: F401
     attention,  # noqa: F401
+    best,  # noqa: F401
     evaluation,  # noqa: F401
     graph,  # noqa: F401
     leaks,  # noqa: F401
@@ -44,6 +39,7 @@ from training.review.rules import (  # each registers its rules
     optimizers,  # noqa: F401
     schedules,  # noqa: F401
     scores,  # noqa: F401
+    selection,  # noqa: F401
     shared,  # noqa: F401
     splits,  # noqa: F401
     steps,  # noqa: F401
