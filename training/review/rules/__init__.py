@@ -5,23 +5,12 @@ from __future__ import annotations
 from training.review import (  # each registers its rules
     rules_average,  # noqa: F401
     rules_batches,  # noqa: F401
-    rules_begun_apart,  # noqa: F401
     rules_codes,  # noqa: F401
-    rules_devices,  # noqa: F401
     rules_distributed,  # noqa: F401
-    rules_epoch,  # noqa: F401
     rules_evaluation,  # noqa: F401
-    rules_files,  # noqa: F401
     rules_last,  # noqa: F401
-    rules_left_alone,  # noqa: F401
     rules_loader,  # noqa: F401
     rules_module,  # noqa: F401
-    rules_precision,  # noqa: F401
-    rules_ranks_shares,  # noqa: F401
-    rules_rate,  # noqa: F401
-    rules_resume,  # noqa: F401
-    rules_sums,  # noqa: F401
-    rules_sync,  # noqa: F401
     rules_window,  # noqa: F401
 )
 from training.review.findings import PAGES, RULES, Place, Rule, Subject, read_rule
@@ -30,13 +19,17 @@ from training.review.rules import (  # each registers its rules
     arrays,  # noqa: F401
     attention,  # noqa: F401
     best,  # noqa: F401
+    distributed,  # noqa: F401
     evaluation,  # noqa: F401
+    files,  # noqa: F401
     graph,  # noqa: F401
     leaks,  # noqa: F401
     loaders,  # noqa: F401
     losses,  # noqa: F401
     modules,  # noqa: F401
     optimizers,  # noqa: F401
+    precision,  # noqa: F401
+    ranks,  # noqa: F401
     schedules,  # noqa: F401
     scores,  # noqa: F401
     selection,  # noqa: F401
