@@ -35,20 +35,10 @@ def _names_in_torch(program: Program) -> dict[str, list[str]]:
     return found
 
 
-def canonical_names(program: Program) -> list[str]:
-    """The canonical dotted names of what is called, each once."""
-    return list(_by_name(program))
-
-
 def calls_to(program: Program, *names: str) -> list[ast.Call]:
     """The calls of these canonical dotted names, in the order of `all_calls`."""
     known = _by_name(program)
     return [call for _, call in sorted(c for name in names for c in known.get(name, ()))]
-
-
-def calls_within(program: Program, *prefixes: str) -> list[ast.Call]:
-    """The calls whose canonical name begins with one of these, in the order of `all_calls`."""
-    return calls_to(program, *(name for name in _by_name(program) if name.startswith(prefixes)))
 
 
 def torch_calls(program: Program, *names: str) -> list[ast.Call]:

@@ -76,12 +76,6 @@ STEPPING = {
 }  # of functions that are one step
 
 
-def common_loop(a: Event, b: Event) -> Loop | None:
-    """The innermost loop that holds both."""
-    shared = [x for x, y in zip(a.loops, b.loops, strict=False) if x is y]
-    return shared[-1] if shared else None
-
-
 @once
 def step_groups(subject: Subject) -> tuple[Steps, ...]:
     """Every optimizer step of every trace."""

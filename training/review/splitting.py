@@ -116,40 +116,6 @@ def shuffled_cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.
             yield head, scope, parts
 
 
-def indexed(
-    program: Program, rows: ast.expr, split: ast.expr, scope: Scope, parts: list[ast.expr]
-) -> bool:
-    """Whether numbers of rows are split, and then rows are taken by them that a fit transformed,
-    and had learned from, before.
-    """
-    numbers = {n for part in parts[:1] for n in names_read(part)}
-    values = [*parts[:1], *(b.value for n in numbers for b in scope.bindings.get(n, ()))]
-    if not any(
-        isinstance(c, ast.Call)
-        and last_name(c.func) in ("arange", "range", "permutation", "randperm")
-        for v in values
-        for c in walk(v)
-    ):
-        return False
-    changed = [
-        c
-        for c in program.methods_of("transform", "fit_transform")
-        if c.args and ast.dump(c.args[0]) == ast.dump(rows)
-    ]
-    made = {n for c in changed if before(program, c, split) for n in stored(program.statement(c))}
-    sides = stored(program.statement(split))
-    for node in nodes_of(scope.node, ast.Subscript):
-        if (
-            isinstance(node.value, ast.Name)
-            and isinstance(node.slice, ast.Name)
-            and line_of(node) > line_of(split)
-        ):
-            by = sources_of(node.slice.id, scope, line_of(node))
-            if by & sides and made & sources_of(node.value.id, scope, line_of(node)):
-                return True
-    return False
-
-
 def stored(statement: ast.AST) -> set[str]:
     """The names that a statement gives a value."""
     return {n.id for n in nodes_of(statement, ast.Name) if isinstance(n.ctx, ast.Store)}

@@ -218,19 +218,6 @@ def of_kind(tree: ast.Module, kind: type[Kind]) -> list[Kind]:
     return kinds(tree).get(kind, [])
 
 
-def located(tree: ast.Module) -> ast.Module:
-    """The tree after it was rewritten, its new parts with the places of what they stand in;
-    `ast.fix_missing_locations` only where one lacks its own.
-    """
-    forget(tree)
-    if any(
-        "lineno" in kind._attributes and any(not hasattr(n, "lineno") for n in nodes)
-        for kind, nodes in kinds(tree).items()
-    ):
-        ast.fix_missing_locations(tree)
-    return tree
-
-
 def children(node: ast.AST) -> tuple[ast.AST, ...]:
     """The nodes right below; found once, since hundreds of rules walk over the same tree."""
     known: tuple[ast.AST, ...] | None = getattr(node, "_children", None)

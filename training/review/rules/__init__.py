@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-from training.review import (  # each registers its rules
-    rules_average,  # noqa: F401
-    rules_batches,  # noqa: F401
-    rules_codes,  # noqa: F401
-    rules_distributed,  # noqa: F401
-    rules_evaluation,  # noqa: F401
-    rules_last,  # noqa: F401
-    rules_loader,  # noqa: F401
-    rules_module,  # noqa: F401
-    rules_window,  # noqa: F401
-)
 from training.review.findings import PAGES, RULES, Place, Rule, Subject, read_rule
 from training.review.rules import (  # each registers its rules
     accumulation,  # noqa: F401
