@@ -8,8 +8,8 @@ import ast
 from collections import defaultdict
 from typing import cast
 
-from training.review.kinds import is_optimizer_origin
 from training.review.program import Program, Scope
+from training.review.roles import is_optimizer_origin
 from training.review.syntax import dotted, once, words
 
 

@@ -9,8 +9,8 @@ import re
 from typing import NamedTuple
 
 from training.review.findings import Subject
-from training.review.kinds import is_optimizer_origin
 from training.review.program import Program, Scope
+from training.review.roles import is_optimizer_origin
 from training.review.syntax import (
     FUNCTIONS,
     LOOPS,

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program, Scope, argument
+from training.review.roles import looks_held_out
 from training.review.splitting import handed_back, line_of, splits, values_read
 from training.review.syntax import (
     calls,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from training.review.kinds import is_model, is_optimizer, is_scaler, is_scheduler
 from training.review.program import Program, Scope, argument
+from training.review.roles import is_model, is_optimizer, is_scaler, is_scheduler
 from training.review.syntax import (
     FUNCTIONS,
     LoopNode,

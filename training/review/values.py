@@ -8,9 +8,9 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from training.review.kinds import is_model
 from training.review.lookups import made_names
 from training.review.program import WRAPPERS, Program, Scope, argument
+from training.review.roles import is_model
 from training.review.syntax import (
     constant,
     defaults,

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_optimizer_origin
 from training.review.loops import Steps, is_epoch_loop, last_name_of_key, step_groups
 from training.review.program import Origin, Program
+from training.review.roles import is_optimizer_origin
 from training.review.syntax import (
     calls,
     constant,

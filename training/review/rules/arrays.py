@@ -11,6 +11,7 @@ from itertools import combinations
 from training.review.findings import Place, Subject, rule
 from training.review.lookups import attributes_of, spoken_words
 from training.review.program import Program, Scope, argument
+from training.review.roles import LABELS
 from training.review.sides import Take, latest, origin_key, row_takes, side_of, takes, targets_of
 from training.review.splitting import before, cuts, is_part, shares_rows, splits, values_read
 from training.review.syntax import (
@@ -39,7 +40,6 @@ SHUFFLED_ON_PURPOSE = {
     "permutation", "permute", "permuted", "random", "scramble", "scrambled", "test",
 }  # fmt: skip
 SHARED_ON_PURPOSE = {"overfit", "overfitting", "sanity", "bootstrap", "memorize", "transductive"}
-LABELS = {"y", "ys", "label", "labels", "target", "targets", "outcome", "outcomes", "response"}
 SHOWN = {"plot", "trend_plot", "plt", "print", "scatter"}
 NO_ROWS = {"self", "device", "dtype"}
 FORECAST = {"horizon", "future", "forecast", "tomorrow", "ahead"}

@@ -7,10 +7,16 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeGuard
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model, is_network_with_state, looks_held_out, looks_trained_on
 from training.review.lookups import places_of
 from training.review.loops import innermost_loop
 from training.review.program import Program, Scope, argument
+from training.review.roles import (
+    direction,
+    is_model,
+    is_network_with_state,
+    looks_held_out,
+    looks_trained_on,
+)
 from training.review.sides import side_of
 from training.review.syntax import (
     FUNCTIONS,
@@ -34,12 +40,6 @@ from training.review.syntax import (
 
 # words
 WEIGHTS = {"model", "net", "network", "weights", "state", "checkpoint", "ckpt", "params", "module"}
-RISES = {
-    "acc", "accuracy", "f1", "auc", "auroc", "auprc", "iou", "miou", "dice", "recall", "precision",
-    "bleu", "psnr", "ssim", "ndcg", "mrr", "kappa", "r2", "top1",
-}  # fmt: skip
-FALLS = {"loss", "losses", "error", "err", "mse", "mae", "rmse", "perplexity", "ppl", "nll", "wer"}
-TURNED = {"neg", "negative", "inv", "reward", "improvement", "reduction", "drop", "delta", "gain"}
 HARM = {"worst", "hardest", "weakest", "attack", "attacks", "victim", "adversarial", "nearest"}
 WAITING = {"patience", "wait", "waited", "bad", "stale", "counter", "strikes", "since", "worse"}
 BEST = {"best", "lowest", "highest", "top"}
@@ -288,10 +288,10 @@ def _direction(program: Program, choice: Choice) -> str:
     for bound in program.bindings_of(choice.score, program.scope(choice.node)):
         value = bound.value.func if isinstance(bound.value, ast.Call) else bound.value
         found |= {w for n in identifiers(value) for w in words(n)}
-        found |= TURNED if isinstance(getattr(value, "op", None), (ast.USub, ast.Sub)) else set()
-    if found & (TURNED | HARM) or bool(found & RISES) == bool(found & FALLS):
-        return ""
-    return "max" if found & RISES else "min"
+        found |= (
+            {"negative"} if isinstance(getattr(value, "op", None), (ast.USub, ast.Sub)) else set()
+        )
+    return "" if found & HARM else direction(found)
 
 
 @rule("BH213")

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_frozen_name
 from training.review.lookups import calls_to, keywords_of, torch_calls
 from training.review.program import Program
+from training.review.roles import is_frozen_name
 from training.review.syntax import (
     calls,
     constant,

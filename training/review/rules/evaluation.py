@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import HELD_OUT, is_frozen_name, is_model, looks_held_out
 from training.review.lookups import optimizers_made
 from training.review.loops import last_name_of_key, names_loader
 from training.review.program import Program, Scope
+from training.review.roles import HELD_OUT, is_frozen_name, is_model, looks_held_out
 from training.review.sides import all_names, side_of, side_of_names, targets_of
 from training.review.splitting import values_read
 from training.review.syntax import (

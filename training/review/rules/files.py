@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model, is_optimizer, is_scaler, is_scheduler
 from training.review.lookups import calls_to, optimizers_made, torch_calls
 from training.review.loops import innermost_loop
 from training.review.program import Program, Scope, argument
+from training.review.roles import is_model, is_optimizer, is_scaler, is_scheduler
 from training.review.syntax import (
     calls,
     constant,

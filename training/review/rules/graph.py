@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_frozen_name, is_model
 from training.review.program import Program, Scope, argument
+from training.review.roles import is_frozen_name, is_model
 from training.review.rules.modules import is_layer
 from training.review.syntax import (
     calls,

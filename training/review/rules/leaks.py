@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
+from training.review.roles import LABELS
 from training.review.sides import divided, given_back, latest, of_one_side, side_of, targets_of
 from training.review.splitting import (
     before,
@@ -36,7 +37,6 @@ from training.review.syntax import (
 Split = tuple[ast.expr, Scope, list[ast.expr]]
 
 # words
-LABELS = {"y", "ys", "label", "labels", "target", "targets", "outcome", "outcomes", "response"}
 
 LEARNERS = re.compile(
     r"(sklearn\.(preprocessing|impute|decomposition|feature_\w+)|category_encoders|feature_engine)\."

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import looks_held_out, looks_trained_on
 from training.review.lookups import calls_to, torch_calls
 from training.review.loops import innermost_loop, is_epoch_loop
 from training.review.program import Program, Scope
+from training.review.roles import looks_held_out, looks_trained_on
 from training.review.sides import side_of_names, targets_of
 from training.review.splitting import splits
 from training.review.syntax import (

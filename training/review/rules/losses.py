@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_frozen_name, is_model
 from training.review.lookups import calls_given, calls_to, torch_calls
 from training.review.program import Origin, Program, Scope
+from training.review.roles import is_frozen_name, is_model
 from training.review.syntax import (
     calls,
     constant,

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model_origin
 from training.review.lookups import torch_calls
 from training.review.program import Program
+from training.review.roles import is_model_origin
 from training.review.syntax import (
     calls,
     constant,

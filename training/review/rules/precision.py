@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_frozen_name, is_optimizer, is_optimizer_origin, is_scaler
 from training.review.loops import innermost_loop, is_loader_loop, names_loader, step_groups
 from training.review.program import Program, Scope
+from training.review.roles import is_frozen_name, is_optimizer, is_optimizer_origin, is_scaler
 from training.review.sides import reads_in
 from training.review.syntax import (
     LOOPS,

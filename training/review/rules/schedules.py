@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_optimizer, is_scheduler_origin
 from training.review.lookups import attributes_of, names_of, torch_calls
 from training.review.loops import counts_passages, goes_over_again, is_epoch_loop, is_loader_loop
 from training.review.program import Binding, Origin, Program, Scope
+from training.review.roles import direction, is_optimizer, is_scheduler_origin
 from training.review.syntax import (
     calls,
     constant,
@@ -34,13 +34,7 @@ STAGES = {
     "task", "round", "stage", "phase", "cycle", "fold", "session", "client", "trial", "seed", "run",
     "restart", "snapshot", "experience", "domain",
 }  # fmt: skip
-RISES = {
-    "acc", "accuracy", "f1", "auc", "auroc", "iou", "miou", "dice", "recall", "precision", "bleu",
-    "psnr", "ssim", "ndcg", "mrr", "kappa", "r2", "top1",
-}  # fmt: skip
-FALLS = {"loss", "losses", "error", "err", "mse", "mae", "rmse", "perplexity", "ppl", "nll"}
 RESETS = {"reset", "restart", "rewind"}
-TURNED = {"neg", "negative", "minus", "inverse", "reward", "improvement", "reduction", "delta"}
 
 LENGTHS = {
     "CosineAnnealingLR": ("T_max", 1),
@@ -293,10 +287,7 @@ def _better(program: Program, watched: ast.expr, scope: Scope) -> str:
         return ""
     keys = {n.value for p in parts for n in nodes_of(p, ast.Constant) if isinstance(n.value, str)}
     named = {n.replace("/", "_") for p in parts for n in identifiers(p)} | keys
-    said = {w for n in named for w in words(n)}
-    if said & TURNED or bool(said & RISES) == bool(said & FALLS):
-        return ""
-    return "max" if said & RISES else "min"
+    return direction({w for n in named for w in words(n)})
 
 
 @rule("BH143")

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Set
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model
 from training.review.loops import innermost_loop, names_loader
 from training.review.program import Binding, Program, Scope, argument
+from training.review.roles import is_model
 from training.review.splitting import sources_of
 from training.review.syntax import (
     calls,

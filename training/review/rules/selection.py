@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import HELD_OUT, is_model, looks_held_out
 from training.review.lookups import attributes_of, keywords_of, names_of, places_of
 from training.review.loops import innermost_loop, step_groups
 from training.review.program import Program, Scope, argument
+from training.review.roles import HELD_OUT, is_model, looks_held_out
 from training.review.rules.best import DATA, names_rows, row_side
 from training.review.sides import all_names, side_of, targets_of
 from training.review.syntax import (

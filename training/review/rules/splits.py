@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.lookups import calls_to, keywords_of
 from training.review.program import Program, Scope
-from training.review.rules.leaks import JOINS, LABELS, Split, label_columns, leaks
+from training.review.roles import LABELS
+from training.review.rules.leaks import JOINS, Split, label_columns, leaks
 from training.review.sides import dividing, divisions, is_random_order, targets_of, trivial_groups
 from training.review.splitting import asked_by, before, line_of, shuffled_cuts, sources_of, splits
 from training.review.syntax import (

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_optimizer, is_scheduler
 from training.review.loops import Placed, Steps, last_name_of_key, step_groups
 from training.review.program import Program
+from training.review.roles import is_optimizer, is_scheduler
 from training.review.syntax import calls, dotted, identifiers, last_name, receiver, words
 from training.review.trace import Event
 

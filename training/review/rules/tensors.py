@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model
 from training.review.lookups import torch_calls
 from training.review.loops import names_loader
 from training.review.program import Program, Scope
+from training.review.roles import is_model
 from training.review.splitting import line_of
 from training.review.syntax import (
     calls,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
 from training.review.program import Origin, Program, Scope
@@ -35,6 +36,19 @@ NO_OPTIMIZER = {"Optimizer"}
 HELD_OUT = {
     "val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout",
     "heldout", "held", "va", "tst",
+}  # fmt: skip
+# words of scores that rise, of those that fall, and of what turns one into the other
+RISES = {
+    "acc", "accuracy", "f1", "auc", "auroc", "auprc", "iou", "miou", "dice", "recall", "precision",
+    "bleu", "psnr", "ssim", "ndcg", "mrr", "kappa", "r2", "top1",
+}  # fmt: skip
+FALLS = {"loss", "losses", "error", "err", "mse", "mae", "rmse", "perplexity", "ppl", "nll", "wer"}
+TURNED = {
+    "neg", "negative", "minus", "inv", "inverse", "reward", "improvement", "reduction", "drop",
+    "delta", "gain",
+}  # fmt: skip
+LABELS = {
+    "y", "ys", "label", "labels", "target", "targets", "outcome", "outcomes", "response", "truth",
 }  # fmt: skip
 FROZEN = {
     "teacher", "ema", "target", "frozen", "swa", "reference", "ref", "old", "momentum", "averaged",
@@ -186,3 +200,15 @@ def looks_held_out(name: str) -> bool:
             for w in found
         )
     )
+
+
+def direction(said: AbstractSet[str]) -> str:
+    """`max` or `min` where words name a score that is better when it is greater or smaller; else
+    empty.
+
+    >>> direction({"val", "loss"}), direction({"acc"}), direction({"neg", "loss"})
+    ('min', 'max', '')
+    """
+    if said & TURNED or bool(said & RISES) == bool(said & FALLS):
+        return ""
+    return "max" if said & RISES else "min"
