@@ -31,5 +31,5 @@ def test_a_program_is_found_by_the_rules_of_its_heading_alone(
 
 def test_every_program_has_a_rule_that_exists_and_many_are_sound() -> None:
     named = {rule for rules, *_ in PROGRAMS if rules != "sound" for rule in rules.split(",")}
-    assert named <= set(LOADED) and len(named) >= 100
+    assert named <= set(LOADED) and len(named) >= 90
     assert sum(rules == "sound" for rules, *_ in PROGRAMS) >= 150

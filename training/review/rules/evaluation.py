@@ -143,7 +143,10 @@ def _stays(program: Program, mode: Event, loop: Loop, trace: list[Event]) -> boo
     unseen = [e for e in inside if e.kind == "call" and not program.callees(e.call, e.scope)]
     sets = any(last_name(e.call.func) in SETS_MODE for e in unseen)
     bound = program.bindings_of(network, mode.scope) if network is not None else []
-    anew = any(loop.node in program.ancestors(b.statement) for b in bound)
+    anew = any(
+        loop.node in program.ancestors(b.statement) or loop.scope is not b.scope is mode.scope
+        for b in bound
+    )
     if sets or anew or "backward" not in kinds or "train" in kinds:
         return False
     origins = program.origins(network, mode.scope)

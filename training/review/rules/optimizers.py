@@ -13,9 +13,11 @@ from training.review.lookups import attributes_of, names_of, optimizers_made
 from training.review.program import Program, Scope, argument
 from training.review.roles import is_frozen_name
 from training.review.rules.tensors import makes_layer
+from training.review.sides import targets_of
 from training.review.splitting import line_of
 from training.review.syntax import (
     FUNCTIONS,
+    LOOPS,
     calls,
     constant,
     dotted,
@@ -202,9 +204,22 @@ def parameters_in_two_groups(subject: Subject) -> Iterator[Place]:
     for own, other in permutations(_held(program), 2):
         judge, line = own.networks[0], own.call.lineno
         both = own.networks == [judge] and len(other.networks) > 1 and judge in other.networks
-        if both and judge in judges and own.scope is other.scope:
+        if both and judge in judges and _step_in_one_loop(program, own.call, other.call):
             told = f"are in the optimizer of line {line} too, whose work this one undoes"
             yield other.call, f"the parameters of {judge} {told}"
+
+
+def _step_in_one_loop(program: Program, *optimizers: ast.Call) -> bool:
+    """Check that one loop steps all of these optimizers."""
+    around = []
+    for made in optimizers:
+        steps = [
+            c
+            for c in program.methods_of("step")
+            if dotted(receiver(c)) in targets_of(program, made)
+        ]
+        around.append({a for c in steps for a in program.ancestors(c) if isinstance(a, LOOPS)})
+    return bool(set.intersection(*around))
 
 
 def _groups(given: ast.expr) -> Iterator[ast.expr]:
