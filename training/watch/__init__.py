@@ -17,8 +17,7 @@ balance     samplers and weights that both make up for rare classes
 classes     weights of classes against their frequency
 copies      copies of a trained network that are evaluated in its place
 contrasts   rows of a batch against each other
-updates     decay, betas and states of optimizers
-movement    whether weights move at all
+updates     clipping, scaling, decay, states of optimizers, and how far weights move
 recurrence  whether the gradient of a state goes from call to call
 metrics     metrics of scikit-learn
 orders      predictions in the order of a shuffling loader
@@ -46,7 +45,6 @@ ranks       what ranks call and hold, and, in ranks_compared, how they differ
 wrappers    what is put into a network after it was wrapped
 networks    whether rows mix, and whether a sequence sees its future
 schedules   learning rates
-horizons    over how many steps a schedule goes
 kept        graphs and weights that are kept
 main        the process that runs the program
 """

@@ -5,7 +5,7 @@ of now, states that are not restored.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,8 +16,6 @@ from training.watch.record import Listener, Place, Watch, guarded
 
 ALIVE = 5  # graphs of earlier steps
 MOST_GRAPHS, MOST_STATES = 5000, 20
-
-
 # in a file from which a training goes on
 COUNTERS = {"epoch", "step", "iteration", "global_step", "epochs", "steps", "updates"}
 
@@ -35,9 +33,7 @@ class Kept(Listener):
         # by id of the state dict: itself, the step, where
         self.states: dict[int, tuple[dict[str, Any], int, Place]] = {}
         self.checkpoints: set[frozenset[str]] = set()  # keys of what was saved to go on from
-        self.resumed: Place | None = (
-            None  # where such a file was read, until an optimizer is restored
-        )
+        self.resumed: Place | None = None  # where one was read, until an optimizer is restored
         self.reloaded: set[int] = set()  # parameters that were loaded since
 
     def install(self) -> None:
@@ -49,95 +45,56 @@ class Kept(Listener):
         around(torch, "load", self._read)
         torch.serialization.save, torch.serialization.load = torch.save, torch.load
 
-    # --------------------------------------------------------------------------------------- graphs
-
     def backed(self, loss: Tensor, place: Place) -> None:
         """Mark the graph of a loss."""
         if loss.grad_fn is not None and len(self.graphs) < MOST_GRAPHS:
-            token = Token()
-            loss.grad_fn.metadata[Token] = token
+            token = loss.grad_fn.metadata[Token] = Token()
             self.graphs.append((self.watch.steps, weakref.ref(token), place))
 
     def stepped(self, *_: object) -> None:
         """Tell of graphs that were used up steps ago and still are."""
         self.graphs = [g for g in self.graphs if g[1]() is not None]
-        old = [g for g in self.graphs if g[0] < self.watch.steps - ALIVE]
+        old = [place for step, _, place in self.graphs if step < self.watch.steps - ALIVE]
         if len(old) >= ALIVE:
-            self.watch.tell(
-                "BH308",
-                f"the graphs of {len(old)} losses of earlier steps are kept: memory grows with each"
-                " step",
-                old[0][2],
-            )
+            told = "the graphs of losses of earlier steps are kept: memory grows with each step"
+            self.watch.tell("BH308", told, old[0])
 
-    # -------------------------------------------------------------------------------------- weights
-
-    def _state_dict(
-        self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _state_dict(self, original: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         result = original(module, *args, **kwargs)
-        if (
-            not self.watch.quiet
-            and not args
-            and not kwargs.get("prefix")
-            and isinstance(result, dict)
-        ):
+        whole = not args and not kwargs.get("prefix") and isinstance(result, dict)
+        if whole and not self.watch.quiet:
             self.states[id(result)] = (result, self.watch.steps, self.watch.here())
             while len(self.states) > MOST_STATES:
                 del self.states[next(iter(self.states))]
         return result
 
-    def _load(
-        self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
-    ) -> Any:
-        # by name from torch.distributed.checkpoint
+    def _load(self, original: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # by name from torch.distributed.checkpoint, which fills the network's own tensors first
+        helped = self.watch.calling("set_model_state_dict") or self.watch.calling("set_state_dict")
         state = args[0] if args else kwargs.get("state_dict")
-        by_helper = self.watch.calling("set_model_state_dict") or self.watch.calling(
-            "set_state_dict"
-        )  # which fills the network's own tensors first
-        if not self.watch.quiet and isinstance(state, dict) and not by_helper:
+        if not self.watch.quiet and isinstance(state, dict) and not helped:
             self._loading(module, state)
         return original(module, *args, **kwargs)
 
     @guarded
     def _loading(self, module: nn.Module, state: dict[str, Any]) -> None:
-        if self.resumed is not None:
-            self.reloaded |= same_network(module, state)
-        own = {p.data_ptr() for p in module.parameters() if p.numel()}
-        alias = [
-            t for t in state.values() if isinstance(t, Tensor) and t.numel() and t.data_ptr() in own
-        ]
-        made = self._made(state, alias)
-        if made is not None and (made[0] or made[1] != self.watch.here()):
-            self.watch.tell(
-                "BH207",
-                f"{type(module).__name__} is given back its own weights of now: what was kept"
-                f" {made[0]} steps ago was no copy",
-                made[1],
-            )
-        elif alias and self.watch.steps:
-            self.watch.tell(
-                "BH821",
-                f"{type(module).__name__} is given its own weights: what should be a copy is the"
-                " same network",
-            )
+        name, parameters = type(module).__name__, list(module.parameters())
+        every = dict(module.named_parameters(remove_duplicate=False)).keys()
+        buffers = dict(module.named_buffers(remove_duplicate=False)).keys()
+        # a part of another network is no resume
+        if self.resumed is not None and every <= state.keys() <= every | buffers:
+            self.reloaded |= {id(p) for p in parameters}
+        own = pointers(state.values()) & pointers(parameters)
+        known = [self.states[id(state)]] if id(state) in self.states else self.states.values()
+        made = [(step, at) for kept, step, at in known if own and own <= pointers(kept.values())]
+        if made and (made[0][0] < self.watch.steps or made[0][1] != self.watch.here()):
+            told = f"{name} is given back its own weights of now: what was kept was no copy"
+            self.watch.tell("BH207", told, made[0][1])
+        elif own and self.watch.steps:
+            told = f"{name} is given its own weights: what should be a copy is the same network"
+            self.watch.tell("BH821", told)
 
-    def _made(self, state: dict[str, Any], alias: list[Tensor]) -> tuple[int, Place] | None:
-        """Steps since the state dict was made of which these tensors are, and where; None where
-        that is not known.
-        """
-        if not alias:
-            return None
-        pointers = {t.data_ptr() for t in alias}
-        known = [self.states[id(state)]] if id(state) in self.states else list(self.states.values())
-        for made, step, place in known:
-            if pointers <= {t.data_ptr() for t in made.values() if isinstance(t, Tensor)}:
-                return self.watch.steps - step, place
-        return None
-
-    # ---------------------------------------------------------------------------------------- files
-
-    def _save(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _save(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.watch.quiet:
             self._saving(args[0] if args else kwargs.get("obj"))
         return original(*args, **kwargs)
@@ -145,66 +102,36 @@ class Kept(Listener):
     @guarded
     def _saving(self, what: Any) -> None:
         inside = list(what.values()) if isinstance(what, dict) else []
-        if isinstance(what, dict) and (
-            any(map(of_optimizer, inside)) or COUNTERS & {str(k).lower() for k in what}
-        ):
+        optimizers = [s for s in inside if isinstance(s, dict) and "param_groups" in s]
+        if isinstance(what, dict) and (optimizers or COUNTERS & {str(k).lower() for k in what}):
             self.checkpoints.add(frozenset(map(str, what)))
         for state in [what, *inside]:
             if isinstance(state, nn.Module):
                 self.watch.tell("BH702", f"{type(state).__name__} is pickled as a whole")
-            elif isinstance(state, dict) and id(state) in self.states:
-                made = self._made(state, [t for t in state.values() if isinstance(t, Tensor)])
-                if made is not None and made[0]:
-                    self.watch.tell(
-                        "BH207",
-                        f"the weights that are saved were kept {made[0]} steps ago without a copy:"
-                        " they are those of now",
-                        made[1],
-                    )
+            elif id(state) in self.states and self.states[id(state)][1] < self.watch.steps:
+                told = "the weights that are saved were kept without a copy: they are those of now"
+                self.watch.tell("BH207", told, self.states[id(state)][2])
 
-    def _read(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _read(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(*args, **kwargs)
-        if (
-            not self.watch.quiet
-            and isinstance(found, dict)
-            and frozenset(map(str, found)) in self.checkpoints
-        ):
+        known = isinstance(found, dict) and frozenset(map(str, found)) in self.checkpoints
+        if known and not self.watch.quiet:
             self.resumed, self.reloaded = self.watch.here(), set()
         return found
 
-    def _restored(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self.watch.quiet:
-            self.resumed = None
+    def _restored(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self.resumed = self.resumed if self.watch.quiet else None
         return original(*args, **kwargs)
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
         """A step of an optimizer that was not restored, on weights that all were."""
         held = {id(p) for g in optimizer.param_groups for p in g["params"]}
         if self.resumed is not None and not optimizer.state and held and held <= self.reloaded:
-            self.watch.tell(
-                "BH707",
-                f"training goes on from a checkpoint, and the state of {type(optimizer).__name__}"
-                " is not restored",
-                self.resumed,
-            )
+            told = f"training goes on from a file, the state of {type(optimizer).__name__} does not"
+            self.watch.tell("BH707", told, self.resumed)
             self.resumed = None
 
 
-def same_network(module: nn.Module, state: dict[str, Any]) -> set[int]:
-    """Ids of the parameters of a network whose whole state this is; none of one that takes over a
-    part of another, which is no resume.
-
-    >>> half = nn.Sequential(nn.Linear(2, 2))
-    >>> (len(same_network(half, half.state_dict())),
-    ...     len(same_network(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), half.state_dict())))
-    (2, 0)
-    """
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    own = {*parameters, *(name for name, _ in module.named_buffers(remove_duplicate=False))}
-    names = {str(name) for name in state if not str(name).endswith("_extra_state")}
-    return {id(p) for p in parameters.values()} if set(parameters) <= names <= own else set()
-
-
-def of_optimizer(state: Any) -> bool:
-    """Whether a value is the state of an optimizer."""
-    return isinstance(state, dict) and "state" in state and "param_groups" in state
+def pointers(values: Iterable[Any]) -> set[int]:
+    """Where the tensors among these lie."""
+    return {v.data_ptr() for v in values if isinstance(v, Tensor) and v.numel()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,31 +11,20 @@ from training.watch.forwards import Forwards
 from training.watch.patches import around
 from training.watch.record import Listener, Place, Watch, guarded
 
-TWICE = 2
 WALKED = 3  # backward passes of a line whose graph is walked, besides the 4th, 8th and so on
 NODES = 50_000
-# of networks that are being trained, after which graphs are walked anew: some programs put in a
-# module at every step
-CHANGES = 50
+CHANGES = 50  # after which graphs are walked anew: some programs put in a module at every step
 
 
 @dataclass(eq=False)
 class Leaf:
-    """A parameter in the graphs of losses."""
+    """A parameter in the graphs of losses, kept: its network may be gone at the end."""
 
-    parameter: (
-        Tensor  # kept: a network that only a function of the program holds is gone at the end
-    )
+    parameter: Tensor
     name: str
-    # at first sight: its version, which does not tell of changes by way of `.data`, and the sum of
-    # its values
-    state: tuple[int, float | None]
+    first: float  # its state at first sight
     taken_over: bool  # in eval mode, or its weights were loaded: it is not meant to learn
     times: int = 0
-    restored: tuple[int, float | None] | None = (
-        None  # when weights were loaded into it that nothing had moved before
-    )
-    restored_at: int = -1  # step
 
 
 class Leaves(Listener):
@@ -52,7 +40,6 @@ class Leaves(Listener):
 
     def install(self) -> None:
         """Listen."""
-        around(nn.Module, "load_state_dict", self._load)
         around(nn.Module, "__setattr__", self._set)
         around(nn.Module, "add_module", self._set)
 
@@ -62,64 +49,36 @@ class Leaves(Listener):
         times = self.times[place] = self.times.get(place, 0) + 1
         if times > WALKED and times & (times - 1):
             return []
-        found, pending, seen = (
-            list[Tensor](),
-            [t.grad_fn for t in roots if t.grad_fn is not None],
-            set[int](),
-        )
-        nodes = list[Any]()  # kept, so that no id is given twice
-        while pending and len(seen) < NODES:
+        pending: list[Any] = [t.grad_fn for t in roots]
+        nodes: dict[int, Any] = {}  # kept, so that no id is given twice
+        while pending and len(nodes) < NODES:
             node = pending.pop()
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            nodes.append(node)
-            leaf = getattr(node, "variable", None)
-            if isinstance(leaf, nn.Parameter):
-                found.append(leaf)
-            pending += [n for n, _ in node.next_functions if n is not None]
-        self.watch.emit(Listener.walked, nodes)
-        return found
+            if node is not None and id(node) not in nodes:
+                nodes[id(node)] = node
+                pending += [n for n, _ in node.next_functions]
+        self.watch.emit(Listener.walked, list(nodes.values()))
+        found = [getattr(node, "variable", None) for node in nodes.values()]
+        return [p for p in found if isinstance(p, nn.Parameter)]
 
     @guarded
     def reach(self, leaves: list[Tensor]) -> None:
         """Count a backward pass for these parameters."""
-        with self.watch.unwatched():
-            self._reach(leaves)
-
-    def _reach(self, leaves: list[Tensor]) -> None:
-        owners = (
-            {
-                id(p): (m, n)
-                for m in self.forwards.executed
-                for n, p in m.named_parameters(recurse=False)
-            }
-            if leaves
-            else {}
-        )
-        spread = {
-            id(p) for m in self.forwards.executed if hasattr(m, "unshard") for p in m.parameters()
-        }  # by fully_shard
+        owners: dict[int, tuple[nn.Module, str]] = {}
+        spread: set[int] = set()  # by fully_shard
+        for module in self.forwards.executed if leaves else ():
+            owners |= {id(p): (module, n) for n, p in module.named_parameters(recurse=False)}
+            spread |= {id(p) for p in module.parameters() if hasattr(module, "unshard")}
         for p in leaves:
             if spread and (id(p) not in owners or id(p) in spread) and not hasattr(p, "to_local"):
-                # gathered for this pass alone, and let go of after it: the optimizer holds shares
-                continue
+                continue  # gathered for this pass alone: the optimizer holds shares
+            owner, name = owners.get(id(p), (None, "a parameter"))
+            loaded = owner is not None and (not owner.training or owner in self.forwards.loaded)
             if id(p) not in self.of:
-                owner, name = owners.get(id(p), (None, "a parameter"))
-                taken_over = owner is not None and (
-                    not owner.training or owner in self.forwards.loaded
-                )
-                self.of[id(p)] = Leaf(
-                    p,
-                    f"{type(owner).__name__}.{name}" if owner is not None else name,
-                    state_of(p),
-                    taken_over,
-                )
+                named = f"{type(owner).__name__}.{name}" if owner is not None else name
+                self.of[id(p)] = Leaf(p, named, state_of(p), loaded)
             self.of[id(p)].times += 1
 
-    def _set(
-        self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
-    ) -> None:
+    def _set(self, original: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         original(module, *args, **kwargs)
         value = [None, *args, *kwargs.values()][-1]
         if isinstance(value, nn.Module | nn.Parameter) and not self.watch.quiet:
@@ -132,84 +91,26 @@ class Leaves(Listener):
             self.changes += 1
             self.times.clear()
         if module in self.forwards.executed or self.forwards.wrapped:
-            place = self.watch.here()
-            for p in value.parameters() if isinstance(value, nn.Module) else [value]:
-                self.put[id(p)] = place
-
-    def _load(
-        self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
-    ) -> Any:
-        if self.watch.quiet:
-            return original(module, *args, **kwargs)
-        still = self._still(module)
-        result = original(module, *args, **kwargs)
-        self._restored(still or [])
-        return result
-
-    @guarded
-    def _still(self, module: nn.Module) -> list[Leaf]:
-        with self.watch.unwatched():
-            return [
-                leaf
-                for p in module.parameters()
-                if (leaf := self.of.get(id(p))) is not None and self._unmoved(leaf)
-            ]
-
-    @guarded
-    def _restored(self, leaves: list[Leaf]) -> None:
-        with self.watch.unwatched():
-            for leaf in leaves:
-                leaf.restored, leaf.restored_at = state_of(leaf.parameter), self.watch.steps
-
-    def _unmoved(self, leaf: Leaf) -> bool:
-        """Whether a parameter is as at first sight, but for weights that were loaded after the last
-        step.
-        """
-        now = state_of(leaf.parameter)
-        # averaged weights may have been put in their place for a while
-        same = now[1] == leaf.state[1] if now[1] and leaf.state[1] else now == leaf.state
-        return same or (leaf.restored_at == self.watch.steps and now == leaf.restored)
+            inside = value.parameters() if isinstance(value, nn.Module) else [value]
+            self.put |= dict.fromkeys(map(id, inside), self.watch.here())
 
     def unheld(self, held: set[int], place: Place) -> None:
-        """Parameters that get gradients and that nothing moves.
-
-        Args:
-            held: ids of the parameters of all optimizers.
-            place: where the first optimizer is made; those that are put into a network later are
-                told where that is done.
+        """Parameters that get gradients, nothing moves and no optimizer holds; `place` is where the
+        first of these is made.
         """
         told: dict[Place, list[str]] = {}
         for key, leaf in self.of.items():
-            if (
-                key not in held
-                and leaf.times >= TWICE
-                and not leaf.taken_over
-                and self._unmoved(leaf)
-            ):
+            meant = key not in held and leaf.times > 1 and not leaf.taken_over
+            if meant and state_of(leaf.parameter) == leaf.first:
                 told.setdefault(self.put.get(key, place), []).append(leaf.name)
         for at, names in told.items():
-            self.watch.tell(
-                "BH422",
-                f"{len(names)} parameters get gradients, and no optimizer holds them:"
-                f" {', '.join(names[:4])}",
-                at,
-            )
-
-    def moved(self) -> bool:
-        """Whether any of them was changed since it was first seen; loading the values that it has
-        changes none.
-        """
-        for leaf in self.of.values():
-            (version, total), (first_version, first_total) = state_of(leaf.parameter), leaf.state
-            if total != first_total or (total is None and version != first_version):
-                return True
-        return False
+            few = ", ".join(names[:4])
+            message = f"{len(names)} parameters get gradients, and no optimizer holds them: {few}"
+            self.watch.tell("BH422", message, at)
 
 
-def state_of(parameter: Tensor) -> tuple[int, float | None]:
-    """The version of a parameter and the sum of its values; the version and None of one that is
-    spread over ranks, or whose gathered values FSDP has let go of.
-    """
+def state_of(parameter: Tensor) -> float:
+    """The sum of its values; its version where it is spread over ranks, or FSDP let go of them."""
     values = parameter.detach()
     there = type(values) is Tensor and values.untyped_storage().nbytes() >= values.nbytes
-    return parameter._version, float(values.double().sum()) if there else None
+    return float(values.double().sum()) if there else float(parameter._version)

@@ -35,13 +35,11 @@ from training.watch.loaders import Loaders
 from training.watch.lookups import Lookups
 from training.watch.losses import Functions
 from training.watch.metrics import Metrics
-from training.watch.movement import Movement
 from training.watch.networks import Networks
 from training.watch.operators import Operators
 from training.watch.orders import Orders
 from training.watch.own_losses import OwnLosses
 from training.watch.padding import Padding
-from training.watch.precision import Precision
 from training.watch.ranks import Ranks, log_of
 from training.watch.record import Enough, Listener, Place, Watch
 from training.watch.rows import Rows
@@ -58,7 +56,7 @@ from training.watch.tables import Tables
 from training.watch.targets import Targets
 from training.watch.tokens import TokenRows
 from training.watch.unseen_classes import UnseenClasses
-from training.watch.updates import Updates
+from training.watch.updates import Precision, Updates
 from training.watch.wrappers import Wrappers
 
 UNUSED = "find_unused_parameters=True"  # as DDP says it
@@ -187,14 +185,10 @@ def _listen(
     rows, scopes = Rows(seen), Scopes(seen)
     fits, sides = Fits(seen, rows), Sides(seen, calls is not None)
     metrics = Metrics(seen, forwards, loaders, fits.imported)
-    movement, ranks = Movement(seen, schedules), Ranks(seen, forwards, calls)
+    ranks = Ranks(seen, forwards, calls)
     gradients.valid = lambda: functions.valid
     schedules.supervised = lambda: functions.values
-    schedules.made = movement.made = lambda optimizer: gradients.held[id(optimizer)].made
-    schedules.passes = lambda optimizer: gradients.held[id(optimizer)].ever
-    movement.lines = lambda optimizer: (
-        gradients.held[id(optimizer)].lines if id(optimizer) in gradients.held else set()
-    )
+    schedules.made = lambda optimizer: gradients.held[id(optimizer)].made
     seen.listeners += [
         Sets(seen, loaders),
         Copies(seen, forwards, gradients),
@@ -230,8 +224,7 @@ def _listen(
         Seeds(seen),
         Frames(seen, loaders),
         Tables(seen, scopes, rows, loaders),
-        Updates(seen, gradients),
-        movement,
+        Updates(seen, gradients, schedules),
     ]
     for listener in seen.listeners:
         listener.install()

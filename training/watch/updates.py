@@ -1,48 +1,108 @@
-"""What optimizers do beside following the gradient: decay, moments, and the state that they keep of
-them.
+"""What is done to gradients before a step, clipping and scaling, and what steps do beside following
+them: decay, rates of groups, the state that they keep, and how far weights move.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 
 from training.watch.forwards import Call
-from training.watch.gradients import Gradients
-from training.watch.record import Listener, Place, Watch
+from training.watch.gradients import Gradients, Held, mark, same, share
+from training.watch.patches import around
+from training.watch.record import Listener, Watch, guarded
+from training.watch.schedules import Schedules
 
-FEW, SOME, MANY = 3, 5, 10  # times lost, steps with betas, steps that decay
+FEW, MANY, STEPS = 3, 10, 20  # times lost, steps that decay, steps that move nothing
 LARGE = 0.01  # of a weight at each step
-PENALTY = 0.25  # of Adam, whose steps do not grow with it
-PAIR = 2  # betas: of the mean and of the square; others have more, and other meanings
-LEAST = 50  # weights
-REPEATS = (
-    "reproduc",
-    "deterministic",
-    "determinism",
-    "bit for bit",
-    "bit-for-bit",
-    "identical",
-    "torch.equal",
-    "allclose",
-    "array_equal",
-    "resume",
-    "checkpoint",
-)
-DECAYING, PENALISED = (
-    ("SGD", "AdamW", "Muon"),
-    (
-        "Adam",
-        "NAdam",
-        "RAdam",
-        "Adamax",
-        "Adagrad",
-        "RMSprop",
-    ),
-)
+DECOUPLED = {"SGD", "AdamW", "Muon"}
+STILL, TINY, CUT = 1e-4, 1e-5, 1e3  # of the weights; a rate; times that clipping makes smaller
+FALLEN, WARM = 0.9, 1.5  # the last losses and rate against the first
+
+
+class Precision(Listener):
+    """Listens to clipping and to gradient scalers."""
+
+    def __init__(self, watch: Watch, gradients: Gradients) -> None:
+        self.watch, self.gradients = watch, gradients
+        self.scaled = self.scales = 0  # losses scaled since the last step, and in all
+        self.steps_past = 0
+        self.unscaled = self.in_scaler = self.at_half = False
+
+    def install(self) -> None:
+        """Listen."""
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            around(nn.utils.clip_grad, name, self._clip)
+            setattr(nn.utils, name, getattr(nn.utils.clip_grad, name))
+        around(GradScaler, "scale", self._scale)
+        around(GradScaler, "unscale_", self._unscale)
+        around(GradScaler, "step", self._scaler_step)
+
+    def _clip(self, original: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.watch.quiet:
+            return original(parameters, *args, **kwargs)
+        given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        self._clipping(original.__name__, given)
+        norm = original(given, *args, **kwargs)
+        if isinstance(norm, Tensor):
+            most = float(args[0] if args else kwargs["max_norm"])
+            self.watch.emit(Listener.clipped, given, norm, most)
+        return norm
+
+    @guarded
+    def _clipping(self, name: str, given: list[Tensor]) -> None:
+        """Whether there are gradients to clip, which no step has used and nothing scales."""
+        states = {id(p): s for h in self.gradients.held.values() for p, s in h.items()}
+        graded = [p for p in given if p.grad is not None]
+        known = [(mark(p), states[id(p)].used) for p in graded if id(p) in states]
+        if not graded:
+            what = "no gradient is there yet" if given else "its generator was used up, or empty"
+            self.watch.tell("BH106", f"{name} clips nothing: {what}")
+        elif known and all(used is not None and same(now, used) for now, used in known):
+            self.watch.tell("BH106", f"{name} clips gradients that a step has used already")
+        if self.scaled and known and not self.unscaled:
+            self.watch.tell("BH131", f"{name} clips gradients that are still scaled")
+
+    def _scale(self, original: Any, scaler: GradScaler, outputs: Any) -> Any:
+        self.scaled += scaler.is_enabled()
+        self.scales += 1
+        return original(scaler, outputs)
+
+    def _unscale(self, original: Any, scaler: GradScaler, optimizer: Any) -> Any:
+        self.unscaled |= not self.in_scaler
+        return original(scaler, optimizer)
+
+    def _scaler_step(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self.in_scaler = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.in_scaler = self.unscaled = False
+            self.scaled = 0
+
+    def forwarded(self, call: Call) -> None:
+        """Whether a network that learns runs in float16."""
+        if call.grad:
+            on = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+            self.at_half = torch.float16 in map(torch.get_autocast_dtype, on)
+
+    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
+        """Whether the step goes past the scaler, or there is none for float16."""
+        if self.scaled and not self.in_scaler:
+            self.scaled = 0
+            self.steps_past += 1
+            if self.steps_past > 1:
+                told = f"the loss is scaled, and {type(optimizer).__name__} steps past the scaler"
+                self.watch.tell("BH133", told)
+        elif self.at_half and not self.scales:
+            told = "the network runs in float16 under autocast, and the loss is not scaled"
+            self.watch.tell("BH134", f"{told}: small gradients become 0")
 
 
 @dataclass(eq=False)
@@ -52,259 +112,136 @@ class Updated:
     optimizer: torch.optim.Optimizer
     steps: int = 0
     decayed: int = 0  # steps that take a large part of each weight
-    decay: str = ""
-    swapped: tuple[float, float] | None = None
-    turned: bool = False  # vectors decay, and matrices do not
     had: bool = False  # a state of its weights after the last step
     lost: int = 0
-    place: Place | None = None
-    # lowest and highest of each group
-    rates: list[tuple[float, float]] = field(default_factory=list)
+    rates: list[list[float]] = field(default_factory=list)  # of each group, at each step
     scheduled: bool = False
     given: set[int] = field(default_factory=set)  # groups with gradients
-    version: tuple[Tensor, int] | None = None  # of the first weight after the last step
+    clips: list[tuple[float, float]] = field(default_factory=list)  # norm before, and after
+    share: float = 0.0  # the largest movement that was seen, as a share of the weights
 
 
 class Updates(Listener):
-    """Listens to optimizers."""
+    """Listens to optimizers and to clipping."""
 
-    def __init__(self, watch: Watch, gradients: Gradients) -> None:
-        self.watch, self.gradients = watch, gradients
+    def __init__(self, watch: Watch, gradients: Gradients, schedules: Schedules) -> None:
+        self.watch, self.gradients, self.schedules = watch, gradients, schedules
         self.of: dict[int, Updated] = {}
-        # steps of the program when a weight was last used without a gradient, by its id
-        self.asked: dict[int, int] = {}
+        self.cut: tuple[Tensor, float] | None = None  # since the last step: norm, largest norm
 
-    def forwarded(self, call: Call) -> None:
-        """A network that is used."""
-        if not call.grad:
-            self.asked.update((id(p), self.watch.steps) for p in call.module.parameters())
+    def clipped(self, gradients: list[Tensor], norm: Tensor, most: float) -> None:
+        """Gradients were clipped to a norm."""
+        self.cut = norm, most
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """Before a step: its decay and betas, and whether the state of the last step is still
-        there.
-        """
-        known = self.of.get(id(optimizer))
-        if known is None or known.optimizer is not optimizer:
-            known = self.of[id(optimizer)] = Updated(optimizer)
+        """Decay and rates of a step, what clipping left, and whether the last state is there."""
+        known = self.of.setdefault(id(optimizer), Updated(optimizer))
+        groups = optimizer.param_groups
         known.steps += 1
-        known.place = self.watch.here()
         known.lost += known.had and not has_state(optimizer)
-        decays = [told for group in optimizer.param_groups if (told := erased(optimizer, group))]
-        known.decayed += bool(decays)
-        known.decay = decays[0] if decays else known.decay
-        known.turned = known.turned or decays_vectors_alone(optimizer)
-        self._rates(known)
-        for group in optimizer.param_groups:
-            betas = group.get("betas", ())
-            if len(betas) == PAIR and float(betas[0]) > float(betas[1]):
-                known.swapped = (float(betas[0]), float(betas[1]))
+        known.decayed += any(erased(optimizer, group) for group in groups)
+        known.scheduled |= bool(getattr(optimizer.step, "_wrapped_by_lr_sched", False))
+        known.rates.append([float(group.get("lr") or 0.0) for group in groups])
+        known.given |= {i for i, g in enumerate(groups) if graded(g)}
+        if self.cut is not None and not known.steps & (known.steps - 1):  # reading makes a GPU wait
+            norm, most = float(self.cut[0]), self.cut[1]
+            known.clips.append((norm, min(norm, most)))
+        self.cut = None
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """After a step."""
-        if id(optimizer) in self.of:
-            known = self.of[id(optimizer)]
-            known.had = has_state(optimizer)
-            first = next((p for group in optimizer.param_groups for p in group["params"]), None)
-            known.version = None if first is None else (first, first._version)
-
-    def _rates(self, known: Updated) -> None:
-        groups = known.optimizer.param_groups
-        rates = [float(group.get("lr") or 0.0) for group in groups]
-        known.scheduled |= bool(getattr(known.optimizer.step, "_wrapped_by_lr_sched", False))
-        known.rates = (
-            [(min(a, r), max(b, r)) for (a, b), r in zip(known.rates, rates, strict=False)]
-            if len(known.rates) == len(rates)
-            else [(r, r) for r in rates]
-        )
-        known.given |= {
-            i for i, group in enumerate(groups) if any(p.grad is not None for p in group["params"])
-        }
+        """How far weights are by now, which may be put back before the end."""
+        known = self.of[id(optimizer)]
+        known.had = has_state(optimizer)
+        if not known.steps & (known.steps - 1) and known.share < STILL:
+            before = self.gradients.held[id(optimizer)].before
+            known.share = max(known.share, moved(before))
 
     def ended(self) -> None:
         """What the whole run shows."""
-        self.alike()
-        for known in self.of.values():
-            name = type(known.optimizer).__name__
-            held = self.gradients.held.get(id(known.optimizer))
-            made = held.made if held is not None else known.place
+        for key, known in self.of.items():
+            held = self.gradients.held[key]
+            counted = f"of {known.steps} steps of {type(known.optimizer).__name__}"
             if known.steps >= MANY and known.decayed > known.steps / 2:
-                self.watch.tell(
-                    "BH839",
-                    f"in {known.decayed} of {known.steps} steps of {name} {known.decay}",
-                    made,
-                )
-            if known.steps >= SOME and known.swapped is not None:
-                first, second = known.swapped
-                told = (
-                    f"{name} takes the mean of gradients with {first:g} and that of their squares"
-                    f" with {second:g}"
-                )
-                self.watch.tell(
-                    "BH840",
-                    f"{told}: the squares are those of a few batches, and the mean that of far"
-                    " more",
-                    made,
-                )
-            if known.steps >= SOME and known.turned:
-                self.watch.tell(
-                    "BH875",
-                    f"{name} decays every bias and scale of a norm, and none of the matrices: the"
-                    " groups are the wrong way round",
-                    made,
-                )
-            self._part(known, made)
+                told = f"in {known.decayed} {counted} the rate times weight_decay takes"
+                self.watch.tell("BH839", f"{told} {LARGE:.0%} and more of every weight", held.made)
             if known.lost >= max(FEW, (known.steps - 1) / 2):
-                self.watch.tell(
-                    "BH123",
-                    f"before {known.lost} of {known.steps} steps of {name} its state was emptied:"
-                    " momentum and moments are lost",
-                    known.place,
-                )
+                told = f"before {known.lost} {counted} its state was emptied"
+                self.watch.tell("BH123", f"{told}: moments are lost", held.stepped_at)
+            if known.steps >= MANY and len({len(rates) for rates in known.rates}) == 1:
+                self._groups(known, held)
+            if known.steps >= STEPS and self.watch.complete:
+                self._still(known, held)
 
-    def _part(self, known: Updated, made: Place | None) -> None:
+    def _groups(self, known: Updated, held: Held) -> None:
         """Groups whose rate is 0 throughout, or stays while that of the first is set by hand."""
-        name, groups = type(known.optimizer).__name__, known.optimizer.param_groups
-        if known.steps < MANY or len(known.rates) < PAIR:
-            return
-        still = [
-            i
-            for i, (_, highest) in enumerate(known.rates)
-            if highest == 0.0 and i in known.given and groups[i]["params"]
-        ]
-        if still and len(still) < len(groups):
-            count = sum(len(groups[i]["params"]) for i in still)
-            told = (
-                f"the rate of group {still[0]} of {name} is 0 in all {known.steps} steps: its"
-                f" {count} parameters get gradients and never move"
-            )
-            self.watch.tell("BH881", told, made)
-        changed = [i for i, (lowest, highest) in enumerate(known.rates) if lowest != highest]
-        others = sorted(known.given - {0} - set(still))
-        if changed == [0] and others and not known.scheduled:
-            lowest, highest = known.rates[0]
-            told = (
-                f"the rate of group 0 of {name} goes from {lowest:.2g} to {highest:.2g}, and that"
-                f" of {len(others)} other groups stays {known.rates[others[0]][1]:.2g}"
-            )
-            self.watch.tell("BH881", told, made)
+        name, of_groups = type(known.optimizer).__name__, list(zip(*known.rates, strict=True))
+        still = [i for i, rates in enumerate(of_groups) if not any(rates) and i in known.given]
+        changed = [i for i, rates in enumerate(of_groups) if len(set(rates)) > 1]
+        others = known.given - {0, *still}
+        if still and len(still) < len(of_groups):
+            told = f"the rate of group {still[0]} of {name} is 0 in all {known.steps} steps"
+            self.watch.tell("BH881", f"{told}: it gets gradients and never moves", held.made)
+        elif changed == [0] and others and not known.scheduled:
+            told = f"the rate of group 0 of {name} changes, and that of the others stays"
+            self.watch.tell("BH881", told, held.made)
 
-    def alike(self) -> None:
-        """Networks that optimizers made at one line have trained to the same bits, and that are
-        used when all have been trained.
+    def _still(self, known: Updated, held: Held) -> None:
+        """Weights that have hardly moved, and a loss that has not fallen: a tiny rate, or clipping
+        that leaves next to nothing.
         """
-        known = [
-            (self.gradients.held[i], k)
-            for i, k in self.of.items()
-            if k.steps >= MANY and i in self.gradients.held
-        ]
-        last = max((held.last_at for held, _ in known), default=0)
-        trained = [
-            (held.made, k)
-            for held, k in known
-            if k.version is not None and self.asked.get(id(k.version[0]), -1) >= last
-        ]
-        for at, (made, first) in enumerate(trained):
-            if (
-                any(other == made and is_same(first, k) for other, k in trained[at + 1 :])
-                and not self._on_purpose()
-            ):
-                count = 1 + sum(
-                    other == made and is_same(first, k) for other, k in trained[at + 1 :]
-                )
-                self.watch.tell(
-                    "BH885",
-                    f"{count} networks that were trained one by one are the same, bit for bit: they"
-                    " were seeded alike",
-                    made,
-                )
-                return
+        highest = [max(rates) for rates in known.rates]
+        warms = highest[-1] >= max(highest) and highest[-1] > WARM * highest[0]
+        far = max(known.share, moved(held.before))
+        whole = len(held.before) == len(held.ids()) and not held.empty
+        if warms or not whole or not 0 < far < STILL or self._fallen(held):
+            return  # of 0, BH807 tells
+        told = f"{known.steps} steps of {type(known.optimizer).__name__} have moved its weights by"
+        told = f"{told} {far:.1g} of their size"
+        clips = known.clips or [(0.0, 0.0)]
+        before, after = (statistics.median(c[i] for c in clips) for i in range(2))
+        if before > CUT * after:
+            told = f"{told}: clipping makes gradients of {before:.2g} ones of {after:.2g}"
+            self.watch.tell("BH841", told, held.made)
+        elif max(highest) <= TINY:
+            told = f"{told}: the rate was never above {max(highest):.2g}"
+            self.watch.tell("BH841", told, held.made)
 
-    def _on_purpose(self) -> bool:
-        """Whether the program is about training that can be repeated."""
-        text = self.watch.program.read_text(encoding="utf-8", errors="replace").lower()
-        return any(word in text for word in REPEATS)
+    def _fallen(self, held: Held) -> bool:
+        """Whether a loss fell all the same."""
+        return any(
+            statistics.median(losses[-MANY:]) < FALLEN * statistics.median(losses[:MANY])
+            for line, losses in self.schedules.losses.items()
+            if line in held.lines and len(losses) >= STEPS
+        )
 
 
-def is_same(a: Updated, b: Updated) -> bool:
-    """Whether two optimizers left the same weights in different tensors, and nothing else has
-    written to these since.
+def graded(group: dict[str, Any]) -> list[Tensor]:
+    """The parameters of a group that have a gradient."""
+    return [p for p in group["params"] if p.grad is not None]
+
+
+def moved(before: list[tuple[Tensor, Tensor]]) -> float:
+    """The share of all weights by which they have moved, without their decay.
+
+    >>> moved([(torch.full((2, 2), 1.5), torch.ones(2, 2))])
+    0.5
     """
-    if any(k.version is None or k.version[0]._version != k.version[1] for k in (a, b)):
-        return False
-    mine, others = (
-        [p for group in k.optimizer.param_groups for p in group["params"]] for k in (a, b)
-    )
-    if len(mine) != len(others) or any(
-        p is q or p.shape != q.shape for p, q in zip(mine, others, strict=True)
-    ):
-        return False
-    return sum(p.numel() for p in mine) >= LEAST and all(
-        torch.equal(p.detach(), q.detach()) for p, q in zip(mine, others, strict=True)
-    )
-
-
-def decays_vectors_alone(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the groups with decay hold vectors only, and those without matrices only."""
-    kept, decayed = (
-        [
-            p
-            for g in optimizer.param_groups
-            if bool(g.get("weight_decay")) is decay
-            for p in g["params"]
-        ]
-        for decay in (False, True)
-    )
-    return (
-        bool(kept)
-        and bool(decayed)
-        and all(p.ndim <= 1 for p in decayed)
-        and all(p.ndim > 1 for p in kept)
-    )
+    far = size = 0.0
+    for now, then in before:
+        change, norm = share(now) - then, float(then.norm())
+        decay = min(float((change * then).sum()) / norm**2, 0.0) if norm else 0.0
+        far, size = far + float((change - decay * then).norm()) ** 2, size + norm**2
+    return math.sqrt(far / size) if size else 1.0
 
 
 def has_state(optimizer: torch.optim.Optimizer) -> bool:
     """Whether it keeps anything of a weight that it is about to step, or has stepped."""
-    return any(
-        p in optimizer.state and bool(optimizer.state[p])
-        for g in optimizer.param_groups
-        for p in g["params"]
-        if p.grad is not None
-    )
+    return any(optimizer.state.get(p) for g in optimizer.param_groups for p in graded(g))
 
 
-def erased(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> str:
-    """How the decay of a group erases its weights; empty where it does not."""
-    decay, rate = float(group.get("weight_decay") or 0.0), float(group.get("lr") or 0.0)
-    kinds = {
-        kind.__name__
-        for kind in type(optimizer).__mro__
-        if kind.__module__.startswith("torch.optim")
-    }
-    given = [p for p in group["params"] if p.grad is not None]
-    if not decay or not given:
-        return ""
-    if group.get("decoupled_weight_decay") or kinds & set(DECAYING):
-        told = (
-            f"a rate of {rate:g} with weight_decay={decay:g} takes {min(rate * decay, 1.0):.0%} of"
-            " every weight"
-        )
-        return told if rate * decay >= LARGE else ""
-    if (
-        decay >= PENALTY
-        and kinds & set(PENALISED)
-        and decay * size([p.detach() for p in given]) > size([p.grad for p in given])
-    ):
-        return (
-            f"weight_decay={decay:g} is added to the gradients {decay:g} times the weights, which"
-            " outweighs them: steps lead to 0"
-        )
-    return ""
-
-
-def size(tensors: list[Tensor]) -> float:
-    """Of all values together, the root of the sum of squares."""
-    return float(
-        torch.stack(
-            [t.detach().float().norm() for t in tensors if not t.is_sparse] or [torch.zeros(())]
-        ).norm()
-    )
+def erased(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
+    """Whether the decay of a group takes a large part of each weight, whatever its gradient."""
+    kinds = {k.__name__ for k in type(optimizer).__mro__ if k.__module__.startswith("torch.optim")}
+    decay = float(group.get("weight_decay") or 0.0) * float(group.get("lr") or 0.0)
+    decoupled = bool(group.get("decoupled_weight_decay") or kinds & DECOUPLED)
+    return decoupled and decay >= LARGE and bool(graded(group))

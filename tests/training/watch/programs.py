@@ -583,14 +583,6 @@ PLANTED = (
     ),
     Planted("BH407", "table", "net = Net()\n", "net = Net()\nnet.body.requires_grad = False\n"),
     Planted(
-        "BH112",
-        "table",
-        "    net.train()\n",
-        "    net.train()\n    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3) if epoch =="
-        " 1 else optimizer\n    optimizer.register_step_post_hook(lambda *_: schedule.step()) if"
-        " epoch == 1 else None\n",
-    ),
-    Planted(
         "BH105",
         "regression",
         "optimizer = torch.optim.SGD(model.parameters(), lr",

@@ -357,13 +357,6 @@ PLANTED_OF_DATA = (
         "net = Speaker()\n",
         "net = Speaker()\nfor p in net.parameters():\n    nn.init.normal_(p, std=4.0)\n",
     ),
-    Planted("BH848", "panel", "(1 + math.cos(", "(1 - math.cos("),
-    Planted(
-        "BH114",
-        "panel",
-        "LambdaLR(optimizer, curve)",
-        "CosineAnnealingLR(optimizer, T_max=480 * 6)",
-    ),
     Planted("BH849", "panel", "label, pos_weight=weight)", "label * 2 - 1)"),
     Planted(
         "BH849",

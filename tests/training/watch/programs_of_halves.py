@@ -127,12 +127,4 @@ PLANTED_OF_HALVES = (
         "    of_maker.step()\n    of_judge.zero_grad()\n",
         "    of_maker.step()\n",
     ),
-    Planted(
-        "BH101",
-        "maker_first",
-        "    of_maker.zero_grad()\n    works = maker(torch.randn(24, 3))\n    doubt(works,"
-        " 1.0).backward()\n    of_maker.step()\n    of_judge.zero_grad()\n",
-        "    of_maker.zero_grad()\n    of_judge.zero_grad()\n    works = maker(torch.randn(24,"
-        " 3))\n    doubt(works, 1.0).backward()\n    of_maker.step()\n",
-    ),
 )

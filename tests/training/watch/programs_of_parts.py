@@ -366,7 +366,6 @@ PLANTED_OF_PARTS = (
     Planted("BH422", "pictures", "[*body.parameters(), *head.parameters()]", "head.parameters()"),
     Planted("BH831", "pictures", "lr=2e-3", "lr=0.9"),
     Planted("BH501", "prepared", ".fit(table[known], price[known])", ".fit(table, price)"),
-    Planted("BH101", "duel", ").detach(), 0.0)", "), 0.0)"),
     Planted(
         "BH832",
         "collected",

@@ -172,10 +172,4 @@ SOUND_OF_STAGES = {"ablation": ABLATION, "hours": HOURS}
 
 PLANTED_OF_STAGES = (
     Planted("BH847", "prior", "math.log(share / (1 - share))", "math.log((1 - share) / share)"),
-    Planted(
-        "BH422",
-        "stages",
-        "trunk.requires_grad_(True)\nsecond = of_what_learns(0.003)\n",
-        "second = of_what_learns(0.003)\ntrunk.requires_grad_(True)\n",
-    ),
 )

@@ -384,7 +384,6 @@ PLANTED_OF_TRAINERS = (
         "    g = torch.Generator().manual_seed(5)\n    while True:\n",
         "    while True:\n        g = torch.Generator().manual_seed(5)\n",
     ),
-    Planted("BH114", "readmit", "        sched.step()\n    print", "    sched.step()\n    print"),
     Planted(
         "BH848",
         "readmit",

@@ -288,15 +288,8 @@ PLANTED_OF_UPDATES = (
     ),
     Planted("BH839", "uneven", "weight_decay=0.1", "weight_decay=10.0"),
     Planted("BH839", "rare", "weight_decay=1e-3", "weight_decay=1.5"),
-    Planted(
-        "BH839",
-        "uneven",
-        "AdamW(net.parameters(), lr=5e-3, weight_decay=0.1",
-        "Adam(net.parameters(), lr=5e-3, weight_decay=2.0",
-    ),
     Planted("BH841", "uneven", "lr=5e-3", "lr=5e-9"),
     Planted("BH841", "uneven", "lr=5e-3", "lr=1e-7"),
-    Planted("BH841", "uneven", "net.parameters(), 1.0)", "net.parameters(), 1e-9)"),
     Planted(
         "BH841",
         "rare",

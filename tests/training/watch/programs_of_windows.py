@@ -155,16 +155,9 @@ PLANTED_OF_WINDOWS = (
         "train, test = sides(*with_copies(pictures, kinds))\n",
     ),
     Planted(
-        "BH106",
-        "gathered",
-        "labels) / gathered).backward()\n",
-        "labels) / gathered).backward()\n    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n",
-    ),
-    Planted(
         "BH870",
         "gathered",
         "right + hits.sum().item(), total + len(labels)",
         "right + hits.float().mean().item(), total + 1",
     ),
-    Planted("BH848", "gathered", "T_max=epochs", "T_max=epochs // 4"),
 )
