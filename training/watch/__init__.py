@@ -9,8 +9,8 @@ adversaries networks that are trained against each other
 opponents   in which direction such networks push scores
 leaves      parameters in the graphs of losses, and which of them nothing moves
 losses      what loss functions are given
-operators   what single functions are given: reshapes, differences of bytes, powers, variances
-padding     masks of sequences, and scores in which padding counts
+operators   what single functions are given: reshapes and softmaxes
+padding     masks of sequences, scores in which padding counts, and padding that is a real number
 noise       noise that a network is to find in its input
 layers      layers with nothing between them, and scores that are dropped
 balance     samplers and weights that both make up for rare classes
@@ -38,8 +38,7 @@ series      windows, and the series that they were cut of
 fits        transformers that learn from the labels of held-out rows
 sets        data sets behind loaders: rows that both sides hold, and how they are drawn
 scales      on which scale inputs and first scores are
-targets     labels outside what they may be, left out, or in another order than the scores
-lookups     embeddings of which one row is used, and counts that are lost
+targets     labels outside what they may be, left out, never trained on, or in another order
 sides       rows of training and of evaluations, for the other ranks
 ranks       what ranks call and hold, and, in ranks_compared, how they differ
 wrappers    what is put into a network after it was wrapped

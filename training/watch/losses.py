@@ -1,5 +1,5 @@
-"""What loss functions and decisions are given: probabilities where scores belong, shapes that
-broadcast, the wrong axis.
+"""What functions of torch are given: probabilities where scores belong, shapes that broadcast, the
+wrong axis, dropout in eval mode.
 """
 
 from __future__ import annotations
@@ -17,43 +17,27 @@ from torch.overrides import TorchFunctionMode
 from training.watch.forwards import Call, Forwards
 from training.watch.record import Listener, Place, Watch
 
-NEAR, FEW = 1e-4, 0.02
-BOUNDS = {
-    "Relu": (0.0, math.inf),
-    "Sigmoid": (0.0, 1.0),
-    "Tanh": (-1.0, 1.0),
-    "Softmax": (0.0, 1.0),
-}
-SUPERVISED = {
-    "cross_entropy",
-    "nll_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-}
-TWICE = 2
+NEAR, FEW, TWICE = 1e-4, 0.02, 2
+DISTANCES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+DIRECTED = (
+    "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+)  # fmt: skip
+SUPERVISED = {*DISTANCES, *DIRECTED}
 JUDGING = {
-    "argmax", "max", "topk", "softmax", "sigmoid", "round", "sub", "gt", "ge", "eq", "squeeze",
-    "flatten", "cross_entropy", "mse_loss", "l1_loss",
+    *SUPERVISED, "argmax", "max", "topk", "softmax", "sigmoid", "round", "sub", "gt", "ge", "eq",
+    "squeeze", "flatten", "__gt__", "__ge__", "__eq__",
 }  # fmt: skip
-JUDGING |= {
-    "__gt__",
-    "__ge__",
-    "__eq__",
-    "nll_loss",
-    "binary_cross_entropy_with_logits",
-    "binary_cross_entropy",
-}
 THROUGH = (
     "View", "Squeeze", "Unsqueeze", "Reshape", "UnsafeView", "Select", "Slice", "Clamp", "ToCopy",
     "Transpose", "T", "Permute", "Alias",
 )  # fmt: skip
+SUBTRACTIONS = ("sub", "__sub__", "__rsub__", "rsub", "subtract")
+EQUALITIES = ("eq", "ne", "__eq__")
+UNIT = (0.0, 1.0)
+BOUNDS = {"Relu": (0.0, math.inf), "Sigmoid": UNIT, "Tanh": (-1.0, 1.0), "Softmax": UNIT}
+CUTTING = ("Relu", "Gelu", "Silu", "Sigmoid", "Tanh")
 # a flag that the program computes
 DECIDED = re.compile(r"dropout\w*\(.*\btraining\s*=\s*(?!True\b)")
-SUBTRACTIONS = ("sub", "__sub__", "__rsub__", "rsub", "subtract")
 Hook = Callable[..., None]
 
 
@@ -68,20 +52,14 @@ def maker(tensor: Tensor, and_constants: bool = False) -> str:
     """
     node = tensor.grad_fn
     for _ in range(6):
-        name = (
-            type(node).__name__.removesuffix("0").removesuffix("1").removesuffix("Backward")
-            if node is not None
-            else ""
-        )
-        adds = (
-            and_constants
-            and node is not None
-            and name == "Add"
-            and sum(n is not None for n, _ in node.next_functions) == 1
-        )
-        if not (name in THROUGH or adds) or node is None or not node.next_functions:
+        if node is None:
+            return ""
+        name = type(node).__name__.rstrip("01").removesuffix("Backward")
+        before = [n for n, _ in node.next_functions]
+        adds = and_constants and name == "Add" and sum(n is not None for n in before) == 1
+        if not (name in THROUGH or adds) or not before:
             return name
-        node = node.next_functions[0][0]
+        node = before[0]
     return ""
 
 
@@ -96,28 +74,23 @@ class Functions(Listener, TorchFunctionMode):
     def __init__(self, watch: Watch, forwards: Forwards) -> None:
         super().__init__()
         self.watch, self.forwards = watch, forwards
-        self.counts: dict[tuple[str, object], int] = {}
-        self.output: Tensor | None = None
+        self.counts: dict[tuple[str, Place], int] = {}
+        self.output: Tensor | None = None  # scores of the last network
         self.values: dict[Place, list[float]] = {}  # of losses with labels, by line
         self.valid = 0  # labels of the last mean that leaves some out
         self.before: dict[str, list[Hook]] = {}
         self.after: dict[str, list[Hook]] = {}
-        self.on_any: list[Hook] = []  # given name, result, args and kwargs of every function
         for names, listener in (
-            (("cross_entropy",), self._cross_entropy),
-            (("nll_loss",), self._nll),
-            (("ctc_loss",), self._ctc),
-            (("binary_cross_entropy_with_logits",), self._bce_logits),
-            (("binary_cross_entropy",), self._bce),
+            ((*DIRECTED, "kl_div"), self._directed),
+            ((*DISTANCES, "poisson_nll_loss"), self._distance),
+            (("cross_entropy",), self._counted),
+            (("cross_entropy", "binary_cross_entropy_with_logits"), self._scores),
+            (("nll_loss", "ctc_loss"), self._logarithms),
             (("kl_div",), self._kl),
+            ((*SUBTRACTIONS, *EQUALITIES), self._operator),
+            (("softmax", "log_softmax", "argmax"), self._axis),
             (("dropout",), self._dropout),
             (("scaled_dot_product_attention",), self._attention),
-            (("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), self._distance),
-            (("poisson_nll_loss",), self._counts),
-            ((*SUBTRACTIONS, "eq", "ne", "__eq__"), self._operator),
-            (("add", "__add__", "__radd__", "mul", "__mul__", "__rmul__"), self._met),
-            (("softmax", "log_softmax", "argmax"), self._axis),
-            (("normalize",), self._normalized),
         ):
             self.listen(names, listener)
 
@@ -139,22 +112,15 @@ class Functions(Listener, TorchFunctionMode):
             return func(*args, **kwargs)
         if name in JUDGING and args and args[0] is self.output:
             self.forwards.judged()
-        self._tell_listeners(self.before.get(name, ()), name, *args, **kwargs)
+        self._tell(self.before.get(name, ()), name, *args, **kwargs)
         result = func(*args, **kwargs)
-        self._tell_listeners(self.after.get(name, ()), name, result, *args, **kwargs)
-        self._tell_listeners(self.on_any, name, result, args, kwargs)
-        if (
-            name in SUPERVISED
-            and isinstance(result, Tensor)
-            and result.numel() == 1
-            and result.requires_grad
-        ):
-            self.values.setdefault(self.watch.here(), []).append(float(result.detach()))
+        self._tell(self.after.get(name, ()), name, result, *args, **kwargs)
+        loss = result if name in SUPERVISED and isinstance(result, Tensor) else None
+        if loss is not None and loss.numel() == 1 and loss.requires_grad:
+            self.values.setdefault(self.watch.here(), []).append(float(loss.detach()))
         return result
 
-    def _tell_listeners(
-        self, listeners: Iterable[Hook], name: str, *args: Any, **kwargs: Any
-    ) -> None:
+    def _tell(self, listeners: Iterable[Hook], name: str, *args: Any, **kwargs: Any) -> None:
         for listener in listeners:
             with self.watch.unwatched():
                 try:
@@ -169,9 +135,8 @@ class Functions(Listener, TorchFunctionMode):
     def often(self, rule: str, message: str, times: int = TWICE) -> None:
         """Tell what was seen at one line so many times."""
         place = self.watch.here()
-        key = (rule, place)
-        self.counts[key] = self.counts.get(key, 0) + 1
-        if self.counts[key] >= times:
+        self.counts[rule, place] = self.counts.get((rule, place), 0) + 1
+        if self.counts[rule, place] >= times:
             self.watch.tell(rule, message, place)
 
     def _told(self, scores: Tensor, target: Tensor) -> None:
@@ -179,312 +144,111 @@ class Functions(Listener, TorchFunctionMode):
         if call is not None and scores.requires_grad and not target.requires_grad:
             self.watch.deliver(Listener.lost, call, scores, target)
 
-    # ----------------------------------------------------------------------------------------
-    # losses
-
-    def _cross_entropy(
-        self,
-        name: str,
-        input: Tensor,
-        target: Tensor,
-        weight: Any = None,
-        *_: Any,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        **__: Any,
-    ) -> None:
-        self._told(input, target)
-        whole = target.dtype == torch.int64 and reduction == "mean"
-        self.valid = (
-            int((target != ignore_index).sum())
-            if whole and bool((target == ignore_index).any())
-            else 0
-        )
-        self._swapped(name, input, target)
-        axis = 1 if input.ndim > 1 else 0
-        self._cut(name, input, ("Relu", "Gelu", "Silu", "Sigmoid", "Tanh"))
-        if reduction != "none":
-            self._padding(target, ignore_index, weight)
-        if input.shape[axis] == 1:
-            self.often("BH818", "cross_entropy over one score a row is always 0")
-        elif input.ndim > 1 and len(input) > 1 and probabilities(input.detach(), axis):
-            self.often("BH301", "cross_entropy is given probabilities: it takes raw scores")
-
-    def _nll(
-        self,
-        name: str,
-        input: Tensor,
-        target: Tensor,
-        weight: Any = None,
-        *_: Any,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        **__: Any,
-    ) -> None:
-        self._told(input, target)
-        if reduction != "none" and target.dtype == torch.int64:
-            self._padding(target, ignore_index, weight)
-        if (input.detach().logsumexp(1 if input.ndim > 1 else 0).abs() > 1e-2).any():
-            self.often("BH303", "nll_loss is given values that are no log-probabilities")
-
-    def _ctc(self, name: str, log_probs: Tensor, *_: Any, **__: Any) -> None:
-        if log_probs.ndim > 1 and (log_probs.detach().logsumexp(-1).abs() > 1e-2).any():
-            self.often(
-                "BH303",
-                "ctc_loss is given values that are no log-probabilities: log_softmax over the"
-                " classes is missing",
-            )
-
-    def _bce_logits(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
-        self._told(input, target)
-        self._swapped(name, input, target)
-        self._cut(name, input, ("Relu", "Gelu", "Silu", "Tanh"))
-        if maker(input) in ("Sigmoid", "Softmax"):
-            self.often("BH302", f"{name} is given probabilities: it takes raw scores")
-
-    def _bce(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
-        self._told(input, target)
-        self._swapped(name, input, target)
-
-    def _kl(
-        self, name: str, input: Tensor, target: Tensor, *_: Any, log_target: bool = False, **__: Any
-    ) -> None:
-        self._swapped(name, input, target)
-        if input.ndim > 1 and probabilities(input.detach(), -1):
-            self.often(
-                "BH305", "kl_div is given probabilities as its input: it takes log-probabilities"
-            )
-        elif not log_target and (target.detach() < -NEAR).any():
-            self.often(
-                "BH305", "kl_div is given log-probabilities as its target without log_target=True"
-            )
+    def _directed(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+        """A loss that takes scores first and labels second."""
+        if name != "kl_div":
+            self._told(input, target)
+        if target.requires_grad and not input.requires_grad and torch.is_grad_enabled():
+            self.often("BH306", f"{name} is given the labels first and the scores second")
 
     def _distance(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
         self._told(input, target)
-        self._out_of_reach(input, target)
+        if name in DISTANCES:
+            self._out_of_reach(input, target)
         if input.shape != target.shape and input.numel() > 1 and target.numel() > 1:
-            self.often(
-                "BH310", f"{name} broadcasts {list(input.shape)} against {list(target.shape)}", 1
-            )
-
-    def _counts(
-        self, name: str, input: Tensor, target: Tensor, *_: Any, log_input: bool = True, **__: Any
-    ) -> None:
-        self._told(input, target)
-        if input.shape != target.shape and input.numel() > 1 and target.numel() > 1:
-            self.often(
-                "BH310", f"{name} broadcasts {list(input.shape)} against {list(target.shape)}", 1
-            )
-
-    def _padding(self, target: Tensor, ignored: int, weight: Tensor | None) -> None:
-        """Whether labels at the end of sequences are the padding of the network's embedding, or one
-        label where its tokens are padding, and count.
-        """
-        call = self.forwards.last
-        given = call.inputs if call is not None else []
-        sequences = [t for t in given if t.ndim == 2 and t.dtype == torch.int64]
-        # a decoder's come second, and perhaps with a beginning that is no label
-        tokens = next(
-            (
-                t
-                for ts in (sequences, [t[:, 1:] for t in sequences])
-                for t in ts
-                if t.numel() == target.numel() > 0
-            ),
-            None,
-        )
-        if call is None or tokens is None:
-            return
-        labels = target.reshape(tokens.shape)
-        for pad in {
-            m.padding_idx
-            for m in call.module.modules()
-            if isinstance(m, nn.Embedding) and m.padding_idx is not None
-        }:
-            behind, filled = at_end(tokens, pad), at_end(labels, pad)
-            if (
-                pad != ignored
-                and bool(filled.any())
-                and bool(((labels == pad) == filled).all())
-                and bool((tokens == pad).any())
-            ):
-                self._padded(filled, pad)
-            elif (
-                bool(behind.any())
-                and bool(((tokens == pad) == behind).all())
-                and len(values := labels[behind].unique()) == 1
-            ):
-                label = int(values)
-                if label != ignored and (weight is None or float(weight[label])):
-                    self._padded(behind, label)
-
-    def _padded(self, places: Tensor, label: int) -> None:
-        share = float(places.float().mean())
-        if share > FEW:
-            self.often(
-                "BH828",
-                f"{share:.0%} of the labels are padding ({label}), and count in the loss as"
-                " others do",
-            )
+            told = f"{name} broadcasts {list(input.shape)} against {list(target.shape)}"
+            self.often("BH310", told, 1)
 
     def _out_of_reach(self, scores: Tensor, target: Tensor) -> None:
         low, high = BOUNDS.get(maker(scores), (-math.inf, math.inf))
         if target.numel() > 1 and float(((target < low) | (target > high)).float().mean()) > FEW:
-            self.often(
-                "BH825",
-                f"scores come from {maker(scores).lower()}, which cannot reach labels beyond"
-                f" {low:g} and {high:g}",
-            )
+            told = f"scores come from {maker(scores).lower()}, which cannot reach labels beyond"
+            self.often("BH825", f"{told} {low:g} and {high:g}")
 
-    def _cut(self, name: str, input: Tensor, activations: tuple[str, ...]) -> None:
-        if maker(input) in activations:
-            self.often(
-                "BH825",
-                f"{name} is given the result of {maker(input).lower()}: scores that are cut off"
-                " cannot tell classes apart",
-            )
+    def _counted(self, name: str, input: Tensor, target: Tensor, *_: Any, **options: Any) -> None:
+        """How many labels a mean counts that leaves some out."""
+        self.valid = 0
+        if target.dtype == torch.int64 and options.get("reduction", "mean") == "mean":
+            counted = target != options.get("ignore_index", -100)
+            self.valid = 0 if bool(counted.all()) else int(counted.sum())
 
-    def _swapped(self, name: str, input: Tensor, target: Tensor) -> None:
-        if target.requires_grad and not input.requires_grad and torch.is_grad_enabled():
-            self.often("BH306", f"{name} is given the labels first and the scores second")
+    def _scores(self, name: str, input: Tensor, *_: Any, **__: Any) -> None:
+        """What a loss is given that takes raw scores."""
+        made, of_classes = maker(input), name == "cross_entropy"
+        axis = min(1, input.ndim - 1)
+        if of_classes and input.shape[axis] == 1:
+            self.often("BH818", "cross_entropy over one score a row is always 0")
+        elif of_classes and axis and len(input) > 1 and probabilities(input.detach(), axis):
+            self.often("BH301", "cross_entropy is given probabilities: it takes raw scores")
+        elif not of_classes and made in ("Sigmoid", "Softmax"):
+            self.often("BH302", f"{name} is given probabilities: it takes raw scores")
+        elif made in CUTTING:
+            told = f"{name} is given the result of {made.lower()}: scores that are cut off"
+            self.often("BH825", f"{told} cannot tell classes apart")
 
-    # ------------------------------------------------------------------------------ shapes and axes
+    def _logarithms(self, name: str, input: Tensor, *_: Any, **__: Any) -> None:
+        axis = -1 if name == "ctc_loss" else min(1, input.ndim - 1)
+        if bool((input.detach().logsumexp(axis).abs() > 1e-2).any()):
+            self.often("BH303", f"{name} is given values that are no log-probabilities")
+
+    def _kl(self, name: str, input: Tensor, target: Tensor, *_: Any, **options: Any) -> None:
+        if input.ndim > 1 and probabilities(input.detach(), -1):
+            self.often("BH305", "kl_div is given probabilities first: it takes log-probabilities")
+        elif not options.get("log_target") and bool((target.detach() < -NEAR).any()):
+            self.often("BH305", "kl_div is given log-probabilities second, without log_target=True")
 
     def _operator(self, name: str, a: Any, b: Any = None, *_: Any, **__: Any) -> None:
+        """A difference of scores and labels, or a comparison."""
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             return
-        if (
-            a.shape == b.shape
-            and a.requires_grad != b.requires_grad
-            and self.output is not None
-            and len(self.output) == (len(a) if a.ndim else 0)
-        ):
-            scores, target = (a, b) if a.requires_grad else (b, a)
-            self._told(scores, target)
-            self._out_of_reach(scores, target)
-        if {a.ndim, b.ndim} != {1, 2}:
+        rows = self.output.shape[:1] if self.output is not None else None
+        if a.shape == b.shape and a.ndim and a.requires_grad != b.requires_grad:
+            if rows == a.shape[:1]:
+                scores, target = (a, b) if a.requires_grad else (b, a)
+                self._told(scores, target)
+                self._out_of_reach(scores, target)
             return
         column, flat = (a, b) if a.ndim == 2 else (b, a)
         if (
-            column.shape[1] != 1
-            or len(column) < 2
-            or len(column) != len(flat)
+            flat.ndim != 1
+            or column.shape != (len(flat), 1)
+            or len(flat) < 2
+            # which rows are alike
             or column.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
+            or (name in EQUALITIES and torch.equal(column[:, 0], flat))
         ):
             return
-        compared = name in ("eq", "ne", "__eq__")
-        if compared and torch.equal(column[:, 0], flat):
-            return  # labels against themselves: which rows are alike
-        if (compared and self.output is not None and len(self.output) == len(flat)) or (
-            not compared and column.requires_grad != flat.requires_grad
-        ):
-            self.often(
-                "BH310", f"{list(column.shape)} meets {list(flat.shape)}: each row meets all others"
-            )
+        if rows == flat.shape if name in EQUALITIES else column.requires_grad != flat.requires_grad:
+            told = f"{list(column.shape)} meets {list(flat.shape)}: each row meets all others"
+            self.often("BH310", told)
 
-    def _met(self, name: str, a: Any, b: Any = None, *_: Any, **__: Any) -> None:
-        """A number a row, as a layer of width 1 gives it [B, 1], meets another number a row [B]."""
-        if isinstance(a, Tensor) and isinstance(b, Tensor) and {a.ndim, b.ndim} == {1, 2}:
-            column, flat = (a, b) if a.ndim == 2 else (b, a)
-            if (
-                column.shape[1] == 1
-                and 1 < len(column) == len(flat)
-                and type(column.grad_fn).__name__.startswith(("Addmm", "Embedding"))
-            ):
-                self.often(
-                    "BH310",
-                    f"what a layer gives as {list(column.shape)} meets {list(flat.shape)}: each row"
-                    " meets all others",
-                )
-
-    def _axis(self, name: str, input: Tensor, dim: Any = None, *_: Any, **kwargs: Any) -> None:
-        dim = kwargs.get("axis", dim)
-        if name == "softmax" and input is self.output and not self.forwards.stack:
-            self._of_one_score(input, self.forwards.last)
+    def _axis(self, name: str, input: Tensor, dim: Any = None, *_: Any, **options: Any) -> None:
+        """The scores of a batch, perhaps divided by a temperature."""
         if (
             self.output is not None
-            and (
-                input is self.output or (name == "softmax" and input.shape == self.output.shape)
-            )  # divided by a temperature, perhaps
-            and dim == 0
+            and (input is self.output or (name == "softmax" and input.shape == self.output.shape))
+            and options.get("axis", dim) == 0
             and input.ndim > 1
-            and (input.ndim > 2 or input.shape[0] != input.shape[1])
             and input.shape[1] > 1
+            and (input.ndim > 2 or input.shape[0] != input.shape[1])
             and not self.forwards.stack
         ):
-            self.often(
-                "BH413",
-                f"{name} over axis 0 of scores {list(input.shape)} mixes the rows of the batch",
-            )
-
-    def _of_one_score(self, scores: Tensor, last: Call | None) -> None:
-        """Softmax of scores [B], one a row, of a network that was asked without gradients."""
-        rows = (
-            len(last.inputs[0])
-            if last is not None and not last.grad and last.inputs and last.inputs[0].ndim > 1
-            else 0
-        )
-        if scores.ndim == 1 and len(scores) == rows > 1:
-            self.often(
-                "BH413",
-                f"softmax over the one score of each of {rows} rows mixes the rows of the batch:"
-                " sigmoid makes it a probability",
-                1,
-            )
-
-    def _normalized(
-        self, name: str, input: Tensor, p: float = 2.0, dim: int = 1, *_: Any, **__: Any
-    ) -> None:
-        """Rows of a result [B, D] of a network, each column divided by its norm over the batch."""
-        if (
-            dim == 0
-            and input.ndim == 2
-            and input.grad_fn is not None
-            and self.forwards.stack
-            and self.forwards.given == len(input) != input.shape[1]
-        ):
-            self.often(
-                "BH413", f"{name} over axis 0 of {list(input.shape)} mixes the rows of the batch"
-            )
+            told = f"{name} over axis 0 of scores {list(input.shape)} mixes the rows of the batch"
+            self.often("BH413", told)
 
     def _dropout(
         self, name: str, input: Tensor, p: float = 0.5, training: bool = True, *_: Any, **__: Any
     ) -> None:
-        stack = self.forwards.stack
-        if (
-            training
-            and p > 0
-            and stack
-            and not stack[-1].training
-            and not isinstance(stack[-1], nn.modules.dropout._DropoutNd)
-        ):
+        last = self.forwards.stack[-1] if self.forwards.stack else None
+        dropout = isinstance(last, nn.modules.dropout._DropoutNd)
+        if training and p > 0 and last is not None and not last.training and not dropout:
             place = self.watch.here()
-            if DECIDED.search(linecache.getline(place.path, place.line)):
-                return  # the program decides when, and samples in evaluation on purpose
-            self.often("BH403", f"dropout goes on in {type(stack[-1]).__name__} in eval mode", 1)
+            # a program that decides when samples in evaluation on purpose
+            if not DECIDED.search(linecache.getline(place.path, place.line)):
+                self.often("BH403", f"dropout goes on in {type(last).__name__} in eval mode", 1)
 
-    def _attention(
-        self,
-        name: str,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        *_: Any,
-        **__: Any,
-    ) -> None:
+    def _attention(self, name: str, *_: Any, dropout_p: float = 0.0, **__: Any) -> None:
         stack = self.forwards.stack
         if dropout_p > 0 and stack and not stack[-1].training:
-            self.often(
-                "BH404", f"attention drops out in {type(stack[-1]).__name__} in eval mode", 1
-            )
-
-
-def at_end(rows: Tensor, index: int) -> Tensor:
-    """Which places of [B, T] hold a number, and nothing else behind them.
-
-    >>> at_end(torch.tensor([[5, 0, 6, 0, 0]]), 0).long().tolist()
-    [[0, 0, 0, 1, 1]]
-    """
-    return ~(rows != index).flip(1).long().cummax(1).values.flip(1).bool()
+            told = f"attention drops out in {type(stack[-1]).__name__} in eval mode"
+            self.often("BH404", told, 1)

@@ -32,7 +32,6 @@ from training.watch.launch import starts_ranks
 from training.watch.layers import Layers
 from training.watch.lengths import Lengths
 from training.watch.loaders import Loaders
-from training.watch.lookups import Lookups
 from training.watch.losses import Functions
 from training.watch.metrics import Metrics
 from training.watch.networks import Networks
@@ -53,9 +52,8 @@ from training.watch.sides import Sides
 from training.watch.spawned import Spawned
 from training.watch.streams import Streams
 from training.watch.tables import Tables
-from training.watch.targets import Targets
+from training.watch.targets import Targets, UnseenClasses
 from training.watch.tokens import TokenRows
-from training.watch.unseen_classes import UnseenClasses
 from training.watch.updates import Precision, Updates
 from training.watch.wrappers import Wrappers
 
@@ -218,9 +216,8 @@ def _listen(
         Wrappers(seen, gradients.leaves),
         Scales(seen, forwards, functions),
         Targets(seen, forwards, functions),
-        Lookups(seen, forwards, functions),
         OwnLosses(seen, functions),
-        UnseenClasses(seen, functions, metrics),
+        UnseenClasses(seen, functions),
         Seeds(seen),
         Frames(seen, loaders),
         Tables(seen, scopes, rows, loaders),

@@ -1,5 +1,5 @@
-"""Metrics of scikit-learn: those of the whole that are computed a batch at a time, and the order of
-labels.
+"""Metrics of scikit-learn: what they are given, and whether those of the whole are computed a batch
+at a time.
 """
 
 from __future__ import annotations
@@ -20,27 +20,12 @@ from training.watch.record import Listener, Place, Watch, guarded
 FEWEST = 30  # scores, steps
 FAR_OFF = -2.0  # squared errors three times those of the mean
 OF_NUMBERS = ("mean_squared_error", "root_mean_squared_error", "mean_absolute_error", "r2_score")
-OF_THE_WHOLE = ("roc_auc_score", "average_precision_score", "roc_curve", "precision_recall_curve")
+RANKING = ("roc_auc_score", "average_precision_score", "roc_curve", "precision_recall_curve")
 OF_LABELS = (
-    *(
-        "accuracy_score",
-        "balanced_accuracy_score",
-        "f1_score",
-        "precision_score",
-        "recall_score",
-        "precision_recall_fscore_support",
-    ),
-    *(
-        "confusion_matrix",
-        "classification_report",
-        "matthews_corrcoef",
-        "cohen_kappa_score",
-        "log_loss",
-        "brier_score_loss",
-    ),
-    *("mean_squared_error", "root_mean_squared_error", "mean_absolute_error", "r2_score"),
-)
-TWICE = 2
+    "accuracy_score", "balanced_accuracy_score", "f1_score", "precision_score", "recall_score",
+    "precision_recall_fscore_support", "confusion_matrix", "classification_report",
+    "matthews_corrcoef", "cohen_kappa_score", "log_loss", "brier_score_loss",
+)  # fmt: skip
 
 
 class Metrics(Listener):
@@ -50,9 +35,9 @@ class Metrics(Listener):
         self, watch: Watch, forwards: Forwards, loaders: Loaders, imported: Callable[[], None]
     ) -> None:
         self.watch, self.forwards, self.loaders, self.imported = watch, forwards, loaders, imported
-        self.calls: dict[Place, list[tuple[int, int]]] = {}  # by line: step, batch drawn before
-        # by line, of its last call: the step, and the share of the labels' variance that
-        # predictions explain
+        # by line and step: batches that were drawn before
+        self.batches: dict[tuple[Place, int], set[int]] = {}
+        # by line, of the last call: the step, and the share of the variance that is explained
         self.fits: dict[Place, tuple[int, float]] = {}
         self._listening = False
 
@@ -64,98 +49,60 @@ class Metrics(Listener):
         module = original(name, *args, **kwargs)
         if name.startswith("sklearn"):
             self.imported()
-        metrics = (
-            sys.modules.get("sklearn.metrics")
-            if not self._listening and name.startswith("sklearn")
-            else None
-        )
-        # it has all its functions
-        if metrics is not None and not getattr(metrics.__spec__, "_initializing", False):
-            self._listening = True
-            for metric in OF_THE_WHOLE:
-                around(metrics, metric, self._scored)
-            for metric in (*OF_THE_WHOLE, *OF_LABELS):
-                if hasattr(metrics, metric):
-                    around(metrics, metric, self._compared)
+            metrics = sys.modules.get("sklearn.metrics")
+            whole = metrics is not None and not getattr(metrics.__spec__, "_initializing", False)
+            if whole and not self._listening:
+                self._listening = True
+                for metric in (*RANKING, *OF_LABELS, *OF_NUMBERS):
+                    if hasattr(metrics, metric):
+                        around(metrics, metric, self._computed)
         return module
 
-    def _compared(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _computed(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        named = [kwargs[name] for name in ("y_true", "y_pred", "y_score") if name in kwargs]
         if not self.watch.quiet:
-            self._look(
-                [*args[:2], *(given for name, given in kwargs.items() if name.startswith("y_"))]
-            )
-            if original.__name__ in OF_NUMBERS and "y_true" not in kwargs and len(args) > 1:
-                self._fits(args[0], args[1])
+            self._look(original.__name__, [*args[:2], *named])
         return original(*args, **kwargs)
 
     @guarded
-    def _fits(self, labels: Any, predictions: Any) -> None:
-        """Labels and predictions of a regression, one each a row."""
-        y, found = (np.asarray(a, dtype=np.float64).reshape(-1) for a in (labels, predictions))
-        if (
-            len(y) == len(found) >= FEWEST
-            and np.isfinite(y).all()
-            and np.isfinite(found).all()
-            and y.std() > 0
-        ):
-            self.fits[self.watch.here()] = (
-                self.watch.steps,
-                1 - float(((y - found) ** 2).mean() / y.var()),
-            )
+    def _look(self, name: str, given: list[Any]) -> None:
+        """Labels and predictions."""
+        arrays = [np.asarray(side) for side in given]
+        if len(arrays) != 2 or any(not a.ndim or a.dtype.kind not in "biuf" for a in arrays):
+            return
+        labels, predictions = map(np.ascontiguousarray, arrays)
+        if name in RANKING:
+            self._ranked(name, labels, predictions)
+        elif name in OF_NUMBERS:
+            self._fit(*(side.astype(np.float64).reshape(-1) for side in arrays))
+        self.watch.emit(Listener.scored, torch.tensor(labels), torch.tensor(predictions))
+
+    def _ranked(self, name: str, labels: np.ndarray, scores: np.ndarray) -> None:
+        """Whether scores are decisions, and whether those of one batch are ranked after another."""
+        if scores.size >= FEWEST and np.array_equal(np.unique(scores), [0, 1]):
+            told = f"{name} is given nothing but 0 and 1 for {scores.size} scores"
+            self.watch.tell("BH221", f"{told}: decisions have no order")
+        used, call = self.loaders.last, self.forwards.last
+        if used is None or call is None or call.grad:
+            return
+        rows = loader_rows(used.loader)
+        if len(labels) == call.rows <= (used.loader.batch_size or 0) < rows:
+            key = self.watch.here(), self.watch.steps
+            self.batches.setdefault(key, set()).add(self.loaders.drawn)
+            if len(self.batches[key]) > 1:
+                told = f"{name} is computed on {len(labels)} of {rows} rows at a time"
+                self.watch.tell("BH204", f"{told}: a mean over batches is not its value")
+
+    def _fit(self, labels: np.ndarray, found: np.ndarray) -> None:
+        """How far predictions of a regression are from the labels, one each a row."""
+        if len(labels) == len(found) >= FEWEST and labels.std() > 0:
+            fit = 1 - float(((labels - found) ** 2).mean() / labels.var())
+            self.fits[self.watch.here()] = self.watch.steps, fit
 
     def ended(self) -> None:
         """Predictions of the evaluation behind the last step that are nowhere near the labels."""
         for place, (step, fit) in self.fits.items():
             if self.watch.complete and self.watch.steps == step >= FEWEST and fit < FAR_OFF:
-                told = (
-                    f"predictions miss the labels by {(1 - fit) ** 0.5:.1f} of their standard"
-                    " deviation; their mean would by 1: both are not in the same units"
-                )
+                told = f"predictions miss the labels by {(1 - fit) ** 0.5:.1f} of their standard"
+                told = f"{told} deviation; their mean would by 1: both are not in the same units"
                 self.watch.tell("BH880", told, place)
-
-    @guarded
-    def _ranked(self, name: str, scores: Any) -> None:
-        """Scores of a metric that ranks them."""
-        given = np.asarray(scores)
-        if (
-            given.size >= FEWEST
-            and given.dtype.kind in "biuf"
-            and np.array_equal(np.unique(given), [0, 1])
-        ):
-            told = (
-                f"{name} is given nothing but 0 and 1 for {given.size} scores: decisions have no"
-                " order"
-            )
-            self.watch.tell("BH221", told, self.watch.here())
-
-    @guarded
-    def _look(self, given: list[Any]) -> None:
-        arrays = [np.asarray(side) for side in given]
-        if len(arrays) == 2 and all(a.ndim and a.dtype.kind in "biuf" for a in arrays):
-            labels, predictions = map(torch.tensor, arrays)
-            self.watch.emit(Listener.scored, labels, predictions)
-
-    def _scored(self, original: Callable[..., Any], y_true: Any, *args: Any, **kwargs: Any) -> Any:
-        last = self.loaders.last
-        if not self.watch.quiet and (args or "y_score" in kwargs):
-            self._ranked(original.__name__, args[0] if args else kwargs["y_score"])
-        if (
-            not self.watch.quiet
-            and last is not None
-            and self.forwards.last is not None
-            and not self.forwards.last.grad
-        ):
-            size = last.loader.batch_size or 0
-            if len(y_true) == self.forwards.last.rows <= size < loader_rows(last.loader):
-                place = self.watch.here()
-                calls = self.calls.setdefault(place, [])
-                calls.append((self.watch.steps, self.loaders.drawn))
-                of_now = {drawn for step, drawn in calls if step == self.watch.steps}
-                if len(of_now) >= TWICE:
-                    told = (
-                        f"{original.__name__} is computed on {len(y_true)} of"
-                        f" {loader_rows(last.loader)} rows at a time: a mean over batches is not"
-                        " its value"
-                    )
-                    self.watch.tell("BH204", told, place)
-        return original(y_true, *args, **kwargs)

@@ -1,36 +1,27 @@
-"""Labels of losses: outside what they may be, several a row, left out though they are classes, and
-in another order than the scores.
+"""Labels of losses: outside what they may be, padding among them, left out though they are a
+class, in another order than the scores, and classes that no row of the training has.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from training.watch.forwards import Call, Forwards
-from training.watch.losses import Functions, at_end
-from training.watch.networks import rows_first
+from training.watch.forwards import Forwards
+from training.watch.losses import EQUALITIES, FEW, Functions
 from training.watch.record import Listener, Place, Watch
 
-FEW, SOME = 0.02, 5  # share of the labels; losses
-ENOUGH = 200  # labels
+ENOUGH = 200  # labels of the training
 ROUNDED = 1e-4
-APART = 4.0  # times the usual frequency of a token, or a part of it
-KINDS = 4  # tokens, below which none is usual
-
-
-@dataclass(eq=False)
-class Ignored:
-    """Labels of a loss at one line that it leaves out."""
-
-    index: int
-    calls: int = 0
-    inside: int = 0  # calls in which they are labels as others are
-    counts: Counter[int] = field(default_factory=Counter)
+APART = 4.0  # times the usual frequency of a class, or a part of it
+HELD, PART = 10, 0.1  # held-out labels of a class, and which share of them
+MOST = 30  # classes: of a vocabulary there are always some that training never saw
+PAIRS = (
+    "cosine_embedding_loss", "margin_ranking_loss", "hinge_embedding_loss", "soft_margin_loss",
+)  # fmt: skip
 
 
 class Targets(Listener):
@@ -38,289 +29,155 @@ class Targets(Listener):
 
     def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:
         self.watch, self.forwards, self.functions = watch, forwards, functions
-        self.ignored: dict[Place, Ignored] = {}
+        # labels of losses that leave out those of a class, by line and class
+        self.left_out: dict[tuple[Place, int], Counter[int]] = {}
 
     def install(self) -> None:
         """Listen."""
-        self.functions.listen(("binary_cross_entropy_with_logits",), before=self._shares)
-        self.functions.listen(("cross_entropy", "nll_loss"), before=self._left_out)
-        self.functions.listen(("cross_entropy", "nll_loss"), before=self._order)
-        self.functions.listen(("cross_entropy",), before=self._several)
-        self.functions.listen(("ctc_loss",), before=self._blank)
-        self.functions.listen(
-            ("cosine_embedding_loss", "margin_ranking_loss"), before=self._signs_of_pairs
-        )
-        self.functions.listen(("hinge_embedding_loss", "soft_margin_loss"), before=self._signs)
+        self.functions.listen(PAIRS, before=self._signs)
+        self.functions.listen(("binary_cross_entropy_with_logits",), before=self._outside)
+        for listener in (self._ignored, self._order, self._padding):
+            self.functions.listen(("cross_entropy", "nll_loss"), before=listener)
 
-    def _signs_of_pairs(
-        self, name: str, first: Tensor, second: Tensor, target: Tensor, *_: Any, **__: Any
-    ) -> None:
-        self._signs(name, first, target)
-
-    def _signs(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+    def _signs(self, name: str, *given: Any, **_: Any) -> None:
         """Labels that are all 0 or 1, some of either, where the loss asks for -1 and 1."""
-        zeros, ones = (float((target == v).float().mean()) for v in (0, 1))
-        if input.requires_grad and zeros > FEW and ones > FEW and zeros + ones == 1.0:
-            self.functions.often(
-                "BH888",
-                f"{name} is given labels 0 and 1, and asks for -1 and 1: what is labelled 0"
-                f" ({zeros:.0%}) costs nothing or is taken for neither",
-            )
+        tensors = [t for t in given if isinstance(t, Tensor)]
+        if not tensors or not tensors[0].requires_grad:
+            return
+        zeros, ones = (float((tensors[-1] == v).float().mean()) for v in (0, 1))
+        if zeros > FEW and ones > FEW and zeros + ones == 1.0:
+            told = f"{name} is given labels 0 and 1, and asks for -1 and 1: what is labelled 0"
+            self.functions.often("BH888", f"{told} ({zeros:.0%}) costs nothing or means neither")
 
-    def _shares(
-        self,
-        name: str,
-        input: Tensor,
-        target: Tensor,
-        weight: Any = None,
-        *_: Any,
-        reduction: str = "mean",
-        **__: Any,
+    def _outside(
+        self, name: str, input: Tensor, target: Tensor, weight: Any = None, *_: Any, **options: Any
     ) -> None:
-        if not input.requires_grad or target.requires_grad or reduction == "none":
+        """Labels outside 0 to 1 that count."""
+        if not input.requires_grad or target.requires_grad or options.get("reduction") == "none":
             return
         wrong = (target < -ROUNDED) | (target > 1 + ROUNDED)
         if isinstance(weight, Tensor):
             wrong &= weight.detach() != 0
         share = float(wrong.float().mean())
         if share > FEW:
-            low, high = float(target.min()), float(target.max())
-            self.functions.often(
-                "BH849",
-                f"{name} is given labels from {low:g} to {high:g}, {share:.0%} of them outside 0 to"
-                " 1: its loss has no lower bound there",
-            )
+            told = f"{name} is given labels from {float(target.min()):g} to {float(target.max()):g}"
+            outside = f"{share:.0%} of them outside 0 to 1: its loss has no lower bound there"
+            self.functions.often("BH849", f"{told}, {outside}")
 
-    def _several(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
-        """Labels [rows, classes] of 0 and 1 with several a row; where they are what the network was
-        given, as in a recommender, they are a distribution.
-        """
-        call = self.forwards.last
-        if (
-            not input.requires_grad
-            or not target.is_floating_point()
-            or target.ndim != 2
-            or not bool(((target == 0) | (target == 1)).all())
-        ):
-            return
-        several = float((target.sum(1) > 1).float().mean())
-        if several > FEW and (
-            call is None
-            or all(
-                t.shape != target.shape or not torch.equal(t.to(target), target)
-                for t in call.inputs
-            )
-        ):
-            self.functions.often(
-                "BH873",
-                f"{several:.0%} of the rows that {name} is given have several labels: its"
-                f" {target.shape[1]} classes exclude each other",
-            )
-
-    def _blank(
-        self,
-        name: str,
-        log_probs: Tensor,
-        targets: Tensor,
-        input_lengths: Any,
-        target_lengths: Any,
-        blank: int = 0,
-        *_: Any,
-        **__: Any,
-    ) -> None:
-        """Labels [N] of all rows, or [B, L] of which the first of each row count."""
-        lengths = torch.as_tensor(target_lengths).reshape(-1)
-        told = targets.reshape(-1)
-        if targets.ndim == 2 and len(lengths) == len(targets):
-            told = targets[
-                torch.arange(targets.shape[1], device=targets.device)
-                < lengths.to(targets.device)[:, None]
-            ]
-        count = int((told == blank).sum())
-        if count > FEW * told.numel():
-            self.functions.often(
-                "BH865",
-                f"{count} of {told.numel()} labels are {blank}, which is the blank of {name}: they"
-                " cannot be written",
-            )
-
-    # --------------------------------------------------------------------------------- classes left
-    # out
-
-    def _left_out(
+    def _ignored(
         self, name: str, input: Tensor, target: Tensor, *_: Any, ignore_index: int = -100, **__: Any
     ) -> None:
-        call = self.forwards.last
-        if (
-            call is None
-            or not input.requires_grad
-            or target.is_floating_point()
-            or input.ndim < 2
-            or not 0 <= ignore_index < input.shape[1]
-        ):
-            return
-        known = self.ignored.setdefault(self.watch.here(), Ignored(ignore_index))
-        known.calls += 1
-        labels = target.detach().reshape(-1)
-        following = is_next(call.inputs, labels, ignore_index)
-        counted = (
-            labels[~at_end(labels.reshape(len(call.inputs[0]), -1), ignore_index).reshape(-1)]
-            if following
-            else labels
-        )
-        known.counts.update(counted.tolist() if sum(known.counts.values()) < ENOUGH * 100 else [])
-        if not bool((labels == ignore_index).any()):
-            known.calls -= 1
-        elif input.ndim == 2 and target.ndim == 1 and len(target) == call.rows:
-            known.inside += 1
-        elif following:
-            rows = labels.reshape(len(call.inputs[0]), -1)
-            known.inside += float(inside(rows, ignore_index)) > 1 / 2
-
-    def _order(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
-        """Scores [B · T, V] of a result [T, B, V] or its transpose, beside labels of [B, T]."""
-        call, base = self.forwards.last, target._base
-        if (
-            call is None
-            or not input.requires_grad
-            or input.ndim != 2
-            or target.ndim != 1
-            or target.is_floating_point()
-        ):
-            return
-        output = next(
-            (
-                t
-                for t in call.outputs
-                if t.is_floating_point() and t.ndim == 3 and t.numel() == input.numel()
-            ),
-            None,
-        )
-        if output is None or output.shape[2] != input.shape[1]:
-            return
-        order = order_of(input.detach().float(), output.detach().float())
-        given = (
-            tuple(base.shape)
-            if base is not None
-            and base.ndim == 2
-            and base.numel() == target.numel()
-            and same_order(base, target)
-            else None
-        )
-        if given is None and is_next(call.inputs, target.detach()):
-            given = tuple(call.inputs[0].shape)
-        if (
-            order is not None
-            and given is not None
-            and self._crossed(call, output, input, target.detach(), order, given)
-        ):
-            told = (
-                f"{name} is given scores in the order {list(order)} and labels in the order"
-                f" {list(given)}"
-            )
-            self.functions.often(
-                "BH851",
-                f"{told}, both made flat: nearly each score meets the label of another place",
-            )
-
-    def _crossed(
-        self,
-        call: Call,
-        output: Tensor,
-        scores: Tensor,
-        labels: Tensor,
-        order: tuple[int, int],
-        given: tuple[int, ...],
-    ) -> bool:
-        """Whether the orders differ; in a square of rows and places, whether the axis of rows in
-        the result is that of the tokens.
-        """
-        if order[0] != order[1]:
-            return given == order[::-1]
-        straight = torch.allclose(
-            output.detach().float().reshape(scores.shape),
-            scores.detach().float(),
-            rtol=1e-3,
-            atol=1e-4,
-        )
-        return not straight and order == given and is_next(call.inputs, labels) and rows_first(call)
-
-    # -------------------------------------------------------------------------------------------
-    # end
+        """Labels, one a row, where the loss leaves out a number that is a class."""
+        of_classes = input.ndim == 2 and 0 <= ignore_index < input.shape[1]
+        if of_classes and input.requires_grad and target.shape == (self.forwards.given,):
+            key = self.watch.here(), ignore_index
+            self.left_out.setdefault(key, Counter()).update(target.tolist())
 
     def ended(self) -> None:
-        """Labels that are left out in most losses, and occur as others do."""
-        for place, known in self.ignored.items():
-            total = sum(known.counts.values())
-            usual = sorted(known.counts.values())[len(known.counts) // 2] if known.counts else 0
-            count = known.counts[known.index]
-            if (
-                known.inside < SOME
-                or known.inside < known.calls / 2
-                or total < ENOUGH
-                or count < FEW * total
-            ):
-                continue
-            if len(known.counts) < KINDS or usual / APART <= count <= usual * APART:
-                told = (
-                    f"ignore_index is {known.index}, and {count} of {total} labels are"
-                    f" {known.index}, among the others"
-                )
+        """Labels that are left out, and occur as others do."""
+        for (place, index), counts in self.left_out.items():
+            total, count = counts.total(), counts[index]
+            usual = sorted(counts.values())[len(counts) // 2] if total >= ENOUGH else 0
+            if usual and usual / APART <= count <= usual * APART:
+                told = f"ignore_index is {index}, and {count} of {total} labels are {index}"
                 self.watch.tell("BH850", f"{told}: the network is never told of that class", place)
 
+    def _order(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+        """Scores [A * B, V] of a result [A, B, V], beside labels of [B, A]."""
+        call, base = self.forwards.last, target._base
+        outputs = call.outputs if call is not None and input.requires_grad else []
+        output = next((t for t in outputs if t.ndim == 3 and t.numel() == input.numel()), None)
+        if output is None or output.shape[2:] != input.shape[1:] or base is None:
+            return
+        (a, b), given = output.shape[:2], tuple(base.shape)
+        crossed = {(b, a): output, (a, b): output.transpose(0, 1)}.get(given) if a != b else None
+        if (
+            crossed is not None
+            and torch.allclose(crossed.reshape(input.shape).float(), input.float(), 1e-3, 1e-4)
+            and torch.equal(base.reshape(-1), target)
+        ):
+            told = f"{name} is given labels {list(given)} and scores {[*given[::-1]]}, both made"
+            flat = "nearly each score meets the label of another place"
+            self.functions.often("BH851", f"{told} flat: {flat}")
 
-def is_next(inputs: list[Tensor], labels: Tensor, padding: int | None = None) -> bool:
-    """Whether labels are the tokens after those of the first input [B, T], row by row; of shorter
-    rows until padding fills what is left.
-    """
-    tokens = inputs[0] if inputs else None
-    if (
-        tokens is None
-        or tokens.ndim != 2
-        or tokens.dtype != torch.int64
-        or labels.numel() != tokens.numel()
-        or tokens.shape[1] < 2
-    ):
-        return False
-    same = labels.reshape(tokens.shape)[:, :-1] == tokens[:, 1:]
-    if padding is not None:
-        filled = at_end(tokens, padding)[:, 1:]
-        same |= filled
-        return bool(same.all()) and float(filled.float().mean()) < 1 / 2
-    return bool(same.all())
-
-
-def inside(rows: Tensor, index: int) -> float:
-    """Share of the rows with such labels that have others before and after one of them: padding
-    stands at an end.
-
-    >>> inside(torch.tensor([[5, 6, 0, 0], [4, 0, 3, 1]]), 0)
-    0.5
-    """
-    other = rows != index
-    before, after = (
-        other.long().cummax(1).values.bool(),
-        other.flip(1).long().cummax(1).values.flip(1).bool(),
-    )
-    holding = ~other.all(1)
-    return float((~other & before & after).any(1)[holding].float().mean())
-
-
-def order_of(scores: Tensor, output: Tensor) -> tuple[int, int] | None:
-    """In which order scores [N, V] were made flat from a result [A, B, V].
-
-    >>> output = torch.arange(12.0).reshape(2, 3, 2)
-    >>> (order_of(output.reshape(6, 2), output),
-    ...     order_of(output.transpose(0, 1).reshape(6, 2), output))
-    ((2, 3), (3, 2))
-    """
-    a, b = output.shape[:2]
-    for order, flat in (((a, b), output), ((b, a), output.transpose(0, 1))):
-        if torch.allclose(flat.reshape(scores.shape), scores, rtol=1e-3, atol=1e-4):
-            return order
-    return None
+    def _padding(
+        self, name: str, input: Tensor, target: Tensor, weight: Any = None, *_: Any, **options: Any
+    ) -> None:
+        """One label, which counts, wherever the network's tokens are padding behind their end."""
+        call = self.forwards.last
+        if call is None or options.get("reduction") == "none" or target.is_floating_point():
+            return
+        sequences = [t for t in call.inputs if t.ndim == 2 and t.dtype == torch.int64]
+        # a decoder's come second, and perhaps with a beginning that is no label
+        fitting = [t for t in (*sequences, *(t[:, 1:] for t in sequences)) if t.numel()]
+        tokens = next((t for t in fitting if t.numel() == target.numel()), None)
+        embeddings = [m for m in call.module.modules() if isinstance(m, nn.Embedding)]
+        for pad in {m.padding_idx for m in embeddings} - {None}:
+            if tokens is None:
+                return
+            behind = at_end(tokens, pad)
+            labels = target.reshape(tokens.shape)[behind].unique()
+            if len(labels) != 1 or not torch.equal(tokens == pad, behind):
+                continue
+            label, share = int(labels), float(behind.float().mean())
+            counts = weight is None or float(weight[label]) != 0
+            if counts and label != options.get("ignore_index", -100) and share > FEW:
+                told = f"{share:.0%} of the labels are padding ({label}), and count in the loss"
+                self.functions.often("BH828", f"{told} as others do")
 
 
-def same_order(base: Tensor, target: Tensor) -> bool:
-    """Whether a view holds all values of its base in the order of their rows."""
-    return base.is_contiguous() and bool((base.reshape(-1) == target).all())
+class UnseenClasses(Listener):
+    """Listens to losses over classes, decisions and metrics."""
+
+    def __init__(self, watch: Watch, functions: Functions) -> None:
+        self.watch, self.functions = watch, functions
+        self.trained: dict[int, Tensor] = {}  # labels of each class [K], by K
+        self.held: dict[Place, Tensor] = {}  # by line of an evaluation
+        self.decided: Tensor | None = None
+
+    def install(self) -> None:
+        """Listen."""
+        self.functions.listen(("cross_entropy", "nll_loss"), before=self._loss)
+        self.functions.listen(("argmax",), after=self._decision)
+        self.functions.listen(EQUALITIES, before=self._compared)
+
+    def _loss(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+        if input.requires_grad and (input.ndim, target.ndim) == (2, 1) and input.shape[1] <= MOST:
+            labels = target[(target >= 0) & (target < input.shape[1])].cpu()
+            counts = torch.bincount(labels, minlength=input.shape[1])
+            self.trained[len(counts)] = self.trained.get(len(counts), 0) + counts
+
+    def _decision(self, name: str, result: Tensor, *_: Any, **__: Any) -> None:
+        self.decided = None if torch.is_grad_enabled() else result
+
+    def _compared(self, name: str, a: Any, b: Any = None, *_: Any, **__: Any) -> None:
+        for one, other in ((a, b), (b, a)):
+            if one is self.decided is not None and isinstance(other, Tensor):
+                self.scored(other, one)
+
+    def scored(self, labels: Tensor, predictions: Tensor) -> None:
+        """Count labels of an evaluation."""
+        whole = labels.ndim == 1 and len(labels) and not labels.is_floating_point()
+        if whole and int(labels.min()) >= 0 and int(labels.max()) < MOST:
+            counts = torch.bincount(labels.detach().long().cpu(), minlength=MOST)
+            place = self.watch.here()
+            self.held[place] = self.held.get(place, torch.zeros_like(counts)) + counts
+
+    def ended(self) -> None:
+        """An evaluation has many labels of a class that the one kind of training has not."""
+        if len(self.trained) != 1 or not self.watch.complete:
+            return
+        ((classes, trained),) = self.trained.items()
+        for place, counts in self.held.items() if int(trained.sum()) >= ENOUGH else ():
+            total = int(counts.sum())
+            most, missing = (counts[:classes] * (trained == 0)).max(0)
+            if most >= max(HELD, PART * total) and not bool(counts[classes:].any()):
+                told = f"{int(most)} of {total} labels of this evaluation are of class"
+                told = f"{told} {int(missing)}, which no row of the training has"
+                self.watch.tell("BH877", f"{told}: rows were divided in the order of labels", place)
+                return
+
+
+def at_end(rows: Tensor, index: int) -> Tensor:
+    """Which places of [B, T] hold a number, and nothing else behind them."""
+    return ~(rows != index).flip(1).long().cummax(1).values.flip(1).bool()

@@ -573,14 +573,6 @@ PLANTED = (
         "teacher = Curve()\n",
         "teacher = Curve()\nteacher.cell.load_state_dict(teacher.state_dict(), strict=False)\n",
     ),
-    Planted(
-        "BH828",
-        "sequences",
-        "        inputs, targets = batch[:, :-1], batch[:, 1:]\n",
-        "        inputs, targets = batch[:, :-1].clone(), batch[:, 1:].clone()\n       "
-        " model.embed.padding_idx = 0\n        targets[targets == 0] = 1\n        inputs[:8, 10:] ="
-        " targets[:8, 9:] = 0\n",
-    ),
     Planted("BH407", "table", "net = Net()\n", "net = Net()\nnet.body.requires_grad = False\n"),
     Planted(
         "BH105",

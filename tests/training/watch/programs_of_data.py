@@ -289,12 +289,6 @@ SOUND_OF_DATA = {
 
 FED = "F.cross_entropy(scores.reshape(-1, 17), following.view(-1))"
 PLANTED_OF_DATA = (
-    Planted(
-        "BH411",
-        "scans",
-        f"{SEEN}.mean(3)",
-        f"{SEEN}.reshape(len(x), 36, 8).unflatten(1, (6, 6)).mean(2)",
-    ),
     Planted("BH803", "panel", "order[:480], order[480:]", "order[:480], order[430:]"),
     Planted("BH803", "panel", "order[:480], order[480:]", "order[:480], torch.randperm(700)[:150]"),
     Planted(
@@ -370,7 +364,6 @@ PLANTED_OF_DATA = (
         "F.cross_entropy(net(x), label)",
         "F.cross_entropy(net(x), label, ignore_index=3)",
     ),
-    Planted("BH850", "talk", "following.view(-1))", "following.view(-1), ignore_index=4)"),
     Planted(
         "BH851",
         "talk",

@@ -178,13 +178,6 @@ with torch.no_grad():
 
 BASES_OF_LOSSES = {"overlap": OVERLAP, "horizon": HORIZON, "negatives": NEGATIVES, "tags": TAGS}
 SOUND_OF_LOSSES = {
-    # a loss that counts its calls: it is not called again on the side
-    "counted_loss": (
-        OVERLAP.replace(
-            "def focal_loss(scores, truth):\n",
-            "CALLS = []\n\n\ndef focal_loss(scores, truth):\n    CALLS.append(1)\n",
-        ).replace("net.eval()\n", "assert len(CALLS) == 15, len(CALLS)\nnet.eval()\n")
-    ),
     # a sequence of labels as long as the inputs, one ahead; and six trainings that are seeded alike
     "ahead": (
         HORIZON.replace("series[t : t + 6]", "series[t - 19 : t + 1]").replace(
@@ -213,9 +206,6 @@ PLANTED_OF_LOSSES = (
     Planted("BH861", "overlap", "return -((1 - log_p.exp())", "return ((1 - log_p.exp())"),
     Planted("BH861", "overlap", "self.width - signs * scores", "self.width + signs * scores"),
     Planted(
-        "BH861", "overlap", "F.softplus(negative - positive)", "F.softplus(positive - negative)"
-    ),
-    Planted(
         "BH862", "overlap", "likely = scores.softmax(1)[:, 1]", "likely = scores.argmax(1).float()"
     ),
     Planted(
@@ -224,17 +214,10 @@ PLANTED_OF_LOSSES = (
         "0.5 * overlap_loss(scores, truth)",
         "0.5 * overlap_loss(scores.detach(), truth)",
     ),
-    Planted(
-        "BH411",
-        "overlap",
-        "F.log_softmax(scores, 1).gather(1, truth[:, None])",
-        "F.log_softmax(scores.view(-1, 2), 1).gather(1, truth.view(-1, 1))",
-    ),
     Planted("BH413", "overlap", "scores.softmax(1)[:, 1]", "scores.softmax(0)[:, 1]"),
     Planted("BH805", "horizon", "series[t - 20 : t]", "series[t - 18 : t + 2]"),
     Planted("BH805", "horizon", "series[t - 20 : t]", "series[t - 14 : t + 6]"),
     Planted("BH119", "horizon", "plateau.step(error)", "plateau.step(epoch)"),
-    Planted("BH310", "negatives", "self.level(items).squeeze(1)", "self.level(items)"),
     Planted(
         "BH809",
         "negatives",

@@ -42,23 +42,6 @@ ACROSS = (
     " torch.arange(len(first))\n"
 )
 
-INSIDE = VIEWS.replace(
-    "net = nn.Sequential(nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 12))\n",
-    """class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 12))
-
-    def forward(self, x):
-        return F.normalize(self.body(x), dim=1)
-
-
-net = Net()
-""",
-).replace(
-    "both = F.normalize(torch.cat([first, second]), dim=1)", "both = torch.cat([first, second])"
-)
-
 # Pairs that are alike, or not: 1 and -1.
 SIGNED = """
 import torch
@@ -81,15 +64,7 @@ for epoch in range(5):
     with torch.no_grad():
         print(F.cosine_similarity(net(x[400:]), net(y[other[400:]])).mul(alike[400:]).mean().item())
 """
-BASES_OF_PAIRS = {"signed": SIGNED, "views": VIEWS, "views_inside": INSIDE}
+BASES_OF_PAIRS = {"signed": SIGNED, "views": VIEWS}
 SOUND_OF_PAIRS = {"views_across": VIEWS.replace("    both = F", ACROSS + "    both = F")}
 
-PLANTED_OF_PAIRS = (
-    Planted("BH888", "signed", ".float() * 2 - 1", ".float()"),
-    Planted(
-        "BH413",
-        "views_inside",
-        "F.normalize(self.body(x), dim=1)",
-        "F.normalize(self.body(x), dim=0)",
-    ),
-)
+PLANTED_OF_PAIRS = (Planted("BH888", "signed", ".float() * 2 - 1", ".float()"),)

@@ -387,15 +387,6 @@ PLANTED_OF_PARTS = (
     Planted(
         "BH832",
         "collected",
-        "print((answers == labels).float().mean(), np.mean(answers.numpy() == labels.numpy()),"
-        " f1_score(labels, answers, average='macro'))",
-        "with torch.no_grad():\n    answers = torch.cat([net(x).argmax(1) for x, _ in"
-        " DataLoader(hidden, 50, shuffle=True)])\nprint(np.mean(answers.numpy() =="
-        " hidden.tensors[1].numpy()))",
-    ),
-    Planted(
-        "BH832",
-        "collected",
         "(answers == labels).float()",
         "(answers == torch.cat([label for _, label in DataLoader(hidden, 50,"
         " shuffle=True)])).float()",

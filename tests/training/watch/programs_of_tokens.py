@@ -126,75 +126,6 @@ for epoch in range(3):
         optimizer.step()
 """
 
-# A place for the whole row stands before its words, and the mask is made of the lengths.
-HEADED = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-torch.manual_seed(0)
-lengths = torch.randint(3, 9, (260,))
-words = torch.randint(1, 12, (260, 9)) * (torch.arange(9) < lengths[:, None])
-label = (words == 5).any(1).long()
-
-
-class Reader(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.at = nn.Embedding(12, 16, padding_idx=0), nn.Parameter(torch.randn(10, 16) * 0.1)
-        self.whole = nn.Parameter(torch.randn(1, 1, 16) * 0.1)
-        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-        self.head = nn.Linear(16, 2)
-
-    def forward(self, words, lengths):
-        h = torch.cat([self.whole.expand(len(words), 1, 16), self.embed(words)], 1) + self.at
-        beyond = torch.arange(10) > lengths[:, None]
-        return self.head(self.layer(h, src_key_padding_mask=beyond)[:, 0])
-
-
-net = Reader()
-optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
-for epoch in range(3):
-    for rows in torch.randperm(260).split(20):
-        optimizer.zero_grad()
-        F.cross_entropy(net(words[rows], lengths[rows]), label[rows]).backward()
-        optimizer.step()
-"""
-
-# Numbers in place of words: nothing but zeros behind the end of a stay.
-VITALS = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-torch.manual_seed(0)
-hours = torch.randint(3, 9, (260,))
-vitals = torch.randn(260, 9, 4) * (torch.arange(9) < hours[:, None])[..., None]
-label = (vitals.sum((1, 2)) > 0).long()
-
-
-class Reader(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.at = nn.Linear(4, 16), nn.Parameter(torch.randn(9, 16) * 0.1)
-        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-        self.head = nn.Linear(16, 2)
-
-    def forward(self, vitals, hours):
-        seen = torch.arange(9) < hours[:, None]
-        h = self.layer(self.embed(vitals) + self.at, src_key_padding_mask=seen.logical_not())
-        return self.head((h * seen[..., None]).sum(1) / hours[:, None])
-
-
-net = Reader()
-optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
-for epoch in range(3):
-    for rows in torch.randperm(260).split(20):
-        optimizer.zero_grad()
-        F.cross_entropy(net(vitals[rows], hours[rows]), label[rows]).backward()
-        optimizer.step()
-"""
-
 # Each user against the items of all others in the batch, and beside it the kind of the next item.
 TOWERS = """
 import torch
@@ -233,8 +164,6 @@ BASES_OF_TOKENS = {
     "padded": PADDED,
     "noisy": NOISY,
     "ordered": ORDERED,
-    "headed": HEADED,
-    "vitals": VITALS,
     "towers": TOWERS,
 }
 LEFT_OUT = PADDED.replace(
@@ -291,22 +220,6 @@ PLANTED_OF_TOKENS = (
         COUNTED,
         "            right += (found == wanted).float().mean().item()\n            every += 1\n",
     ),
-    Planted(
-        "BH833",
-        "padded",
-        COUNTED,
-        "            found = found * words[rows].sign()\n            right += (found =="
-        " wanted).sum().item()\n            every += lengths[rows].sum().item()\n",
-    ),
-    Planted(
-        "BH833",
-        "padded",
-        COUNTED,
-        "            right += torch.sum(found.eq(wanted)).item()\n            every +="
-        " wanted.numel()\n",
-    ),
     Planted("BH835", "padded", "src_key_padding_mask=empty", "src_key_padding_mask=~empty"),
-    Planted("BH835", "headed", "torch.arange(10) > lengths", "torch.arange(10) <= lengths"),
-    Planted("BH835", "vitals", "seen.logical_not()", "seen"),
     Planted("BH835", "padded", "masked_fill(empty", "masked_fill(words > 0"),
 )

@@ -395,6 +395,5 @@ PLANTED_OF_TRAINERS = (
     Planted("BH801", "textures", "s = x.mean(dim=(2, 3))", "s = x.mean(dim=(0, 2, 3))"),
     Planted("BH805", "shifts", "self.x[i + 24, 2]", "self.x[i + 23, 2]"),
     Planted("BH805", "demand", "np.stack([temp, rain, size]", "np.stack([temp, rain, count]"),
-    Planted("BH413", "readmit", "torch.sigmoid(self(x))", "torch.softmax(self(x), dim=0)"),
     Planted("BH221", "readmit", "torch.sigmoid(self(x))", "(torch.sigmoid(self(x)) > 0.5).float()"),
 )
