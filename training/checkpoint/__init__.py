@@ -1,1 +1,1 @@
-"""Checkpoints: state of a run, how it is written, verified and restored."""
+"""Checkpoints: state of a run, written, verified and restored."""

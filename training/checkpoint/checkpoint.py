@@ -1,14 +1,13 @@
-"""The checkpoints of a run: which are kept, which is used, what is set aside.
+"""Checkpoints of a run: choose, keep, and set aside damaged ones.
 
     checkpoints/step-00000120/   trainer.pt model.pt optimizer.pt manifest.json       all of the run's state
     checkpoints/step-00000120/   trainer.pt shard-00000-of-00002.pt … manifest.json  cut over ranks
     checkpoints/best-00000100/   model.pt manifest.json                   weights only, by validation metric
 
-How one is written whole or not at all stands in `commit.py`, how it is verified and loaded in
-`manifest.py`.
+`commit.py` writes one as a whole or not at all; `manifest.py` verifies and loads it.
 
-Everything here is for rank 0, except `save_sharded` (collective) and what loads, which any rank may
-call.
+Everything here is for rank 0, except `save_sharded` (collective) and the loading functions, which
+any rank may call.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from training.run.lease import always
 
 
 def folder_name(kind: str, step: int) -> str:
-    """Name of a checkpoint's folder.
+    """Return the name of a checkpoint's folder.
 
     >>> folder_name("step", 120)
     'step-00000120'
@@ -50,16 +49,16 @@ def folder_name(kind: str, step: int) -> str:
 
 
 class Checkpoints:
-    """The checkpoints of one run directory.
+    """Checkpoints of one run directory.
 
     Args:
         root: their folder.
         identity: all that decides the weights; a checkpoint with another one is refused.
-        environment: what is only told when it differs.
+        environment: facts that are only reported if they differ.
         keep: full checkpoints kept.
-        notify: gets a sentence for each thing that a person should know.
-        allowed: called before anything changes in the folder; raises where this process may no
-            longer write.
+        notify: gets a sentence for each event that a person should know.
+        allowed: called before anything changes in the folder; raises if this process may no longer
+            write.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Checkpoints:
         self.facts = {"identity": identity, "environment": environment}
 
     def folders(self, kind: str) -> dict[int, Path]:
-        """Step to folder of the committed ones, newest first."""
+        """Return step to folder of the committed ones, newest first."""
         found = [
             (int(match[2]), path)
             for path in self.root.glob(f"{kind}-*")
@@ -83,10 +82,8 @@ class Checkpoints:
         ]
         return dict(sorted(found, reverse=True))
 
-    # ----------------------------------------------------------------------------------- writing
-
     def save(self, step: int, best_step: int, parts: dict[str, Any]) -> None:
-        """Commit the whole state of a step, then remove what is no longer needed.
+        """Commit the whole state of a step, then remove checkpoints that are no longer needed.
 
         Raises:
             CheckpointError: the disk is full; nothing is left of the attempt.
@@ -95,7 +92,7 @@ class Checkpoints:
         self.prune(best_step)
 
     def save_best(self, step: int, weights: dict[str, Any]) -> None:
-        """Commit the light form; before the full checkpoint that refers to it."""
+        """Commit the light form; call it before the full checkpoint that refers to it."""
         self._commit("best", step, {"model.pt": weights})
 
     def save_sharded(
@@ -106,8 +103,7 @@ class Checkpoints:
         shard: dict[str, Any],
         parallel: Parallel,
     ) -> None:
-        """Commit a state that is cut over ranks, all of it or nothing, then remove what is no
-        longer needed. Collective.
+        """Commit a sharded state as a whole or not at all, then remove old checkpoints. Collective.
 
         Every rank writes its own file and flushes it; rank 0 seals all of them with one manifest.
         The run directory must be on a file system that all ranks share.
@@ -115,7 +111,7 @@ class Checkpoints:
         Args:
             step: of the state.
             best_step: the light checkpoint that it refers to; 0 for none.
-            trainer: what is equal on all ranks; rank 0's is written.
+            trainer: state that is equal on all ranks; rank 0's is written.
             shard: this rank's own part, local tensors and plain values.
             parallel: the ranks.
 
@@ -174,11 +170,10 @@ class Checkpoints:
                 " same"
             )
 
-    # ----------------------------------------------------------------------------------- reading
-
     def newest(self) -> int | None:
-        """Step of the newest checkpoint that verifies and loads; damaged ones are set aside. None
-        where there was none.
+        """Return the step of the newest checkpoint that verifies and loads; None without any.
+
+        Damaged ones are set aside.
 
         Raises:
             CheckpointError: it belongs to another declaration, data or number of ranks; or all are
@@ -205,7 +200,7 @@ class Checkpoints:
         return None
 
     def num_shards(self, step: int) -> int:
-        """Ranks that the state of a step is cut over; 0 where it is whole.
+        """Return the number of ranks that the state of a step is sharded over; 0 if it is whole.
 
         Raises:
             CheckpointError: the manifest does not verify.
@@ -213,17 +208,17 @@ class Checkpoints:
         return read_manifest(self._folder(step)).num_shards
 
     def load(self, step: int) -> dict[str, Any]:
-        """All parts of a whole state, by file name.
+        """Return all parts of a whole state, by file name.
 
         Raises:
-            CheckpointError: it does not verify or load, or is cut over ranks.
+            CheckpointError: it does not verify or load, or is sharded over ranks.
         """
         folder = self._folder(step)
         manifest = read_manifest(folder, FULL)
         return {name: load_part(folder, name, manifest) for name in FULL}
 
     def load_trainer(self, step: int) -> dict[str, Any]:
-        """What is equal on all ranks.
+        """Return the state that is equal on all ranks.
 
         Raises:
             CheckpointError: it does not verify or load.
@@ -231,7 +226,7 @@ class Checkpoints:
         return dict(load_part(self._folder(step), TRAINER, read_manifest(self._folder(step))))
 
     def load_shard(self, step: int, rank: int) -> dict[str, Any]:
-        """What one of the ranks that saved wrote as its own part.
+        """Return the part that one of the saving ranks wrote.
 
         Raises:
             CheckpointError: it does not verify or load, or there is no such shard.
@@ -247,7 +242,7 @@ class Checkpoints:
         return dict(load_part(folder, name, manifest))
 
     def load_all_shards(self, step: int) -> list[dict[str, Any]]:
-        """The parts of all ranks that saved, by rank: for another number of ranks to cut again.
+        """Return the parts of all saving ranks, by rank, for use by another number of ranks.
 
         Raises:
             CheckpointError: one does not verify or load.
@@ -255,7 +250,7 @@ class Checkpoints:
         return [self.load_shard(step, rank) for rank in range(self.num_shards(step))]
 
     def load_best(self, step: int) -> dict[str, Any]:
-        """Weights of the light form.
+        """Return the weights of the light form.
 
         Raises:
             CheckpointError: it does not verify or load.
@@ -290,11 +285,10 @@ class Checkpoints:
                 " not promised from here on"
             )
 
-    # ----------------------------------------------------------------------- keeping, setting aside
-
     def prune(self, best_step: int) -> None:
-        """Keep the newest `keep` checkpoints, in any case one that verifies, and every best one
-        that they or the run refer to.
+        """Keep the newest `keep` checkpoints, one that verifies, and every best one in use.
+
+        A best one is in use if a kept checkpoint or the run refers to it.
         """
         self.allowed()
         kept: dict[int, Path] = {}
@@ -336,10 +330,10 @@ class Checkpoints:
 
 
 def _write_shard(draft: Draft, shard: dict[str, Any], parallel: Parallel) -> dict[str, FileEntry]:
-    """Entries of the files that all ranks wrote, by name. Collective.
+    """Return entries of the files that all ranks wrote, by name. Collective.
 
     Raises:
-        CheckpointError: on every rank, with what hindered the first rank that failed.
+        CheckpointError: on every rank, with the error of the first rank that failed.
     """
     name = shard_name(parallel.rank, parallel.world_size)
     try:
@@ -370,7 +364,7 @@ def _written(draft: Draft, name: str, shard: dict[str, Any]) -> FileEntry:
 
 
 def _remove(folder: Path) -> None:
-    """Take the name away first: what stands under it is whole at every moment."""
+    """Remove the name first, so that a named folder is always whole."""
     hidden = folder.with_name(f".{folder.name}.pruned")
     folder.rename(hidden)
     reach("checkpoint.pruned")
@@ -381,4 +375,4 @@ def _best_of(folder: Path) -> int:
     try:
         return read_manifest(folder).best_step
     except CheckpointError:
-        return 0  # told by `_verifies` or `newest`; a state that cannot be read needs no weights
+        return 0  # reported by `_verifies` or `newest`; an unreadable state needs no weights

@@ -1,11 +1,11 @@
-"""Writing a checkpoint whole or not at all.
+"""Write a checkpoint as a whole or not at all.
 
     temporary folder → files, each flushed → manifest with sizes and SHA-256, flushed → folder
     flushed → rename → parent flushed
 
 A name without a leading dot is therefore always a whole checkpoint. The digests are those of the
-bytes that were handed to the file system, not of what is read back. Whatever a kill leaves is put
-right by `recover`.
+bytes that were passed to the file system, not of bytes read back. `recover` repairs what a kill
+leaves.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Draft:
-    """A checkpoint that is being written: a temporary folder until `commit` gives it its name.
+    """Checkpoint that is being written: a temporary folder until `commit` gives it its name.
 
     Args:
         folder: the temporary folder, as `begin` made it; ranks that write their shard into it open
             it by its path.
-        name: what it will be called.
+        name: its name after `commit`.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -54,7 +54,7 @@ class Draft:
         return cls(folder, name)
 
     def write(self, file_name: str, value: Any) -> FileEntry:
-        """`torch.save` a tree of tensors and plain values as a durable file; its digest."""
+        """Write tensors and plain values as a durable file by `torch.save`; return its digest."""
         entry = self._write(file_name, lambda file: torch.save(value, file))
         reach("checkpoint.file_written")
         return entry
@@ -65,13 +65,12 @@ class Draft:
         facts: dict[str, Any],
         allowed: Callable[[], None] = always,
     ) -> Path:
-        """Seal the files with a manifest and take the name; a checkpoint of the same name is
-        replaced.
+        """Seal the files with a manifest and take the name; replace a checkpoint of the same name.
 
         Args:
-            files: all that were written, by name.
-            facts: what the manifest says besides the files.
-            allowed: called just before the rename; raises where this process may no longer write.
+            files: all written files, by name.
+            facts: contents of the manifest besides the files.
+            allowed: called just before the rename; raises if this process may no longer write.
         """
         root, place = self.folder.parent, self.folder.with_name(self.name)
         replaced = place.with_name(f"{self.name}{REPLACED}")
@@ -91,7 +90,7 @@ class Draft:
         return place
 
     def discard(self) -> None:
-        """Remove what was written; does nothing after `commit`."""
+        """Remove the written files; does nothing after `commit`."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write(self, file_name: str, write: Callable[[Any], object]) -> FileEntry:
@@ -104,17 +103,19 @@ class Draft:
 
 
 class _Hashing:
-    """A file to write that counts and hashes what passes."""
+    """Writable file that counts and hashes its bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.digest, self.num_bytes = file, hashlib.sha256(), 0
 
     def write(self, data: bytes) -> int:
+        """Write and hash bytes; return their number."""
         self.digest.update(data)
         self.num_bytes += memoryview(data).nbytes
         return self.file.write(data)
 
     def flush(self) -> None:
+        """Flush the file."""
         self.file.flush()
 
 
@@ -125,14 +126,14 @@ def commit(
     facts: dict[str, Any],
     allowed: Callable[[], None] = always,
 ) -> Path:
-    """Write a checkpoint whole or not at all.
+    """Write a checkpoint as a whole or not at all.
 
     Args:
         root: the folder of checkpoints; created.
         name: of the checkpoint's folder; one that exists is replaced.
-        parts: file name to what `torch.save` writes there: tensors and plain values.
-        facts: what the manifest says besides the files.
-        allowed: called just before the rename; raises where this process may no longer write.
+        parts: file name to its content for `torch.save`: tensors and plain values.
+        facts: contents of the manifest besides the files.
+        allowed: called just before the rename; raises if this process may no longer write.
 
     Raises:
         CheckpointError: the disk is full; nothing is left of the attempt.
@@ -151,8 +152,9 @@ def commit(
 
 
 def recover(root: Path) -> None:
-    """Finish what a kill during a commit left: put back a checkpoint whose replacement did not
-    come, remove temporary folders.
+    """Finish a commit that a kill interrupted.
+
+    Put back a checkpoint whose replacement is missing, and remove temporary folders.
     """
     for old in root.glob(f"*{REPLACED}"):
         place = old.with_name(old.name.removesuffix(REPLACED))
@@ -165,7 +167,7 @@ def recover(root: Path) -> None:
 
 
 def num_bytes_of(value: Any) -> int:
-    """Bytes of the tensors in a tree of plain values: what writing it will need, nearly.
+    """Return the bytes of the tensors in a tree of plain values: nearly the size on disk.
 
     >>> num_bytes_of({"w": torch.zeros(3, dtype=torch.float64),
     ...     "state": [torch.ones(2), "text", 1]})
@@ -183,7 +185,7 @@ def disk_full_said(root: Path, needed: int) -> Iterator[None]:
     """Turn the system's refusal of more bytes into an error that says what to do.
 
     Raises:
-        CheckpointError: in place of it, with the bytes that are needed and free.
+        CheckpointError: in place of it, with the bytes needed and free.
     """
     try:
         yield
@@ -198,13 +200,14 @@ def disk_full_said(root: Path, needed: int) -> Iterator[None]:
 
 
 def space(root: Path, needed: int) -> str:
-    """Bytes needed and free, in words."""
+    """Return bytes needed and free, in words."""
     return f"about {needed:,} bytes are needed, {shutil.disk_usage(root).free:,} are free"
 
 
 def full_disk(error: BaseException | None) -> OSError | None:
-    """The system's refusal of more bytes behind an error, or None: torch's writer raises one of its
-    own over it.
+    """Return the system's refusal of more bytes behind an error, or None.
+
+    torch's writer raises its own error over it.
     """
     while error is not None:
         if isinstance(error, OSError) and error.errno in FULL_DISK:

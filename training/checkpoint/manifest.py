@@ -1,9 +1,8 @@
-"""A checkpoint's `manifest.json`, and reading what it vouches for.
+"""Write and verify a checkpoint's `manifest.json`, and read the files it lists.
 
-The manifest is canonical JSON that holds its own digest, so that a changed byte anywhere is found.
-No byte of another file is unpickled before its SHA-256 was compared with the manifest, and then
-only with `weights_only`: a checkpoint that somebody forged together with its manifest still runs
-nothing.
+The manifest is canonical JSON with its own digest, so that a changed byte anywhere is found. No
+byte of another file is unpickled before its SHA-256 was compared with the manifest, and then only
+with `weights_only`: a forged checkpoint with a forged manifest still runs nothing.
 """
 
 from __future__ import annotations
@@ -37,8 +36,9 @@ class FileEntry(Record):
 
 
 class Manifest(Record):
-    """`manifest.json`: what the checkpoint is of, and the digests of its files; `sha256` is that of
-    all the rest.
+    """Content of `manifest.json`: the checkpoint's facts, and the digests of its files.
+
+    `sha256` is that of all the rest.
     """
 
     format: int = FORMAT
@@ -51,13 +51,13 @@ class Manifest(Record):
     sha256: str = ""
 
     def sealed(self) -> Manifest:
-        """With its own digest."""
+        """Return the manifest with its own digest."""
         return self.model_copy(
             update={"sha256": digest_of(self.model_dump(mode="json", exclude={"sha256"}))}
         )
 
     def text(self) -> bytes:
-        """Canonical JSON: the only form that is accepted."""
+        """Return canonical JSON, the only accepted form."""
         return json.dumps(
             self.model_dump(mode="json"),
             sort_keys=True,
@@ -68,17 +68,17 @@ class Manifest(Record):
 
     @property
     def num_shards(self) -> int:
-        """Ranks that the state is cut over; 0 where it is whole."""
+        """Return the number of ranks that the state is sharded over; 0 if it is whole."""
         return 0 if "model.pt" in self.files else len(self.files) - 1
 
     @property
     def num_bytes(self) -> int:
-        """Of all files that it lists."""
+        """Return the bytes of all files that it lists."""
         return sum(entry.num_bytes for entry in self.files.values())
 
 
 def shard_name(rank: int, num_shards: int) -> str:
-    """Name of the file that one rank writes; it tells how many there must be.
+    """Return the name of the file that one rank writes; it contains the number of files.
 
     >>> shard_name(1, 4)
     'shard-00001-of-00004.pt'
@@ -87,7 +87,7 @@ def shard_name(rank: int, num_shards: int) -> str:
 
 
 def sharded_names(num_shards: int) -> tuple[str, ...]:
-    """Files of a checkpoint whose state is cut over ranks.
+    """Return the files of a checkpoint whose state is sharded over ranks.
 
     >>> sharded_names(2)
     ('trainer.pt', 'shard-00000-of-00002.pt', 'shard-00001-of-00002.pt')
@@ -96,11 +96,11 @@ def sharded_names(num_shards: int) -> tuple[str, ...]:
 
 
 def read_manifest(folder: Path, names: tuple[str, ...] | None = None) -> Manifest:
-    """The manifest, after its own digest was compared.
+    """Return the manifest after a check of its own digest.
 
     Args:
         folder: of the checkpoint.
-        names: the files it must list. Default: those of a full checkpoint, whole or cut over ranks.
+        names: the files it must list. Default: those of a full checkpoint, whole or sharded.
 
     Raises:
         CheckpointError: it is gone, was changed, or lists other files.
@@ -130,8 +130,9 @@ def read_manifest(folder: Path, names: tuple[str, ...] | None = None) -> Manifes
 
 
 def verify_checkpoint(folder: Path, names: tuple[str, ...] | None = None) -> Manifest:
-    """The manifest, after the SHA-256 of every file that it lists was compared; arguments as for
-    `read_manifest`.
+    """Return the manifest after a check of the SHA-256 of every file that it lists.
+
+    The arguments are those of `read_manifest`.
 
     Raises:
         CheckpointError: naming the file that is gone or was changed.
@@ -147,11 +148,13 @@ def verify_checkpoint(folder: Path, names: tuple[str, ...] | None = None) -> Man
 
 
 def load_part(folder: Path, name: str, manifest: Manifest) -> Any:
-    """What `torch.save` wrote, on the CPU; exactly the bytes whose SHA-256 was compared are
-    unpickled, with `weights_only`.
+    """Load a file written by `torch.save` on the CPU.
+
+    Exactly the bytes whose SHA-256 was compared are unpickled, with `weights_only`.
 
     Raises:
-        CheckpointError: the bytes were changed, or hold anything but tensors and plain values.
+        CheckpointError: the bytes were changed, or hold other objects than tensors and plain
+            values.
     """
     try:
         data = _plain_file(folder / name).read_bytes()
@@ -162,7 +165,7 @@ def load_part(folder: Path, name: str, manifest: Manifest) -> Any:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (
         Exception
-    ) as error:  # the unpickler raises what it likes; none of it is a state that could be loaded
+    ) as error:  # the unpickler may raise anything; in no case could the state be loaded
         raise CheckpointError(
             f"{folder / name}: holds something else than tensors and plain values"
             f" ({str(error).splitlines()[0]})"
@@ -170,8 +173,9 @@ def load_part(folder: Path, name: str, manifest: Manifest) -> Any:
 
 
 def _plain_file(path: Path) -> Path:
-    """The path, where a file stands; reading from a pipe or a device that somebody put there would
-    never end.
+    """Return the path if it is a plain file.
+
+    A read from a pipe or a device that somebody put there would never end.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
@@ -196,7 +200,7 @@ def _compare(path: Path, entry: FileEntry, found: str) -> None:
 
 
 def differences(recorded: dict[str, Any], current: dict[str, Any], path: str = "") -> list[str]:
-    """Where two trees of plain values differ, as sentences.
+    """Return the differences of two trees of plain values, as sentences.
 
     >>> differences({"train": {"seed": 1}}, {"train": {"seed": 2}})
     ['train.seed is 2, the checkpoint has 1']

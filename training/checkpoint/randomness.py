@@ -1,8 +1,8 @@
 """Randomness as a pure function of names and numbers: `derive(seed, "window", epoch, step, rank)`.
 
-Nothing in training reads a generator whose state depends on what ran before: the epoch's order and
-the noise of a window (dropout, augmentation) each start from their own key. A process that was
-killed and started again therefore draws what the undisturbed one would have drawn.
+Nothing in training reads a generator whose state depends on earlier computations: the epoch's order
+and the noise of an accumulation window (dropout, augmentation) each start from their own key. So a
+process that was killed and started again draws the same numbers as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ State = dict[str, Any]
 
 
 def derive(seed: int, *parts: int | str) -> int:
-    """A 63-bit key that depends on every part, equal on every platform.
+    """Return a 63-bit key that depends on every part, equal on every platform.
 
     >>> (derive(0, "order", 1) == derive(0, "order", 1),
     ...     derive(0, "order", 1) == derive(0, "order", 11))
@@ -29,12 +29,12 @@ def derive(seed: int, *parts: int | str) -> int:
 
 
 def generator(seed: int, *parts: int | str) -> torch.Generator:
-    """A CPU generator at the start of its own stream."""
+    """Return a CPU generator at the start of its own stream."""
     return torch.Generator().manual_seed(derive(seed, *parts))
 
 
 def seed_process(seed: int) -> None:
-    """Seed Python, NumPy, torch and CUDA, for what a user's own code draws outside of a window."""
+    """Seed Python, NumPy, torch and CUDA for draws of a user's own code outside a window."""
     key = derive(seed, "process")
     random.seed(key)
     np.random.seed(key % 2**32)
@@ -42,10 +42,11 @@ def seed_process(seed: int) -> None:
 
 
 def seed_window(seed: int, epoch: int, step: int, shard: int, device: torch.device) -> None:
-    """Start all global streams for one window on one rank (a logical shard of the global batch).
+    """Start all global streams for one accumulation window on one rank.
 
-    Python's and NumPy's as well: a library that is imported late may draw from them, so their
-    states are no state of the run.
+    The rank is a logical shard of the global batch. Python's and NumPy's streams start too: a
+    library that is imported late may draw from them, so their states are not part of the run's
+    state.
     """
     key = derive(seed, "window", epoch, step, shard)
     random.seed(key)
@@ -56,8 +57,9 @@ def seed_window(seed: int, epoch: int, step: int, shard: int, device: torch.devi
 
 
 def capture(device: torch.device) -> State:
-    """The states of every global stream of this process, as tensors and plain values (loadable with
-    `weights_only`).
+    """Return the states of every global stream of this process.
+
+    They are tensors and plain values, loadable with `weights_only`.
     """
     version, words, gauss = random.getstate()
     legacy: dict[str, Any] = np.random.get_state(legacy=False)
@@ -79,7 +81,7 @@ def capture(device: torch.device) -> State:
 
 
 def restore(state: State, device: torch.device) -> None:
-    """Put every global stream where `capture` found it."""
+    """Restore every global stream to the state that `capture` returned."""
     python, legacy = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
     np.random.set_state(

@@ -1,7 +1,7 @@
-"""All that a resumed run needs, taken from the live objects and put back into them.
+"""State that a resumed run needs, captured from the live objects and restored to them.
 
-- `model.pt`, `optimizer.pt`: where every rank has the whole model.
-- `shard-00000-of-00002.pt` and so on: where it is sharded, each rank's slices of both.
+- `model.pt`, `optimizer.pt`: if every rank has the whole model.
+- `shard-00000-of-00002.pt` and so on: if it is sharded, each rank's slices of both.
 - `trainer.pt`: position, schedule, loss scaler, random streams of every rank.
 """
 
@@ -23,7 +23,7 @@ Streams = list[keys.State]
 
 
 class Resumable:
-    """The objects whose state makes up a run.
+    """Objects whose state makes up a run.
 
     Args:
         layout: the network over the ranks.
@@ -49,11 +49,11 @@ class Resumable:
 
     @property
     def parallel(self) -> Parallel:
-        """The ranks."""
+        """Return the ranks."""
         return self.layout.parallel
 
     def save(self, checkpoints: Checkpoints) -> None:
-        """Commit a checkpoint of the present step. Collective."""
+        """Commit a checkpoint of the current step. Collective."""
         trainer = self._trainer(self._gather_streams())
         step, best = self.state.step, self.state.best_step
         if self.layout.sharded:
@@ -68,11 +68,10 @@ class Resumable:
         )
 
     def save_alone(self, checkpoints: Checkpoints) -> bool:
-        """The same without the other ranks, which may be gone; whether it could be done. For rank
-        0, between updates.
+        """Commit without the other ranks, which may be gone; return True if it was possible.
 
-        The other ranks' random streams are left out: no step draws from them
-        (training.checkpoint.randomness).
+        Only for rank 0, between updates. The other ranks' random streams are left out: no step
+        draws from them (training.checkpoint.randomness).
         """
         if self.layout.sharded:
             return False
@@ -84,7 +83,7 @@ class Resumable:
         return True
 
     def restore(self, checkpoints: Checkpoints, step: int) -> None:
-        """Take the state of a checkpoint that was verified. Call on every rank.
+        """Restore the state of a verified checkpoint. Call on every rank.
 
         Raises:
             CheckpointError: it does not verify or load.

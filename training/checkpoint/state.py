@@ -1,4 +1,4 @@
-"""What a run is in the middle of: the trainer's own state, and the digest of a model's weights."""
+"""State of a running training: the trainer's own state, and the digest of a model's weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schemas.config import Declaration
 from schemas.records import RunSpec, digest_of
 
 WEIGHT_SECTIONS = ("task", "model", "loss", "optimizer", "schedule", "train")
-# of train: nothing of the weights depends on them; ranks count as `world_size`
+# of train: the weights do not depend on them; ranks count as `world_size`
 WEIGHT_FREE = ("ranks", "nodes", "rendezvous", "keep", "log_every", "profile")
 
 # these only round differently
@@ -27,12 +27,12 @@ FREE_IN_FAST = ("micro_batch_size", "recompute_activations", "compile", "threads
 class TrainerState:
     """Position, best result and patience: plain values, saved with every checkpoint.
 
-    `step`: windows worked through, the position in the data. `updates`: of them those that changed
-    the weights; fewer only where fp16 gradients overflowed. `evaluated_step`: the step of the last
-    evaluation. `best_metric` at `best_step`: the best so far. `reference`: the metric that patience
-    compares with; `waited`: evaluations since it improved by more than `min_delta`. `loss_sum`,
-    `weight_sum`: of train rows since the last evaluation. `rows` seen in `train_seconds` of steps;
-    `seconds` of everything.
+    `step`: accumulation windows processed, the position in the data. `updates`: those of them that
+    changed the weights; fewer only if fp16 gradients overflowed. `evaluated_step`: the step of the
+    last evaluation. `best_metric` at `best_step`: the best so far. `reference`: the metric that
+    patience compares with; `waited`: evaluations since it improved by more than `min_delta`.
+    `loss_sum`, `weight_sum`: of train rows since the last evaluation. `rows` seen in
+    `train_seconds` of steps; `seconds` of everything.
     """
 
     step: int = 0
@@ -50,7 +50,7 @@ class TrainerState:
     instabilities: list[str] = field(default_factory=list)
 
     def count(self, rows: int, loss: float, weight: float, updated: bool) -> None:
-        """Count a step: a window of so many rows, with its loss and sum of weights."""
+        """Count a step: a window of this many rows, with its loss and sum of weights."""
         self.step += 1
         self.updates += updated
         self.rows += rows
@@ -58,7 +58,7 @@ class TrainerState:
         self.weight_sum += weight
 
     def observe(self, metric: float, greater_is_better: bool, min_delta: float) -> bool:
-        """Count the evaluation of this step; whether it is the best so far."""
+        """Count the evaluation of this step; return True if it is the best so far."""
         self.evaluated_step = self.step
         self.loss_sum = self.weight_sum = 0.0
         sign = 1.0 if greater_is_better else -1.0
@@ -73,22 +73,21 @@ class TrainerState:
 
     @property
     def rows_per_second(self) -> float:
-        """Train rows worked through in a second of training steps."""
+        """Return the train rows processed per second of training steps."""
         return self.rows / max(self.train_seconds, 1e-9)
 
     def state_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the state as plain values."""
         return asdict(self)
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> TrainerState:
-        """The state that was saved."""
+        """Return the saved state."""
         return cls(**state)
 
 
 def model_digest(state_dict: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and raw bytes of the tensors, in sorted order of the
-    names.
+    """Return the SHA-256 over names, dtypes, shapes and raw bytes of tensors, sorted by name.
 
     >>> model_digest({"b": torch.zeros(1), "a": torch.ones(2)}) == model_digest({"a": torch.ones(2),
     ...     "b": torch.zeros(1)})
@@ -103,7 +102,7 @@ def model_digest(state_dict: Mapping[str, Tensor]) -> str:
 
 
 def identity(spec: RunSpec, declaration: Declaration, world_size: int) -> dict[str, Any]:
-    """What a checkpoint must share with the run that loads it: all that decides the weights."""
+    """Return the facts that a checkpoint shares with its run: all that decide the weights."""
     sections = {
         name: getattr(declaration, name).model_dump(mode="json") for name in WEIGHT_SECTIONS
     }
@@ -119,7 +118,7 @@ def identity(spec: RunSpec, declaration: Declaration, world_size: int) -> dict[s
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """What `exact` needs to be the same, recorded with each checkpoint."""
+    """Return the facts that `exact` needs to be the same, recorded with each checkpoint."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

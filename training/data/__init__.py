@@ -1,1 +1,1 @@
-"""Pure data functions: source, split, checks, statistics, arrays. Importing it loads no torch."""
+"""Pure data functions: source, split, checks, statistics, arrays. Its import loads no torch."""

@@ -1,6 +1,4 @@
-"""Column names in advice: as SQL and YAML read them, so that what an error tells people to write
-works.
-"""
+"""Column names in advice, as SQL and YAML read them, so that the advice of an error works."""
 
 from __future__ import annotations
 
@@ -19,8 +17,9 @@ from training.data.engine.engine import ident
 
 @functools.cache
 def sql_name(name: str) -> str:
-    """Return a column's name as an expression needs it: in double quotes unless the engine reads
-    the bare word as that column.
+    """Return a column's name as an expression needs it.
+
+    It is in double quotes unless the engine reads the bare word as that column.
 
     >>> sql_name("age"), sql_name("case.id"), sql_name("at")
     ('age', '"case.id"', '"at"')
@@ -69,8 +68,9 @@ def role_of(name: str, role: str) -> str:
 
 
 def quoted_names(expression: str, known: Iterable[str]) -> str | None:
-    """Return an expression in which names of columns that SQL cannot read bare are quoted; None
-    where there are none.
+    """Return an expression with quotes around column names that SQL cannot read bare.
+
+    Return None if there are none.
 
     >>> quoted_names("case.id is not null and age > 3", ["case.id", "age"])
     '"case.id" is not null and age > 3'

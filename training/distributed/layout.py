@@ -1,4 +1,4 @@
-"""How a network lies over the ranks. The only file that names DDP or `fully_shard`.
+"""Distribution of a network over the ranks. Only this file names DDP or `fully_shard`.
 
 - whole: one rank has it all.
 - replicated (DDP): every rank has it; gradients are averaged in the last backward pass of a step.
@@ -36,8 +36,9 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The repeated parts of a network: composite elements with parameters of its outermost lists
-    and sequences.
+    """Return the repeated parts of a network.
+
+    They are composite elements with parameters of its outermost lists and sequences.
 
     >>> block = lambda: nn.Sequential(nn.Linear(2, 2), nn.GELU())
     >>> len(blocks(nn.Sequential(nn.Linear(2, 2), nn.ModuleList([block(), block()]))))
@@ -58,7 +59,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 class Layout:
-    """A network laid over the ranks as declared. Collective.
+    """Network distributed over the ranks as declared. Collective.
 
     Args:
         model: the network on the ranks' device, with equal weights on every rank; it stays the
@@ -67,7 +68,7 @@ class Layout:
         train: mode, parallel, precision, compile and recompute_activations.
 
     Attributes:
-        call: what a step calls in place of the model.
+        call: callable that a step uses in place of the model.
 
     Raises:
         ConfigError: as `require_layout`.
@@ -81,7 +82,7 @@ class Layout:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         if self.kind == "sharded":
             self._shard()
-        # Static shapes: which kernel a batch gets must not depend on the shapes that a process
+        # Static shapes: the kernel for a batch must not depend on the shapes that a process
         # happened to see before.
         called = (
             torch.compile(model, dynamic=None if train.mode == "fast" else False)
@@ -92,7 +93,7 @@ class Layout:
 
     @property
     def sharded(self) -> bool:
-        """Whether a forward pass is collective, and parameters are slices."""
+        """Return True if a forward pass is collective and parameters are slices."""
         return self.kind == "sharded"
 
     def _replicate(self, called: nn.Module) -> nn.Module:
@@ -105,8 +106,8 @@ class Layout:
         )
 
     def _shard(self) -> None:
-        # Gathered parameters are half where the step is; gradients are summed in full. Inputs are
-        # left as they are: autocast casts them.
+        # Gathered parameters are half if the step is; gradients are summed in full precision.
+        # Inputs stay unchanged: autocast casts them.
         policy = MixedPrecisionPolicy(
             param_dtype=HALF.get(self.train.precision),
             reduce_dtype=torch.float32,
@@ -116,12 +117,11 @@ class Layout:
             fully_shard(block, mp_policy=policy)
         fully_shard(self.model, mp_policy=policy)
 
-    # ------------------------------------------------------------------------------------- steps
-
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[None]:
-        """Backward passes inside exchange gradients over ranks if this is the step's last
-        micro-batch, else only add to them.
+        """Exchange gradients of backward passes over ranks in a step's last micro-batch.
+
+        In other micro-batches, backward passes only add to them.
         """
         if isinstance(self.call, DistributedDataParallel) and not last:
             with self.call.no_sync():
@@ -132,7 +132,7 @@ class Layout:
         yield
 
     def autocast(self) -> torch.autocast:
-        """Half precision inside, where declared."""
+        """Use half precision inside, if declared."""
         return torch.autocast(
             self.parallel.device.type,
             HALF.get(self.train.precision),
@@ -140,16 +140,18 @@ class Layout:
         )
 
     def grad_norms(self, gradients: list[Tensor]) -> Tensor:
-        """2-norms [P] of each parameter's whole gradient, from this rank's part of them. Collective
-        where sharded.
+        """Return 2-norms [P] of each parameter's whole gradient, from this rank's part of them.
+
+        Collective if sharded.
         """
         norms = torch.stack(torch._foreach_norm(gradients))
         return self.parallel.all_reduce_sum(norms.square()).sqrt() if self.sharded else norms
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """For forward passes outside of a step: running statistics are those of rank 0; slices are
-        slices again afterwards. Collective.
+        """Run forward passes outside of a step. Collective.
+
+        Running statistics are those of rank 0; slices are slices again afterwards.
         """
         for buffer in running_buffers(self.model) if self.parallel.world_size > 1 else ():
             self.parallel.broadcast(buffer)
@@ -160,11 +162,10 @@ class Layout:
             yield
         self.model.reshard()
 
-    # ------------------------------------------------------------------------------------- state
-
     def full_weights(self) -> dict[str, Tensor]:
-        """The whole state dict; where sharded gathered, on the CPU, and on rank 0 only (empty
-        elsewhere). Collective.
+        """Return the whole state dict. Collective.
+
+        If sharded, it is gathered on the CPU, and on rank 0 only (empty elsewhere).
         """
         if not self.sharded:
             return dict(self.model.state_dict())
@@ -182,11 +183,10 @@ class Layout:
         optimizer: torch.optim.Optimizer,
         states: list[dict[str, Any]],
     ) -> None:
-        """Take a sharded state: as it was saved, or cut again where the number of ranks has
-        changed.
+        """Load a sharded state: as saved, or divided again if the number of ranks has changed.
 
         Args:
-            model: by name this rank's own slice alone, or the slices of all ranks that saved.
+            model: by name, only this rank's own slice, or the slices of all ranks that saved.
             optimizer: over the sharded parameters.
             states: its state dicts, of this rank alone or of all ranks that saved.
         """
@@ -199,7 +199,7 @@ class Layout:
 
 
 def require_layout(model: nn.Module, train: TrainConfig) -> None:
-    """Refuse a network that cannot be laid out as declared; also asked in preflight.
+    """Refuse a network that cannot be distributed as declared; also used in preflight.
 
     Raises:
         ConfigError: mode elastic with running statistics, activations to recompute without blocks,
@@ -230,15 +230,16 @@ def require_layout(model: nn.Module, train: TrainConfig) -> None:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a parameter or gradient; the tensor itself where it is not sharded.
-    Shares memory.
+    """Return this rank's part of a parameter or gradient, or the tensor itself if not sharded.
+
+    It shares memory.
     """
     with torch.no_grad():
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def local_state(value: Any) -> Any:
-    """A state dict with this rank's parts in place of sharded tensors."""
+    """Return a state dict with this rank's parts in place of sharded tensors."""
     if isinstance(value, dict):
         return {key: local_state(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -247,7 +248,7 @@ def local_state(value: Any) -> Any:
 
 
 def running_buffers(model: nn.Module) -> list[Tensor]:
-    """Buffers that training changes: those in the state dict."""
+    """Return buffers that training changes: those in the state dict."""
     saved = model.state_dict(keep_vars=True)
     return [buffer for name, buffer in model.named_buffers() if name in saved]
 
@@ -261,7 +262,7 @@ def _kind(train: TrainConfig, world_size: int) -> Kind:
 
 
 def _like(target: Tensor, slices: list[Tensor]) -> Tensor:
-    """Saved slices as a tensor that lies over ranks as the target does."""
+    """Return saved slices as a tensor that is distributed over ranks like the target."""
     if not isinstance(target, DTensor):
         return slices[0]
     if len(slices) == 1:
@@ -283,7 +284,7 @@ def _like(target: Tensor, slices: list[Tensor]) -> Tensor:
 
 
 def _join(states: list[dict[str, Any]], parameters: list[nn.Parameter]) -> dict[str, Any]:
-    """One optimizer state dict of sharded tensors from those of the ranks that saved."""
+    """Join the ranks' optimizer state dicts of sharded tensors to one."""
     joined = {}
     for number, first in states[0]["state"].items():
         parameter = parameters[number]

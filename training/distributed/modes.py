@@ -1,6 +1,4 @@
-"""The modes `exact`, `elastic` and `fast`: what each promises, and the settings that keep the
-promise.
-"""
+"""Modes `exact`, `elastic` and `fast`: their promises, and the settings that keep them."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from schemas.config import TrainConfig
 
 
 def promise(train: TrainConfig, world_size: int) -> str:
-    """The sentence that the run prints and records."""
+    """Return the sentence that the run prints and records."""
     if train.mode == "exact":
         ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
         return (
@@ -31,8 +29,10 @@ def promise(train: TrainConfig, world_size: int) -> str:
 
 
 def cpu_threads(train: TrainConfig, local_world_size: int) -> int:
-    """CPU threads of one rank: as declared, else an equal share of the cores this process may use;
-    in mode elastic one, for any number of ranks.
+    """Return the CPU threads of one rank.
+
+    It is as declared, else an equal share of the cores this process may use; in mode elastic it is
+    one, for any number of ranks.
     """
     if train.mode == "elastic":
         return train.threads or 1
@@ -59,11 +59,10 @@ def apply_mode(train: TrainConfig, local_world_size: int) -> None:
 
 
 def leave_memory_unfilled() -> None:
-    """Let deterministic algorithms no longer fill each new tensor with NaN before it is written;
-    call once the network is built.
+    """Stop deterministic algorithms from filling each new tensor with NaN before it is written.
 
-    torch does so by default, for the sake of code that reads what it never wrote, at 1 to 7 % of a
-    transformer's step on the CPU. Until the network is built it stays on, so that a parameter which
-    its module never sets is NaN, and stops the first step.
+    Call it once the network is built. torch fills tensors by default, for code that reads memory it
+    never wrote, at 1 to 7 % of a transformer's step on the CPU. Until the network is built the fill
+    stays on, so that a parameter which its module never sets is NaN, and stops the first step.
     """
     torch.utils.deterministic.fill_uninitialized_memory = False

@@ -1,11 +1,11 @@
-"""Ranks, devices and collectives. The only file that names a process group.
+"""Ranks, devices and collectives. Only this file names a process group.
 
     with Parallel.open(device="auto") as parallel:
         total = parallel.all_reduce_sum(count)
 
-Works the same under `torchrun` and in a plain process (one rank, no process group). Tensors on the
-CPU travel by gloo, tensors on a GPU by nccl. "Collective" in a docstring means: call on every rank,
-in the same order.
+It works the same under `torchrun` and in a plain process (one rank, no process group). Tensors on
+the CPU use gloo, tensors on a GPU nccl. "Collective" in a docstring means: call on every rank, in
+the same order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 from schemas import errors
 from schemas.errors import BulkheadError, ConfigError, TrainingError
 
-# longer than the longest work of rank 0 alone: writing a checkpoint, metrics on a large side
+# longer than the longest work of rank 0 alone: writing a checkpoint, metrics on a large split
 TIMEOUT_SECONDS = 600.0
 LAST_TENSOR_SECONDS = 0.1
 LOST_PEER = (  # in the message of a rank that is not the one that failed
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Parallel:
-    """This process among its peers; close it on every exit path (`with`).
+    """This process among the ranks; close it on every exit path (`with`).
 
     Args:
         rank: number of this process over all machines.
@@ -65,14 +65,14 @@ class Parallel:
 
     @classmethod
     def open(cls, device: str = "auto", timeout_seconds: float = TIMEOUT_SECONDS) -> Parallel:
-        """Join the group that `torchrun` announced in the environment; without it, stand alone.
+        """Join the group that `torchrun` announced in the environment; without it, run alone.
 
         Args:
-            device: auto (cuda where there is one), cpu or cuda.
+            device: auto (cuda if there is one), cpu or cuda.
             timeout_seconds: after which a collective that a peer does not join fails.
 
         Raises:
-            ConfigError: cuda is declared and absent, or there are more ranks than GPUs on this
+            ConfigError: cuda is declared but absent, or there are more ranks than GPUs on this
                 machine.
         """
         world_size, local_rank = (
@@ -112,18 +112,15 @@ class Parallel:
         """Leave the group; a second call does nothing."""
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
-            # gloo's threads outlive the group where a DDP module was made. One that is still about
-            # to drop the tensor
-            # of the last collective when Python shuts down aborts the process (SIGABRT): let it
-            # have its turn.
+            # gloo's threads outlive the group if a DDP module was made. A thread that still has to
+            # drop the tensor of the last collective when Python shuts down aborts the process
+            # (SIGABRT): give it time.
             time.sleep(LAST_TENSOR_SECONDS)
 
     @property
     def is_main(self) -> bool:
-        """Whether this rank writes: the first one."""
+        """Return True if this rank writes: the first one."""
         return self.rank == 0
-
-    # ------------------------------------------------------------------------------- collectives
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """Sum over ranks, in place. Collective."""
@@ -132,9 +129,7 @@ class Parallel:
         return tensor
 
     def begin_sum(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Begin to sum over ranks, in place; call what is returned to wait for the sum.
-        Collective.
-        """
+        """Begin to sum over ranks, in place; call the returned function to wait. Collective."""
         work = (
             dist.all_reduce(tensor, dist.ReduceOp.SUM, async_op=True)
             if self.world_size > 1
@@ -142,6 +137,7 @@ class Parallel:
         )
 
         def finish() -> Tensor:
+            """Wait for the sum."""
             if work is not None:
                 work.wait()
             return tensor
@@ -149,8 +145,9 @@ class Parallel:
         return finish
 
     def tree_sum(self, tensor: Tensor) -> Tensor:
-        """Sum over ranks, a power of two, in place; added pairwise as a balanced binary tree, so
-        with the same rounding on every rank. Collective.
+        """Sum over ranks, a power of two, in place. Collective.
+
+        The sum is a balanced binary tree of pairs, so it has the same rounding on every rank.
         """
         distance = 1
         while distance < self.world_size:
@@ -164,17 +161,17 @@ class Parallel:
         return tensor
 
     def all_reduce_max(self, tensor: Tensor) -> Tensor:
-        """Largest over ranks, in place. Collective."""
+        """Take the largest over ranks, in place. Collective."""
         if self.world_size > 1:
             dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return tensor
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank. Collective."""
+        """Return True if the flag is set on any rank. Collective."""
         return bool(self.all_reduce_max(torch.tensor([float(flag)])).item())
 
     def broadcast(self, tensor: Tensor) -> Tensor:
-        """The tensor of rank 0, in place. Collective."""
+        """Copy the tensor of rank 0 to all, in place. Collective."""
         if self.world_size > 1:
             dist.broadcast(tensor, 0)
         return tensor
@@ -184,7 +181,7 @@ class Parallel:
         self.all_reduce_sum(torch.zeros(1))
 
     def gather_bytes(self, payload: bytes) -> list[bytes]:
-        """What each rank gave, by rank, on every rank. Collective."""
+        """Return each rank's bytes, by rank, on every rank. Collective."""
         if self.world_size == 1:
             return [payload]
         sizes = torch.zeros(self.world_size, dtype=torch.int64)
@@ -200,15 +197,14 @@ class Parallel:
         ]
 
     def broadcast_text(self, text: str = "") -> str:
-        """The text of rank 0. Collective."""
+        """Return the text of rank 0. Collective."""
         return self.gather_bytes(text.encode() if self.is_main else b"")[0].decode()
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """Do the work on rank 0 alone; its result, or what it raises, reaches every rank.
-        Collective.
+        """Run work on rank 0 alone; every rank gets its result or its error. Collective.
 
         Args:
-            work: returns something that JSON can hold.
+            work: must return a value that JSON can hold.
 
         Raises:
             BulkheadError: of the class and with the message that the work raised on rank 0.
@@ -226,11 +222,10 @@ class Parallel:
         self.broadcast_text(json.dumps({"value": result}))
         return result
 
-    # ----------------------------------------------------------------------------------- failure
-
     def let_the_cause_be_first(self, error: BaseException) -> None:
-        """Where an error only tells that a peer has gone, wait, so that the peer's own error is
-        reported as the cause.
+        """Wait if an error only says that a peer has gone, so that the peer's error comes first.
+
+        It is then reported as the cause.
 
         Raises:
             TrainingError: in place of such an error.
@@ -244,7 +239,7 @@ class Parallel:
 
 
 def is_peer_failure(error: BaseException) -> bool:
-    """Whether an error says that another rank has gone or did not answer in time."""
+    """Return True if an error says that another rank has gone or did not answer in time."""
     text = str(error)
     return (
         isinstance(error, RuntimeError)

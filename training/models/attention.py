@@ -1,4 +1,4 @@
-"""Multi-head self-attention on `scaled_dot_product_attention`, flash where the hardware has it.
+"""Multi-head self-attention by `scaled_dot_product_attention`; flash kernels on hardware with them.
 
 B rows or sequences, T tokens, W width, H heads, D = W / H.
 """
@@ -17,8 +17,9 @@ BASE = 10_000.0  # of the wavelengths: the slowest pair turns once in 2 pi times
 
 
 def rotation(positions: Tensor, size: int, dtype: torch.dtype) -> Rotation:
-    """How far each pair of a head's `size` numbers is turned at positions [B, T]; angles are
-    computed in float64.
+    """Return the rotation of each pair of a head's `size` numbers at positions [B, T].
+
+    Angles are computed in float64.
 
     Source: Su et al. 2021, arXiv:2104.09864, sec. 3.2.
     """
@@ -31,7 +32,7 @@ def rotation(positions: Tensor, size: int, dtype: torch.dtype) -> Rotation:
 
 
 def turned(x: Tensor, by: Rotation) -> Tensor:
-    """Queries and keys [..., B, H, T, D], each pair (i, i + D / 2) turned by its angle."""
+    """Rotate each pair (i, i + D / 2) of queries and keys [..., B, H, T, D] by its angle."""
     # under autocast; else a step of the exported graph
     cos, sin = (part if part.dtype == x.dtype else part.to(x.dtype) for part in by)
     first, second = x.chunk(2, dim=-1)
@@ -39,7 +40,9 @@ def turned(x: Tensor, by: Rotation) -> Tensor:
 
 
 class SelfAttention(nn.Module):
-    """Each token becomes a mixture of the tokens it may look at; in eval mode nothing is dropped.
+    """Multi-head self-attention, in which each token becomes a mixture of visible tokens.
+
+    Nothing is dropped in eval mode.
 
     Weights are N(0, 1 / W), biases 0: the scores of independent tokens start with variance 1.
 
@@ -64,7 +67,7 @@ class SelfAttention(nn.Module):
         self.heads = heads
         self.project = nn.Linear(width, 3 * width)
         self.merge = nn.Linear(width, width)
-        # A module, so that whoever turns dropout off finds it; its rate is handed on, its forward
+        # A module, so that code that turns dropout off finds it; only its rate is used, its forward
         # is never called.
         self.dropout = nn.Dropout(dropout)
         init_linear_(self.project, gain=1.0)
@@ -77,14 +80,14 @@ class SelfAttention(nn.Module):
         causal: bool = False,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        """Tokens [B, T, W] → [B, T, W].
+        """Map tokens [B, T, W] → [B, T, W].
 
         Args:
             x: Tokens.
-            mask: Bool, [T, T], or [B, 1, T, T] for one mask a row; True where token i may look at
-                token j. Every token must see one.
+            mask: Bool, [T, T], or [B, 1, T, T] for one mask a row; True where token i may see token
+                j. Every token must see one.
             causal: Let token i see none after i; together with `mask` both must allow it.
-            rotation: From `rotation`: turns queries and keys by their positions, so that scores
+            rotation: From `rotation`: rotates queries and keys by their positions, so that scores
                 depend on distances.
         """
         parts = self._by_head(self.project(x), 3)
@@ -95,7 +98,7 @@ class SelfAttention(nn.Module):
         return self._mixed(query, key, parts[2], mask, causal and mask is None)
 
     def first(self, x: Tensor) -> Tensor:
-        """The first token of `forward(x)` alone, which looks at all: [B, T, W] → [B, 1, W]."""
+        """Return only the first token of `forward(x)`, which sees all: [B, T, W] → [B, 1, W]."""
         width = x.shape[2]
         query = F.linear(x[:, :1], self.project.weight[:width], self.project.bias[:width])
         others = F.linear(x, self.project.weight[width:], self.project.bias[width:])
@@ -103,7 +106,7 @@ class SelfAttention(nn.Module):
         return self._mixed(self._by_head(query, 1)[0], key, value)
 
     def _by_head(self, projected: Tensor, parts: int) -> Tensor:
-        """[B, T, P W] → [P, B, H, T, D]."""
+        """Reshape [B, T, P W] → [P, B, H, T, D]."""
         return projected.unflatten(2, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
     def _mixed(
@@ -114,7 +117,7 @@ class SelfAttention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """Of each query [B, H, Q, D] the mixture of values [B, H, T, D], [B, Q, W]."""
+        """Return for each query [B, H, Q, D] the mixture of values [B, H, T, D], [B, Q, W]."""
         # the function itself drops in eval mode too
         rate = self.dropout.p if self.training else 0.0
         mixed = F.scaled_dot_product_attention(

@@ -38,11 +38,11 @@ from training.models.token_network import TokenNetwork
 
 
 def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
-    """The declared network with its initial weights, a pure function of the declaration and the
-    statistics.
+    """Build the declared network with its initial weights.
 
-    Weights are drawn from `train.seed` alone, on the CPU, and the global random state is left as it
-    was: every rank builds the same network.
+    It is a pure function of the declaration and the statistics. Weights are drawn from `train.seed`
+    alone, on the CPU, and the global random state is left unchanged: every rank builds the same
+    network.
 
     Raises:
         ConfigError: there is no feature left, the model does not fit the features, or a custom
@@ -62,18 +62,16 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
 
 
 def count_parameters(network: nn.Module) -> tuple[int, int]:
-    """Number of parameters, and of those that are trained."""
+    """Return the number of parameters, and of those that are trained."""
     sizes = [(p.numel(), p.requires_grad) for p in network.parameters()]
     return sum(n for n, _ in sizes), sum(n for n, trained in sizes if trained)
 
 
 class Network(nn.Module):
-    """A body between its contract: checks the batch, scales tensors, checks and returns float
-    scores [B, K].
+    """Body with its contract: check the batch, scale tensors, check and return float scores [B, K].
 
-    Tensors are stored as they came; `(x - mean) / sd` by channel happens here, with train
-    statistics in buffers that are not part of the state dict (they belong to the statistics, not to
-    the weights).
+    Tensors are stored unscaled; `(x - mean) / sd` by channel happens here, with train statistics in
+    buffers that are not part of the state dict (they belong to the statistics, not to the weights).
     """
 
     def __init__(self, shape: ModelShape, statistics: Statistics, body: nn.Module) -> None:
@@ -87,7 +85,7 @@ class Network(nn.Module):
             )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Batch → raw scores [B, K].
+        """Map a batch → raw scores [B, K].
 
         Raises:
             ConfigError: keys or widths of the batch, or the body's output, break the contract.
@@ -103,7 +101,7 @@ class Network(nn.Module):
 
 
 def check_batch(shape: ModelShape, batch: dict[str, Tensor]) -> None:
-    """Refuse a batch whose keys or shapes are not those of the contract.
+    """Refuse a batch whose keys or shapes break the contract.
 
     Raises:
         ConfigError: naming the key, the expected and the found shape.
@@ -142,7 +140,7 @@ def check_scores(shape: ModelShape, rows: int, scores: Any) -> None:
 
 
 def _per_channel(stats: TensorStats, values: tuple[float, ...] | list[float]) -> Tensor:
-    """[C] → [C, 1, 1] for a [C, H, W] tensor, else [1]: broadcasts against [B, *shape]."""
+    """Reshape [C] → [C, 1, 1] for a [C, H, W] tensor, else [1]: broadcasts against [B, *shape]."""
     tensor = torch.tensor(values, dtype=torch.float32)
     return (
         tensor.view(-1, *[1] * (len(stats.shape) - 1))
@@ -174,8 +172,9 @@ def _body(declaration: Declaration, shape: ModelShape) -> nn.Module:
 
 
 def custom_body(config: CustomModel, shape: ModelShape) -> nn.Module:
-    """A user's own module, constructed as `Class(shape, **options)`; it gets scaled tensors and
-    returns scores [B, K].
+    """Build a user's own module as `Class(shape, **options)`.
+
+    It gets scaled tensors and returns scores [B, K].
 
     Only top-level packages named in BULKHEAD_ALLOW_IMPORTS (comma separated) are ever imported.
 

@@ -1,5 +1,4 @@
-"""Causal transformer over tokens: the logits of each token from those before it, within its
-document.
+"""Causal transformer over tokens: logits of each token from earlier tokens of its document.
 
 B sequences, T positions, W width, V tokens of the vocabulary, L blocks.
 """
@@ -22,8 +21,9 @@ EMBEDDING_STD = 0.02
 
 
 def positions_of(segments: Tensor) -> Tensor:
-    """Place of each position within its segment, from 0, int64 [B, T]; equal neighbours in
-    `segments` [B, T] are one segment.
+    """Return the index of each position within its segment, from 0, int64 [B, T].
+
+    Equal neighbours in `segments` [B, T] are one segment.
 
     >>> positions_of(torch.tensor([[1, 1, 1, 2, 2, 0]])).tolist()
     [[0, 1, 2, 0, 1, 0]]
@@ -37,7 +37,7 @@ def positions_of(segments: Tensor) -> Tensor:
 
 
 def may_see(segments: Tensor) -> Tensor:
-    """Mask [B, 1, T, T]: position i may look at position j of its own segment, j up to i."""
+    """Return the mask [B, 1, T, T]: position i may see position j of its own segment, j up to i."""
     length = segments.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
     # [B, T, 1] == [B, 1, T] -> [B, 1, T, T]
@@ -45,12 +45,15 @@ def may_see(segments: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """`x + attention(norm(x))`, then `x + W2 gelu(W1 norm(x))`, both with dropout on what is added.
+    """Pre-norm block: `x + attention(norm(x))`, then `x + W2 gelu(W1 norm(x))`.
+
+    Both have dropout on the added term.
 
     The layers that write into the residual start smaller by 1 / sqrt(2 L), so that its scale does
     not grow with depth.
 
-    Source: pre-norm, Xiong et al. 2020, arXiv:2002.04745; the smaller start, Radford et al. 2019,
+    Source: pre-norm, Xiong et al. 2020, arXiv:2002.04745; the smaller initial weights, Radford et
+        al. 2019,
     Language models are unsupervised multitask learners, sec. 2.3.
     """
 
@@ -68,7 +71,7 @@ class Block(nn.Module):
                 layer.weight.div_(math.sqrt(2 * config.depth))
 
     def forward(self, x: Tensor, mask: Tensor | None, turns: Rotation | None) -> Tensor:
-        """[B, T, W] → [B, T, W]; without a mask every position sees all before it."""
+        """Map [B, T, W] → [B, T, W]; without a mask every position sees all earlier ones."""
         x = x + self.dropout(
             self.attention(self.norm1(x), mask, causal=mask is None, rotation=turns)
         )
@@ -76,19 +79,18 @@ class Block(nn.Module):
 
 
 class CausalTransformer(nn.Module):
-    """Batch of `tokens` and `segments` [B, T] → logits [B, T, V]: at each position those of the
-    token that comes next.
+    """Map a batch of `tokens` and `segments` [B, T] → logits [B, T, V] of the next tokens.
 
-    Positions begin again in each segment. They are told by `rotary` turns of queries and keys, or
-    by `learned` vectors that are added to the tokens'. `tied`: the embedding's matrix scores the
-    tokens, too; it is then one parameter under one name.
+    Positions start from 0 in each segment. They enter by `rotary` rotations of queries and keys, or
+    by `learned` vectors that are added to the tokens'. With `tied`, the embedding's matrix also
+    scores the tokens; it is then one parameter under one name.
 
     Args:
         shape: gives vocabulary and context.
         config: the network's size.
-        packed: several segments share a sequence, so a mask keeps them apart. Else a sequence is
-            one segment with all its padding behind it: plain causal attention, for which flash
-            kernels exist, gives its positions the same.
+        packed: several segments share a sequence, so a mask separates them. Else a sequence is
+            one segment with all its padding at the end. Plain causal attention, for which flash
+            kernels exist, then gives the same result at its positions.
     """
 
     def __init__(self, shape: ModelShape, config: CausalTransformerModel, packed: bool) -> None:
@@ -108,7 +110,7 @@ class CausalTransformer(nn.Module):
                 nn.init.normal_(table.weight, std=EMBEDDING_STD)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Logits [B, T, V]; those of padding mean nothing."""
+        """Return logits [B, T, V]; those of padding have no meaning."""
         tokens, segments = batch["tokens"], batch["segments"]
         positions, x = positions_of(segments), self.embedding(tokens)
         x = self.dropout(x if self.position is None else x + self.position(positions))

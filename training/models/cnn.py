@@ -17,7 +17,7 @@ MAX_SIDE = 8  # the last stage is averaged to at most 8 x 8 positions before the
 
 
 def image_shape(shape: ModelShape) -> tuple[str, tuple[int, int, int]]:
-    """Batch key and (channels, height, width) of the only tensor.
+    """Return batch key and (channels, height, width) of the only tensor.
 
     Raises:
         ConfigError: there is not exactly one tensor, or it is not 2-d or 3-d.
@@ -43,8 +43,9 @@ def _norm(channels: int) -> nn.GroupNorm:
 class Stage(nn.Sequential):
     """Two 3x3 convolutions with group norm and GELU; the second has stride 2.
 
-    A stride, not a pooling layer: its gradient is deterministic on every device. Group, not batch
-    norm: a row's output does not depend on the rest of its batch, so that one process equals many.
+    It uses a stride, not a pooling layer: its gradient is deterministic on every device. It uses
+    group, not batch norm: a row's output does not depend on the rest of its batch, so that one
+    process equals many.
     """
 
     def __init__(self, fan_in: int, channels: int) -> None:
@@ -56,9 +57,7 @@ class Stage(nn.Sequential):
 
 
 class Cnn(nn.Module):
-    """Stages that halve the picture, a hidden layer over its positions and the row's other
-    features, the head.
-    """
+    """Stages that halve the image, a hidden layer over positions and other features, the head."""
 
     def __init__(self, shape: ModelShape, config: CnnModel) -> None:
         super().__init__()
@@ -82,14 +81,16 @@ class Cnn(nn.Module):
         self.head = Head(config.hidden, shape)
 
     def ordered_layers(self) -> list[nn.Module | tuple[nn.Module, ...]]:
-        """From input to output: the first stage with the row's other features, the other stages,
-        the hidden layer, the head.
+        """Return layers from input to output.
+
+        They are the first stage with the row's other features, the other stages, the hidden layer,
+        the head.
         """
         first = self.stages[0] if self.others is None else (self.stages[0], self.others)
         return [first, *self.stages[1:], self.hidden, self.head]
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Batch → scores [B, K]."""
+        """Map a batch → scores [B, K]."""
         image = batch[self.key]
         x = self.stages(image if image.ndim == 4 else image.unsqueeze(1))
         x = self._average(x).flatten(1)
@@ -98,7 +99,7 @@ class Cnn(nn.Module):
         return self.head(self.dropout(F.gelu(self.hidden(x))))
 
     def _average(self, x: Tensor) -> Tensor:
-        """Mean over patches: [B, C, H, W] → [B, C, <= 8, <= 8], zero-padded to whole patches."""
+        """Average over patches: [B, C, H, W] → [B, C, <= 8, <= 8], zero-padded to whole patches."""
         if self.patch == (1, 1):
             return x
         # [B, C, h*p, w*q] -> [B, C, h, p, w, q] -> [B, C, h, w]

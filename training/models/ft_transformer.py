@@ -1,4 +1,4 @@
-"""FT-Transformer: every column becomes a token, and a transformer looks at all of them at once.
+"""FT-Transformer: every column becomes a token, and a transformer attends to all of them.
 
 B rows, Dn numeric columns, Dc categorical columns, T tokens (all columns and the class token), W
 width.
@@ -19,12 +19,12 @@ from training.models.shape import ModelShape
 
 
 class Tokenizer(nn.Module):
-    """A row as tokens: `x_j w_j + b_j` of a numeric column, `e_j[code] + b_j` of a categorical one,
-    `W_j x_j + b_j` of a tensor; first the class token.
+    """Convert a row to tokens: the class token, then one token per column.
 
-    Weights and embeddings are N(0, 1 / W), as are the biases of columns: they tell the columns
-    apart. Embeddings of codes that no train row had are zero, so that an unknown category is the
-    column's bias alone.
+    A numeric column gives `x_j w_j + b_j`, a categorical one `e_j[code] + b_j`, a tensor `W_j x_j +
+    b_j`. Weights and embeddings are N(0, 1 / W), as are the biases of columns, which distinguish
+    the columns. Embeddings of codes that no train row had are zero, so that an unknown category is
+    the column's bias alone.
 
     Source: Gorishniy et al. 2021, arXiv:2106.11959, sec. 3.3.
     """
@@ -49,7 +49,7 @@ class Tokenizer(nn.Module):
             init_linear_(layer, gain=1.0)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Batch → tokens [B, T, W]."""
+        """Map a batch → tokens [B, T, W]."""
         columns = []
         if self.weight is not None:
             # [B, Dn, 1] * [Dn, W] -> [B, Dn, W]
@@ -70,7 +70,7 @@ def _normal(rows: int, width: int) -> nn.Parameter:
 
 
 class FeedForward(nn.Module):
-    """`contract(dropout(value * act(gate)))` with `value, gate = expand(x)`: ReGLU or GEGLU.
+    """Compute `contract(dropout(value * act(gate)))`, `value, gate = expand(x)`: ReGLU or GEGLU.
 
     Source: Shazeer 2020, arXiv:2002.05202, eq. 6.
     """
@@ -86,17 +86,17 @@ class FeedForward(nn.Module):
         init_linear_(self.contract, gain=1 / math.sqrt(config.depth))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, T, W] → [B, T, W]."""
+        """Map [B, T, W] → [B, T, W]."""
         value, gate = self.expand(x).chunk(2, dim=2)
         return self.contract(self.dropout(value * self.activation(gate)))
 
 
 class Block(nn.Module):
-    """`x + attention(norm(x))`, then `x + feed_forward(norm(x))`; the first block's tokens enter
-    attention without a norm, as in the source.
+    """Pre-norm block: `x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
 
-    The last block computes the class token alone: nobody reads the others after it. The last layers
-    of both parts are scaled by 1/√depth, so that the sum over blocks keeps its scale.
+    The first block's tokens enter attention without a norm, as in the source. The last block
+    computes only the class token, since the others are not used after it. The last layers of both
+    parts are scaled by 1/√depth, so that the sum over blocks keeps its scale.
     """
 
     def __init__(self, config: FtTransformerModel, first: bool, last: bool) -> None:
@@ -110,7 +110,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.residual_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, T, W] → [B, T, W], of the last block [B, 1, W]."""
+        """Map [B, T, W] → [B, T, W], in the last block to [B, 1, W]."""
         normed = self.attention_norm(x)
         x = (
             x[:, :1] + self.dropout(self.attention.first(normed))
@@ -121,7 +121,7 @@ class Block(nn.Module):
 
 
 class FtTransformer(nn.Module):
-    """Tokens through `depth` blocks; the class token, normalised, through ReLU to the head.
+    """Tokens through `depth` blocks; then norm, ReLU and head on the class token.
 
     Source: Gorishniy et al. 2021, arXiv:2106.11959, sec. 3.3.
     """
@@ -139,9 +139,9 @@ class FtTransformer(nn.Module):
         self.head = Head(config.width, shape)
 
     def ordered_layers(self) -> list[nn.Module | tuple[nn.Module, ...]]:
-        """From input to output: the tokens, each block, the last norm and the head."""
+        """Return layers from input to output: tokens, each block, the last norm and the head."""
         return [self.tokens, *self.blocks, (self.norm, self.head)]
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Batch → scores [B, K]."""
+        """Map a batch → scores [B, K]."""
         return self.head(F.relu(self.norm(self.blocks(self.tokens(batch))[:, 0])))

@@ -1,4 +1,4 @@
-"""From a batch to one vector a row: numeric columns, category embeddings, flattened tensors.
+"""Convert a batch to one vector per row: numbers, category embeddings, flattened tensors.
 
 Shapes: B rows, Dn numeric columns, Dc categorical columns, F frequencies, E embedding size, W width
 of the vector.
@@ -22,7 +22,7 @@ MAX_EMBEDDING = 64
 
 
 def embedding_size(num_codes: int) -> int:
-    """Size of a category embedding: min(64, round(1.6 n^0.56)).
+    """Return the size of a category embedding: min(64, round(1.6 n^0.56)).
 
     Source: the rule of fastai's tabular learner (Howard and Gugger 2020, 10.3390/info11020108),
     with a lower cap.
@@ -34,8 +34,9 @@ def embedding_size(num_codes: int) -> int:
 
 
 def init_linear_(layer: nn.Linear | nn.Conv2d, gain: float = math.sqrt(2.0)) -> None:
-    """Weights N(0, gain² / fan_in), bias 0: keeps the scale of activations through ReLU-like
-    layers.
+    """Initialise weights N(0, gain² / fan_in) and bias 0.
+
+    This keeps the scale of activations through ReLU-like layers.
 
     Source: He et al. 2015, arXiv:1502.01852, eq. 10.
     """
@@ -45,8 +46,9 @@ def init_linear_(layer: nn.Linear | nn.Conv2d, gain: float = math.sqrt(2.0)) -> 
 
 
 class Head(nn.Linear):
-    """Last layer: small weights N(0, 0.1² / fan_in) and the prior as bias, so that training starts
-    at the base rate.
+    """Last layer with small weights N(0, 0.1² / fan_in) and the prior as bias.
+
+    Training starts at the base rate.
     """
 
     def __init__(self, in_features: int, shape: ModelShape) -> None:
@@ -57,10 +59,9 @@ class Head(nn.Linear):
 
 
 class CategoryTable(nn.Embedding):
-    """All categorical columns in one table of one size E, so that no one-hot is ever built; codes
-    [B, Dc] → [B, Dc, E].
+    """All categorical columns in one table of size E, without one-hot; codes [B, Dc] → [B, Dc, E].
 
-    Rows are N(0, std²), those of codes that no train row had are zero and stay so.
+    Rows are N(0, std²); those of codes that no train row had are zero and stay so.
     """
 
     offsets: Tensor
@@ -79,14 +80,14 @@ class CategoryTable(nn.Embedding):
             self.weight[unseen] = 0.0
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Codes int64 [B, Dc], each counted in its own column → [B, Dc, E]."""
+        """Map codes int64 [B, Dc], each numbered within its column → [B, Dc, E]."""
         return super().forward(codes + self.offsets)
 
 
 class CategoryEmbeddings(nn.Module):
     """One embedding table per categorical column; codes [B, Dc] → [B, sum of sizes].
 
-    Rows are N(0, 1 / size); rows of codes that no train row had (usually the unknown code) are zero
+    Rows are N(0, 1 / size). Rows of codes that no train row had (usually the unknown code) are zero
     and, as they get no gradient, stay zero: an unknown category at serving adds nothing to the next
     layer.
     """
@@ -104,15 +105,16 @@ class CategoryEmbeddings(nn.Module):
                 table.weight[list(unseen)] = 0.0
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Codes int64 [B, Dc] → [B, width]."""
+        """Map codes int64 [B, Dc] → [B, width]."""
         return torch.cat([table(codes[:, i]) for i, table in enumerate(self.tables)], dim=1)
 
 
 class PeriodicEmbedding(nn.Module):
-    """Numeric columns [B, D] → [B, D * (1 + E)]: each column itself and E mixtures of its F
-    cosines.
+    """Periodic embedding of numeric columns [B, D] → [B, D * (1 + E)].
 
-    `x ↦ (x, W cos(2π f x + b))` with its own trainable f, b, W for each column. Lets a smooth
+    Each column gives itself and E mixtures of its F cosines.
+
+    `x ↦ (x, W cos(2π f x + b))` with separate trainable f, b, W for each column. It lets a smooth
     network learn the steps and bumps that trees find. f ~ N(0, 0.5²), b ~ U(0, 2π), W ~ N(0, 1/F).
 
     Source: Gorishniy et al. 2022, arXiv:2203.05556, sec. 3.3; biases and the kept column as in
@@ -129,7 +131,7 @@ class PeriodicEmbedding(nn.Module):
         )
 
     def forward(self, values: Tensor) -> Tensor:
-        """Scaled values [B, D] → [B, width]."""
+        """Map scaled values [B, D] → [B, width]."""
         # [B, D, 1] * [D, F] -> [B, D, F]
         cosines = torch.cos(2 * math.pi * values.unsqueeze(2) * self.frequency + self.phase)
         mixed = torch.einsum("bdf,dfe->bde", cosines, self.mixture)
@@ -137,13 +139,14 @@ class PeriodicEmbedding(nn.Module):
 
 
 class RowVector(nn.Module):
-    """All inputs of a row as one vector: (embedded) numeric, indicators, category embeddings,
-    flattened tensors.
+    """All inputs of a row as one vector.
+
+    It contains (embedded) numeric columns, indicators, category embeddings and flattened tensors.
 
     Args:
         shape: The contract; `width` [W] follows from it.
         numeric_embedding: How numeric columns (never indicators) enter.
-        tensors: Whether tensors are flattened into the vector.
+        tensors: True flattens tensors into the vector.
     """
 
     def __init__(
@@ -167,7 +170,7 @@ class RowVector(nn.Module):
         )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Batch → [B, width]."""
+        """Map a batch → [B, width]."""
         parts = []
         if self.has_numeric:
             values = batch["numeric"]

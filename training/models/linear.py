@@ -15,8 +15,8 @@ class Linear(nn.Module):
     """Scores linear in the numeric columns, the tensor values and the one-hot of each category.
 
     A category's one-hot weights are the rows of one embedding table [sum of codes, K] with an
-    offset per column, so that no one-hot is ever built. Their rows start N(0, 0.1² / columns),
-    those of unseen codes at 0.
+    offset per column, so that no one-hot is ever built. Their rows start as N(0, 0.1² / columns),
+    those of unseen codes as 0.
     """
 
     def __init__(self, shape: ModelShape) -> None:
@@ -35,11 +35,11 @@ class Linear(nn.Module):
         )
 
     def ordered_layers(self) -> list[nn.Module]:
-        """A single layer: layer decay has nothing to act on."""
+        """Return a single layer, on which layer decay has no effect."""
         return [self]
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Batch → scores [B, K]."""
+        """Map a batch → scores [B, K]."""
         parts = ([batch["numeric"]] if self.numeric else []) + [
             batch[key].flatten(1) for key in self.tensor_keys
         ]

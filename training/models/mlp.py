@@ -26,7 +26,7 @@ class Mlp(nn.Module):
         self.head = Head(widths[-1], shape)
 
     def ordered_layers(self) -> list[nn.Module]:
-        """From input to output: the inputs, each hidden layer, the head."""
+        """Return layers from input to output: the inputs, each hidden layer, the head."""
         return [
             self.inputs,
             *(layer for layer in self.hidden if isinstance(layer, nn.Linear)),
@@ -34,5 +34,5 @@ class Mlp(nn.Module):
         ]
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Batch → scores [B, K]."""
+        """Map a batch → scores [B, K]."""
         return self.head(self.hidden(self.inputs(batch)))

@@ -12,8 +12,9 @@ from training.models.shape import ModelShape
 
 
 class Block(nn.Module):
-    """`x + W2 dropout(gelu(W1 norm(x)))`; W2 is scaled by 1/√depth so that the sum over blocks
-    keeps its scale.
+    """Residual block `x + W2 dropout(gelu(W1 norm(x)))`.
+
+    W2 is scaled by 1/√depth so that the sum over blocks keeps its scale.
     """
 
     def __init__(self, width: int, hidden: int, dropout: float, depth: int) -> None:
@@ -27,15 +28,15 @@ class Block(nn.Module):
         init_linear_(self.contract, gain=1 / math.sqrt(depth))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, width] → [B, width]."""
+        """Map [B, width] → [B, width]."""
         return x + self.contract(self.dropout(self.activation(self.expand(self.norm(x)))))
 
 
 class ResMlp(nn.Module):
-    """A linear layer to `width`, `depth` pre-norm residual blocks, a last norm, the head.
+    """Linear layer to `width`, `depth` pre-norm residual blocks, a last norm, the head.
 
-    Source: Gorishniy et al. 2021, arXiv:2106.11959, sec. 3.2 (ResNet for tables), with layer for
-    batch norm.
+    Source: Gorishniy et al. 2021, arXiv:2106.11959, sec. 3.2 (ResNet for tables), with layer norm
+        instead of batch norm.
     """
 
     def __init__(self, shape: ModelShape, config: ResMlpModel) -> None:
@@ -55,10 +56,10 @@ class ResMlp(nn.Module):
         self.head = Head(config.width, shape)
 
     def ordered_layers(self) -> list[nn.Module | tuple[nn.Module, ...]]:
-        """From input to output: inputs and projection, each block, the last norm and the head."""
+        """Return layers from input to output: inputs and projection, each block, norm and head."""
         return [(self.inputs, self.project), *self.blocks, (self.norm, self.head)]
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Batch → scores [B, K]."""
+        """Map a batch → scores [B, K]."""
         x = self.blocks(self.project(self.inputs(batch)))
         return self.head(self.dropout(self.norm(x)))

@@ -1,4 +1,4 @@
-"""What a model is given and must return: widths, category codes, tensor shapes, outputs, prior."""
+"""Inputs and outputs of a model: widths, category codes, tensor shapes, scores, prior."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ FIRST_VALUE = 2
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The contract of `forward(batch) -> scores [B, outputs]`, fixed by declaration and statistics.
+    """Contract of `forward(batch) -> scores [B, outputs]`, fixed by declaration and statistics.
 
     Attributes:
         numeric: Width of `batch["numeric"]`, float32 [B, numeric]; 0 = the key is absent.
-        indicators: How many of its last columns are 0/1 missing indicators.
+        indicators: Number of its last columns that are 0/1 missing indicators.
         categories: Codes of each column of `batch["categorical"]`, int64 [B, C]; empty = the key is
             absent.
         unseen: For each of those columns the codes that no train row had.
         tensors: Batch key `tensor_<column>` to its shape [*shape] without the batch axis.
         outputs: Columns K of the scores: 1 for binary and regression, the number of classes for
-            multiclass; of several labels the columns of each, side by side.
+            multiclass; for several labels the columns of each, next to each other.
         prior: Scores [K] of the best constant prediction: log odds, centred log shares, or 0.
         context: Most positions T of a language model's `tokens` and `segments`, int [B, T]; its
             scores are [B, T, outputs], one for each token of the vocabulary. 0 = the model reads
@@ -44,12 +44,12 @@ class ModelShape:
 
     @property
     def tensor_width(self) -> int:
-        """Values of one row over all tensors."""
+        """Return the number of values of one row over all tensors."""
         return sum(math.prod(shape) for shape in self.tensors.values())
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The batch keys that the model is given."""
+        """Return the batch keys that the model gets."""
         if self.context:
             return ("tokens", "segments")
         return (
@@ -60,7 +60,7 @@ class ModelShape:
 
 
 def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
-    """The shape contract that follows from a declaration and the statistics of its train rows."""
+    """Return the contract that follows from a declaration and the statistics of its train rows."""
     if statistics.tokens is not None:
         return token_shape(statistics.tokens)
     columns, prior = statistics.categorical, prior_scores(declaration, statistics)
@@ -79,8 +79,9 @@ def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
 
 
 def token_shape(tokens: TokenStats) -> ModelShape:
-    """The contract over a vocabulary; its prior is that of a model that knows nothing: every token
-    alike.
+    """Return the contract over a vocabulary.
+
+    Its prior is that of a model without knowledge: all tokens are equally likely.
     """
     return ModelShape(
         0, 0, (), (), {}, outputs=tokens.size, prior=(0.0,) * tokens.size, context=tokens.context
@@ -88,16 +89,16 @@ def token_shape(tokens: TokenStats) -> ModelShape:
 
 
 def class_shares(declaration: Declaration, statistics: Statistics) -> tuple[float, ...]:
-    """Probability of each class in the best constant prediction under the declared loss.
+    """Return the probability of each class in the best constant prediction under the declared loss.
 
-    Its mass is (1 - e) times its train rows plus e times an equal share of all rows (e: label
+    A class's mass is (1 - e) times its train rows plus e times an equal share of all rows (e: label
     smoothing), times its class weight, and for the positive of a binary label times pos_weight; a
     class without train rows counts as half a row.
     """
     loss, counts = declaration.loss, [max(n, 0.5) for n in statistics.class_counts]
     weights = (1.0,) * len(counts) if loss.class_weights == "none" else statistics.class_weights
     kept = 1 - loss.label_smoothing
-    # with class weights v a row of class y spreads v_c / v_y over each class c, and weighs v_y
+    # with class weights v a row of class y gives v_c / v_y to each class c, and has weight v_y
     # itself
     mass = [
         w * (kept * n + loss.label_smoothing * sum(counts) / len(counts))
@@ -112,10 +113,10 @@ def class_shares(declaration: Declaration, statistics: Statistics) -> tuple[floa
 
 
 def prior_scores(declaration: Declaration, statistics: Statistics) -> tuple[float, ...]:
-    """Scores of the best constant prediction under the declared loss.
+    """Return the scores of the best constant prediction under the declared loss.
 
-    Binary: log odds of the positive class. Multiclass: log shares, centred. Regression: 0 where the
-    label is scaled, else its train mean. Several labels: those of each, side by side.
+    Binary: log odds of the positive class. Multiclass: log shares, centred. Regression: 0 if the
+    label is scaled, else its train mean. Several labels: those of each, next to each other.
     """
     if statistics.labels:
         return tuple(

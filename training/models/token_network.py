@@ -1,4 +1,4 @@
-"""A body over tokens between its contract: `forward(batch) -> logits [B, T, V]`.
+"""Contract of a body over tokens: `forward(batch) -> logits [B, T, V]`.
 
 B sequences, T positions (at most the context), V tokens of the vocabulary.
 """
@@ -17,11 +17,10 @@ KEYS = ("segments", "tokens")
 
 
 class TokenNetwork(nn.Module):
-    """Checks the batch, hands `tokens` and `segments` int [B, T] to the body, checks and returns
-    its float logits.
+    """Check the batch, pass `tokens` and `segments` int [B, T] to the body, return float logits.
 
-    A position's logits are those of the token after it. They may depend on the tokens up to there
-    of the same segment, and on nothing else.
+    The logits are checked. A position's logits are those of the next token. They may depend on the
+    tokens of the same segment up to that position, and on nothing else.
     """
 
     def __init__(self, shape: ModelShape, body: nn.Module) -> None:
@@ -30,7 +29,7 @@ class TokenNetwork(nn.Module):
         self.body = body
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Batch → logits [B, T, V].
+        """Map a batch → logits [B, T, V].
 
         Raises:
             ConfigError: keys or shapes of the batch, or the body's output, break the contract.
@@ -42,7 +41,7 @@ class TokenNetwork(nn.Module):
 
 
 def check_tokens(shape: ModelShape, batch: dict[str, Tensor]) -> None:
-    """Refuse a batch that has not the keys and shapes of the contract.
+    """Refuse a batch without the keys and shapes of the contract.
 
     Raises:
         ConfigError: naming the key, the expected and the found shape.

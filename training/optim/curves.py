@@ -1,8 +1,7 @@
-"""The share of the peak rate at an update (from 0), for every schedule: pure functions of the
-update number.
+"""Share of the peak rate at an update (from 0), for every schedule.
 
-u updates made, of `total` in the run; lengths below 1 are shares of `total`, as the declaration has
-them.
+All functions are pure functions of the update number. u updates made, of `total` in the run;
+lengths below 1 are shares of `total`, as in the declaration.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from schemas.schedule_config import WarmedSection
 
 
 def updates_of(length: float, total: int) -> int:
-    """A declared length in updates.
+    """Return a declared length in updates.
 
     >>> updates_of(0.05, 200), updates_of(30, 200)
     (10, 30)
@@ -36,8 +35,7 @@ def updates_of(length: float, total: int) -> int:
 
 
 def require_reached(config: Schedule, total: int) -> None:
-    """Refuse a length in updates that the run never reaches: the schedule would silently be another
-    one.
+    """Refuse a length in updates that the run never reaches: the schedule would silently change.
 
     Raises:
         ConfigError: naming the key, its value, and the updates of the run.
@@ -58,12 +56,12 @@ def require_reached(config: Schedule, total: int) -> None:
 
 
 def share(config: Schedule, update: int, total: int) -> float:
-    """The share of the peak at an update: in (0, 1] during warm-up, then what the schedule says; 1
-    throughout for constant and plateau.
+    """Return the share of the peak at an update.
 
-    With w > 0 warm-up updates it begins at 1 / w and rises in equal steps to 1 at update w, from
-    where the schedule proper counts, as in torch's SequentialLR of LinearLR(1 / w, total_iters=w)
-    and its own scheduler.
+    It is in (0, 1] during warm-up, then follows the schedule; it is always 1 for constant and
+    plateau. With w > 0 warm-up updates it begins at 1 / w and rises in equal steps to 1 at update
+    w. The schedule proper counts from there, as in torch's SequentialLR of LinearLR(1 / w,
+    total_iters=w) and its own scheduler.
     """
     warmup = updates_of(config.warmup, total) if isinstance(config, WarmedSection) else 0
     if update < warmup:
@@ -96,7 +94,7 @@ def _after_warmup(config: Schedule, update: int, remaining: int, total: int) -> 
 
 
 def cosine(progress: float, final: float) -> float:
-    """Half a cosine from 1 to `final`.
+    """Return half a cosine from 1 to `final`.
 
     Source: Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5.
     """
@@ -104,8 +102,9 @@ def cosine(progress: float, final: float) -> float:
 
 
 def progress_of_period(update: int, period: int, growth: int) -> float:
-    """How far the update lies in its period, in [0, 1); each period is `growth` times as long as
-    the one before.
+    """Return the position of the update in its period, in [0, 1).
+
+    Each period is `growth` times as long as the previous one.
 
     >>> [progress_of_period(u, 2, 2) for u in range(7)]
     [0.0, 0.5, 0.0, 0.25, 0.5, 0.75, 0.0]
@@ -120,8 +119,10 @@ def progress_of_period(update: int, period: int, growth: int) -> float:
 def one_cycle(
     config: OneCycleSchedule, update: int, total: int, levels: tuple[float, float, float]
 ) -> float:
-    """From the first level to the second at the end of the way up, then to the third at the last
-    update; as torch's OneCycleLR.
+    """Return one cycle of three levels, like torch's OneCycleLR.
+
+    It goes from the first level to the second at the end of the way up, then to the third at the
+    last update.
 
     Source: Smith and Topin 2017, arXiv:1708.07120.
     """

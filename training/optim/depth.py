@@ -1,16 +1,15 @@
-"""How deep each parameter lies, for layer-wise learning-rate decay: from what the body declares, or
-from its structure.
+"""Depth of each parameter for layer-wise learning-rate decay.
 
-A body says it itself with a method `ordered_layers()`: a list from input to output whose entries
-are modules (or parameters), or tuples of those that share a layer. Otherwise the structure decides,
-or nothing does:
+It comes from the body's declaration, or from its structure. A body declares it with a method
+`ordered_layers()`: a list from input to output whose entries are modules (or parameters), or tuples
+of those that share a layer. Otherwise the structure decides, or nothing does:
 
 - The body has one chain: an outermost `nn.Sequential` or `nn.ModuleList` of two or more entries
-  with parameters. Its entries are layers in their order. An entry that is a chain of blocks itself
+  with parameters. Its entries are layers in their order. An entry that is itself a chain of blocks
   counts as its blocks; one of plain layers (convolution, norm, activation) is one layer. An entry
-  without a matrix (a norm) belongs to the layer before.
-- Embeddings outside of the chain are the layer below it; what is registered after the chain (norm,
-  head) the one above.
+  without a matrix (a norm) belongs to the previous layer.
+- Embeddings outside the chain are the layer below it; modules registered after the chain (norm,
+  head) are the layer above.
 - Any other parameter has no known depth and is refused: registration order is no proof of the order
   of computation.
 """
@@ -30,8 +29,9 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def parameter_depths(model: nn.Module) -> dict[nn.Parameter, int]:
-    """Depth of every trainable parameter: 0 at the input, the largest at the output. A tied one
-    lies where it is used first.
+    """Return the depth of every trainable parameter: 0 at the input, the largest at the output.
+
+    A tied parameter has the depth of its first use.
 
     Raises:
         ConfigError: naming the parameters whose depth cannot be determined, or a layer that is
@@ -65,8 +65,9 @@ def parameter_depths(model: nn.Module) -> dict[nn.Parameter, int]:
 
 
 def _require_once(body: nn.Module, layers: list[Any]) -> None:
-    """Refuse layers of which one is named twice: it would lie at two depths, and all below it too
-    deep.
+    """Refuse layers of which one is named twice.
+
+    It would have two depths, and all below it would be too deep.
     """
     parts = [
         id(part) for layer in layers for part in (layer if isinstance(layer, tuple) else (layer,))
@@ -88,7 +89,7 @@ def _parameters(part: nn.Module | nn.Parameter) -> Iterator[nn.Parameter]:
 
 
 def _structure(body: nn.Module) -> list[tuple[nn.Parameter, ...]]:
-    """Layers by the rule at the top of this file; none where there is not exactly one chain."""
+    """Return layers by the rule at the top of this file; none unless there is exactly one chain."""
     embedded = {p for m in body.modules() if isinstance(m, EMBEDDINGS) for p in m.parameters()}
     chains = list(_outermost_chains(body, embedded))
     if len(chains) != 1:
@@ -114,7 +115,7 @@ def _outermost_chains(module: nn.Module, embedded: set[nn.Parameter]) -> Iterato
 
 
 def _entries(chain: nn.Module) -> list[nn.Module]:
-    """Its modules that have parameters."""
+    """Return its modules that have parameters."""
     return [child for child in chain.children() if any(True for _ in child.parameters())]
 
 
@@ -129,8 +130,9 @@ def _blocks(chain: nn.Module) -> Iterator[tuple[nn.Parameter, ...]]:
 
 
 def _with_matrices(parts: list[tuple[nn.Parameter, ...]]) -> list[tuple[nn.Parameter, ...]]:
-    """Joined so that each layer has a matrix: what has none belongs to the layer before, at the
-    input to the one after.
+    """Join layers so that each has a matrix.
+
+    A layer without one belongs to the previous layer, at the input to the next.
     """
     layers: list[tuple[nn.Parameter, ...]] = [()]
     for part in parts:

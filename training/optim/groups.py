@@ -1,7 +1,7 @@
-"""Every trainable parameter in exactly one group: its own peak rate, its own weight decay.
+"""Parameter groups: every trainable parameter is in exactly one, with its peak rate and decay.
 
-Groups are found from modules, never by parts of names: decay by module type and dimension, layer
-decay by depth (training.optim.depth), rules by whole paths. A rule's rate is taken as it stands;
+Groups are found from modules, never by parts of names: weight decay by module type and dimension,
+layer decay by depth (training.optim.depth), rules by whole paths. A rule's rate is used as it is;
 layer decay acts on `optimizer.lr` alone.
 """
 
@@ -29,7 +29,7 @@ DECAYED: tuple[
 
 @dataclass(frozen=True)
 class Treatment:
-    """How a parameter is trained. `part`: what sets its group apart in the log, "" for the base."""
+    """Settings of a parameter. `part`: the difference of its group in the log, "" for the base."""
 
     part: str
     peak: float
@@ -38,13 +38,14 @@ class Treatment:
 
     @property
     def name(self) -> str:
-        """Unique among groups."""
+        """Return a name that is unique among groups."""
         return (f"{self.part}/" if self.part else "") + ("decay" if self.decays else "no_decay")
 
 
 def parameter_groups(config: OptimizerSection, model: nn.Module) -> list[dict[str, Any]]:
-    """Groups for a torch optimizer, with `name`, `lr` and `peak` (its rate at the schedule's peak);
-    those at the base rate come first.
+    """Return groups for a torch optimizer, with `name`, `lr` and `peak`.
+
+    `peak` is the group's rate at the schedule's peak. Groups at the base rate come first.
 
     Weights of linear and convolution layers decay; norms, biases, embeddings and free parameters do
     not, nor does a weight that is tied to one of them. A group's rate is that of its rule, else `lr
@@ -93,7 +94,7 @@ def _treatment(
 
 
 def _decayed(model: nn.Module) -> set[nn.Parameter]:
-    """Matrices of linear maps that are nothing else elsewhere."""
+    """Return matrices of linear maps that have no other use elsewhere."""
     uses: dict[nn.Parameter, list[bool]] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -103,10 +104,10 @@ def _decayed(model: nn.Module) -> set[nn.Parameter]:
 
 
 def _rules(rules: tuple[ModuleRule, ...], model: nn.Module) -> dict[nn.Parameter, ModuleRule]:
-    """The rule of each trainable parameter that has one: that of the longest path.
+    """Return the rule of each trainable parameter that has one: that of the longest path.
 
     Raises:
-        ConfigError: a rule that holds for no parameter, or a tied weight that two rules claim.
+        ConfigError: a rule matches no parameter, or two rules claim a tied weight.
     """
     found: dict[nn.Parameter, ModuleRule] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

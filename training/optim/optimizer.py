@@ -1,6 +1,4 @@
-"""The declared optimizer over the parameter groups of a model, in torch's fused form where that is
-right.
-"""
+"""Build the declared optimizer over the parameter groups, fused where that is correct."""
 
 from __future__ import annotations
 
@@ -17,11 +15,12 @@ FUSED_DTYPES = (torch.float32, torch.float64)
 
 
 def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The declared optimizer; each group carries `name`, and as `peak` its rate at the peak of the
-    schedule.
+    """Build the declared optimizer.
+
+    Each group has `name`, and as `peak` its rate at the peak of the schedule.
 
     Args:
-        config: Its rates are taken as they stand: resolve `lr_scaling` first, with
+        config: Its rates are used as they are: resolve `lr_scaling` first, with
             `config.scaled(batch_size)`.
         model: May be sharded; parameters are found through its modules.
 
@@ -57,7 +56,7 @@ def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Opt
 
 
 def describe_rates(optimizer: torch.optim.Optimizer) -> str:
-    """The resolved peak rates and the weight decay in one line, for the log."""
+    """Return the resolved peak rates and the weight decay in one line, for the log."""
     groups = optimizer.param_groups
     low, high = min(g["peak"] for g in groups), max(g["peak"] for g in groups)
     rates = (

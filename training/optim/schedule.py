@@ -1,8 +1,8 @@
-"""Learning rates: pure functions of the number of updates made, except the plateau, which counts
-evaluations.
+"""Learning rates: pure functions of the number of updates made.
 
-A group's rate is its own peak (training.optim.groups) times the schedule's share, so that layer
-decay and rules for modules keep their proportion. Only the plateau has a state.
+Only the plateau counts evaluations instead and has a state. A group's rate is its own peak
+(training.optim.groups) times the schedule's share, so that layer decay and rules for modules keep
+their proportion.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ SMALLEST_CHANGE = 1e-8  # a plateau reduction smaller than this is not made, as 
 
 @dataclass
 class Plateau:
-    """Counts evaluations without a better metric, and the reductions that followed, as torch's
-    ReduceLROnPlateau.
+    """Count evaluations without a better metric, and the reductions after them.
+
+    It follows torch's ReduceLROnPlateau.
 
     One difference: a relative threshold is a share of the best value's size, so that it is right
     for negative metrics too.
@@ -51,7 +52,7 @@ class Plateau:
         return metric > best + margin if greater_is_better else metric < best - margin
 
     def rate(self, peak: float, config: PlateauSchedule) -> float:
-        """The rate that is left of a peak; a peak below `min_lr` stays as it is."""
+        """Return the reduced rate of a peak; a peak below `min_lr` stays unchanged."""
         for _ in range(self.reductions):
             reduced = max(peak * config.factor, config.min_lr)
             if peak - reduced <= SMALLEST_CHANGE:
@@ -61,7 +62,7 @@ class Plateau:
 
 
 class Schedule:
-    """The rate of every update of a run.
+    """Rate of every update of a run.
 
     Args:
         config: the declared schedule.
@@ -86,8 +87,9 @@ class Schedule:
         self.plateau = Plateau()
 
     def rate(self, updates: int, peak: float | None = None) -> float:
-        """The rate of the update that follows so many, for a group with this peak; by default for
-        the declared one.
+        """Return the rate of the update after this many, for a group with this peak.
+
+        The default is the declared peak.
         """
         peak = self.peak if peak is None else peak
         left = (
@@ -98,15 +100,16 @@ class Schedule:
         return left * share(self.config, updates, self.total_steps)
 
     def momentum(self, updates: int) -> float | None:
-        """Momentum or beta1 of that update, where the schedule moves it."""
+        """Return momentum or beta1 of that update, if the schedule changes it."""
         if not (isinstance(self.config, OneCycleSchedule) and self.config.cycle_momentum):
             return None
         low, high = self.config.low_momentum, self.config.high_momentum
         return one_cycle(self.config, updates, self.total_steps, (high, low, high))
 
     def apply(self, optimizer: torch.optim.Optimizer, updates: int) -> None:
-        """Set the rate (and momentum) of the update that comes next; called after an update that
-        was made, and before the first. Never waits for the device.
+        """Set the rate (and momentum) of the next update.
+
+        Call it after an update that was made, and before the first. It never waits for the device.
         """
         momentum = self.momentum(updates)
         for group in optimizer.param_groups:
@@ -122,9 +125,9 @@ class Schedule:
             self.plateau.observe(metric, self.greater_is_better, self.config)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs next to the number of updates."""
+        """Return the state that a resumed run needs besides the number of updates."""
         return asdict(self.plateau)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self.plateau = Plateau(**state)

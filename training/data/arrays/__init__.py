@@ -1,1 +1,1 @@
-"""Arrays of the sides: writing, reading and packing."""
+"""Arrays of the splits: writing, reading and packing."""

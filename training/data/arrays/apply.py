@@ -1,8 +1,8 @@
-"""Pure appliers of the fitted statistics: table columns in, model arrays out; nothing is fitted
-here.
+"""Apply fitted statistics: table columns in, model arrays out; nothing is fitted here.
 
-The arithmetic is subtract, divide, clip and piecewise-linear interpolation in float64, so that the
-exported program repeats it to 1e-12. N rows, D numeric columns, C categorical columns.
+All functions are pure. The arithmetic is subtract, divide, clip and piecewise-linear interpolation
+in float64, so that the exported program repeats it to 1e-12. N rows, D numeric columns, C
+categorical columns.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown or rare, null, then th
 
 
 def transform_numeric(values: np.ndarray, statistics: Statistics) -> np.ndarray:
-    """The numeric block of the model input, row by row independent of all other rows.
+    """Return the numeric block of the model input; each row is independent of all others.
 
-    Rounds where float32 is enough, fills nulls, scales, clips, casts to float32, then appends the
-    null indicators. A null of a column without `fill` stays NaN: callers refuse it where they can
-    name the row.
+    Round where float32 is enough, fill nulls, scale, clip, cast to float32, then append the null
+    indicators. A null of a column without `fill` stays NaN: callers refuse it where they can name
+    the row.
 
     Args:
         values: float64 [N, D] in the order of `statistics.numeric`; NaN is null.
@@ -49,8 +49,9 @@ def transform_numeric(values: np.ndarray, statistics: Statistics) -> np.ndarray:
 
 
 def transform_columns(columns: Sequence[np.ndarray], statistics: Statistics) -> np.ndarray:
-    """`transform_numeric` of a table whose columns lie apart, one after the other: what is being
-    worked on stays in the processor's cache.
+    """Apply `transform_numeric` to a table with separate columns, one column after the other.
+
+    The data in work stay in the processor's cache.
 
     Args:
         columns: float64 [N] for each of `statistics.numeric`; NaN is null.
@@ -61,7 +62,7 @@ def transform_columns(columns: Sequence[np.ndarray], statistics: Statistics) -> 
     """
     found = np.empty((len(columns[0]), statistics.num_numeric), dtype=np.float32)
     bounds, rounded, indicator = clip_bounds(statistics), rounded_columns(statistics), len(columns)
-    with np.errstate(over="ignore"):  # an overflow becomes inf, which materialising refuses by name
+    with np.errstate(over="ignore"):  # an overflow becomes inf, which `materialise` refuses by name
         for index, (given, stats) in enumerate(zip(columns, statistics.numeric, strict=True)):
             nulls = np.isnan(given)
             values = given.astype(np.float32).astype(np.float64) if rounded[index] else given
@@ -82,11 +83,11 @@ def transform_columns(columns: Sequence[np.ndarray], statistics: Statistics) -> 
 
 
 def rounded_columns(statistics: Statistics) -> np.ndarray:
-    """Which columns [D] are rounded to float32 first, so that a consumer's float32 rows give the
-    very numbers of float64 rows.
+    """Return the mask [D] of columns that are rounded to float32 first.
 
-    Only where that loses nothing that counts: half the spacing of float32 at the largest train
-    value is at most 1e-5 standard deviations. A time stamp or an account number keeps its float64.
+    A consumer's float32 rows then give exactly the numbers of float64 rows. Only columns that lose
+    nothing important are rounded: half the spacing of float32 at the largest train value is at most
+    1e-5 standard deviations. A time stamp or an account number keeps its float64.
     """
     largest = np.array(
         [max(abs(s.min or 0.0), abs(s.max or 0.0)) for s in statistics.numeric], dtype=np.float64
@@ -97,8 +98,9 @@ def rounded_columns(statistics: Statistics) -> np.ndarray:
 
 
 def clip_bounds(statistics: Statistics) -> np.ndarray:
-    """Bound of each scaled column, float64 [D]; infinite without `clip` and for columns that are
-    not scaled.
+    """Return the bound of each scaled column, float64 [D].
+
+    It is infinite without `clip` and for columns that are not scaled.
     """
     clip = np.inf if statistics.clip is None else statistics.clip
     return np.array(
@@ -107,8 +109,9 @@ def clip_bounds(statistics: Statistics) -> np.ndarray:
 
 
 def fitted_ranges(statistics: Statistics) -> list[tuple[float | None, float | None]]:
-    """Return for each numeric column the values beyond which its scaled value is clipped; None
-    where nothing is clipped.
+    """Return for each numeric column the values beyond which its scaled value is clipped.
+
+    The result is None for a column without clipping.
     """
     ranges: list[tuple[float | None, float | None]] = []
     for column, bound in zip(statistics.numeric, clip_bounds(statistics).tolist(), strict=True):
@@ -124,8 +127,9 @@ def fitted_ranges(statistics: Statistics) -> list[tuple[float | None, float | No
 
 
 def quantile_points(column: NumericStats) -> tuple[np.ndarray, np.ndarray]:
-    """Strictly increasing knots and their normal scores, both float64 [K]: the map is linear
-    between, flat outside.
+    """Return strictly increasing knots and their normal scores, both float64 [K].
+
+    The map is linear between knots and flat outside.
 
     The outer levels are moved in by half a step, where the normal score is finite; knots that
     coincide (a value that many rows share) become one knot with the mean of their scores.
@@ -148,8 +152,7 @@ def quantile_points(column: NumericStats) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encode_categories(table: pa.Table | pa.RecordBatch, statistics: Statistics) -> np.ndarray:
-    """Category codes int64 [N, C]: 0 unknown or rare, 1 null, then the position in the fitted
-    vocabulary.
+    """Return category codes, int64 [N, C]: 0 unknown or rare, 1 null, then the vocabulary index.
 
     Args:
         table: holds the columns of `statistics.categorical` as text, null where missing.
@@ -165,8 +168,9 @@ def encode_categories(table: pa.Table | pa.RecordBatch, statistics: Statistics) 
 
 
 class CategoryCodes:
-    """`encode_categories` of batch after batch: the vocabularies, and dictionaries that batches
-    share, are looked up once.
+    """Apply `encode_categories` to batch after batch.
+
+    The vocabularies, and dictionaries that batches share, are looked up once.
     """
 
     def __init__(self, statistics: Statistics) -> None:
@@ -178,7 +182,7 @@ class CategoryCodes:
         self._seen: list[tuple[pa.Array, np.ndarray] | None] = [None] * len(self._names)
 
     def __call__(self, table: pa.Table | pa.RecordBatch) -> np.ndarray:
-        """Codes int64 [N, C]."""
+        """Return codes, int64 [N, C]."""
         codes = np.empty((table.num_rows, len(self._names)), dtype=np.int64)
         for index, name in enumerate(self._names):
             column = table.column(name)
@@ -192,7 +196,7 @@ class CategoryCodes:
     def _of_places(self, values: pa.DictionaryArray, index: int) -> np.ndarray:
         seen, texts = self._seen[index], values.dictionary
         if seen is None or (len(seen[0]), seen[0].buffers()) != (len(texts), texts.buffers()):
-            # the last one for places that are null
+            # the last one for indices that are null
             seen = self._seen[index] = (texts, np.append(self._of_texts(texts, index), NULL))
         return np.asarray(seen[1][np.asarray(pc.fill_null(values.indices, len(texts)))])
 
@@ -211,10 +215,11 @@ class CategoryCodes:
 
 
 def encode_labels(table: pa.Table | pa.RecordBatch, statistics: Statistics) -> np.ndarray:
-    """Several labels side by side, float32 [N, L]: class indices and scaled values, NaN where a
-    label is unknown (null).
+    """Return several labels next to each other, float32 [N, L].
 
-    NaN, because it cannot pass for a value: a computation that forgets the mask is not finite, and
+    They are class indices and scaled values, NaN where a label is unknown (null).
+
+    NaN cannot be mistaken for a value: a computation that forgets the mask is not finite, and
     stops.
 
     Args:
@@ -248,13 +253,12 @@ def encode_labels(table: pa.Table | pa.RecordBatch, statistics: Statistics) -> n
 def encode_label(
     values: pa.Array | pa.ChunkedArray, statistics: Statistics | LabelStats
 ) -> np.ndarray:
-    """The label as the loss wants it: class index int64 [N], or the scaled value float32 [N] for a
-    regression.
+    """Return the label for the loss: class index int64 [N], or scaled value float32 [N].
 
     Args:
         values: the label column, without nulls.
-        statistics: fitted on train, of the only label or of one of several; without classes it is a
-            regression.
+        statistics: fitted on train, of the only label or of one of several; a regression has no
+            classes.
 
     Raises:
         DataError: a null, or a class that train does not have.

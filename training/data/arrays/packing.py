@@ -1,4 +1,4 @@
-"""Which windows share a sequence.
+"""Packing of windows into sequences.
 
 P windows, T positions of a sequence.
 """
@@ -9,16 +9,16 @@ import numpy as np
 
 
 def pack(lengths: np.ndarray, context: int) -> np.ndarray:
-    """Sequence of each window, int64 [P], none longer than the context; they stand in an order that
-    says nothing of their lengths.
+    """Return the sequence of each window, int64 [P]; no sequence is longer than the context.
 
-    Best fit, longest first, over the counts of each length: all windows of one length are placed at
-    once, so the work grows with the number of lengths and not with the windows. Windows of equal
-    length are taken in their given order, and the sequences are shuffled, always alike: the first
-    ones are a random sample.
+    The order of sequences says nothing about their lengths. Best fit, longest first, over the
+    counts of each length: all windows of one length are placed at once, so the work grows with the
+    number of lengths and not with the windows. Windows of equal length are taken in their given
+    order, and the sequences are shuffled, always in the same way: the first ones are a random
+    sample.
 
     Source: best fit decreasing, Johnson 1973, Near-optimal bin packing algorithms; over a histogram
-    of lengths as in Krell et al. 2021, arXiv:2107.02027, sec. 3.1.
+        of lengths as in Krell et al. 2021, arXiv:2107.02027, sec. 3.1.
 
     >>> pack(np.array([3, 5, 2, 8, 4]), context=8).tolist()
     [1, 1, 2, 0, 2]

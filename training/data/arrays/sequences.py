@@ -1,11 +1,10 @@
-"""A side's documents as sequences of one length: arrays that training gathers from, each target
-token in exactly one of them.
+"""Documents of a split as sequences of one length, with each target token in exactly one of them.
 
-Which tokens stand in one window: see serving_text/windows.py. Train windows do not overlap; those
-of val and test begin `stride` tokens after one another, so that later ones have context. With
-packing `documents` several windows share a sequence under different segment numbers, by which the
-model keeps them apart; with `windows` each has its own. A target is never that of another document,
-or of padding: such places hold -100.
+Training gathers batches from these arrays. For the tokens of a window, see serving_text/windows.py.
+Train windows do not overlap. Those of val and test begin `stride` tokens apart, so that later ones
+have context. With packing `documents`, several windows share a sequence under different segment
+numbers, by which the model separates them; with `windows` each has its own. A target never belongs
+to another document or to padding: such positions hold -100.
 
 N sequences of T positions, D documents, P windows.
 """
@@ -37,8 +36,9 @@ NAMES = ("tokens", "segments", "label")
 
 
 class Layout(NamedTuple):
-    """Windows in the order of their places: `row` and `slot` (segment number less one) and `offset`
-    in the row, int64 [P] each.
+    """Windows in the order of their positions.
+
+    `row`, `slot` (segment number minus one) and `offset` in the row, int64 [P] each.
     """
 
     windows: Windows
@@ -48,27 +48,28 @@ class Layout(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Sequences."""
+        """Return the number of sequences."""
         return int(self.row[-1]) + 1
 
 
 def write_sequences(
     folder: Path, table: TableRef, side: str, spec: TableSpec, tokens: TokenStats
 ) -> None:
-    """`tokens`, `segments`, `label` (and `weight`), `ids.parquet` and `documents.parquet` of a
-    side, flushed and read back.
+    """Write the arrays and Parquet files of a split, flush them and read them back.
+
+    They are `tokens`, `segments`, `label` (and `weight`), `ids.parquet` and `documents.parquet`.
 
     Args:
         folder: exists.
-        table: the side's rows.
+        table: the rows of the split.
         side: train, val or test.
         spec: names the columns.
         tokens: the vocabulary that was fitted on train, and the form of the sequences.
 
     Raises:
-        DataError: a text that the tokenizer does not take.
-        IntegrityError: the table has other rows than recorded, or what was written does not hold
-            each target once.
+        DataError: the tokenizer refuses a text.
+        IntegrityError: the table has other rows than recorded, or a written file does not hold each
+            target once.
     """
     flat = folder / "flat.bin"
     documents = _tokenize(flat, table, side, spec, tokens)
@@ -87,7 +88,7 @@ def write_sequences(
 
 
 def lay_out(targets: np.ndarray, tokens: TokenStats, stride: int) -> Layout:
-    """The place of each window of documents with so many targets [D]."""
+    """Return the position of each window of documents with this many targets [D]."""
     windows = cut(targets, tokens.context, stride)
     row = (
         pack(windows.length, tokens.context)
@@ -96,20 +97,18 @@ def lay_out(targets: np.ndarray, tokens: TokenStats, stride: int) -> Layout:
     )
     order = np.argsort(row, kind="stable")
     row, windows = row[order], Windows(*(part[order] for part in windows))
-    first = np.searchsorted(row, row)  # the first window of each one's row
+    first = np.searchsorted(row, row)  # the first window of each window's row
     ends = np.cumsum(windows.length)
     begins = ends - windows.length
     return Layout(windows, row, np.arange(len(row)) - first, begins - begins[first])
 
 
-# ------------------------------------------------------------------------------------------- tokens
-
-
 def _tokenize(
     flat: Path, table: TableRef, side: str, spec: TableSpec, tokens: TokenStats
 ) -> pa.Table:
-    """Write begin, tokens and end of each document one after the other, int32; what is known of
-    each document.
+    """Write begin, tokens and end of each document one after the other, int32.
+
+    Return the facts known about each document.
     """
     vocabulary = tokens.model_dump()
     columns = ["__id", "__group", "__time", tokens.name] + (
@@ -145,9 +144,6 @@ def _tokenize(
     return documents
 
 
-# ------------------------------------------------------------------------------------------- arrays
-
-
 def _write_arrays(
     folder: Path, flat: Path, targets: np.ndarray, layout: Layout, context: int
 ) -> None:
@@ -178,7 +174,7 @@ def _fill(
     some: slice,
     rows: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens, segments and targets of the rows (first, number, T) whose windows are `some`."""
+    """Return tokens, segments and targets of rows (first, number, T) whose windows are `some`."""
     first, count, context = rows
     document, start, length, skip = (part[some] for part in layout.windows)
     # of each position within its window
@@ -201,8 +197,9 @@ def _chunks(rows: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _ids(documents: pa.Table, layout: Layout) -> pa.Table:
-    """For each sequence the ids of its documents as one text; by segment the number of the
-    document, and where in it the window begins.
+    """Return for each sequence the ids of its documents as one text.
+
+    Also return, by segment, the number of the document and where in it the window begins.
     """
     starts = np.searchsorted(layout.row, np.arange(layout.num_rows + 1))
     numbers, begins = (
@@ -237,8 +234,10 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 def _check(folder: Path, side: str, targets: int, tokens: TokenStats) -> None:
-    """Read the arrays back: as many targets as the documents have, all of them and all tokens
-    within the vocabulary.
+    """Read the arrays back and check them.
+
+    There are as many targets as the documents have, and all targets and tokens are within the
+    vocabulary.
     """
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in NAMES}
     found = 0

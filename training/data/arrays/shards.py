@@ -1,5 +1,4 @@
-"""Materialised arrays: each side as contiguous `.npy` files that ranks share through the page
-cache.
+"""Materialised arrays: each split as contiguous `.npy` files, shared by ranks in the page cache.
 
 Rows keep the order of the split's files (the hash of the id), so that the arrays do not depend on
 the engine. Everything is written into a temporary folder, checked from the written files, and only
@@ -44,11 +43,11 @@ from training.data.engine.threads import at_once, beside, one_by_one
 from training.data.fit.tensors import rows_per_batch, tensor_array
 
 SIDES: tuple[SplitName, ...] = ("train", "val", "test")
-BATCH_ROWS = 16_384  # a column of so many stays in the processor's cache while it is worked on
+BATCH_ROWS = 16_384  # a column of so many stays in the processor's cache during the work
 Maker = Callable[[pa.RecordBatch], np.ndarray]
-# folder of the arrays, side, its name, meaning of its columns, what was fitted
+# folder of the arrays, split, its name, meaning of its columns, fitted statistics or vocabulary
 Writer = Callable[[Path, TableRef, str, TableSpec, Statistics], None]
-# array name → dtype, shape of a row, how a batch becomes it
+# array name → dtype, shape of a row, function that makes it from a batch
 Layout = dict[str, tuple[str, tuple[int, ...], Maker]]
 
 
@@ -59,9 +58,9 @@ def materialise(
     declaration: Declaration,
     out_dir: Path,
 ) -> ArraysRef:
-    """The three sides as arrays, whole or not at all, with a digest over every file.
+    """Write the three splits as arrays, as a whole or not at all, with a digest over every file.
 
-    Streams each side in batches; memory does not grow with the rows. An existing `out_dir` is
+    Each split is streamed in batches; memory does not grow with the rows. An existing `out_dir` is
     replaced.
 
     Args:
@@ -129,8 +128,7 @@ def materialise(
 def materialise_rows(
     table: TableRef, spec: TableSpec, statistics: Statistics, out_dir: Path
 ) -> SplitArrays:
-    """Rows as arrays with statistics that were fitted before, on other rows: to score them, never
-    to train.
+    """Write rows as arrays with statistics fitted earlier on other rows, for scoring only.
 
     Args:
         table: rows as the split writes them.
@@ -147,11 +145,11 @@ def materialise_rows(
 
 
 def load_arrays(side: SplitArrays, verify: bool = True) -> dict[str, np.ndarray]:
-    """The arrays of one side, memory-mapped and read-only: name → array with `side.rows` rows.
+    """Load a split's arrays, memory-mapped and read-only: name → array with `side.rows` rows.
 
     Args:
         side: the reference.
-        verify: compare every file's SHA-256 with the recorded one; False: another process of this
+        verify: compare every file's SHA-256 with the recorded one; False if another process of this
             machine does.
 
     Raises:
@@ -176,9 +174,7 @@ def load_arrays(side: SplitArrays, verify: bool = True) -> dict[str, np.ndarray]
 
 
 def _fit_for(statistics: Statistics, declaration: Declaration) -> bool:
-    """Whether the statistics hold a vocabulary, a label of the declared kind, or several of
-    them.
-    """
+    """Return True if the statistics hold a vocabulary, or the declared kind or number of labels."""
     task = declaration.task
     if statistics.tokens is not None or task.kind == "causal_lm":
         return statistics.tokens is not None and task.kind == "causal_lm"
@@ -191,12 +187,9 @@ def _fit_for(statistics: Statistics, declaration: Declaration) -> bool:
     return bool(statistics.classes) != (task.kind in ("regression", "causal_lm"))
 
 
-# ---------------------------------------------------------------------------------------- one side
-
-
 @contextmanager
 def _writer(declaration: Declaration) -> Iterator[Writer]:
-    """Who writes a side's arrays: this process, or the executors of `data.spark`."""
+    """Return the writer of a split's arrays: this process, or the executors of `data.spark`."""
     if declaration.data.engine == "duckdb":
         yield _write_arrays
         return
@@ -215,7 +208,7 @@ def _write_side(
     data: DataConfig | None = None,
     write: Writer | None = None,
 ) -> None:
-    """All files of one side, flushed to disk and checked."""
+    """Write all files of one split, flushed to disk and checked."""
     digest.verify(table.file)
     if table.rows < 1:
         raise DataError(f"the {side} side has no rows; change split.fractions or data.filter")
@@ -233,7 +226,7 @@ def _write_side(
 
 
 def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
-    """What is written: array name → dtype, shape of a row, and how a batch becomes it."""
+    """Return array name → dtype, shape of a row, and the function that makes it from a batch."""
     layout: Layout = {}
     if statistics.numeric:
         names = [s.name for s in statistics.numeric]
@@ -273,14 +266,14 @@ def _tensor_maker(name: str, shape: tuple[int, ...], dtype: str) -> Maker:
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    """A numeric column as float64 [N], null as NaN."""
+    """Return a numeric column as float64 [N], null as NaN."""
     return np.asarray(batch.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False))
 
 
 def _write_arrays(
     folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics
 ) -> None:
-    """All arrays of a side in one pass over its rows, streamed into their files and flushed."""
+    """Write all arrays of a split in one pass over its rows, streamed into files and flushed."""
     layout, rows = _layout(spec, statistics), 0
     with ExitStack() as stack:
         files = {
@@ -296,6 +289,7 @@ def _write_arrays(
             np.lib.format.write_array_header_1_0(files[name], header)
 
         def put(made: dict[str, np.ndarray]) -> None:
+            """Append the arrays of one batch to their files."""
             for name, array in made.items():
                 files[name].write(array.data)
 
@@ -321,20 +315,21 @@ def _write_arrays(
 
 
 def _columns(spec: TableSpec, statistics: Statistics) -> list[str]:
-    """Columns of a side that its arrays are made of."""
+    """Return the columns of a split that its arrays are made from."""
     features = [c for c in spec.features if c not in statistics.dropped]
     return [*features, *spec.label_columns] + ([spec.weight] if spec.weight is not None else [])
 
 
 def _paths(folder: Path, layout: Layout) -> dict[str, Path]:
-    """The files of the arrays; names are quoted, because a column may hold `/` or `..` in
-    its name.
+    """Return the files of the arrays.
+
+    Names are quoted, because a column may hold `/` or `..` in its name.
     """
     return {name: folder / f"{quote(name, safe='')}.npy" for name in layout}
 
 
 def _empty_arrays(folder: Path, rows: int, layout: Layout) -> dict[str, np.memmap]:
-    """Array files of their full size, to be filled."""
+    """Create array files of their full size."""
     paths = _paths(folder, layout)
     return {
         name: np.lib.format.open_memmap(
@@ -347,8 +342,9 @@ def _empty_arrays(folder: Path, rows: int, layout: Layout) -> dict[str, np.memma
 def _write_on(
     spark: Any, folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics
 ) -> None:
-    """`_write_arrays` by executors: each row group of the side is one task, and its rows have their
-    place in the files.
+    """Run `_write_arrays` on executors.
+
+    Each row group of the split is one task, and its rows have their position in the files.
     """
     layout = _layout(spec, statistics)
     for array in _empty_arrays(folder, table.rows, layout).values():
@@ -362,6 +358,7 @@ def _write_on(
         )
 
     def work(number: int) -> dict[str, str]:
+        """Write one row group."""
         return {"error": write_group(folder, table, side, spec, statistics, number, starts[number])}
 
     if failed := [told["error"] for told in spark.on_executors(len(counts), work) if told["error"]]:
@@ -379,20 +376,19 @@ def write_group(
     number: int,
     start: int,
 ) -> str:
-    """Write the arrays of one row group into files that stand already, at its rows' place; what is
-    wrong with a row, or nothing.
+    """Write the arrays of a row group into existing files; return the fault of a row, or "".
 
-    By `pwrite`, because pages of a memory map that two hosts share on a network folder would
-    overwrite each other.
+    The rows go to their positions by `pwrite`, because pages of a memory map that two hosts share
+    on a network folder would overwrite each other.
 
     Args:
-        folder: of the side's arrays.
-        table: the side.
+        folder: of the split's arrays.
+        table: the split.
         side: its name, for messages.
         spec: what its columns are.
         statistics: fitted on train.
         number: of the row group.
-        start: place of its first row.
+        start: position of its first row.
     """
     layout = _layout(spec, statistics)
     rows = min(rows_per_batch(shape, dtype) for dtype, shape, _ in layout.values())
@@ -425,7 +421,7 @@ def _write_at(file: BinaryIO, values: np.ndarray, offset: int) -> None:
 
 
 def _made(make: Maker, batch: pa.RecordBatch, side: str) -> np.ndarray:
-    """The maker's outcome, with the side named in its errors."""
+    """Return the result of the function, with the split named in its errors."""
     try:
         return make(batch)
     except DataError as error:
@@ -433,8 +429,9 @@ def _made(make: Maker, batch: pa.RecordBatch, side: str) -> np.ndarray:
 
 
 def _write_ids(target: Path, table: TableRef, spec: TableSpec) -> None:
-    """`__id`, `__group`, `__time` and `label` (as given; several: `label_<name>`) of the rows in
-    the order of the arrays.
+    """Write `__id`, `__group`, `__time` and `label` of the rows in the order of the arrays.
+
+    Labels are as given; several are named `label_<name>`.
     """
     labels = (
         {f"label_{name}": name for name in spec.labels}
@@ -457,13 +454,10 @@ def _write_ids(target: Path, table: TableRef, spec: TableSpec) -> None:
     digest.settle(target)
 
 
-# ------------------------------------------------------------------------------------------ checks
-
-
 def _refuse_new_nulls(
     ref: TableRef, side: str, statistics: Statistics, data: DataConfig | None
 ) -> None:
-    """Refuse nulls in a column where train has none: nothing was fitted that could fill them."""
+    """Refuse nulls in a column where train has none: no fitted value could fill them."""
     names = [s.name for s in statistics.numeric if s.fill is None]
     in_memory = held(ref)
     if not names or (in_memory and not any(in_memory.table.column(n).null_count for n in names)):
@@ -490,7 +484,7 @@ def _refuse_new_nulls(
 
 
 def _check_side(folder: Path, side: str, rows: int, statistics: Statistics) -> None:
-    """Read the written files back: rows, finite values, labels within range."""
+    """Read the written files back; check rows, finite values and label range."""
     for path in sorted(folder.glob("*.npy")):
         array = np.load(path, mmap_mode="r")
         if len(array) != rows:
@@ -538,7 +532,7 @@ def _check_block(block: np.ndarray, name: str, side: str, statistics: Statistics
 
 
 def _check_labels(block: np.ndarray, side: str, statistics: Statistics) -> None:
-    """Several labels: NaN where unknown, else a finite value or a class index."""
+    """Check several labels: NaN if unknown, else a finite value or a class index."""
     for index, label in enumerate(statistics.labels):
         known = block[~np.isnan(block[:, index]), index]
         if not np.isfinite(known).all():
@@ -556,13 +550,8 @@ def _check_labels(block: np.ndarray, side: str, statistics: Statistics) -> None:
             )
 
 
-# ----------------------------------------------------------------------------------------- publish
-
-
 def _publish(temporary: Path, target: Path) -> None:
-    """Put the finished folder in its place; what stood there before is removed only after the new
-    one stands.
-    """
+    """Move the finished folder into place; remove the old folder only afterwards."""
     digest.fsync_folder(temporary)
     old = temporary.with_name("old")
     if target.exists():
@@ -573,7 +562,7 @@ def _publish(temporary: Path, target: Path) -> None:
 
 
 def _files(arrays: SplitArrays) -> dict[str, FileRef]:
-    """Every file of a side by name."""
+    """Return every file of a split by name."""
     return {
         **arrays.arrays,
         "ids": arrays.ids,
@@ -582,8 +571,9 @@ def _files(arrays: SplitArrays) -> dict[str, FileRef]:
 
 
 def _side_ref(folder: Path, rows: int) -> SplitArrays:
-    """The files of a side; rows are those of the table, or as many sequences as its documents were
-    made into.
+    """Return a reference to the files of a split.
+
+    Its rows are those of the table, or the number of sequences made from its documents.
     """
     paths = sorted(folder.glob("*.npy"))
     arrays = dict(

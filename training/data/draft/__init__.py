@@ -1,1 +1,1 @@
-"""A declaration drafted from a table."""
+"""Draft a declaration from a table."""

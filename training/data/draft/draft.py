@@ -1,4 +1,4 @@
-"""A first declaration, guessed from the table: `bulkhead init DATA`.
+"""First declaration, guessed from the table: `bulkhead init DATA`.
 
 Every guess has its reason in a comment next to it. It is a draft to be read, not a verdict.
 """
@@ -66,12 +66,13 @@ YES = {"yes", "y", "true", "t", "1", "positive", "pos", "case", "event", "presen
 NO = {"no", "n", "false", "f", "0", "-1", "negative", "neg", "control", "none", "absent", "off"}
 YAML_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 EMBARGOES = ("1d", "12h", "6h", "3h", "1h", "30min", "10min", "1min", "1s")
-LISTED = 80  # columns that are listed one by one; of more, only those that need a word
+LISTED = 80  # columns that are listed one by one; of more, only those that need a remark
 
 
 class Guess(NamedTuple):
-    """One line of `columns`: what the column is, why, and whether `*: feature` would have said the
-    same.
+    """One line of `columns`: the column's role, the reason, and a flag.
+
+    The flag says whether `*: feature` would have the same effect.
     """
 
     role: str
@@ -80,7 +81,7 @@ class Guess(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What is known about the table when the roles are guessed."""
+    """Known facts about the table when the roles are guessed."""
 
     connection: duckdb.DuckDBPyConnection
     data: DataConfig
@@ -88,11 +89,11 @@ class Table(NamedTuple):
     rows: int
 
     def named(self, *names: str) -> Profile | None:
-        """The first column with one of these names, in any case."""
+        """Return the first column with one of these names, in any case."""
         return next((c for n in names for c in self.columns if c.name.lower() == n), None)
 
     def sql(self, column: Profile) -> str:
-        """The column in an expression, quoted only where it must be."""
+        """Return the column in an expression, quoted only if it must be."""
         reserved = {
             str(r[0])
             for r in rows(
@@ -109,7 +110,8 @@ class Table(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """All guesses: derived columns, a line for each column, and what the split is chosen by;
+    """All guesses: derived columns, a line for each column, and the basis of the split.
+
     `molecules` names a column of SMILES.
     """
 
@@ -123,13 +125,14 @@ class Draft(NamedTuple):
 
 
 def draft(uri: str, label: str | None = None, name: str | None = None) -> str:
-    """The YAML text of a first declaration for a table, which loads as it is and says why next to
-    each line.
+    """Return the YAML text of a first declaration for a table.
+
+    It loads as it is and gives a reason next to each line.
 
     Args:
         uri: Parquet, CSV, CSV.gz or Arrow file, folder or glob.
         label: the label's column; guessed by name, else the last column.
-        name: of the declaration; by default made of the file's name.
+        name: of the declaration; by default derived from the file's name.
 
     Raises:
         SourceError: the source cannot be found or read.
@@ -148,12 +151,10 @@ def draft(uri: str, label: str | None = None, name: str | None = None) -> str:
         return _render(table, guess_roles(table, target, why), name or _slug(where))
 
 
-# ------------------------------------------------------------------------------------------- roles
-
-
 def guess_label(table: Table, wanted: str | None) -> tuple[Profile, str]:
-    """The column to predict and why: the one asked for, one with a telling name, or the last that
-    could be.
+    """Return the column to predict and the reason.
+
+    It is the requested one, one with a typical name, or the last that could be.
 
     Raises:
         ConfigError: there is no such column, or none that could be a label.
@@ -187,10 +188,10 @@ def guess_label(table: Table, wanted: str | None) -> tuple[Profile, str]:
 
 
 def guess_roles(table: Table, label: Profile, why: str) -> Draft:
-    """What every column may be, with the reason.
+    """Guess the role of every column, with the reason.
 
     Raises:
-        ConfigError: the label has one value, or no feature is left next to it.
+        ConfigError: the label has one value, or no feature is left besides it.
     """
     if label.distinct < 2:
         raise ConfigError(
@@ -259,9 +260,7 @@ def _useless(column: Profile) -> str | None:
 def _time(
     table: Table, others: Sequence[Profile], guesses: dict[str, Guess]
 ) -> tuple[dict[str, tuple[str, str]], str | None]:
-    """The time of a row: a date column, a text that is a date, or year, month and day put
-    together.
-    """
+    """Guess the time of a row: a date column, a text that is a date, or year, month and day."""
     dated = [
         c
         for c in others
@@ -326,9 +325,10 @@ def _split_column(table: Table, others: Sequence[Profile], guesses: dict[str, Gu
 
 
 def _group(columns: Sequence[Profile], guesses: dict[str, Guess]) -> Profile | None:
-    """Rows of one patient, user or device belong together; the finest such column counts."""
+    """Guess the group of rows, such as one patient, user or device; the finest column counts."""
 
     def repeats(column: Profile) -> bool:
+        """Return True if the values of a column repeat like those of a group."""
         return (
             column.family in ("int", "text")
             and not column.null_share
@@ -372,9 +372,7 @@ def _id(columns: Sequence[Profile], guesses: dict[str, Guess]) -> None:
 
 
 def _with_note(table: Table, column: Profile, guess: Guess) -> Guess:
-    """The guess, with a word where texts are numbers or times in another spelling, or hardly
-    repeat.
-    """
+    """Add a remark to the guess if texts are respelt numbers or times, or hardly repeat."""
     if column.family != "text" or guess.role not in ("categorical", "ignore"):
         return guess
     note = category_note(table.connection, SAMPLE, column.name, is_csv=table.data.format == "csv")
@@ -408,12 +406,8 @@ def _feature(column: Profile, total: int) -> Guess:
     return Guess("categorical", f"{column.distinct} values{nulls}", obvious=True)
 
 
-# ------------------------------------------------------------------------------------ task and
-# split
-
-
 def guess_task(table: Table, label: Profile) -> tuple[str, str]:
-    """The task that a label makes, as YAML, and why."""
+    """Return the task that fits a label, as YAML, and the reason."""
     if label.distinct == 2:
         counts = rows(
             table.connection,
@@ -431,8 +425,9 @@ def guess_task(table: Table, label: Profile) -> tuple[str, str]:
 
 
 def _positive(counts: list[tuple[Any, ...]]) -> tuple[Any, int, str]:
-    """The positive class of two, rarer first, its rows, and why: the one that means yes, the other
-    of one that means no, else the rarer.
+    """Return the positive class of two (rarer first), its rows, and the reason.
+
+    It is the one that means yes, or the other of one that means no, else the rarer.
 
     >>> _positive([("no", 46), ("yes", 54)]), _positive([("ill", 3), ("well", 9)])[0]
     (('yes', 54, "'yes', by its meaning,"), 'ill')
@@ -486,8 +481,9 @@ def _split(found: Draft, table: Table, task: str) -> tuple[str, str]:
 
 
 def _embargo(found: Draft, table: Table) -> str:
-    """A day, or less where the times span so little that a day would leave nothing: at most a
-    fortieth of them.
+    """Return a day, or less if the times have a short span: at most a fortieth of it.
+
+    A day could then leave nothing.
     """
     expression = (
         found.derive[str(found.time)][0] if found.time in found.derive else ident(str(found.time))
@@ -497,9 +493,6 @@ def _embargo(found: Draft, table: Table) -> str:
         row(table.connection, f"select coalesce(max({moment}) - min({moment}), 0) from {SAMPLE}")[0]
     )
     return next((length for length in EMBARGOES if seconds_of(length) <= span / 40), "0")
-
-
-# ------------------------------------------------------------------------------------------ writing
 
 
 def _render(table: Table, found: Draft, name: str) -> str:
@@ -593,19 +586,19 @@ def _model_lines(table: Table, found: Draft) -> list[tuple[str, str]]:
 
 
 def _key(text: str) -> str:
-    """A YAML key or value: quoted unless it is plain and no YAML word such as `no` or `y`."""
+    """Return a YAML key or value: quoted unless it is plain and no YAML word (`no`, `y`)."""
     return text if PLAIN_KEY.fullmatch(text) and text.lower() not in YAML_WORDS else _quoted(text)
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of any type as a whole one where it is whole; anything else unchanged."""
+    """Return a number of any type as a whole one if it is whole; anything else unchanged."""
     if isinstance(value, bool) or not isinstance(value, float | Decimal):
         return value
     return int(value) if value == int(value) else float(value)
 
 
 def _value(value: Any) -> str:
-    """A value of a label in YAML.
+    """Return a label's value in YAML.
 
     >>> _value(Decimal(1)), _value(Decimal("0.50")), _value(True), _value("no")
     ('1', '0.5', 'true', '"no"')
@@ -615,17 +608,17 @@ def _value(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Text in double quotes, escaped so that YAML reads any character back."""
+    """Return text in double quotes, escaped so that YAML reads any character back."""
     return str(yaml.safe_dump(text, default_style='"', allow_unicode=True, width=math.inf)).strip()
 
 
 def _scalar(text: str) -> str:
-    """A YAML value: quoted where plain text would be read as something else."""
+    """Return a YAML value, quoted if plain text would be read as something else."""
     return text if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\([^\n#:]*", text) else _quoted(text)
 
 
 def _slug(uri: str) -> str:
-    """A declaration's name from a path.
+    """Return a declaration's name from a path.
 
     >>> _slug("/data/Bike Hour_2.csv.gz")
     'bike-hour_2'

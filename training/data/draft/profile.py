@@ -1,6 +1,4 @@
-"""What the columns of a table look like: the figures that a first draft of a declaration is guessed
-from.
-"""
+"""Figures of a table's columns, from which a first declaration is guessed."""
 
 from __future__ import annotations
 
@@ -42,8 +40,10 @@ SIDES = {"train", "val", "valid", "validation", "test"}
 
 
 class Profile(NamedTuple):
-    """One column in the sample: type, non-null rows, distinct values, share of nulls, extremes of
-    numbers, list sizes.
+    """One column in the sample.
+
+    It has type, non-null rows, distinct values, share of nulls, extremes of numbers, and list
+    sizes.
     """
 
     name: str
@@ -59,14 +59,14 @@ class Profile(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        """Whole or decimal numbers."""
+        """Return True for whole or decimal numbers."""
         return self.family in ("int", "float")
 
 
 def read_sample(
     connection: duckdb.DuckDBPyConnection, uri: str
 ) -> tuple[DataConfig, list[Profile], int]:
-    """Put a sample of the table into the engine and describe its columns.
+    """Load a sample of the table into the engine and describe its columns.
 
     Args:
         connection: an open engine; afterwards it holds the table `bulkhead_sample` of at most
@@ -74,8 +74,8 @@ def read_sample(
         uri: file, folder or glob.
 
     Returns:
-        How the source is read (delimiter and texts for null found out), its columns in order, and
-        its number of rows.
+        The detected reading options (delimiter and texts for null), the columns in order, and
+        the number of rows.
 
     Raises:
         SourceError: the source cannot be found or read.
@@ -86,8 +86,9 @@ def read_sample(
 
 
 def open_source(uri: str | tuple[str, ...]) -> tuple[SourceRef, DataConfig]:
-    """The files that a URI names, and how they are read: delimiter, quoting and texts for null
-    found out.
+    """Return the files that a URI names, and how they are read.
+
+    Delimiter, quoting and texts for null are detected.
 
     Raises:
         SourceError: the source cannot be found or read.
@@ -101,7 +102,7 @@ def open_source(uri: str | tuple[str, ...]) -> tuple[SourceRef, DataConfig]:
 
 
 def source_columns(uri: str | tuple[str, ...]) -> list[str]:
-    """Names of the columns of a source."""
+    """Return names of the columns of a source."""
     source, data = open_source(uri)
     with closing(connect()) as connection:
         return [
@@ -115,8 +116,9 @@ def source_columns(uri: str | tuple[str, ...]) -> list[str]:
 def describe_sample(
     connection: duckdb.DuckDBPyConnection, relation: str
 ) -> tuple[list[Profile], int]:
-    """Put a sample of a relation into the engine, as `bulkhead_sample`, and describe its columns;
-    also the number of all its rows.
+    """Load a sample of a relation into the engine as `bulkhead_sample`, and describe its columns.
+
+    Also return the number of all its rows.
     """
     connection.execute(
         f"create temp table {SAMPLE} as select * from {relation} using sample"
@@ -133,7 +135,7 @@ def describe_sample(
 
 
 def _csv_options(source: SourceRef) -> CsvConfig:
-    """Delimiter, quoting and null texts, from the first lines of each file."""
+    """Detect delimiter, quoting and null texts from the first lines of each file."""
     lines = [line for file in source.files for line in _first_lines(file.file)]
     delimiter = max(",;\t|", key=lambda d: _width(lines[:1], d))
     quoted = CsvConfig(delimiter=delimiter)
@@ -157,8 +159,9 @@ def _width(line: Sequence[str], delimiter: str) -> int:
 
 
 def _split(lines: Sequence[str], options: CsvConfig) -> list[list[str]]:
-    """Cells of lines; none where they are no delimited text, which who reads the file says with its
-    line.
+    """Return cells of lines; none if they are no delimited text.
+
+    The reader of the file reports that with its line.
     """
     try:
         return list(_cells(lines, options))
@@ -167,8 +170,9 @@ def _split(lines: Sequence[str], options: CsvConfig) -> list[list[str]]:
 
 
 def _is_even(lines: Sequence[str], options: CsvConfig) -> bool:
-    """Whether every line has as many values as the first; a quote mark inside a text breaks
-    that.
+    """Return True if every line has as many values as the first.
+
+    A quote mark inside a text breaks that.
     """
     try:
         return len({len(cells) for cells in _cells(lines, options)}) == 1
@@ -206,12 +210,8 @@ def _profile(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> Pro
     )
 
 
-# ---------------------------------------------------------------------------- relations between
-# columns
-
-
 def split_values(connection: duckdb.DuckDBPyConnection, column: Profile) -> set[str]:
-    """The column's values where all of them name a side, else nothing."""
+    """Return the column's values if all of them name a split, else nothing."""
     if column.family != "text" or not 2 <= column.distinct <= len(SIDES):
         return set()
     values = {
@@ -226,8 +226,9 @@ def split_values(connection: duckdb.DuckDBPyConnection, column: Profile) -> set[
 
 
 def date_format(connection: duckdb.DuckDBPyConnection, column: Profile) -> tuple[str, bool] | None:
-    """The format in which every text of the column is a date, and whether another format fits as
-    well.
+    """Return the format in which every text of the column is a date.
+
+    Also return whether another format fits.
     """
     if column.family != "text" or not column.present:
         return None
@@ -256,8 +257,9 @@ def _fits(text: str, form: str) -> bool:
 def like_label(
     connection: duckdb.DuckDBPyConnection, label: Profile, columns: Sequence[Profile]
 ) -> dict[str, str]:
-    """Columns that give the label away, with the reason: its copy, its code, its near copy, or one
-    of two parts.
+    """Return columns that give the label away, with the reason.
+
+    Each is a copy, a code or a near copy of the label, or one of its two parts.
     """
     found: dict[str, str] = {}
     for column in columns:
@@ -278,11 +280,11 @@ def like_label(
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, label: Profile, column: Profile) -> str | None:
-    """A column that gives the label exactly.
+    """Return a column that gives the label exactly.
 
     Numbers that follow a label of many numbers, each step up with a step up (or down), are the
-    label on another scale. Otherwise each value of the column has one value of the label, which
-    says something only where values repeat: numbers that are all different prove nothing.
+    label on another scale. Otherwise each value of the column has one value of the label. This says
+    something only if values repeat: numbers that are all different prove nothing.
     """
     if column.distinct < 2 or column.family == "list":
         return None
@@ -309,8 +311,9 @@ def _copy(connection: duckdb.DuckDBPyConnection, label: Profile, column: Profile
 
 
 def _follows(connection: duckdb.DuckDBPyConnection, label: Profile, column: Profile) -> bool:
-    """Whether each value of the column has one value of the label, and a larger one always a larger
-    label, or always a smaller one.
+    """Return True if each value of the column has one value of the label, in the same order.
+
+    A larger value always has a larger label, or always a smaller one.
     """
     values = (
         f"select {ident(column.name)} as c, min({ident(label.name)}) as l, max({ident(label.name)})"
@@ -346,7 +349,7 @@ def _double(column: Profile) -> str:
 
 
 def plain(text: str) -> str:
-    r"""A name as it may stand in a comment: one line, printable.
+    r"""Return a name for a comment: one line, printable.
 
     >>> plain("a\nb")
     'a b'

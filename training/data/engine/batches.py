@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 def arrow_batches(
     path: Path, max_rows: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Every row once, in file order, in batches of at most `max_rows`.
+    """Yield every row once, in file order, in batches of at most `max_rows`.
 
-    Row group by row group: one iterator over the whole file keeps every group it has passed
-    (pyarrow 25).
+    It reads row group by row group: one iterator over the whole file keeps every group it has
+    passed (pyarrow 25).
 
     Args:
         path: the Parquet file.

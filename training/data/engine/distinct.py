@@ -1,5 +1,6 @@
-"""Distinct integers by sorting: `np.unique` of NumPy 2.4 puts them into a hash table, which takes
-15 times as long on two million hashes.
+"""Distinct integers by sorting.
+
+`np.unique` of NumPy 2.4 uses a hash table, which takes 15 times as long on two million hashes.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import numpy as np
 
 
 def distinct(values: np.ndarray) -> np.ndarray:
-    """The distinct values [D] of integers [N], sorted; O(N log N).
+    """Return the distinct values [D] of integers [N], sorted; O(N log N).
 
     >>> distinct(np.array([3, 1, 3]))
     array([1, 3])
@@ -19,7 +20,7 @@ def distinct(values: np.ndarray) -> np.ndarray:
 
 
 def num_distinct(ordered: np.ndarray) -> int:
-    """How many values stand in a sorted array.
+    """Return the number of distinct values in a sorted array.
 
     >>> num_distinct(np.array([1, 3, 3]))
     2
@@ -28,7 +29,7 @@ def num_distinct(ordered: np.ndarray) -> int:
 
 
 def _first(ordered: np.ndarray) -> np.ndarray:
-    """Whether each value of a sorted array is the first of its kind, bool [N]."""
+    """Return a mask, bool [N], of the first of each run of equal values in a sorted array."""
     first = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return first

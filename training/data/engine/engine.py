@@ -1,8 +1,7 @@
-"""The data engine: a confined DuckDB connection, the quoting of SQL, canonical row text, and atomic
-Parquet files.
+"""Data engine: a confined DuckDB connection, SQL quoting, canonical row text and Parquet files.
 
-SQL is plain text in a subset that DuckDB and Spark share; every name and value in it passes `ident`
-or `literal`.
+Parquet files are written atomically. SQL is plain text in a subset that DuckDB and Spark share;
+every name and value in it passes `ident` or `literal`.
 """
 
 from __future__ import annotations
@@ -30,13 +29,12 @@ ROW_GROUP_ROWS = 65_536
 # wide rows (tensors, many columns) make smaller row groups, so that memory stays bounded
 ROW_GROUP_BYTES = 64 << 20
 ENGINE_SHARE = 0.7  # of data.memory_limit
-THREAD_BYTES = 100_000_000  # that a thread of the engine needs to sort and to group without failing
-SCALAR_BYTES = 8  # of a number; of a text about as many
-# of rows that wait for who reads them, at most: with a few megabytes all threads but one stand
-# still until their row group has its turn
+THREAD_BYTES = 100_000_000  # needed by a thread of the engine to sort and to group without failing
+SCALAR_BYTES = 8  # of a number; a text takes about as many
+# most rows that wait for their reader: with a few megabytes all threads but one wait until their
+# row group is read
 READ_AHEAD = "256MB"
-# row groups that are held, looked at and encoded together, as long as they stay below
-# ROW_GROUP_BYTES
+# row groups that are held, checked and encoded together while they stay below ROW_GROUP_BYTES
 GROUPS_AT_ONCE = 4
 ROWS_IN_MEMORY = 4  # as many more of rows that are in memory anyway
 Tables = Iterator[pa.Table]
@@ -46,11 +44,10 @@ _open: WeakSet[duckdb.DuckDBPyConnection] = WeakSet()
 def connect(
     memory_limit: str | None = None, threads: int | None = None
 ) -> duckdb.DuckDBPyConnection:
-    """An in-memory engine that loads no extension, sees no Python variable, and spills to a folder
-    of its own.
+    """Open an in-memory engine without extensions or Python variables; it spills to its own folder.
 
     Args:
-        memory_limit: such as "2GB"; past it the engine spills to disk. Default: 80 % of RAM.
+        memory_limit: such as "2GB"; beyond it, the engine spills to disk. Default: 80 % of RAM.
         threads: CPU threads; results do not depend on it. Default: all cores.
     """
     config: dict[str, Any] = {
@@ -76,9 +73,7 @@ def connect(
 
 
 def interrupt_queries() -> None:
-    """Break off what the engines of this process do just now; called from another thread, for a
-    stop.
-    """
+    """Interrupt the running queries of this process; called from another thread, to stop."""
     for connection in list(_open):
         with suppress(duckdb.Error):  # it is closed already
             connection.interrupt()
@@ -86,13 +81,14 @@ def interrupt_queries() -> None:
 
 @contextmanager
 def chosen_engine(data: DataConfig) -> Iterator[Any]:
-    """The engine that the declaration names: what `engine_for` gives, or a Spark session that takes
-    the same SQL.
+    """Open the declared engine: that of `engine_for`, or a Spark session that takes the same SQL.
+
+    It is that of `engine_for`, or a Spark session that takes the same SQL.
 
     Raises:
         ConfigError: Spark is declared and not installed, finds no Java, cannot be reached, or its
             executors do not share our folders.
-        DataError: a job of Spark failed, or `data.memory_limit` does not suffice.
+        DataError: a job of Spark failed, or `data.memory_limit` is too small.
     """
     if data.engine == "duckdb":
         with engine_for(data) as connection:
@@ -106,11 +102,13 @@ def chosen_engine(data: DataConfig) -> Iterator[Any]:
 
 @contextmanager
 def engine_for(data: DataConfig) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The embedded engine within `data.memory_limit`, of which a part is left to what stands next
-    to it: batches, hashes of keys, rows on their way into files.
+    """Open the embedded engine within `data.memory_limit`.
+
+    Part of the limit is left for other memory: batches, hashes of keys, rows on their way into
+    files.
 
     Raises:
-        DataError: the limit does not suffice for these rows.
+        DataError: the limit is too small for these rows.
     """
     limit = data.memory_bytes
     share = None if limit is None else int(limit * ENGINE_SHARE)
@@ -127,9 +125,7 @@ def engine_for(data: DataConfig) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def confine(connection: duckdb.DuckDBPyConnection, readable: Iterable[str | Path] = ()) -> None:
-    """Leave the connection only these files (and its spill folder); nothing can be opened
-    up again.
-    """
+    """Restrict the connection to these files (and its spill folder), without a way back."""
     paths = ", ".join(literal(str(p)) for p in readable)
     connection.execute(f"set allowed_paths = [{paths}]")
     connection.execute("set enable_external_access = false")
@@ -137,7 +133,7 @@ def confine(connection: duckdb.DuckDBPyConnection, readable: Iterable[str | Path
 
 
 def ident(name: str) -> str:
-    """A name as an SQL identifier.
+    """Return a name as an SQL identifier.
 
     >>> ident('say "hi" twice')
     '"say ""hi"" twice"'
@@ -148,8 +144,9 @@ def ident(name: str) -> str:
 
 
 def literal(value: str | bool | int | float | None) -> str:
-    """A value as an SQL literal; floats stay doubles (a bare 0.1 would be a decimal), infinity and
-    NaN are refused.
+    """Return a value as an SQL literal; refuse infinity and NaN.
+
+    Floats stay doubles (a bare 0.1 would be a decimal).
 
     >>> literal("it's"), literal(0.1), literal(3), literal(None), literal(True)
     ("'it''s'", "cast('0.1' as double)", '3', 'null', 'true')
@@ -170,26 +167,26 @@ def literal(value: str | bool | int | float | None) -> str:
 
 
 def without_nan(number: str) -> str:
-    """SQL of a float with NaN made null.
+    """Return SQL of a float with NaN made null.
 
-    Not by `isnan`: DuckDB 2.0 answers it from a Parquet file's minimum and maximum, which leave NaN
-    out when pyarrow wrote them.
+    It avoids `isnan`: DuckDB 2.0 answers it from a Parquet file's minimum and maximum, which leave
+    NaN out if pyarrow wrote them.
     """
     return f"case when isfinite({number}) or isinf({number}) then {number} end"
 
 
 def parquet(ref: TableRef) -> str:
-    """A table between tasks as an SQL relation."""
+    """Return a table between tasks as an SQL relation."""
     return f"read_parquet({literal(ref.file.path)}, hive_partitioning = false)"
 
 
 def rows(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[Any, ...]]:
-    """All rows of a query; for results that fit a message or a summary, never for tables."""
+    """Return all rows of a query; for results that fit a message or a summary, never for tables."""
     return list(connection.execute(sql).fetchall())
 
 
 def row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...]:
-    """The only row of a query."""
+    """Return the only row of a query."""
     found = rows(connection, sql)
     if len(found) != 1:
         raise RuntimeError(f"expected one row, got {len(found)}: {sql}")
@@ -197,8 +194,9 @@ def row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...]:
 
 
 def fill(connection: Any, table: str, queries: Iterable[str]) -> None:
-    """Make a temporary table of the rows of several queries, run one after the other: each may take
-    all the memory that there is.
+    """Make a temporary table of the rows of several queries, run one after the other.
+
+    Each may take all the memory that there is.
 
     Args:
         connection: the engine; Spark takes a single query.
@@ -214,27 +212,27 @@ def fill(connection: Any, table: str, queries: Iterable[str]) -> None:
 
 
 def num_parts(num_rows: int, limit: int | None, bytes_a_row: int) -> int:
-    """Into how many parts rows are cut so that each takes no more than a limit, which is none where
-    it is None.
-    """
+    """Return the number of parts so that each takes no more than a limit; None is no limit."""
     return 1 if limit is None else max(1, -(-num_rows * bytes_a_row // limit))
 
 
 def part_sql(value: str, part: int, parts: int) -> str:
-    """SQL condition: a value is of one part, from 0, of so many by its hash; of a single part every
-    value is, also null.
+    """Return an SQL condition: the hash of a value is in one part, from 0, out of several.
+
+    For a single part it is true for every value, also null.
     """
     return f"{part_number_sql(value, parts)} = {part}" if parts > 1 else "true"
 
 
 def part_number_sql(value: str, parts: int) -> str:
-    """SQL of the part, from 0, of so many that a value is of by its hash."""
+    """Return SQL of the part, from 0, out of several that the hash of a value is in."""
     return f"hash({value}) % {parts}" if parts > 1 else "0"
 
 
 def count_distinct(connection: duckdb.DuckDBPyConnection, value: str, relation: str) -> int:
-    """How many different values an expression has over a relation, nulls left out; by grouping,
-    which spills to disk as `count(distinct …)` does not.
+    """Return the number of distinct non-null values of an expression over a relation.
+
+    It groups, which spills to disk; `count(distinct …)` does not.
 
     Args:
         connection: the engine.
@@ -251,8 +249,9 @@ def count_distinct(connection: duckdb.DuckDBPyConnection, value: str, relation: 
 
 
 def row_text_sql(columns: Sequence[str]) -> str:
-    """SQL for a text of the row that two rows share only if they are equal: each value with its
-    length, null apart.
+    """Return SQL for a text of the row that two rows share only if they are equal.
+
+    Each value comes with its length; null is distinct.
 
     Column order does not count. Floats must be doubles without -0.0, as in the validated table.
 
@@ -268,7 +267,7 @@ def row_text_sql(columns: Sequence[str]) -> str:
 
 
 def row_md5_sql(columns: Sequence[str]) -> str:
-    """SQL for the 128-bit hash of `row_text_sql`, as 32 hexadecimal digits."""
+    """Return SQL for the 128-bit hash of `row_text_sql`, as 32 hexadecimal digits."""
     return f"md5({row_text_sql(columns)})"
 
 
@@ -280,18 +279,19 @@ def write_parquet(
     schema: pa.Schema | None = None,
     through: Callable[[Tables], Tables] | None = None,
 ) -> TableRef:
-    """Stream a query to a Parquet file, whole or not at all; equal rows in equal order give equal
-    bytes.
+    """Stream a query to a Parquet file as a whole or not at all; equal rows give equal bytes.
+
+    Equal rows must come in equal order.
 
     Args:
         connection: the engine; another result that is still open on it is closed.
-        query: give it an `order by` that decides every tie, or the bytes depend on the engine; or
-            rows that are in order already, a whole table among them.
+        query: SQL with an `order by` without ties, or the bytes depend on the engine; or rows that
+            are in order already, such as a whole table.
         path: the file; its folder is created.
         metadata: key-value texts for the Parquet schema, e.g. `{"bulkhead.side": "train"}`.
-        schema: Arrow types of the columns where the engine has none of the kind (its fixed-size
-            arrays end at 100,000 elements); needed where rows are given.
-        through: a generator that sees every row on its way; what it raises leaves no file.
+        schema: Arrow types of columns that the engine lacks (its fixed-size arrays end at 100,000
+            elements); required if rows are given.
+        through: a generator that sees every row on its way; no file is left if it raises.
     """
     with replacing_path(path) as file:
         reader: Any = (
@@ -303,7 +303,7 @@ def write_parquet(
         with TableWriter(file, types, metadata) as writer, ExitStack() as stack:
             size = rows_at_once(types)
             write: Callable[[pa.Table], None] = writer.write
-            # these are cast and looked at while those before them are encoded; of a stream the
+            # these are cast and checked while those before them are encoded; for a stream the
             # engine's threads read on
             if isinstance(reader, pa.Table):
                 reader, size, write = (
@@ -311,7 +311,7 @@ def write_parquet(
                     size * ROWS_IN_MEMORY,
                     stack.enter_context(beside(writer.write)),
                 )
-            # here, because what looks at rows knows no dictionaries of texts
+            # here, because the checks of rows know no dictionaries of texts
             tables = (table.cast(types) for table in even_tables(reader, size))
             for table in through(tables) if through else tables:
                 write(table)
@@ -319,12 +319,12 @@ def write_parquet(
 
 
 class TableWriter:
-    """A Parquet file in row groups of a fixed size: equal rows in equal order give equal bytes,
-    whatever the tables they come in.
+    """Parquet file in row groups of a fixed size.
 
-    Categories get a dictionary; numbers and keys, which seldom repeat, would only pay for looking
-    for one. Nothing is compressed or has checksums of its own: files live as long as a step's
-    result and carry a SHA-256, and these cost a third of the time.
+    Equal rows in equal order give equal bytes, regardless of the tables they come in. Categories
+    get a dictionary; for numbers and keys, which seldom repeat, the search for one would not pay
+    off. Nothing is compressed or has its own checksums: files live as long as a step's result and
+    carry a SHA-256, and these cost a third of the time.
     """
 
     def __init__(
@@ -341,7 +341,7 @@ class TableWriter:
                 or pa.types.is_nested(f.type)
             )
         ]
-        # else looked at 1,024 by 1,024 for the end of a page
+        # else the end of a page is checked every 1,024 rows
         at_once = None if any(pa.types.is_nested(f.type) for f in schema) else self._size
         # not Python's own: each of its many small writes would wait for the interpreter that
         # another thread has
@@ -367,8 +367,9 @@ class TableWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Write what is left, and the end of the file; after an error neither, since the file will
-        not be kept.
+        """Write the remaining rows and the end of the file.
+
+        After an error write neither, since the file will not be kept.
         """
         with self._file:
             if kind is None:
@@ -378,7 +379,7 @@ class TableWriter:
 
     def _put(self, count: int) -> None:
         table = pa.concat_tables(self._waiting)
-        # batches that the writer never sees together would each begin a page of their own
+        # batches that the writer never sees together would each begin a separate page
         self._writer.write_table(
             table.slice(0, count).cast(self.schema).combine_chunks(), row_group_size=self._size
         )
@@ -386,14 +387,12 @@ class TableWriter:
 
 
 def _numbers(schema: pa.Schema) -> list[str]:
-    """Columns whose smallest and largest values are cheap to find, and spare a scan to who asks for
-    them.
-    """
+    """Return columns whose extremes are cheap to find and save readers a scan."""
     return [f.name for f in schema if pa.types.is_floating(f.type) or pa.types.is_integer(f.type)]
 
 
 def even_tables(reader: Iterable[pa.RecordBatch], size: int) -> Tables:
-    """Tables of a fixed number of rows: the engine's own batches depend on its threads."""
+    """Yield tables of a fixed number of rows: the engine's own batches depend on its threads."""
     waiting: list[pa.RecordBatch] = []
     held = 0
     for batch in reader:
@@ -409,14 +408,12 @@ def even_tables(reader: Iterable[pa.RecordBatch], size: int) -> Tables:
 
 
 def group_rows(schema: pa.Schema | None) -> int:
-    """Rows of a row group: a fixed number, fewer where many columns or fixed-size lists make rows
-    wide.
-    """
+    """Return the rows of a row group: fewer for many columns or fixed-size lists."""
     return max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // _row_bytes(schema)))
 
 
 def rows_at_once(schema: pa.Schema) -> int:
-    """Rows of a few row groups: the fewer calls, the less is paid for each."""
+    """Return the rows of a few row groups: fewer calls cost less."""
     size = group_rows(schema)
     return size * max(1, min(GROUPS_AT_ONCE, ROW_GROUP_BYTES // (size * _row_bytes(schema))))
 

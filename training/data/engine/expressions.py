@@ -1,9 +1,8 @@
-"""Expressions of the declaration (`data.derive`, `data.filter`): pure functions of one row, or
-refused.
+"""Expressions of the declaration (`data.derive`, `data.filter`): pure functions of one row.
 
-The engine's own parser turns the text into a tree; only the node classes and functions listed here
-may stand in it. So an expression cannot read files, settings or other rows, and gives the same
-value whenever and wherever it is run.
+Others are refused. The engine's own parser turns the text into a tree, which may contain only the
+node classes and functions listed here. So an expression cannot read files, settings or other rows,
+and gives the same value in every run and place.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ MOST_CHARACTERS = 100_000
 def derived_sql(
     connection: duckdb.DuckDBPyConnection, relation: str, derive: Mapping[str, str]
 ) -> str:
-    """The relation with the derived columns added in their order; each may use those before it.
+    """Return the relation with the derived columns added in their order; each may use earlier ones.
 
     Raises:
         ConfigError: an expression is no pure function of the row, a column it names does not exist,
@@ -81,7 +80,7 @@ def derived_sql(
 def filtered_sql(
     connection: duckdb.DuckDBPyConnection, relation: str, condition: str | None
 ) -> str:
-    """The rows of the relation for which the condition is true (neither false nor null).
+    """Return the rows of the relation for which the condition is true (neither false nor null).
 
     Raises:
         ConfigError: the condition is no pure function of the row that gives true or false.
@@ -105,8 +104,9 @@ def failing_expression(
     derive: Mapping[str, str],
     error: duckdb.Error,
 ) -> SchemaError:
-    """The error that names the derived column which fails on some row, after a query over all of
-    them failed.
+    """Return the error that names the derived column which fails on some row.
+
+    It is called after a query over all of them failed.
     """
     for name, expression in derive.items():
         try:
@@ -131,7 +131,7 @@ def _checked(
     known: list[str],
     relation: str,
 ) -> str:
-    """The expression in parentheses, safe to stand in a query."""
+    """Return the expression in parentheses, safe to use in a query."""
     if not expression.strip():
         raise ConfigError(f"{key}: expected an SQL expression, got {expression!r}")
     if len(expression) > MOST_CHARACTERS or "\x00" in expression:
@@ -170,7 +170,7 @@ def _checked(
 
 
 def _foreign(tree: dict[str, Any], known: list[str]) -> Iterator[str]:
-    """What stands in the statement besides one expression over known columns."""
+    """Return the parts of the statement besides one expression over known columns."""
     node = tree["statements"][0]["node"] if len(tree["statements"]) == 1 else {}
     extras = [
         k
@@ -230,7 +230,7 @@ def _is_known(names: list[str], known: list[str]) -> bool:
 
 
 def _nodes(value: Any) -> Iterator[dict[str, Any]]:
-    """Every expression node of a tree."""
+    """Return every expression node of a tree."""
     if isinstance(value, dict):
         if "class" in value:
             yield value

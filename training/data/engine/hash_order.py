@@ -1,8 +1,8 @@
-"""Rows in the order of the hash of their id, within a declared memory: dealt out to parts by their
-hash first, and sorted part by part.
+"""Order rows by the hash of their id within a declared memory limit.
 
-The engine sorts faster, and spills; but what it holds of each run it must be able to pin, so that
-it gives up at limits of a few hundred megabytes. A part here is as small as the limit asks.
+Rows are first distributed to parts by their hash, then sorted part by part. The engine sorts
+faster, and spills. But it must be able to pin its data of each run, so that it gives up at limits
+of a few hundred megabytes. A part here is as small as the limit requires.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from training.data.engine.engine import ident
 HASH, PLACE = "__hash", "__place"
 BATCH_ROWS = 65_536
 PART_SHARE = (
-    0.04  # of the memory limit that the rows of one part take; sorted they are there three times
+    0.04  # of the memory limit for the rows of one part; sorted, they are in memory three times
 )
 MOST_PARTS = 512  # files that are open at once
 
@@ -36,12 +36,12 @@ def in_hash_order(
     folder: Path,
     by: str = "md5(__id)",
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a table, ordered by a hash; equal to the engine's `order by`.
+    """Yield the rows of a table, ordered by a hash; equal to the engine's `order by`.
 
     Args:
         connection: the engine.
         table: relation; it is run twice, and once for a few rows.
-        columns: which to read.
+        columns: to read.
         limit: bytes of `data.memory_limit`.
         folder: where parts are kept while they are needed; it exists.
         by: SQL of the hash, 32 hexadecimal digits, different for each row.
@@ -69,7 +69,7 @@ def in_hash_order(
 
 
 def _dealt(reader: pa.RecordBatchReader, folder: Path, parts: int) -> list[Path]:
-    """A file for each part, in the order of their hashes."""
+    """Write a file for each part, in the order of their hashes."""
     paths = [folder / f"{number}.arrow" for number in range(parts)]
     with ExitStack() as stack:
         schema = reader.schema.remove(reader.schema.get_field_index(PLACE))

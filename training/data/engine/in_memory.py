@@ -1,9 +1,8 @@
-"""Tables that a step has just written, held in memory for the next step of the same process, which
-need not read them again.
+"""Tables in memory: one that a step has just written is not read again by the next step.
 
-Only within `holding`, and only where they fit; elsewhere every step reads the files. A table is
-found by the SHA-256 of its file, so that it cannot stand for other rows, and the files are written
-and verified either way. See docs/decisions/0025.
+This holds within one process, only within `holding`, and only if they fit; otherwise every step
+reads the files. A table is found by the SHA-256 of its file, so that it cannot be mistaken for
+other rows. The files are written and verified either way. See docs/decisions/0025.
 """
 
 from __future__ import annotations
@@ -25,18 +24,19 @@ from training.data.engine.engine import parquet
 
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
 SHARE = 0.5  # of the memory that is free
-COPIES = 3  # of the typed table at once: as it was read, in order, and divided into sides
-# of a column of texts: an array of Arrow holds twice as many, and this is an estimate
+COPIES = 3  # of the typed table at once: as read, in order, and divided into splits
+# of a column of texts: an Arrow array takes twice as many, and this is an estimate
 TEXT_BYTES = 2**30
-SCAN_ROWS = 122_880  # of a batch that a thread of the engine takes: one of its own row groups
-CODE = (  # of the side of a row: its place in `SPLITS`, beyond them for rows that are left out
+SCAN_ROWS = 122_880  # of a batch that a thread of the engine takes: one of the engine's row groups
+CODE = (  # of the split of a row: its index in `SPLITS`, larger for rows that are left out
     "__code"
 )
 
 
 class Rows(NamedTuple):
-    """Rows in memory, of one chunk a column: a whole table, or those with a code in its column
-    `CODE`.
+    """Rows in memory, with one chunk per column.
+
+    They are a whole table, or those with a code in its column `CODE`.
     """
 
     table: pa.Table
@@ -48,7 +48,7 @@ _held: ContextVar[dict[str, Rows] | None] = ContextVar("held_tables", default=No
 
 @contextmanager
 def holding() -> Iterator[None]:
-    """Hold tables within the block, and let them all go at its end."""
+    """Hold tables within the block, and release them all at its end."""
     token = _held.set({})
     try:
         yield
@@ -64,18 +64,19 @@ def hold(ref: TableRef, rows: Rows) -> None:
 
 
 def held(ref: TableRef) -> Rows | None:
-    """The rows of a file, if they are held."""
+    """Return the rows of a file, if they are held."""
     return (_held.get() or {}).get(ref.file.sha256)
 
 
 def let_go(ref: TableRef) -> None:
-    """Hold a table no longer."""
+    """Release a table."""
     (_held.get() or {}).pop(ref.file.sha256, None)
 
 
 def relation(connection: duckdb.DuckDBPyConnection, ref: TableRef) -> str:
-    """A table between tasks as an SQL relation: its rows in memory, or its file; verified by the
-    caller.
+    """Return a table between tasks as an SQL relation: its rows in memory, or its file.
+
+    The caller has verified it.
     """
     found = held(ref)
     if found is None:
@@ -89,9 +90,7 @@ def relation(connection: duckdb.DuckDBPyConnection, ref: TableRef) -> str:
 
 
 def registered(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> str:
-    """The name, under which the engine finds the rows in their order, in batches that its threads
-    share.
-    """
+    """Register rows under a name, in batches that the engine's threads share; order is kept."""
     connection.register(
         name, pa.Table.from_batches(table.to_batches(max_chunksize=SCAN_ROWS), table.schema)
     )
@@ -101,7 +100,7 @@ def registered(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table
 def batches(
     ref: TableRef, max_rows: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """As `arrow_batches` of the table's file, from memory where its rows are held."""
+    """Yield `arrow_batches` of the table's file, from memory if its rows are held."""
     found = held(ref)
     if found is None:
         yield from arrow_batches(ref.file.file, max_rows, columns)
@@ -114,7 +113,7 @@ def batches(
 
 
 def fits(sample: pa.Table, rows: int) -> bool:
-    """Whether so many rows like those of a sample fit in memory."""
+    """Return True if this many rows like those of a sample fit in memory."""
     if not len(sample):
         return True
     growth = rows / len(sample)
@@ -126,7 +125,7 @@ def fits(sample: pa.Table, rows: int) -> bool:
 
 
 def available_memory() -> float:
-    """Bytes that programs can have without swapping, within the limit of a container."""
+    """Return the bytes that programs can get without swapping, within the limit of a container."""
     lines = MEMINFO.read_text().splitlines() if MEMINFO.is_file() else []
     kilobytes = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
     free = (

@@ -1,7 +1,7 @@
-"""Rows in the order of the hash of their id, in memory: one read, one sort of the hashes, and each
-column gathered once.
+"""Rows in the order of the hash of their id, sorted in memory.
 
-The engine's own sort carries all columns through its runs, which takes twice as long.
+It takes one read, one sort of the hashes, and one gather per column. The engine's own sort carries
+all columns through its runs, which takes twice as long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HASH = "__hash"
 HASH_BYTES = 16
 BATCH_ROWS = 65_536
 DISTINCT_SHARE = (
-    0.25  # of a first batch's texts, up to which they are kept as places in a dictionary
+    0.25  # of a first batch's texts; up to this share they are kept as dictionary indices
 )
 WIDTHS = (8, 16, 32)  # bytes that short texts are padded to
 DTYPES = {pa.float64(): np.float64, pa.int64(): np.int64}
@@ -26,13 +26,14 @@ DTYPES = {pa.float64(): np.float64, pa.int64(): np.int64}
 def hash_sorted(
     connection: duckdb.DuckDBPyConnection, relation: str, rows: int
 ) -> tuple[pa.Table, bool]:
-    """The rows of a relation with `__id`, ordered by `md5(__id)` as text, one chunk a column; and
-    whether no two ids are equal.
+    """Return rows with `__id`, ordered by `md5(__id)` as text, and whether all ids differ.
+
+    Columns have one chunk each.
 
     Args:
         connection: the engine.
         relation: SQL relation; texts of few values come as dictionaries.
-        rows: how many it has at most.
+        rows: its largest number of rows.
     """
     reader = connection.sql(
         f"select *, md5_number(__id) as {HASH} from {relation}"
@@ -44,6 +45,7 @@ def hash_sorted(
     ]
 
     def add(batch: pa.RecordBatch) -> None:
+        """Add one batch to the columns."""
         hashes.append(batch.column(len(names)))
         for column, values in zip(columns, batch.columns, strict=False):
             column.add(values)
@@ -57,22 +59,22 @@ def hash_sorted(
     rooms = list[np.ndarray]()
     waiting = dict(enumerate(columns))
     columns.clear()
-    # each is let go as soon as it is gathered
+    # each is released as soon as it is gathered
     gathered = at_once(lambda place: waiting.pop(place).gathered(order, rooms), list(waiting))
     return pa.table(gathered, names=names), ids_differ
 
 
 def hash_order(hashes: pa.Decimal128Array) -> tuple[np.ndarray, bool]:
-    """Places [N] of the rows in the order of their hash, and whether all hashes differ.
+    """Return indices [N] of the rows in the order of their hash, and whether all hashes differ.
 
     Args:
         hashes: the engine's `md5_number`: a number whose bytes in memory are those of the hash, the
-            first digit foremost.
+            first digit first.
     """
     halves = _halves(hashes)
     packed, bits = halves[:, 0].astype(np.uint64), max(1, (len(hashes) - 1).bit_length())
-    # as many of the first digits as leave room for the place of the row: to sort numbers takes a
-    # tenth of sorting places by numbers
+    # as many of the first digits as leave room for the row's index: sorting numbers takes a tenth
+    # of an indirect sort
     packed >>= np.uint64(bits)
     packed <<= np.uint64(bits)
     packed |= np.arange(len(packed), dtype=np.uint64)
@@ -82,7 +84,7 @@ def hash_order(hashes: pa.Decimal128Array) -> tuple[np.ndarray, bool]:
     met = np.flatnonzero(packed[1:] == packed[:-1])
     if not len(met):
         return order, True
-    # rows of the same digits lie side by side: only among themselves is their order open
+    # rows with the same digits are adjacent: only the order among them is open
     places = np.union1d(met, met + 1)
     alike = halves[order[places]].astype(np.uint64)
     settled = np.lexsort((alike[:, 1], alike[:, 0]))
@@ -91,7 +93,7 @@ def hash_order(hashes: pa.Decimal128Array) -> tuple[np.ndarray, bool]:
 
 
 def _halves(hashes: pa.Decimal128Array) -> np.ndarray:
-    """The first and the second 64 bits of each hash [N, 2], the first digit foremost."""
+    """Return the first and the second 64 bits of each hash [N, 2], the first digit first."""
     if not len(hashes):
         return np.empty((0, 2), ">u8")
     return np.frombuffer(
@@ -100,16 +102,17 @@ def _halves(hashes: pa.Decimal128Array) -> np.ndarray:
 
 
 class _Numbers:
-    """A column of numbers of 8 bytes in memory of NumPy, which asks the system for large pages:
-    half the time where memory is new.
+    """Column of 8-byte numbers in NumPy memory.
+
+    NumPy asks the system for large pages, which halves the time for new memory.
     """
 
     def __init__(self, rows: int, kind: pa.DataType) -> None:
         self._values, self._kind, self._rows = np.empty(rows, DTYPES[kind]), kind, 0
-        self._known: np.ndarray | None = None  # which values are not null, from the first null on
+        self._known: np.ndarray | None = None  # non-null mask, from the first null on
 
     def add(self, values: pa.Array) -> None:
-        """The next values as they are read."""
+        """Add the next values as they are read."""
         here = slice(self._rows, self._rows + len(values))
         self._rows = here.stop
         self._values[here] = np.frombuffer(
@@ -121,8 +124,9 @@ class _Numbers:
             self._known[here] = values.is_valid()
 
     def gathered(self, order: np.ndarray, rooms: list[np.ndarray]) -> pa.Array:
-        """The values in an order, in a room that another column has left; their own is left to the
-        next.
+        """Return the values in an order, in memory from another column.
+
+        The column's own memory is left to the next.
         """
         taken, known = (
             (rooms.pop() if rooms else np.empty(len(self._values), np.int64)).view(
@@ -130,7 +134,7 @@ class _Numbers:
             )[: len(order)],
             None,
         )
-        # places are within bounds; with "raise" NumPy would write into a copy first
+        # indices are within bounds; with "raise" NumPy would write into a copy first
         np.take(self._values, order, out=taken, mode="clip")
         if self._known is not None:
             known = pa.py_buffer(np.packbits(self._known[order], bitorder="little"))
@@ -139,8 +143,9 @@ class _Numbers:
 
 
 class _Others:
-    """A column of anything else; texts of few values as places in a dictionary, short ones padded
-    to one width.
+    """Column of any other type.
+
+    Texts with few values are dictionary indices, short ones are padded to one width.
     """
 
     def __init__(self, kind: pa.DataType, rows: int) -> None:
@@ -149,11 +154,11 @@ class _Others:
         self._padded: _Padded | None = None
 
     def add(self, values: pa.Array) -> None:
-        """The next values as they are read."""
+        """Add the next values as they are read."""
         if self._padded is not None:
             if self._padded.add(values):
                 return
-            # those so far stay what they were
+            # earlier ones stay as they are
             self._chunks, self._padded = (self._padded.texts(), None)
         elif not self._chunks and pa.types.is_string(self._kind) and not self._few(values):
             self._coded, padded = False, _Padded(self._rows)
@@ -164,14 +169,14 @@ class _Others:
 
     @property
     def is_padded(self) -> bool:
-        """Whether its values are short texts, filled up to one width."""
+        """Return True if its values are short texts, padded to one width."""
         return self._padded is not None
 
     def _few(self, values: pa.Array) -> bool:
         return len(values.unique()) <= DISTINCT_SHARE * len(values)
 
     def gathered(self, order: np.ndarray, rooms: list[np.ndarray]) -> pa.Array:
-        """The values in an order."""
+        """Return the values in an order."""
         if self._padded is not None:
             return pa.chunked_array(self._padded.texts(order), self._kind).combine_chunks()
         found = pa.chunked_array(self._chunks, self._chunks[0].type if self._chunks else self._kind)
@@ -183,16 +188,18 @@ class _Others:
 
 
 class _Padded:
-    """Texts of up to 32 bytes, each filled up with NUL to one width: fixed widths are gathered four
-    times as fast as texts.
+    """Texts of up to 32 bytes, each padded with NUL to one width.
+
+    Fixed widths are gathered four times as fast as texts.
     """
 
     def __init__(self, rows: int) -> None:
         self._values, self._rows = np.empty((rows, 0), np.uint8), 0
 
     def add(self, values: pa.Array) -> bool:
-        """Take the next texts; False, and none is taken, where one is null, too long, or has a NUL
-        of its own.
+        """Take the next texts; return False without taking any if one does not fit.
+
+        A text does not fit if it is null, too long, or contains NUL.
         """
         longest = pc.max(pc.binary_length(values)).as_py() or 0
         width = next((w for w in WIDTHS if max(longest, self._values.shape[1]) <= w), None)
@@ -204,13 +211,13 @@ class _Padded:
                 np.zeros((len(self._values), width), np.uint8),
             )
             self._values[: self._rows, : narrow.shape[1]] = narrow
-        padded = pc.ascii_rpad(values, width, "\0")  # works byte by byte, whatever they mean
+        padded = pc.ascii_rpad(values, width, "\0")  # works byte by byte, with any content
         self._values[self._rows : self._rows + len(values)] = _bytes_of(padded).reshape(-1, width)
         self._rows += len(values)
         return True
 
     def texts(self, order: np.ndarray | None = None) -> list[pa.Array]:
-        """The texts, in an order where one is given, block by block."""
+        """Return the texts block by block, in an order if one is given."""
         width, places = self._values.shape[1], np.arange(self._rows) if order is None else order
         rows, ends = (
             self._values.view(f"V{width}").reshape(-1),
@@ -218,7 +225,7 @@ class _Padded:
         )
         found = []
         for start in range(0, len(places), BATCH_ROWS):
-            # places are within bounds
+            # indices are within bounds
             block = rows.take(places[start : start + BATCH_ROWS], mode="clip")
             text = pa.StringArray.from_buffers(len(block), pa.py_buffer(ends), pa.py_buffer(block))
             found.append(pc.ascii_rtrim(text, "\0"))
@@ -226,6 +233,6 @@ class _Padded:
 
 
 def _bytes_of(values: pa.StringArray) -> np.ndarray:
-    """The bytes of all texts, one after the other."""
+    """Return the bytes of all texts, one after the other."""
     ends = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
     return np.frombuffer(values.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]

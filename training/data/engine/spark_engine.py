@@ -1,10 +1,9 @@
-"""The data engine on Spark: a session that takes the SQL of the embedded engine, and hands tables
-over as files that its executors write.
+"""Data engine on Spark: a session that takes the SQL of the embedded engine.
 
-The SQL of this package is one text for both engines; `spark_sql` changes the few words that differ.
-Rows leave Spark through files in the Bulkhead home alone, which driver and executors must share:
-executors write the parts of a table in its order, the driver joins them. See
-docs/decisions/0026-spark.md.
+It returns tables as files that its executors write. The SQL of this package is one text for both
+engines; `spark_sql` changes the few words that differ. Rows leave Spark only through files in the
+Bulkhead home, which driver and executors must share: executors write the parts of a table in its
+order, the driver joins them. See docs/decisions/0026-spark.md.
 """
 
 from __future__ import annotations
@@ -63,11 +62,11 @@ OWN_SETTINGS = {  # of a session of this process; a server has its own
 
 
 def spark_sql(text: str, view: Callable[[list[str]], str] = ", ".join) -> str:
-    r"""Our SQL as Spark reads it: quoted names and texts, and the words that differ.
+    r"""Convert our SQL to Spark's: quoted names and texts, and the words that differ.
 
     Args:
-        text: SQL as the embedded engine takes it.
-        view: makes a name of the paths of Parquet files.
+        text: SQL for the embedded engine.
+        view: makes a name from the paths of Parquet files.
 
     >>> spark_sql('''select cast("a`b" as varchar), 'it''s \\ "so"' from t''')
     'select cast(`a``b` as string), \'it\\\'s \\\\ "so"\' from t'
@@ -99,18 +98,17 @@ def _words(text: str) -> str:
 
 
 class SparkRelation:
-    """The result of a query: rows for a message, or a table in its order by way of files."""
+    """Result of a query: rows for a message, or a table in its order through files."""
 
     def __init__(self, connection: SparkConnection, frame: Any) -> None:
         self.connection, self.frame = connection, frame
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """All rows; for results that fit a message or a summary."""
+        """Return all rows; for results that fit a message or a summary."""
         return [tuple(row) for row in self.frame.collect()]
 
     def to_arrow_reader(self, rows: int = 65_536) -> pa.RecordBatchReader:
-        """The rows in their order, written to files by the executors and read from there one after
-        another.
+        """Return the rows in their order; executors write them to files, which are read one by one.
 
         Args:
             rows: most rows of a batch.
@@ -128,6 +126,7 @@ class SparkRelation:
         kinds = [f.type for f in pq.read_schema(files[0])] if files else [pa.null()] * len(names)
 
         def batches() -> Iterator[pa.RecordBatch]:
+            """Yield the rows of each file, then delete it."""
             for file in files:
                 with pq.ParquetFile(file) as part:
                     yield from (
@@ -141,16 +140,18 @@ class SparkRelation:
         )
 
     def to_arrow_table(self) -> pa.Table:
-        """The rows as a table; for small results."""
+        """Return the rows as a table; for small results."""
         return self.frame.toArrow()
 
 
 def _part_writer(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What an executor does with its part of a table: write it under a name of its own, and tell
-    the part's place and the name.
+    """Return the function with which an executor writes its part of a table to a unique file.
+
+    It yields the part's index and the file's name.
     """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the batches of one part."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -174,7 +175,7 @@ def _part_writer(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
 
 
 class SparkConnection:
-    """A session with the methods of the embedded engine's connection that this package uses."""
+    """Session with the methods of the embedded engine's connection that this package uses."""
 
     def __init__(self, session: Any) -> None:
         self.session = session
@@ -196,25 +197,26 @@ class SparkConnection:
         return relation
 
     def sql(self, sql: str) -> SparkRelation:
-        """A query, not yet run."""
+        """Return a query that has not run yet."""
         return SparkRelation(self, self.session.sql(spark_sql(sql, self._view)))
 
     def register(self, name: str, table: pa.Table) -> None:
-        """Give a small Arrow table a name."""
+        """Register a small Arrow table under a name."""
         self._named(name, self.session.createDataFrame(table))
 
     def on_executors(
         self, parts: int, work: Callable[[int], dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """What `work` returns for each number below `parts`, each done on an executor.
+        """Return the results of `work` for each number below `parts`, each computed on an executor.
 
         Args:
-            parts: how many; each is a task of its own up to 10,000.
-            work: pure but for files that it writes; may be called again for the same number.
-                Returns what JSON can hold.
+            parts: number of parts; each is a separate task up to 10,000.
+            work: pure except for files that it writes; may be called again for the same number.
+                Returns data that JSON can hold.
         """
 
         def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            """Yield the result of each number as JSON."""
             for batch in batches:
                 yield pa.RecordBatch.from_pydict(
                     {"told": [json.dumps(work(number)) for number in batch.column(0).to_pylist()]}
@@ -244,13 +246,9 @@ class SparkConnection:
         self._names.add(name)
 
 
-# --------------------------------------------------------------------------------------------
-# session
-
-
 @contextmanager
 def opened_spark(config: SparkConfig) -> Iterator[SparkConnection]:
-    """`connect_spark` for a block, closed at its end.
+    """Open `connect_spark` for a block and close it at its end.
 
     Raises:
         DataError: a job of Spark failed; with its cause in one line.
@@ -270,8 +268,7 @@ def opened_spark(config: SparkConfig) -> Iterator[SparkConnection]:
 
 
 def connect_spark(config: SparkConfig) -> SparkConnection:
-    """A connection to the declared Spark, after its executors were seen to share our folder and
-    versions.
+    """Connect to the declared Spark; check that its executors share our folders and versions.
 
     Raises:
         ConfigError: pyspark or Java is missing, the server cannot be reached, or an executor does
@@ -305,7 +302,7 @@ def _session(config: SparkConfig) -> Any:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    # the whole Java trace of what is raised anyway
+    # the whole Java trace of an error that is raised anyway
     logging.getLogger("SQLQueryContextLogger").disabled = True
     if config.remote is None and config.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -334,8 +331,7 @@ def _session(config: SparkConfig) -> Any:
 
 
 def _require_shared(connection: SparkConnection) -> None:
-    """Refuse executors that do not see what this process writes, or run other versions of what
-    computes.
+    """Refuse executors that do not see our files, or run other versions of our libraries.
 
     Raises:
         ConfigError: naming the hosts, and what they lack.
@@ -373,7 +369,7 @@ def _require_shared(connection: SparkConnection) -> None:
 
 
 def _cause(error: Exception) -> str:
-    """The line of a Java or Python trace that names the error."""
+    """Return the line of a Java or Python trace that names the error."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return next(
         (line.strip() for line in lines if re.match(r"\s*\w*(Error|Exception)\b", line)), lines[0]
@@ -382,6 +378,7 @@ def _cause(error: Exception) -> str:
 
 def _look(path: str) -> Callable[[int], dict[str, Any]]:
     def look(_: int) -> dict[str, Any]:
+        """Return the host, the shared file's text and the versions."""
         file = Path(path)
         return {
             "host": socket.gethostname(),

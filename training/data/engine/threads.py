@@ -1,8 +1,7 @@
-"""Columns, batches and files worked on at once, in threads: NumPy, Arrow, hashing and writing let
-go of the interpreter while they work.
+"""Threads for columns, batches and files; NumPy, Arrow, hashing and writing use them.
 
-What comes out does not depend on the number of threads: each takes a whole piece, and the pieces
-keep their order.
+These release the interpreter while they work. The result does not depend on the number of threads:
+each takes a whole piece, and the pieces keep their order.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TypeVar
 
-MOST = 8  # threads: each may hold a column or a batch of its own, and memory is no faster for more
+MOST = 8  # threads: each may hold a separate column or batch, and memory is no faster for more
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 
 def num_threads() -> int:
-    """As many as this process has cores, within `MOST`."""
+    """Return the number of cores of this process, at most `MOST`."""
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -28,8 +27,9 @@ def num_threads() -> int:
 
 
 def at_once(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
-    """What work makes of each item, in their order; all are ended before an error, that of the
-    first item that has one, is raised.
+    """Return the results of work for each item, in order.
+
+    All are finished before an error is raised; it is that of the first item that has one.
     """
     with ThreadPoolExecutor(num_threads(), thread_name_prefix="data") as pool:
         # tables are held in a context variable
@@ -38,22 +38,22 @@ def at_once(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]
 
 
 def one_by_one(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
-    """As `at_once`, where memory does not allow for several."""
+    """Do the same as `at_once`, if memory does not allow for several items."""
     return [work(item) for item in items]
 
 
 @contextmanager
 def beside(work: Callable[[Item], object]) -> Iterator[Callable[[Item], None]]:
-    """A function that hands an item to work in another thread, one after the other, and comes back
-    while the last one is still worked on.
+    """Yield a function that passes items to work in another thread, one after the other.
 
-    An error of work is raised by the next call, or at the end of the block; nothing is worked on
-    after it.
+    It returns while the last item is still being processed. An error of work is raised by the next
+    call, or at the end of the block; no later item is processed.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="data") as pool:
         last: Future[object] | None = None
 
         def hand_over(item: Item) -> None:
+            """Wait for the last item, then start work on this one."""
             nonlocal last
             if last is not None:
                 last.result()  # one waits at most: memory does not grow

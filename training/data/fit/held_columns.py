@@ -1,8 +1,7 @@
-"""What `fit` asks of columns, answered from rows that are held in memory: the very bits that the
-engine finds, for half its time.
+"""Moments, quantiles and counts of columns in memory: the engine's exact results in half its time.
 
-One column after the other is copied out of the table; sums are those of moments.py, of the same
-integers.
+Columns are copied out of the table one after the other. The sums are those of moments.py, of the
+same integers.
 """
 
 from __future__ import annotations
@@ -26,21 +25,22 @@ from training.data.fit.moments import (
     unit_above,
 )
 
-BLOCK_ROWS = 16_384  # of which all intermediate values stay in the processor's cache
-WORD = 64  # bits, beyond which integers are lost from a sum
+BLOCK_ROWS = 16_384  # all intermediate values of so many rows stay in the processor's cache
+WORD = 64  # bits; integers beyond lose digits in a sum
 
 
 def held_moments(rows: Rows, columns: Sequence[str]) -> dict[str, Moments]:
-    """`column_moments` of columns of numbers that are held.
+    """Return `column_moments` of numeric columns in memory.
 
     Raises:
         DataError: a column holds an infinity, or a magnitude above 1e300.
     """
     places = _places(rows)
-    # one for each thread: new memory costs more than what is put into it
+    # one for each thread: new memory costs more than filling it
     rooms = list[np.ndarray]()
 
     def moments(name: str) -> Moments:
+        """Return the moments of one column."""
         room = rooms.pop() if rooms else np.empty(len(places))
         found = _moments(_present(rows.table[name].chunk(0), places, room), len(places))
         rooms.append(room)
@@ -54,7 +54,7 @@ def held_moments(rows: Rows, columns: Sequence[str]) -> dict[str, Moments]:
 
 
 def held_quantiles(rows: Rows, column: str, levels: Sequence[float]) -> tuple[float, ...]:
-    """`column_quantiles` of a column that is held and has a value."""
+    """Return `column_quantiles` of a column in memory that has at least one value."""
     places = _places(rows)
     values = _present(rows.table[column].chunk(0), places, np.empty(len(places)))
     positions = [(len(values) - 1) * level for level in levels]
@@ -68,8 +68,9 @@ def held_quantiles(rows: Rows, column: str, levels: Sequence[float]) -> tuple[fl
 
 
 def held_counts(rows: Rows, column: str) -> tuple[dict[str, int], int] | None:
-    """Rows by text, and rows without one, of a column that is held as places in a dictionary; None
-    where it is not.
+    """Count rows by text, and rows without one, of a dictionary-encoded column in memory.
+
+    Return None if the column is not dictionary-encoded.
     """
     values = rows.table[column].chunk(0)
     if not isinstance(values, pa.DictionaryArray):
@@ -84,7 +85,7 @@ def held_counts(rows: Rows, column: str) -> tuple[dict[str, int], int] | None:
 
 
 def _places(rows: Rows) -> np.ndarray:
-    """Which rows of the table are meant, int64, ascending."""
+    """Return the indices of the rows of the table to use, int64, ascending."""
     return (
         np.arange(len(rows.table))
         if rows.code is None
@@ -93,9 +94,7 @@ def _places(rows: Rows) -> np.ndarray:
 
 
 def _present(values: pa.DoubleArray, places: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """A copy of the values at these places that are not null, float64 [present]; it lies in
-    `room`.
-    """
+    """Copy the values at these indices that are not null, float64 [present], into `room`."""
     if values.null_count:
         places = places[values.is_valid().to_numpy(zero_copy_only=False)[places]]
     numbers = np.frombuffer(values.buffers()[1], np.float64, len(values), values.offset * 8)
@@ -104,13 +103,14 @@ def _present(values: pa.DoubleArray, places: np.ndarray, room: np.ndarray) -> np
 
 
 def _moments(values: np.ndarray, total: int) -> Moments:
-    """Of the values [present] of so many rows; without mean and deviation where
-    `refuse_extraordinary` would refuse them.
+    """Return the moments of the values [present] of this number of rows.
+
+    Mean and deviation are absent if `refuse_extraordinary` would refuse the values.
     """
     present = len(values)
     if not present:
         return Moments(0, total, None, None, None, None)
-    # + 0.0: a -0.0 would tell the row order
+    # + 0.0: a -0.0 would reveal the row order
     low, high = (float(values.min()) + 0.0, float(values.max()) + 0.0)
     if not max(abs(low), abs(high)) <= LARGEST:
         return Moments(present, total - present, low, high, None, None)
@@ -124,8 +124,9 @@ def _moments(values: np.ndarray, total: int) -> Moments:
 
 
 def _exact_sum(values: np.ndarray, center: float, unit: float, squared: bool = False) -> int:
-    """Sum of (values - center) / unit, or of its squares, each rounded to an integer in units of
-    2^-62; the values must stay within [-2, 2].
+    """Return the sum of (values - center) / unit, or of its squares, in units of 2^-62.
+
+    Each term is rounded to an integer and must stay within [-2, 2].
     """
     total = 0
     for start in range(0, len(values), BLOCK_ROWS):
@@ -138,8 +139,9 @@ def _exact_sum(values: np.ndarray, center: float, unit: float, squared: bool = F
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
-    """The nearest integers, halves away from zero as the engine's `round` has it; `np.round` takes
-    the even one.
+    """Return the nearest integers, with halves away from zero like the engine's `round`.
+
+    `np.round` rounds halves to even.
     """
     whole: np.ndarray = np.trunc(values)
     values -= whole  # exact, as is doubling it
@@ -149,8 +151,9 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 
 
 def _sum_of_integers(values: np.ndarray) -> int:
-    """The exact sum of up to `BLOCK_ROWS` integers below 2^63 that are given as floats: its last 64
-    bits from integers, which wrap, the others from floats.
+    """Return the exact sum of up to `BLOCK_ROWS` integers below 2^63 that are given as floats.
+
+    The last 64 bits come from integers, which wrap; the others come from floats.
     """
     last = int(values.astype(np.int64).sum())
     beyond = round((float(values.sum()) - last) / 2.0**WORD)

@@ -1,7 +1,6 @@
-"""The label's part of the fit: classes with their weights, or centre and scale; of several labels,
-each over its known rows.
+"""Fit the label: classes with their weights, or center and scale.
 
-Called by normalize.fit alone, on the train side.
+Each of several labels is fitted over its known rows. Called by normalize.fit alone, on train.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from training.data.fit.train_rows import TrainRows
 
 
 def fit_labels(train: TrainRows) -> dict[str, Any]:
-    """The label's fields of `Statistics`: those of the only label, or `labels`.
+    """Return the label's fields of `Statistics`: those of a single label, or `labels`.
 
     Raises:
-        DataError: one class only, more than two of a binary label, an unknown positive or weighted
-            class, a constant value, weights of 0 alone.
+        DataError: only one class, more than two of a binary label, an unknown positive or weighted
+            class, a constant value, or only weights of 0.
     """
     total = _mass(train, "true") if train.spec.weight or train.spec.has_several_labels else 1.0
     if not total > 0:
@@ -101,7 +100,7 @@ def _class_weights(train: TrainRows, name: str, counts: dict[Any, int]) -> tuple
 
 
 def _negative_first(counts: dict[Any, int], name: str, declared: LabelConfig) -> dict[Any, int]:
-    """The two classes as (negative, positive): the declared positive, else the larger value."""
+    """Return the two classes as (negative, positive): the declared or the larger is positive."""
     positive = declared.positive
     if len(counts) != 2:
         raise DataError(
@@ -139,7 +138,7 @@ def _fit_target(train: TrainRows, name: str) -> dict[str, Any]:
 
 
 def _weighted(train: TrainRows, name: str, fitted: dict[str, Any]) -> float:
-    """Sample weight of the known rows, times the weight of their class."""
+    """Return the sample weight of the known rows, times the weight of their class."""
     column = ident(name)
     if not fitted.get("classes"):
         return _mass(train, f"{column} is not null")
@@ -152,8 +151,9 @@ def _weighted(train: TrainRows, name: str, fitted: dict[str, Any]) -> float:
 
 
 def _mass(train: TrainRows, condition: str) -> float:
-    """Sum of the sample weights of the rows that meet a condition, exact in every order; their
-    number where no weight is declared.
+    """Sum the sample weights of the rows that meet a condition; exact in every order.
+
+    Return the number of rows if no weight is declared.
     """
     relation = f"(select * from {train.table} where {condition})"
     if train.spec.weight is None:

@@ -1,5 +1,4 @@
-"""Exact moments and quantiles of numeric columns: the same bits for any row order, thread count or
-chunking.
+"""Exact moments and quantiles of numeric columns, independent of row order, threads and chunks.
 
 Floating-point sums depend on their order, and an engine with several threads adds in another order
 every time. Here each value is turned into an integer (62 bits below the column's largest) before it
@@ -22,13 +21,14 @@ from training.data.engine.engine import ident
 from training.data.fit.order_statistics import values_at
 
 BITS = 62  # integers up to 2^62 fit BIGINT, and their sum the engine's HUGEINT
-LARGEST = 1e300  # beyond it a difference of two values may overflow
+LARGEST = 1e300  # beyond it, a difference of two values may overflow
 COLUMNS_PER_QUERY = 100
 
 
 class Moments(NamedTuple):
-    """Counts, extremes, mean and population standard deviation of one column's values; nulls are
-    only counted.
+    """Counts, extremes, mean and population standard deviation of the values of one column.
+
+    Nulls are only counted.
     """
 
     present: int
@@ -42,7 +42,7 @@ class Moments(NamedTuple):
 def column_moments(
     connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str]
 ) -> dict[str, Moments]:
-    """Moments of columns of a table, bit-identical for every row order and thread count.
+    """Return moments of columns of a table, bit-identical for every row order and thread count.
 
     Args:
         connection: an open engine.
@@ -74,7 +74,7 @@ def _chunk_moments(
         c: (flat[3 * i + 1] + 0.0, flat[3 * i + 2] + 0.0)
         for i, c in enumerate(columns)
         if rows[c][0]
-    }  # + 0.0: a -0.0 would tell the row order
+    }  # + 0.0: a -0.0 would reveal the row order
     refuse_extraordinary(extremes)
     units = {c: unit_above(max(abs(low), abs(high))) for c, (low, high) in extremes.items()}
     sums = _row(
@@ -103,8 +103,7 @@ def _chunk_moments(
 
 
 def refuse_extraordinary(found: Mapping[str, tuple[float, float]]) -> None:
-    """Refuse columns unless their smallest and largest value, which are given, are ordinary
-    numbers.
+    """Refuse columns whose given smallest or largest value is not an ordinary number.
 
     Raises:
         DataError: with the columns and both values.
@@ -124,14 +123,15 @@ def column_quantiles(
     levels: Mapping[str, Sequence[float]],
     present: Mapping[str, int],
 ) -> dict[str, tuple[float, ...]]:
-    """Exact quantiles, linear between order statistics; columns are not sorted, so memory stays
-    bounded.
+    """Return exact quantiles, linear between order statistics.
+
+    Columns are not sorted, so memory stays bounded.
 
     Args:
         connection: an open engine.
         table: an SQL relation, e.g. `parquet(train)`.
         levels: column → levels within [0, 1].
-        present: column → how many of its values are no null, at least 1; nulls do not count.
+        present: column → how many of its values are not null, at least 1; nulls do not count.
 
     Returns:
         Column → one value per level.
@@ -166,33 +166,36 @@ def _quantiles(
 
 
 def between(low: float, high: float, share: float) -> float:
-    """The value at a share of the way from one to another."""
+    """Return the value at a fraction of the way from one value to another."""
     return low + (high - low) * share
 
 
 def _row(connection: duckdb.DuckDBPyConnection, table: str, parts: Sequence[str]) -> list:
-    """The single row of an aggregate query; no column, no query."""
+    """Return the single row of an aggregate query; without columns, run no query."""
     if not parts:
         return []
     return list(connection.execute(f"select {', '.join(parts)} from {table}").fetchall()[0])
 
 
 def _exact_sum(expression: str) -> str:
-    """Sum of values within [-2, 2] as an integer in units of 2^-62; exact, so independent of order.
+    """Return the sum of values within [-2, 2] as an integer in units of 2^-62.
 
-    A hugeint, which the engine gives a sum of bigints by itself, and Spark's dialect calls
-    decimal(38, 0): its own sum would overflow.
+    It is exact, so independent of order. The type is a hugeint, which the engine itself uses for a
+    sum of bigints and which Spark's dialect calls decimal(38, 0); Spark's own sum would overflow.
     """
     return f"sum(cast(cast(round({expression} * {_double(2.0**BITS)}) as bigint) as hugeint))"
 
 
 def exact_mean(total: int, count: int, unit: float) -> float:
-    """Correctly rounded mean from an exact sum."""
+    """Return the correctly rounded mean from an exact sum."""
     return float(Fraction(int(total), count << BITS) * Fraction(unit))
 
 
 def unit_above(magnitude: float) -> float:
-    """The power of two just above a magnitude, so that dividing by it is exact; 1 for zero."""
+    """Return the power of two just above a magnitude; 1 for zero.
+
+    Division by it is exact.
+    """
     return math.ldexp(1.0, min(math.frexp(magnitude)[1], 1023)) if magnitude else 1.0
 
 
@@ -201,7 +204,7 @@ def _number(column: str) -> str:
 
 
 def _double(value: float) -> str:
-    """A literal that every engine reads as this very double, never as a decimal."""
+    """Return a literal that every engine reads as exactly this double, never as a decimal."""
     return f"cast('{value!r}' as double)"
 
 

@@ -1,4 +1,4 @@
-"""The only fit in the repository: statistics of the train side, and of nothing else.
+"""Compute statistics of train, and of nothing else: the only fit in the repository.
 
 `fit` takes a `TrainTable`, a type that the split alone makes, and reads nothing but that file. Sums
 are exact (see moments.py), so the result is the same for any row order and thread count.
@@ -46,19 +46,18 @@ def fit(
     declaration: Declaration,
     connection: duckdb.DuckDBPyConnection | None = None,
 ) -> Statistics:
-    """Statistics of the train side: they cannot depend on a validation or test row, nor on row
-    order or threads.
+    """Fit statistics of train, independent of validation and test rows, row order and threads.
 
     Args:
         train: the reference that the split made; its Parquet metadata must say `bulkhead.side:
             train`.
         spec: what the columns are.
-        declaration: sections `normalize`, `checks.constant_features`, `loss.class_weights` and
-            `task` count.
+        declaration: uses the sections `normalize`, `checks.constant_features`,
+            `loss.class_weights` and `task`.
         connection: an open engine to use; by default one of `data.engine` is opened and closed.
 
     Raises:
-        LeakageError: anything but a train table.
+        LeakageError: the table is not a train table.
         IntegrityError: the file changed after the split wrote it.
         DataError: no rows, one class only, constant or all-null features, non-finite values.
     """
@@ -84,7 +83,7 @@ def fit(
 
 
 def _train_path(train: TrainTable) -> Path:
-    """The file of a train table, after type, digest and side were checked."""
+    """Return the file of a train table after checks of type, digest and split."""
     if not isinstance(train, TrainTable):
         raise LeakageError(
             "normalization is fitted on train only: expected a TrainTable made by the split, got"
@@ -149,11 +148,8 @@ def _judge_constants(train: TrainRows, dropped: dict[str, str]) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------ numeric
-
-
 def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
-    """Statistics of each numeric column, and those columns that say nothing with the reason."""
+    """Return statistics of each numeric column, and the reason for each useless column."""
     names, rows = train.spec.numeric, train.held
     moments = (
         column_moments(train.connection, train.table, names)
@@ -195,7 +191,7 @@ def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
 
 
 def _settings(column: str, declaration: Declaration) -> tuple[str, str]:
-    """Scaling and imputation of a column, its own exception first."""
+    """Return scaling and imputation of a column; its own setting overrides the default."""
     own = declaration.normalize.columns.get(column)
     return (own and own.scale) or declaration.normalize.scale, (
         own and own.impute
@@ -203,8 +199,9 @@ def _settings(column: str, declaration: Declaration) -> tuple[str, str]:
 
 
 def _filled(column: str, found: Moments, declaration: Declaration) -> bool:
-    """Nulls are filled where train has some, or where the column is declared nullable; elsewhere
-    they are refused.
+    """Return True if nulls are filled: train has some, or the column is declared nullable.
+
+    In other columns nulls are refused.
     """
     declared = declaration.data.column(column)
     nullable = declared.nullable if declared else None
@@ -212,7 +209,7 @@ def _filled(column: str, found: Moments, declaration: Declaration) -> bool:
 
 
 def _levels(column: str, found: Moments, declaration: Declaration) -> tuple[float, ...]:
-    """The quantile levels that a column's scaling and imputation need; most need none."""
+    """Return the quantile levels that a column's scaling and imputation need; most need none."""
     scale, impute = _settings(column, declaration)
     if scale == "quantile":
         return LEVELS
@@ -258,13 +255,10 @@ def _numeric_stats(
     )
 
 
-# -------------------------------------------------------------------------------- categories,
-# tensors
-
-
 def _fit_category(train: TrainRows, column: str) -> CategoryStats:
-    """The vocabulary of a column, by count and then text; what falls below `min_count` or beyond
-    `max_categories` is rare.
+    """Return the vocabulary of a column, by count and then text.
+
+    Values below `min_count` or beyond `max_categories` are rare.
     """
     rule = train.declaration.normalize
     found, nulls = _most_frequent(train, column, rule.min_count, rule.max_categories)
@@ -281,8 +275,9 @@ def _fit_category(train: TrainRows, column: str) -> CategoryStats:
 def _most_frequent(
     train: TrainRows, column: str, least: int, most: int
 ) -> tuple[list[tuple[str, int]], int]:
-    """The values of a column that stand on so many rows, with their number, by number and then
-    text; and how many rows have none.
+    """Return the values that occur in this many rows, with their counts, and the count of nulls.
+
+    Values are ordered by count and then text.
     """
     if train.held is not None and (held_ones := held_counts(train.held, column)) is not None:
         counts, nulls = held_ones
@@ -299,7 +294,7 @@ def _most_frequent(
 
 
 def _constant_category(column: CategoryStats) -> str | None:
-    """Why a column says nothing: all its rows would get one code."""
+    """Return why a column is useless: all its rows would get one code."""
     if len(column.values) + (column.rare_rows > 0) + (column.nulls > 0) > 1:
         return None
     if column.nulls:

@@ -1,8 +1,7 @@
-"""The values at given ranks of a column, exact, without sorting the column: ranks are looked for in
-ever narrower intervals.
+"""Exact values at given ranks of a column, found in ever narrower intervals without sorting it.
 
-A pass counts the values in equal parts of an interval, which tells the part that holds a rank;
-parts of few values are sorted, others divided again. Memory does not grow with the rows, and the
+A pass counts the values in equal parts of an interval, which shows the part that holds a rank.
+Small parts are sorted, others divided again. Memory does not grow with the rows, and the
 values are those that a sort would find.
 """
 
@@ -16,13 +15,15 @@ import numpy as np
 from training.data.engine.engine import literal, row, rows
 
 PARTS = 4096  # of an interval
-SORTED_ROWS = 2**20  # that the engine sorts at a time
+SORTED_ROWS = 2**20  # sorted by the engine at a time
 LEAST_WIDTH = 5e-324
 
 
 class Interval(NamedTuple):
-    """Values from `low` to `high`, both among them; how many rows have one, and how many a lower
-    one; the ranks int64 that lie in it.
+    """Interval from `low` to `high`, both included, with row counts and ranks.
+
+    The counts are of rows with a value in it and of rows with a lower one; ranks int64 are those in
+    the interval.
     """
 
     low: float
@@ -34,8 +35,9 @@ class Interval(NamedTuple):
 
 
 def values_at(connection: Any, relation: str, ranks: Sequence[int]) -> dict[int, float]:
-    """Rank (from 0) → the value that stands there once values are sorted; O(rows) for each pass, of
-    which two suffice mostly.
+    """Return rank (from 0) → the value at that rank in sorted order.
+
+    Each pass takes O(rows); usually two are enough.
 
     Args:
         connection: the engine.
@@ -56,7 +58,7 @@ def values_at(connection: Any, relation: str, ranks: Sequence[int]) -> dict[int,
 
 def _within(connection: Any, relation: str, interval: Interval) -> dict[int, float]:
     if interval.low == interval.high:
-        # + 0.0: a -0.0 would tell the row order
+        # + 0.0: a -0.0 would reveal the row order
         return dict.fromkeys(interval.ranks.tolist(), interval.low + 0.0)
     inside = (
         f"(select x from {relation} where x between {literal(interval.low)} and"
@@ -87,8 +89,9 @@ def _within(connection: Any, relation: str, interval: Interval) -> dict[int, flo
 
 
 def _holding(counted: list[tuple[Any, ...]], interval: Interval) -> Iterator[Interval]:
-    """The parts that hold a rank, from (number, lowest value, highest value, rows) of all that hold
-    a value.
+    """Return the parts that hold a rank.
+
+    Parts are (number, lowest value, highest value, rows), of all parts that hold a value.
     """
     counts = np.array([c[3] for c in counted], dtype=np.int64)
     before = interval.before + np.cumsum(counts) - counts
@@ -101,8 +104,9 @@ def _holding(counted: list[tuple[Any, ...]], interval: Interval) -> Iterator[Int
 
 
 def _sorted(connection: Any, inside: str, part: str, intervals: list[Interval]) -> dict[int, float]:
-    """Values at the ranks of some parts, of which so many are sorted together as stay within
-    `SORTED_ROWS`.
+    """Return the values at the ranks of some parts.
+
+    As many parts are sorted together as stay within `SORTED_ROWS`.
     """
     found: dict[int, float] = {}
     while intervals:

@@ -1,4 +1,4 @@
-"""Tensor columns: fixed-size lists in Parquet to arrays, and their per-channel moments, streamed.
+"""Tensor columns: fixed-size Parquet lists as arrays, and their per-channel moments, streamed.
 
 N rows; shape (H, W) or (D,) has one channel, shape (C, H, W) has C.
 """
@@ -18,12 +18,12 @@ from schemas.errors import DataError
 from training.data.engine.batches import arrow_batches
 
 BATCH_BYTES = 8_000_000
-# float values become integers of 40 bits before they are added, so that sums do not depend on order
+# float values become integers of 40 bits before the addition, so that sums do not depend on order
 BITS = 40
 
 
 def tensor_array(column: pa.Array, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """One Arrow column of lists as an array [N, *shape].
+    """Return an Arrow column of lists as an array [N, *shape].
 
     Raises:
         DataError: a null row or element, or a row with another number of elements.
@@ -55,14 +55,14 @@ def tensor_array(column: pa.Array, name: str, shape: tuple[int, ...], dtype: str
 
 
 def rows_per_batch(shape: tuple[int, ...], dtype: str) -> int:
-    """Rows of one read so that a batch stays near 8 MB."""
+    """Return the number of rows of one read so that a batch stays near 8 MB."""
     return max(1, min(65_536, BATCH_BYTES // max(1, math.prod(shape) * np.dtype(dtype).itemsize)))
 
 
 def channel_moments(
     path: Path, name: str, shape: tuple[int, ...], dtype: str
 ) -> tuple[list[float], list[float], bool]:
-    """Per-channel mean and population standard deviation over all rows, the same for any row order.
+    """Return per-channel mean and population standard deviation, independent of row order.
 
     A channel without spread gets a standard deviation of 1.
 
@@ -99,8 +99,9 @@ def channel_moments(
 
 
 def _exact_means(blocks: Iterable[np.ndarray]) -> list[Fraction]:
-    """Per-channel means of values within [-1, 1], each rounded to 40 bits and added as an
-    integer.
+    """Return per-channel means of values within [-1, 1].
+
+    Each value is rounded to 40 bits and added as an integer.
     """
     totals = np.zeros(1, dtype=object)
     count = 0
@@ -113,8 +114,9 @@ def _exact_means(blocks: Iterable[np.ndarray]) -> list[Fraction]:
 
 
 def _blocks(path: Path, name: str, shape: tuple[int, ...], dtype: str) -> Iterator[np.ndarray]:
-    """The column as float64 blocks [rows, channels, elements of a channel]; at most 2^21 elements
-    each.
+    """Yield the column as float64 blocks [rows, channels, elements of a channel].
+
+    A block has at most 2^21 elements.
     """
     channels = shape[0] if len(shape) == 3 else 1
     for batch in arrow_batches(
@@ -128,5 +130,5 @@ def _blocks(path: Path, name: str, shape: tuple[int, ...], dtype: str) -> Iterat
 
 
 def _unit(magnitude: float) -> float:
-    """The power of two just above a magnitude; 1 for zero."""
+    """Return the power of two just above a magnitude; 1 for zero."""
     return math.ldexp(1.0, math.frexp(magnitude)[1]) if magnitude else 1.0

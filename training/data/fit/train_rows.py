@@ -1,4 +1,4 @@
-"""The train side as the parts of the fit read it."""
+"""Train rows, as every part of the fit reads them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from training.data.engine.in_memory import Rows
 
 
 class TrainRows(NamedTuple):
-    """What every part of the fit reads: the train file, what its columns are, and what is asked
-    for; `held` are its rows where they are in memory.
+    """Train file, meaning of its columns and declaration, read by every part of the fit.
+
+    `held` contains the rows if they are in memory.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -26,5 +27,5 @@ class TrainRows(NamedTuple):
     held: Rows | None = None
 
     def query(self, sql: str) -> list[tuple]:
-        """All rows of a query."""
+        """Return all rows of a query."""
         return list(self.connection.execute(sql).fetchall())

@@ -1,5 +1,6 @@
-"""The vocabulary of a text column: which tokens train has, how often, and so which number each
-gets. Called by `normalize.fit` alone.
+"""Vocabulary of a text column: the tokens of train, their counts and their numbers.
+
+Called by `normalize.fit` alone.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ NUM_BYTES = 256
 
 
 def fit_vocabulary(path: Path, column: str, tokens: TokensConfig) -> TokenStats:
-    """Tokens by count, then text; the same for any order of the rows. Bytes are all 256 whatever
-    train has.
+    """Return tokens by count, then text; the same for any order of the rows.
+
+    Bytes are always all 256.
 
     Args:
-        path: the train side's file.
+        path: the file of train.
         column: the text, without nulls.
         tokens: as declared.
 
@@ -72,10 +74,10 @@ def fit_vocabulary(path: Path, column: str, tokens: TokensConfig) -> TokenStats:
 
 
 def tokenized(texts: pa.Array, tokenizer: str, column: str) -> Units:
-    """The tokens of a batch.
+    """Return the tokens of a batch.
 
     Raises:
-        DataError: a text that the tokenizer does not take.
+        DataError: the tokenizer refuses a text.
     """
     try:
         return units(texts, tokenizer)
@@ -84,7 +86,7 @@ def tokenized(texts: pa.Array, tokenizer: str, column: str) -> Units:
 
 
 def _numbered(counts: Counter[str], tokens: TokensConfig) -> tuple[str, ...]:
-    """The vocabulary in the order of its numbers."""
+    """Return the vocabulary in the order of its numbers."""
     if tokens.tokenizer == "bytes":
         return tuple(chr(byte) for byte in range(NUM_BYTES))
     kept = [(value, count) for value, count in counts.items() if count >= tokens.min_count]

@@ -1,5 +1,6 @@
-"""What crosses from validation or test to train: one file per family; `find_*` returns evidence,
-`judge_*` the verdict.
+"""Checks for rows and information that cross from validation or test to train.
+
+One file per family; `find_*` returns evidence, `judge_*` the verdict.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["check_leakage", "check_overlap", "hard_results", "leak_results", "re
 def check_overlap(
     split: SplitTables, validated: ValidatedTable, declaration: Declaration
 ) -> CheckReport:
-    """Hard assertions on the files as they were written: rows, ids, groups and time windows."""
+    """Assert on the written files: rows, ids, groups and time windows."""
     for table in (split.train, split.val, split.test, validated.table):
         verify(table.file)
     with engine_for(declaration.data) as connection:
@@ -39,8 +40,9 @@ def check_overlap(
 def check_leakage(
     split: SplitTables, validated: ValidatedTable, declaration: Declaration
 ) -> CheckReport:
-    """What gives the test score away without any key in common: equal and similar rows, columns
-    that predict the label; and sides too small to say anything.
+    """Check for leaks without a common key, and for splits too small to measure on.
+
+    These are equal and similar rows, and columns that predict the label.
     """
     with engine_for(declaration.data) as connection:
         sides = sides_of(connection, split, validated.spec, declaration)
@@ -48,15 +50,16 @@ def check_leakage(
 
 
 def hard_results(sides: Sides) -> list[CheckResult]:
-    """What holds or does not, without statistics: ids, groups, their spellings, times, shares of a
-    stratified label.
+    """Return the results that need no statistics.
+
+    They concern ids, groups, their spellings, times, and shares of a stratified label.
     """
     found = [*overlap_results(sides), *time_results(sides), *stratification_results(sides)]
     return [judged(result, sides.declaration) for result in found]
 
 
 def leak_results(sides: Sides, derived: Mapping[str, Any] | None = None) -> list[CheckResult]:
-    """What needs the rows' content.
+    """Return the results that need the rows' content.
 
     Args:
         sides: the rows.

@@ -1,10 +1,9 @@
-"""Ids and groups that stand on two sides in different spellings: `P-007`, `p7` and `Ｐ 7` are one
-patient.
+"""Ids and groups in two splits in different spellings: `P-007`, `p7` and `Ｐ 7` are one patient.
 
-Keys are brought to a canonical spelling, by the strongest of `SPELLINGS` that still tells the keys
-of train apart: where two keys of train fall together, the difference between them means something,
-and a weaker one is tried. They are compared by hashes of that spelling; only keys whose hashes meet
-are read again.
+Keys are brought to a canonical spelling, by the strongest of `SPELLINGS` that keeps the keys
+of train distinct. Where two keys of train become equal, the difference between them has a meaning,
+and a weaker spelling is tried. Keys are compared by hashes of that spelling. Only keys whose hashes
+match are read again.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from training.data.leakage.spellings import SPELLINGS, fold
 from training.data.leakage.straddle import among, common, parts_of
 
 EVIDENCE_ROWS = 10
-# batches: each is folded while it fits into the processor's cache, but a query of its own would
-# cost as much as its hashes
+# batches: each is folded while it fits into the processor's cache, but a separate query for each
+# would cost as much as its hashes
 HASHED_AT_ONCE = 8
-# share of train's keys that may fall together: train holds aliases, too, where the sides do
+# share of train's keys that may become equal: train contains aliases, too, if the splits do
 MOST_COLLISIONS = 0.02
 
 
 class Aliases(NamedTuple):
-    """Keys of one side that are a key of another in a different spelling.
+    """Keys of one split that are a key of another in a different spelling.
 
-    `spelling`: what the two may differ in; `collisions`: keys of train that this spelling makes
-    fall together.
+    `spelling` says how the two may differ; `collisions` counts keys of train that this spelling
+    makes equal.
     """
 
     spelling: str
@@ -53,13 +52,15 @@ class Aliases(NamedTuple):
 def find_aliases(
     sides: Sides, column: str, train_keys: int, repeats: bool = True
 ) -> Aliases | None:
-    """Aliases of a key column across sides; None where no spelling tells train's keys apart.
+    """Find aliases of a key column across splits.
+
+    Return None if no spelling keeps train's keys distinct.
 
     Args:
-        sides: to look at. One scan a spelling, 8 bytes a row, and one more where keys meet; ask
-            only where keys are not spelt alike.
+        sides: to look at. One scan per spelling, 8 bytes a row, and one more scan where keys match;
+            call it only if keys are not all spelt alike.
         column: of text.
-        train_keys: how many different ones train has.
+        train_keys: number of different keys of train.
         repeats: as in `key_batches`.
     """
     parts = parts_of(sides)
@@ -94,8 +95,9 @@ def _spelt(
     parts: int = 1,
     repeats: bool = True,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Hashes uint64 [keys] of a side's keys as they are given and in a canonical spelling, which is
-    of this part of the hash space.
+    """Return hashes, uint64 [keys], of a split's keys as given and in a canonical spelling.
+
+    Only canonical hashes in this part of the hash space are included.
     """
     # the connection itself is busy with the batches
     with closing(sides.connection.cursor()) as beside:
@@ -119,8 +121,9 @@ def _spelt(
 def _suspects(
     sides: Sides, column: str, spelling: str, met: np.ndarray, repeats: bool
 ) -> np.ndarray:
-    """Hashes of given keys whose canonical spelling is one of `met`, on several sides, and is that
-    of several keys.
+    """Return hashes of given keys whose canonical spelling is in `met`.
+
+    Such a spelling is in several splits and belongs to several keys.
     """
     if not len(met):
         return met
@@ -138,13 +141,14 @@ def _suspects(
 
 
 def _concatenated(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    """Hashes of all batches."""
+    """Return hashes of all batches."""
     return np.concatenate([np.empty(0, np.uint64), *arrays])
 
 
 def _collect(sides: Sides, column: str, spelling: str, suspects: np.ndarray) -> None:
-    """The table `folded` of the suspected keys: given, plain, the lowest and the highest side,
-    rows.
+    """Make the table `folded` of the suspected keys.
+
+    Columns: given, plain, the lowest and the highest split, rows.
     """
     connection, key = sides.connection, ident(column)
     with among(sides, column, suspects) as suspected:
@@ -161,8 +165,9 @@ def _collect(sides: Sides, column: str, spelling: str, suspects: np.ndarray) -> 
 
 
 def _crossing(sides: Sides, spelling: str, collisions: int, train_keys: int) -> Aliases:
-    """The plain keys whose spellings stand on different sides; a spelling that stands on both by
-    itself is an overlap, not an alias.
+    """Return the plain keys whose spellings are in different splits.
+
+    A spelling that is in both splits itself is an overlap, not an alias.
     """
     met = "select plain from folded group by plain having count(*) > 1 and min(low) <> max(high)"
     pairs = f"select f.* from folded f join ({met}) using (plain)"
@@ -183,8 +188,9 @@ def _crossing(sides: Sides, spelling: str, collisions: int, train_keys: int) -> 
 
 
 def judge_aliases(found: Aliases | None, what: str, columns: tuple[str, ...]) -> CheckResult:
-    """Fail where spellings of one key stand on two sides; warn where train too holds keys that
-    differ by spelling alone.
+    """Fail if spellings of one key are in two splits.
+
+    Warn if train also has keys that differ only in spelling.
     """
     name = " + ".join(columns)
     if found is None or not found.keys:

@@ -1,9 +1,9 @@
-"""Whether so few held-out rows can show skill at all: an exact argument, from the labels alone and
-before any training.
+"""Exact test whether held-out rows are too few to show skill, from the labels before any training.
 
-If scores say nothing of the labels, each arrangement of the labels over the rows is equally likely.
-Even perfect scores then have a p-value of 1 over the number of different arrangements: 1/3 for 3
-rows with 1 positive. Rows of one group are no independent draws, so that whole groups are arranged.
+If scores say nothing about the labels, each arrangement of the labels over the rows is equally
+likely. Even perfect scores then have a p-value of 1 over the number of different arrangements: 1/3
+for 3 rows with 1 positive. Rows of one group are not independent draws, so whole groups are
+arranged.
 
 Source: permutation tests as in Fisher 1935; Good 2005, ch. 3.
 """
@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-CONFIDENCE = 0.95  # where none is declared
-ENOUGH_UNITS = 40  # two classes in any proportion have at least 40 arrangements then
+CONFIDENCE = 0.95  # if none is declared
+ENOUGH_UNITS = 40  # two classes in any proportion then have at least 40 arrangements
 
 
 def num_arrangements(counts: Iterable[int]) -> float:
-    """Number of different orders of units of which so many are alike.
+    """Return the number of different orders of units, given how many are alike.
 
     >>> num_arrangements([1, 2]), num_arrangements([4, 4]), num_arrangements([1, 1, 1])
     (3.0, 70.0, 6.0)
@@ -29,8 +29,9 @@ def num_arrangements(counts: Iterable[int]) -> float:
 
 
 def tail(confidence: float) -> float:
-    """Largest p-value of a one-sided claim at a confidence: 0.025 at 95 %, as the end of a
-    two-sided interval.
+    """Return the largest p-value of a one-sided claim at a confidence.
+
+    At 95 % it is 0.025, like one end of a two-sided interval.
 
     >>> round(tail(0.95), 6)
     0.025
@@ -39,11 +40,10 @@ def tail(confidence: float) -> float:
 
 
 def shortage(counts: Iterable[int], unit: str, confidence: float = CONFIDENCE) -> str:
-    """Why no scores could show skill on these units; empty where some could.
+    """Say why no scores could show skill on these units; empty if some could.
 
     Args:
-        counts: Of each different label (or labels of a whole group), the number of units that have
-            it.
+        counts: Number of units with each different label (or labels of a whole group).
         unit: `row`, `group` or `document`, for the sentence.
         confidence: Share that an interval covers.
 

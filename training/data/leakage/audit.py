@@ -1,5 +1,6 @@
-"""The checks alone: over the sides that a split wrote, or over two or three files from anywhere;
-nothing is fitted, nothing stops.
+"""Run only the checks, over the splits of a run or over two or three files from anywhere.
+
+Nothing is fitted, nothing stops.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from training.data.leakage.verdict import judged
 
 
 def audit_files(request: FilesToAudit, memory_limit: str | None = None) -> AuditReport:
-    """Every check over files from anywhere.
+    """Run every check over files from anywhere.
 
     Args:
-        request: the files and what is known about their columns.
-        memory_limit: such as "2GB"; past it the engine spills to disk.
+        request: the files and known facts about their columns.
+        memory_limit: such as "2GB"; beyond it, the engine spills to disk.
 
     Raises:
         SourceError: a file cannot be found or read.
@@ -47,7 +48,7 @@ def audit_files(request: FilesToAudit, memory_limit: str | None = None) -> Audit
         in_order = file_order_results(opened.sides) if opened.sides.spec.text is None else []
         results = [*hard_results(opened.sides), *leak_results(opened.sides), *in_order]
         if not opened.sides.spec.id:
-            results = [r for r in results if r.name != "id_overlap"]  # the number of a row is no id
+            results = [r for r in results if r.name != "id_overlap"]  # a row number is no id
         sources = {str(side): tuple(uris) for side, uris in request.uris.items()}
         open_questions = undecided(
             opened.sides.spec, opened.sides.declaration, opened.hints, files=True
@@ -66,7 +67,7 @@ def audit_files(request: FilesToAudit, memory_limit: str | None = None) -> Audit
 def audit_split(
     split: SplitTables, validated: ValidatedTable, declaration: Declaration, source: SourceRef
 ) -> AuditReport:
-    """Every check over the sides as the split wrote them; a failed one is reported, not raised."""
+    """Run every check over the splits as written; a failed check is reported, not raised."""
     for table in (split.train, split.val, split.test, validated.table):
         verify(table.file)
     with engine_for(declaration.data) as connection:

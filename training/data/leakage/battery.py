@@ -1,4 +1,4 @@
-"""The checks that need statistics, all on one sample of the sides."""
+"""Checks that need statistics, all on one sample of the splits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMED = ("time", "group_time")
 
 
 def label_results(rows: Sampled, parts: Halves, sides: Sides) -> list[CheckResult]:
-    """What single columns, their nulls, their values and sums of them tell of the label."""
+    """Check how well columns, their nulls, values and sums predict the label."""
     checks = sides.declaration.checks
     return [
         *judge_proxies(find_proxies(rows, parts), rows, parts, checks),
@@ -43,8 +43,9 @@ def label_results(rows: Sampled, parts: Halves, sides: Sides) -> list[CheckResul
 
 
 def statistical_results(sides: Sides) -> list[CheckResult]:
-    """All of them; the same data give the same figures, whatever the order of rows or the number of
-    threads.
+    """Run all statistical checks.
+
+    The same data give the same figures, regardless of row order and number of threads.
     """
     rows = sampled(sides)
     parts = halves(rows, sides.declaration.split.kind, sides.declaration.split.kind in TIMED)

@@ -1,8 +1,7 @@
-"""What every check looks for, by which statistic and threshold, how a score would be inflated, and
-what to do: the reference of the audit.
+"""Reference of the audit: the target, statistic, threshold, effect and remedy of every check.
 
-A test holds this page against the results: a check that is not described here, or described and
-never run, does not pass.
+A test compares this page with the results: it fails if a check is not described here, or is
+described but never run.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ FITTED = (
 
 
 class Explanation(NamedTuple):
-    """One check in words.
+    """Description of one check.
 
-    `thresholds`: fields of the section `checks` that set it. `few_alarms`: why an honest split
-    seldom raises it.
+    `thresholds` are the fields of the section `checks` that set it. `few_alarms` says why an honest
+    split rarely fails it.
     """
 
     title: str
@@ -417,7 +416,7 @@ CATALOGUE: dict[str, Explanation] = {
 
 
 def explanation(name: str) -> Explanation:
-    """The words for a check.
+    """Return the description of the check.
 
     Raises:
         KeyError: no check has this name.
@@ -426,7 +425,7 @@ def explanation(name: str) -> Explanation:
 
 
 def how_to_allow(name: str, column: str | None = None) -> str:
-    """The lines of a declaration that allow a finding with a reason.
+    """Return the lines of a declaration that allow a finding with a reason.
 
     >>> how_to_allow("label_proxy", "duration")
     'checks: {allow: [{check: label_proxy, column: duration, reason: "…"}]}'

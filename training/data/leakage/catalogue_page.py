@@ -1,5 +1,6 @@
-"""`docs/leaks.md` from the catalogue: `python -m training.data.leakage.catalogue_page
-docs/leaks.md`.
+"""Write `docs/leaks.md` from the catalogue.
+
+Run `python -m training.data.leakage.catalogue_page docs/leaks.md`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ checks:
 
 
 def catalogue_page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     listed = "\n".join(
         f"* [`{name}`](#{name}): {entry.title[:1].lower()}{entry.title[1:]}"
         for name, entry in CATALOGUE.items()

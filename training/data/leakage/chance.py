@@ -1,7 +1,7 @@
-"""How likely a count is by chance: the one place where findings meet their null.
+"""Probability of a count by chance: the only place where findings are compared with their null.
 
-`scipy.special` alone: to import `scipy.stats` takes a second, in every process that prepares or
-trains.
+It uses `scipy.special` alone: the import of `scipy.stats` takes a second in every process that
+prepares or trains.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrc, betaln
 
-TAIL_SHARE, TAIL_ROWS = 0.05, 20  # of a sample's lowest values, by which its tail is continued
+TAIL_SHARE, TAIL_ROWS = 0.05, 20  # of a sample's lowest values, from which its tail is extrapolated
 
 
 def binomial_tail(count: int, total: int, rate: float) -> float:
-    """Chance of at least `count` successes in `total` trials of a known rate.
+    """Return the probability of at least `count` successes in `total` trials of a known rate.
 
     >>> binomial_tail(0, 10, 0.1)
     1.0
@@ -27,8 +27,9 @@ def binomial_tail(count: int, total: int, rate: float) -> float:
 
 
 def tail_above(count: int, total: int, null_count: int, null_total: int) -> float:
-    """Chance of at least `count` in `total` when the rate is only known from `null_count` in
-    `null_total` (beta-binomial, Jeffreys).
+    """Return the probability of at least `count` in `total` when the rate is estimated.
+
+    The estimate is `null_count` in `null_total` (beta-binomial, Jeffreys).
 
     >>> tail_above(3, 1000, 0, 10) > 0.01  # ten rows say little about a rate
     True
@@ -40,6 +41,7 @@ def tail_above(count: int, total: int, null_count: int, null_total: int) -> floa
     a, b = null_count + 0.5, max(null_total - null_count, 0) + 0.5
 
     def chance_of(k: NDArray[np.int64]) -> float:
+        """Return the probability that the count is one of `k`."""
         return float(
             np.exp(
                 betaln(k + a, total - k + b)
@@ -56,12 +58,13 @@ def tail_above(count: int, total: int, null_count: int, null_total: int) -> floa
 
 
 def lower_tail(value: float, sample: NDArray[np.float64]) -> float:
-    """Share of values that lie below one that no value of the sample reaches, by the power with
-    which its own share falls.
+    """Return the share of values below a value that is lower than the whole sample.
 
-    The power is Hill's estimate from the lowest values less two standard errors, so that the share
-    is rather too large than too small. One where the sample is too small to say, or of so few
-    values that nothing is said of what lies between.
+    It extrapolates the power law by which the sample's own share falls.
+
+    The power is Hill's estimate from the lowest values minus two standard errors, so that the share
+    is too large rather than too small. Return 1 if the sample is too small, or has too few
+    different values to say anything about the range between them.
 
     Args:
         value: above 0.

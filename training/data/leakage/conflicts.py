@@ -1,9 +1,8 @@
-"""Copies that contradict each other: rows equal in every feature, or copies by `data.group_by`,
-with different labels.
+"""Contradicting copies: equal rows, or copies by `data.group_by`, with different labels.
 
-No leak, but a limit of any score: of two such rows a model is wrong on one at least. Where more
-than a tenth of the rows repeat others the features are coarse and equal rows are different
-subjects: then it is told, and no warning.
+Equal rows are equal in every feature. This is not a leak, but it limits any score: a model is wrong
+on at least one of two such rows. If more than a tenth of the rows repeat others, the features are
+coarse and equal rows are different subjects. Then the check reports them without a warning.
 """
 
 from __future__ import annotations
@@ -16,16 +15,17 @@ from training.data.engine.engine import ident, row, rows
 from training.data.leakage.sides import Sides
 
 EVIDENCE_ROWS = 10
-LEAST_SHARE = 0.0005  # of rows in conflict, below which they are told and no warning
+LEAST_SHARE = 0.0005  # of rows in conflict; below it they are reported without a warning
 COARSE_SHARE = (
-    0.1  # of rows that repeat another one, from which equal features do not mean the same subject
+    0.1  # of rows that repeat another one; above it equal features do not mean the same subject
 )
 CLOSE = 0.1  # standard deviations of a numeric label that are no contradiction
 
 
 class Conflicts(NamedTuple):
-    """Rows that equal another one in every feature: `repeats` beyond the first of each set, `rows`
-    in sets whose labels differ.
+    """Counts of rows that equal another one in every feature.
+
+    `repeats` counts rows beyond the first of each set, `rows` those in sets whose labels differ.
     """
 
     total: int
@@ -35,7 +35,7 @@ class Conflicts(NamedTuple):
 
 
 def find_label_conflicts(sides: Sides) -> Conflicts:
-    """Over all sides, among the rows that `hash_features` found."""
+    """Find conflicts over all splits, among the rows that `hash_features` found."""
     connection, names = sides.connection, list(sides.spec.label_columns)
     differ = " or ".join(_differ(sides, name, f"label_{i}") for i, name in enumerate(names))
     connection.execute(
@@ -67,7 +67,7 @@ def find_label_conflicts(sides: Sides) -> Conflicts:
 def judge_label_conflicts(
     found: Conflicts, derived: Mapping[str, Any], columns: tuple[str, ...]
 ) -> CheckResult:
-    """Warn where copies contradict each other and repeated rows are few enough to be copies.
+    """Warn if copies contradict each other and few enough rows repeat to be copies.
 
     Args:
         found: rows equal in every feature.
@@ -129,11 +129,11 @@ def judge_label_conflicts(
 def label_conflict_results(
     sides: Sides, derived: Mapping[str, Any] | None = None
 ) -> list[CheckResult]:
-    """The check, after `hash_features`; nothing for a language model, which has no label.
+    """Run the check after `hash_features`; a language model has no label, so no result.
 
     Args:
         sides: the rows.
-        derived: `plan["groups"]` of the split, where groups were derived.
+        derived: `plan["groups"]` of the split, if groups were derived.
     """
     if sides.spec.text is not None or not sides.spec.features:
         return []
@@ -145,7 +145,7 @@ def label_conflict_results(
 
 
 def _differ(sides: Sides, name: str, column: str) -> str:
-    """SQL condition over a set of equal rows: two of its known labels contradict each other."""
+    """Return an SQL condition over a set of equal rows: two of its known labels contradict."""
     if sides.declaration.task.label(name).kind != "regression":
         return f"count(distinct {column}) > 1"
     spread = row(

@@ -1,15 +1,15 @@
-"""How far new rows differ from earlier ones, column by column, with the number of columns allowed
-for.
+"""Drift: compare new rows with earlier ones, column by column, adjusted for the number of columns.
 
-Numbers: the two-sample Kolmogorov–Smirnov test on known values, and a chi-square test on how many
-are null; text: a chi-square test on values. The p-values of all columns are adjusted by Holm's
-method, so that a table of a hundred columns that did not drift raises an alarm in one of twenty
-looks at most, not in all of them. Next to chance stands size: the population stability index over
-the tenths of the earlier values (or the values themselves), with nulls as a class of their own.
+Numbers: the two-sample Kolmogorov–Smirnov test on known values, and a chi-square test on the number
+of nulls. Text: a chi-square test on values. The p-values of all columns are adjusted by Holm's
+method. So a table of a hundred columns without drift has a finding in one of twenty
+comparisons at most, not in all of them. Besides the p-value, the effect size is the population
+stability index over the tenths of the earlier values (or the values themselves), with nulls as a
+separate class.
 
-Rows of one group are no independent draws, so that one row of each group is taken. Of fewer than 30
-such rows a large difference can still be seen: classes are then compared by the exact margins' own
-distribution, as the chi-square approximation fails. N rows.
+Rows of one group are not independent draws, so one row of each group is used. With fewer than 30
+such rows a large difference can still be found: classes are then compared by the exact distribution
+given the margins, as the chi-square approximation fails. N rows.
 Source: Holm 1979; PSI and its customary bounds 0.1 and 0.25 as in Siddiqi 2006.
 """
 
@@ -25,9 +25,9 @@ from schemas.registry_records import Drift
 
 LEVEL = 0.05  # of the whole table of columns
 MODERATE, LARGE = 0.1, 0.25  # of the population stability index
-MIN_ROWS = 30  # fewer say nothing of a small difference
+MIN_ROWS = 30  # fewer say nothing about a small difference
 FEWEST_ROWS = 5  # fewer say nothing at all
-DRAWS = 4999  # of tables with the margins that were seen, where rows are few
+DRAWS = 4999  # of tables with the observed margins, if rows are few
 MAX_CATEGORIES = 50  # by count; the rest is one more
 TENTHS = 10
 
@@ -35,14 +35,14 @@ TENTHS = 10
 def find_drift(
     before: pd.DataFrame, now: pd.DataFrame, columns: Sequence[str]
 ) -> tuple[Drift, ...]:
-    """Each column's distance from the earlier rows, the largest first; none where either has fewer
-    than 5 rows.
+    """Return each column's distance from the earlier rows, largest first.
 
-    Below 30 rows no difference that is seen is no sign that there is none.
+    The result is empty if either table has fewer than 5 rows. Below 30 rows, a missing difference
+    is no sign that there is none.
 
     Args:
         before: earlier rows, one of each group.
-        now: new rows, alike.
+        now: new rows, one of each group.
         columns: numbers, booleans or text; null where unknown.
     """
     if min(len(before), len(now)) < FEWEST_ROWS:
@@ -58,15 +58,17 @@ def find_drift(
 
 
 def one_of_each(frame: pd.DataFrame, group: str) -> pd.DataFrame:
-    """The first row of each group, and every row without one; rows lie in the order of a hash, so
-    that it is a random one.
+    """Return the first row of each group, and every row without one.
+
+    Rows lie in the order of a hash, so the first is a random one.
     """
     return frame[~frame[group].duplicated() | frame[group].isna()]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values adjusted for their number: those below a level are wrong with at most that chance
-    altogether.
+    """Adjust p-values for their number.
+
+    All those below a level together are wrong with at most that probability.
 
     >>> holm([0.01, 0.5, 0.02])
     [0.03, 0.5, 0.04]
@@ -110,8 +112,9 @@ def _one(name: str, before: pd.Series, now: pd.Series) -> Drift:
 
 
 def psi(counts: np.ndarray) -> float:
-    """Population stability index of two rows of counts [2, classes]; half a row is added to each,
-    so that an empty class is no infinity.
+    """Return the population stability index of two rows of counts [2, classes].
+
+    Half a row is added to each count, so that an empty class gives no infinity.
 
     >>> round(psi(np.array([[500, 500], [400, 600]])), 3)
     0.04
@@ -122,8 +125,9 @@ def psi(counts: np.ndarray) -> float:
 
 
 def _chi_square(counts: np.ndarray) -> float:
-    """Probability of counts as unlike as these [2, classes], were both rows drawn alike; 1 where
-    there is one class.
+    """Return the p-value of counts [2, classes] if both rows have one distribution.
+
+    The result is 1 for a single class.
     """
     present = counts[:, counts.sum(axis=0) > 0]
     if present.shape[1] < 2:
@@ -140,7 +144,7 @@ def _chi_square(counts: np.ndarray) -> float:
 
 
 def _tenths(before: pd.Series, now: pd.Series) -> list[np.ndarray]:
-    """Class of each value [N] by the tenths of the earlier ones; 0 for null."""
+    """Return the class of each value [N] by the tenths of the earlier ones; 0 for null."""
     known = before.dropna().to_numpy(dtype=np.float64)
     edges = (
         np.unique(np.quantile(known, np.arange(1, TENTHS) / TENTHS)) if len(known) else np.empty(0)
@@ -159,7 +163,9 @@ def _tenths(before: pd.Series, now: pd.Series) -> list[np.ndarray]:
 
 
 def _values(before: pd.Series, now: pd.Series) -> list[np.ndarray]:
-    """Class of each value [N]: 0 for null, one for each frequent value of both, and one for all
+    """Return the class of each value [N].
+
+    It is 0 for null, one class for each value frequent in both tables together, and one for all
     others.
     """
     texts = [part.astype("string") for part in (before, now)]

@@ -1,5 +1,6 @@
-"""Rows whose features equal those of a row on another side: the model has seen them, whatever their
-id says.
+"""Rows whose features equal those of a row in another split.
+
+The model has seen them, even under another id.
 """
 
 from __future__ import annotations
@@ -20,21 +21,18 @@ from training.data.leakage.sides import Sides
 from training.data.leakage.straddle import parts_of
 
 EVIDENCE_PAIRS = 5
-# of train, by which columns are found that distinguish rows
+# of train, to find columns that distinguish rows
 SAMPLE_ROWS, TELLING_COLUMNS = (10_000, 3)
-# of the rows: hashes of such columns that several have, up to which only these rows are looked at
-# whole
+# of the rows; up to this many repeated hashes of such columns, only these rows are read as a whole
 FEW_ALIKE = 0.01
-MANY = 0.01  # share of a side from which equal rows need no comparison with train's own
-CHANCE = 0.01  # of so many equal rows, were they as frequent as within train
-# equal rows with another label: their number, and their share, from which they are not copies
+MANY = 0.01  # least share of a split for which equal rows need no comparison with train's own
+CHANCE = 0.01  # of so many equal rows, if they were as frequent as within train
+# equal rows with another label: from this number and share on, they are not copies
 FEWEST_CONTRADICTED, CONTRADICTED = (3, 0.1)
 
 
 class Duplicates(NamedTuple):
-    """Rows of a held-out side that equal a train row in every feature, and the first few of them
-    with their twins.
-    """
+    """Held-out rows that equal a train row in every feature, and the first few with their twins."""
 
     side: str
     rows: int
@@ -44,8 +42,9 @@ class Duplicates(NamedTuple):
 
 
 class Within(NamedTuple):
-    """Rows of train that repeat another one: what chance, or the way the table came about, makes of
-    equal rows.
+    """Rows of train that repeat another one: the rate of equal rows without a leak.
+
+    They come from chance, or from the way the table was made.
     """
 
     rows: int
@@ -53,8 +52,9 @@ class Within(NamedTuple):
 
 
 def quick_hash_sql(sides: Sides) -> str:
-    """SQL for a 64-bit hash of all features: twelve times cheaper than the text that settles
-    equality, and equal wherever that is.
+    """Return SQL for a 64-bit hash of all features.
+
+    It is twelve times cheaper than the text that decides equality, and equal for equal rows.
     """
     return _hash_sql(sides.spec.features)
 
@@ -64,10 +64,10 @@ def _hash_sql(columns: Sequence[str]) -> str:
 
 
 def hash_features(sides: Sides) -> None:
-    """Make the temporary table `equal_rows` of all rows that may equal another one: side, id,
-    `label_<i>`, and 128-bit hash `content` of the features.
+    """Make the temporary table `equal_rows` of all rows that may equal another one.
 
-    Candidates are found by a 64-bit hash, in one scan; where there are none, that is all that is
+    Its columns are side, id, `label_<i>`, and a 128-bit hash `content` of the features.
+    Candidates are found by a 64-bit hash, in one scan; if there are none, nothing else is
     read.
     """
     connection, quick, names = (
@@ -99,10 +99,10 @@ def hash_features(sides: Sides) -> None:
 
 
 def repeated_hashes(sides: Sides) -> np.ndarray:
-    """The 64-bit hashes uint64, sorted, of all features that more than one row has.
+    """Return the 64-bit hashes, uint64, sorted, of all features that more than one row has.
 
-    Rows that are equal are so in a few columns, and where these distinguish rows, only the few rows
-    that are alike in them are looked at whole.
+    Equal rows are equal in a few columns too. If these distinguish rows, only the few rows
+    that are alike in them are read as a whole.
     """
     few = _telling_columns(sides)
     if len(few) < len(sides.spec.features):
@@ -125,8 +125,9 @@ def repeated_hashes(sides: Sides) -> np.ndarray:
 
 
 def _telling_columns(sides: Sides) -> list[str]:
-    """The features with the most different values in a sample of train, so many that together they
-    tell its rows apart, or all.
+    """Return the features with the most different values in a sample of train.
+
+    As many are returned as together distinguish its rows, or all.
     """
     listed = ", ".join(map(ident, sides.spec.features))
     sample = sides.connection.sql(
@@ -143,11 +144,10 @@ def _telling_columns(sides: Sides) -> list[str]:
 
 
 def _repeated(sides: Sides, columns: Sequence[str], condition: str = "true") -> np.ndarray:
-    """The 64-bit hashes uint64, sorted, of these columns that more than one row has, of the rows
-    that meet a condition.
+    """Return the 64-bit hashes of these columns that more than one row has, uint64, sorted.
 
-    They are sorted in so many parts as memory asks for, which is cheaper than the engine's
-    grouping.
+    Only rows that meet a condition count. The hashes are sorted in as many parts as memory
+    requires, which is cheaper than the engine's grouping.
     """
     rows_of = (
         f"(select {_hash_sql(columns)} as h from {sides.together(sides.spec.features)} where"
@@ -163,11 +163,10 @@ def _repeated(sides: Sides, columns: Sequence[str], condition: str = "true") -> 
 
 
 def find_duplicates(sides: Sides, side: SplitName) -> Duplicates:
-    """Rows of `side` whose content stands in train; the hash covers type, length and null of each
-    value, 128 bits wide.
+    """Return rows of `side` whose content is in train.
 
-    Labels conflict where both rows know one and it differs: a label that is unknown contradicts
-    nothing.
+    The hash covers type, length and null of each value and has 128 bits. Labels conflict if both
+    rows know one and they differ: an unknown label contradicts nothing.
     """
     connection, places = sides.connection, range(1, len(sides.spec.label_columns) + 1)
     lows, highs = (
@@ -206,12 +205,11 @@ def find_duplicates(sides: Sides, side: SplitName) -> Duplicates:
 def judge_duplicates(
     found: list[Duplicates], within: Within, declaration: Declaration
 ) -> CheckResult:
-    """Fail when more rows of a held-out side than `checks.max_duplicate_share` are copies of train
-    rows.
+    """Fail if more held-out rows than `checks.max_duplicate_share` are copies of train rows.
 
-    Equal rows are copies where there are more of them than within train (or many), and their labels
-    are equal, too: coarse features make different subjects alike, at the same rate on every side
-    and with labels of their own. That is a warning.
+    Equal rows are copies if they are more frequent than within train (or many), and their labels
+    are equal, too. Coarse features make different subjects alike, at the same rate in every split
+    and with separate labels. That is a warning.
     """
     limit = declaration.checks.max_duplicate_share
     above = [d for d in found if d.rows > limit * d.total and _are_copies(d, within)]
@@ -248,8 +246,9 @@ def _are_copies(found: Duplicates, within: Within) -> bool:
 
 
 def duplicate_results(sides: Sides) -> list[CheckResult]:
-    """The duplicate check on the written files, after `hash_features`; nothing where there is no
-    feature to compare.
+    """Run the duplicate check on the written files, after `hash_features`.
+
+    The result is empty if there is no feature to compare.
     """
     if not sides.spec.features:
         return []

@@ -1,5 +1,6 @@
-"""The place of a row in its file against the label: only files from elsewhere still have an order
-of their own.
+"""Position of a row in its file, compared with the label.
+
+Only files from elsewhere still have their own order.
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ REMEDY = (
 
 
 def file_order_results(sides: Sides) -> list[CheckResult]:
-    """Warn where the number of a row in its file predicts the label better than the declared time
-    does.
-    """
+    """Warn if a row's number in its file predicts the label better than the declared time does."""
     places: dict[SplitName, str] = {}
     before = 0
     for side, relation in sides.relations.items():

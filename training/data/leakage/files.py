@@ -1,5 +1,6 @@
-"""Two or three files from anywhere as sides: each column in its one form, and nothing refused that
-the checks themselves must report.
+"""Two or three files from anywhere as splits, with one type per column.
+
+Nothing is refused that the checks themselves must report.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from training.data.sources.source import relation_sql
 from training.data.table.columns import RESERVED, Family, family, resolve
 from training.data.table.typed import typed_sql, whole_number_text
 
-ROW = "row of the file"  # the id where none is declared
+ROW = "row of the file"  # the id if none is declared
 SETTABLE = ("checks", "task", "split")
 TIME_ROLES: tuple[Role, ...] = ("time", "label_time", "available")
 NUMBERS: tuple[Family, ...] = ("int", "float")
@@ -33,9 +34,7 @@ MOMENTS: tuple[Family, ...] = ("date", "instant")
 
 
 class Opened(NamedTuple):
-    """The sides, the digest of each one's source, what was assumed with the reason, and roles that
-    columns look like.
-    """
+    """Opened splits, digests of their sources, assumptions with reasons, and hints at roles."""
 
     sides: Sides
     sha256: dict[str, str]
@@ -44,16 +43,14 @@ class Opened(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """What the files have in common: the type that each column gets, how it gets it on every side,
-    and what was said of it.
-    """
+    """Columns that the files share: the type of each, its SQL in every split, and remarks."""
 
     types: dict[str, str]
     casts: dict[SplitName, dict[str, str]]
     notes: list[str]
 
     def relation(self, side: SplitName, raw: str) -> str:
-        """The rows of a side with every column as its type."""
+        """Return the rows of a split with every column as its type."""
         return (
             "(select"
             f" {', '.join(f'{sql} as {ident(name)}' for name, sql in self.casts[side].items())}"
@@ -62,16 +59,16 @@ class _Columns(NamedTuple):
 
 
 def open_files(connection: duckdb.DuckDBPyConnection, request: FilesToAudit) -> Opened:
-    """The files as sides over typed rows.
+    """Open the files as splits over typed rows.
 
-    Delimited text, and files without a declared id, are put into the engine once (it spills to
-    disk); other Parquet and Arrow files are read where they lie, only the columns that a check
+    Delimited text, and files without a declared id, are loaded into the engine once (it spills to
+    disk). Other Parquet and Arrow files are read in place, and only the columns that a check
     uses.
 
     Raises:
         SourceError: a file cannot be found or read.
-        ConfigError: a column that was named is in no file, or a setting does not exist.
-        SchemaError: a type does not fit the role that was given.
+        ConfigError: a named column is in no file, or a setting does not exist.
+        SchemaError: a type does not fit the given role.
     """
     sources = {side: open_source(uris) for side, uris in request.uris.items()}
     nulls = tuple(
@@ -112,9 +109,7 @@ def _raw(
     relation: str,
     numbered: bool,
 ) -> str:
-    """The rows of a side; put into the engine where reading them again is dear or where they must
-    be numbered.
-    """
+    """Return the rows of a split, from the engine if reads are expensive or rows need numbers."""
     if source.format != "csv" and not numbered:
         return relation
     number = (
@@ -126,13 +121,10 @@ def _raw(
     return ident("raw_" + side)
 
 
-# ------------------------------------------------------------------------------------------ columns
-
-
 def _agreed(
     connection: duckdb.DuckDBPyConnection, relations: Mapping[SplitName, str], request: FilesToAudit
 ) -> _Columns:
-    """Columns that every file has, cast alike; the others are left out and said."""
+    """Return columns that every file has, cast alike; report the others and leave them out."""
     types = {
         side: {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {r}")}
         for side, r in relations.items()
@@ -192,7 +184,7 @@ def _agreed(
 
 
 def _common(kinds: Iterable[str]) -> str:
-    """The type that values of all these types can be cast to.
+    """Return the type that values of all these types can be cast to.
 
     >>> (_common(["BIGINT", "DOUBLE"]), _common(["BIGINT", "VARCHAR"]),
     ...     _common(["DATE", "TIMESTAMP"]), _common(["INTEGER", "INTEGER"]))
@@ -211,15 +203,10 @@ def _common(kinds: Iterable[str]) -> str:
     return different[0] if found == {"list"} else "VARCHAR"
 
 
-# -------------------------------------------------------------------------------------- declaration
-
-
 def _declared(
     table: Table, request: FilesToAudit, columns: _Columns
 ) -> tuple[Declaration, list[str]]:
-    """A declaration of the files: roles as given, label, task and split guessed where absent; and
-    each guess with its reason.
-    """
+    """Return a declaration, guessed where the user gave none, and each guess with its reason."""
     guesses = []
     roles: dict[str, Any] = (
         dict.fromkeys(request.ignore, "ignore")
@@ -275,12 +262,12 @@ def _declared(
 
 
 def _is_set(request: FilesToAudit, *paths: str) -> bool:
-    """Whether a setting was given, so that nothing is assumed in its place."""
+    """Return True if a setting was given, so that nothing is assumed in its place."""
     return any(setting.partition("=")[0].strip() in paths for setting in request.settings)
 
 
 def _documents(table: Table, roles: Mapping[str, Any], name: str | None) -> dict[str, str]:
-    """The column of texts that a language model learns, and all others without a role left out."""
+    """Return the documents of a language model; leave out other columns without a role."""
     left = _without(table, roles).columns
     if not any(c.name == name and c.family == "text" for c in left):
         texts = [repr(c.name) for c in left if c.family == "text"]
@@ -298,9 +285,7 @@ def _without(table: Table, roles: Mapping[str, Any]) -> Table:
 def _feature(
     connection: duckdb.DuckDBPyConnection, column: Profile, columns: _Columns
 ) -> tuple[Any, str]:
-    """How a column is looked at, and a word where that needs one; dates become seconds in
-    `columns`.
-    """
+    """Return the type of a feature, with a remark if needed; dates become seconds in `columns`."""
     if column.family in MOMENTS:
         for casts in columns.casts.values():
             casts[column.name] = f"cast(epoch(cast({ident(column.name)} as timestamp)) as double)"
@@ -322,8 +307,9 @@ def _feature(
 
 
 def _split_kind(request: FilesToAudit, table: Table) -> tuple[str, str]:
-    """How the rows were probably given to the files; a numeric time counts per group, and says
-    nothing across groups.
+    """Return how the rows were probably assigned to the files.
+
+    A numeric time counts per group, and says nothing across groups.
     """
     time = next((c for c in table.columns if c.name == request.time), None)
     ordered = time is not None and (time.family not in NUMBERS or not request.group)
@@ -357,8 +343,9 @@ def _slug(uri: str) -> str:
 def _hints(
     table: Table, request: FilesToAudit, declaration: Declaration
 ) -> dict[str, tuple[str, str]]:
-    """Columns that look like an id, a group or a time which was not named: asked for, never
-    assumed.
+    """Return columns that look like an id, a group or a time that was not named.
+
+    They are a question to the user, never an assumption.
     """
     label = next((c for c in table.columns if c.name in declaration.data.named("label")), None)
     if label is None:  # a language model has none
@@ -381,17 +368,15 @@ def _hints(
     }
 
 
-# -------------------------------------------------------------------------------------------- typed
-
-
 def _typed(
     connection: duckdb.DuckDBPyConnection,
     relations: dict[SplitName, str],
     declaration: Declaration,
     types: Mapping[str, str],
 ) -> Sides:
-    """The columns of the validated table over each file's rows; rows whose id is null share one, so
-    that they are reported.
+    """Return the columns of the validated table over each file's rows.
+
+    Rows whose id is null share one id, so that they are reported.
     """
     if forms := _text_times(connection, declaration, types):
         parsed = ", ".join(
@@ -427,7 +412,7 @@ def _typed(
 def _text_times(
     connection: duckdb.DuckDBPyConnection, declaration: Declaration, types: Mapping[str, str]
 ) -> dict[str, str]:
-    """Columns of times that hold text in a form that is not ISO, and that form."""
+    """Return time columns that hold text in a form other than ISO, and that form."""
     forms = {}
     for name in (
         n for role in TIME_ROLES for n in declaration.data.named(role) if family(types[n]) == "text"

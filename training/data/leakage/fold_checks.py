@@ -1,5 +1,6 @@
-"""What a fold promises besides the hard assertions, looked at in the written files: intervals in
-time, and all folds together.
+"""Promises of a fold besides the hard assertions, checked in the written files.
+
+They concern intervals in time, and all folds together.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ class Intervals(NamedTuple):
 
 
 def check_intervals(fold: SplitTables, spec: TableSpec, declaration: Declaration) -> CheckReport:
-    """Of folds in time: no label interval of train overlaps the test block, none stands in the
-    embargo, no timestamp on both sides.
+    """Check folds in time.
+
+    No label interval of train overlaps the test block, no row lies in the embargo, and no timestamp
+    is in both.
     """
     if declaration.fold_kind not in BY_TIME:
         return CheckReport(results=())
@@ -52,8 +55,9 @@ def find_intervals(
     spec: TableSpec,
     declaration: Declaration,
 ) -> Intervals:
-    """Count them from the files alone: the test block reaches from its first time to the last
-    moment one of its labels is known.
+    """Count such rows from the files alone.
+
+    The test block reaches from its first time to the last time at which one of its labels is known.
     """
     gap, known = (
         in_time_units(embargo_of(declaration), spec, "cv.embargo"),
@@ -116,9 +120,7 @@ def judge_intervals(found: Intervals, declaration: Declaration, spec: TableSpec)
 
 
 def check_folds(folds: Sequence[SplitTables], declaration: Declaration) -> CheckReport:
-    """Over all folds: no row is tested twice, and where every row is to be tested once, each is
-    (rows that bridge groups apart).
-    """
+    """Check that no row is tested twice, or each once if declared (except bridging rows)."""
     with engine_for(declaration.data) as connection:
         tested = " union all ".join(f"select __id from {parquet(fold.test)}" for fold in folds)
         twice = rows(

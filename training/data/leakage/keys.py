@@ -1,6 +1,4 @@
-"""A key column read once: 64-bit hashes by which sides are compared, and which characters its keys
-are made of.
-"""
+"""Key column, read once: 64-bit hashes to compare splits, and the characters of its keys."""
 
 from __future__ import annotations
 
@@ -26,15 +24,15 @@ from training.data.leakage.spellings import (
 
 BATCH_ROWS = 2**15
 NOT_DIGITS, OTHERS = ~IS_DIGIT, ~np.isin(np.arange(256), [*DIGITS, *LOWER, *UPPER])
-ROWS_A_KEY = 4  # from which on keys are made distinct before they are read
+ROWS_A_KEY = 4  # least rows a key for which keys are made distinct before they are read
 
 
 class Characters(NamedTuple):
-    """What the spellings of keys have in common.
+    """Common properties of the spellings of keys.
 
-    `used`: which bytes occur, bool [256]; `lengths`: shortest and longest key in bytes;
-    `leading_zeros`: whether a run of digits of several begins with a zero, which is looked for only
-    where no other character lets spellings differ.
+    `used` says which bytes occur, bool [256]. `lengths` is the shortest and longest key in bytes.
+    `leading_zeros` says whether a run of several digits begins with a zero; it is checked only
+    if no other character lets spellings differ.
     """
 
     used: np.ndarray = np.zeros(256, bool)
@@ -43,15 +41,16 @@ class Characters(NamedTuple):
 
     @property
     def alike(self) -> bool:
-        """Whether two keys can only differ in what they name: letters of one case and digits,
-        without zeros that could be left out.
+        """Return True if keys differ only if they name different things.
+
+        Then they have letters of one case and digits, without zeros that could be left out.
         """
         return _one_case(self.used) and (
             not self.leading_zeros or self.lengths[0] == self.lengths[1]
         )
 
     def __or__(self, other: Characters) -> Characters:
-        """Those of both."""
+        """Return the union of both."""
         lengths = (min(self.lengths[0], other.lengths[0]), max(self.lengths[1], other.lengths[1]))
         return Characters(
             self.used | other.used, lengths, self.leading_zeros or other.leading_zeros
@@ -59,8 +58,9 @@ class Characters(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Hashes uint64 of each side's non-null values, sorted, and the characters of all, or of so
-    many that they let spellings differ.
+    """Sorted hashes, uint64, of each split's non-null values, and the characters of the keys.
+
+    The characters are of all keys, or of enough to show that spellings can differ.
     """
 
     hashes: dict[str, np.ndarray]
@@ -70,15 +70,15 @@ class Keys(NamedTuple):
 def key_batches(
     sides: Sides, column: str, side: SplitName, part: int = 0, parts: int = 1, repeats: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """A side's non-null keys in batches of (hash, key).
+    """Yield a split's non-null keys in batches of (hash, key).
 
     Args:
         sides: to read.
         column: of text.
-        side: which.
-        part: which part of the hash space to read.
-        parts: into how many it is cut, so that the hashes of one fit into memory.
-        repeats: whether a key comes as often as it stands on the side, or once.
+        side: the split to read.
+        part: the part of the hash space to read.
+        parts: number of parts of the hash space, so that the hashes of one fit into memory.
+        repeats: True yields a key for each of its rows in the split, False once.
     """
     key, relation = ident(column), sides.relations[side]
     where = f"{key} is not null" + (f" and hash({key}) % {parts} = {part}" if parts > 1 else "")
@@ -91,13 +91,13 @@ def key_batches(
 def read_keys(
     sides: Sides, column: str, part: int = 0, parts: int = 1, repeats: bool = True
 ) -> Keys:
-    """One scan of the column on every side; the arguments are those of `key_batches`."""
+    """Scan the column once in every split; the arguments are those of `key_batches`."""
     hashes, characters = {}, Characters()
     for side in sides.relations:
         found = []
         for batch in key_batches(sides, column, side, part, parts, repeats):
             found.append(uint64(batch.column(0)))
-            # else spellings can differ, whatever the other keys are made of
+            # else spellings can differ, regardless of the other keys
             if _one_case(characters.used):
                 characters |= _characters(text_of(batch.column(1)))
         hashes[str(side)] = in_order(found)
@@ -105,8 +105,9 @@ def read_keys(
 
 
 def uint64(hashes: pa.UInt64Array) -> np.ndarray:
-    """The values [N] of a column without nulls, not copied; Arrow's own `to_numpy` would import
-    pandas.
+    """Return the values [N] of a column without nulls, not copied.
+
+    Arrow's own `to_numpy` would import pandas.
     """
     return (
         np.frombuffer(hashes.buffers()[1], np.uint64, len(hashes), hashes.offset * 8)
@@ -116,8 +117,9 @@ def uint64(hashes: pa.UInt64Array) -> np.ndarray:
 
 
 def in_order(parts: Iterable[np.ndarray]) -> np.ndarray:
-    """The values of all parts, uint64 [N], sorted in place: a sorted copy would be another eight
-    bytes a row.
+    """Return the values of all parts, uint64 [N], sorted in place.
+
+    A sorted copy would take another eight bytes a row.
     """
     values = np.concatenate([np.empty(0, np.uint64), *parts])
     values.sort()
@@ -125,8 +127,9 @@ def in_order(parts: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def many_rows_each(sides: Sides, column: str) -> bool:
-    """Whether keys of train stand on so many rows that making them distinct saves more time and
-    memory than it costs.
+    """Return True if keys of train have so many rows each that making them distinct pays off.
+
+    It pays off if it saves more time and memory than it costs.
     """
     key = ident(column)
     keys, num_rows = row(
@@ -137,12 +140,12 @@ def many_rows_each(sides: Sides, column: str) -> bool:
 
 
 def _one_case(used: np.ndarray) -> bool:
-    """Whether these bytes are digits and letters of one case."""
+    """Return True if these bytes are digits and letters of one case."""
     return not used[OTHERS].any() and not (used[LOWER].any() and used[UPPER].any())
 
 
 def _characters(text: Text) -> Characters:
-    """Of some keys."""
+    """Return the characters of some keys."""
     sizes = np.diff(text.offsets)
     if not len(sizes):
         return Characters()
@@ -156,8 +159,8 @@ def _characters(text: Text) -> Characters:
 
 
 def _has_leading_zeros(text: Text, used: np.ndarray) -> bool:
-    """Whether in any key a run of several digits begins with a zero."""
-    if not used[NOT_DIGITS].any():  # a run is a whole text, and one look at each will do
+    """Return True if in any key a run of several digits begins with a zero."""
+    if not used[NOT_DIGITS].any():  # a run is a whole text, and one check for each is enough
         first = text.offsets[:-1][np.diff(text.offsets) > 1]
         return bool((text.content[first] == ZERO).any())
     return bool(len(leading_zeros(text)))

@@ -1,6 +1,4 @@
-"""Columns that give the label together: that add up or multiply to a number, or whose sum tells a
-class.
-"""
+"""Columns that together give the label: a sum or product equals it, or a sum predicts a class."""
 
 from __future__ import annotations
 
@@ -14,19 +12,19 @@ from training.data.leakage.label_proxies import FEWEST_ROWS, label_evidence
 from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
 from training.data.leakage.scores import Halves, score_predictions
 
-# times the squared distance of the classes that the columns would give if each told something of
-# its own
+# times the squared distance of the classes that the columns would give if each had its own
+# information
 CANCELLED = 4.0
 RULE_OF_THREE = (
-    3.0  # over so many groups without an error lies the upper bound of the error's share (95 %)
+    3.0  # over so many groups without an error, this is the upper bound of the error's share (95 %)
 )
 
 
 class Combination(NamedTuple):
     """Numeric columns that give a label on rows they were not fitted on.
 
-    A number as a weighted sum or a product of powers; two classes by a weighted sum's being high or
-    low (`score`). `certain`: without any error, on groups enough for that to mean something.
+    They give a number as a weighted sum or a product of powers, or two classes by a high or
+    low weighted sum (`score`). `certain`: without any error, on enough groups for that to matter.
     """
 
     columns: tuple[str, ...]
@@ -38,8 +36,9 @@ class Combination(NamedTuple):
 
 
 def find_combinations(rows: Sampled, halves: Halves, checks: ChecksConfig) -> list[Combination]:
-    """For each label the smallest set of columns that gives it exactly, as a sum or as a product,
-    or a class by a sum.
+    """Find for each label the smallest set of columns that gives it exactly.
+
+    They give a number as a sum or as a product, or a class by a sum.
     """
     found, most_unexplained = [], checks.combination_error
     for label in rows.labels:
@@ -89,13 +88,12 @@ def _combination(
 def _separating(
     rows: Sampled, label: Label, k: int, halves: Halves, checks: ChecksConfig
 ) -> Combination | None:
-    """Columns whose weighted sum tells a class almost always and that say far less each: one number
-    in parts.
+    """Find columns whose weighted sum nearly gives a class, while each alone says far less.
 
-    Many good columns tell a class well together, and of many sets the best one looks better than it
-    is. So the set is chosen on A alone, once; it must hold on B and on the held-out rows, with
-    errors by group; and its parts must cancel each other's noise, which columns that know something
-    of their own do not.
+    Many good columns predict a class well together, and the best of many sets looks better than it
+    is. So the set is chosen on A alone, once. It must hold on B and on the held-out rows, with
+    errors by group. Its parts must cancel each other's noise; columns with their own information
+    do not.
     """
     target = label.targets[:, k]
     known = ~np.isnan(target)
@@ -111,7 +109,7 @@ def _separating(
         or not 0 < target[a].mean() < 1
     ):
         return None
-    # columns that say nothing blur a sum that is fitted with them
+    # columns without information blur a sum that is fitted with them
     names = _chosen(columns, target, a, rows.group, checks.proxy_strength - 0.02)
     if len(names) < 2:
         return None
@@ -143,8 +141,9 @@ def _separating(
 def _chosen(
     columns: dict[str, Floats], target: Floats, a: Flags, group: Codes, least: float
 ) -> list[str]:
-    """The columns without which the sum fitted on A tells the class less well there than `least`;
-    none where all together do.
+    """Return the columns without which the sum fitted on A falls below `least` there.
+
+    The result is empty if all columns together stay below it.
     """
     names = list(columns)
     if _separated(columns, names, target, a, group) < least:
@@ -159,7 +158,7 @@ def _chosen(
 def _separated(
     columns: dict[str, Floats], names: list[str], target: Floats, part: Flags, group: Codes
 ) -> float:
-    """Strength of the weighted sum of columns that is fitted on a part, there."""
+    """Return the strength of the weighted sum of columns on the part it is fitted on."""
     inputs = np.stack([columns[n] for n in names], axis=1)
     weights, _ = _fit(inputs, target, part, part)
     return score_predictions(
@@ -168,8 +167,9 @@ def _separated(
 
 
 def _apart(values: Floats, target: Floats) -> float:
-    """Squared distance of the means of two classes, in variances within them: of independent
-    columns these add up.
+    """Return the squared distance of the means of two classes, in variances within them.
+
+    The distances of independent columns add up.
     """
     ups, downs = values[target > 0.5], values[target <= 0.5]
     within = (ups.var() * len(ups) + downs.var() * len(downs)) / len(values)
@@ -183,8 +183,9 @@ def _varies(values: Floats) -> bool:
 def _needed(
     columns: dict[str, Floats], target: Floats, a: Flags, b: Flags, most: float
 ) -> list[str]:
-    """Columns that an exact fit cannot do without; none where the fit is not exact. Weakest are
-    tried first, so that copies go.
+    """Return columns that an exact fit needs; empty if the fit is not exact.
+
+    The weakest are tried first, so that copies are dropped.
     """
     names = list(columns)
     weights, unexplained = _fit(np.stack([columns[n] for n in names], axis=1), target, a, b)
@@ -198,8 +199,9 @@ def _needed(
 
 
 def _fit(inputs: Floats, target: Floats, a: Flags, b: Flags) -> tuple[Floats, float]:
-    """Weights of a least-squares fit on A in the columns' own units, and the share of variance on B
-    that it leaves.
+    """Return weights of a least-squares fit on A, and the share of variance on B left unexplained.
+
+    The weights are in the columns' own units.
     """
     mean, spread = inputs[a].mean(axis=0), inputs[a].std(axis=0) + 1e-300
     fitted = np.concatenate([(inputs[a] - mean) / spread, np.ones((int(a.sum()), 1))], axis=1)
@@ -214,8 +216,9 @@ def _fit(inputs: Floats, target: Floats, a: Flags, b: Flags) -> tuple[Floats, fl
 def judge_combinations(
     found: list[Combination], rows: Sampled, checks: ChecksConfig
 ) -> list[CheckResult]:
-    """Fail for every combination that gives the label, with its columns; warn for a sum that tells
-    a class but for some error, or on few groups.
+    """Fail for every combination that gives the label, and name its columns.
+
+    Warn if a sum predicts a class with some error, or on few groups.
     """
     figures = {"threshold": checks.combination_error}
     if not found:

@@ -1,8 +1,8 @@
-"""Columns that give the label away: one that tells it (almost) alone, one without which little is
-known, several that add up to it.
+"""Columns that give the label away, alone or together.
 
-Each is learned on one half of train and scored on the other, where the halves are what the declared
-split would have made.
+One column predicts it (almost) alone, or little is known without one column, or several add up to
+it. Each is learned on one half of train and scored on the other. The halves are made like the
+declared split.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from training.data.leakage.scores import (
 )
 
 EVIDENCE_ROWS = 5
-FEWEST_ROWS = 50  # of each half; below, a strength says little
-FINE = 32  # distinct values of a column from which it counts as a measurement, not as a setting
+FEWEST_ROWS = 50  # of each half; below it, a strength says little
+FINE = 32  # least distinct values of a measurement; fewer are a setting
 # strength alone, below which a column dominates nothing
 LEAST_DOMINANT, LEAST_DOMINANT_COARSE = (0.4, 0.88)
-# strength of a column with as few values as the label, and where too few others are there to
-# compare
+# strength of a column with as few values as the label, or with too few others to compare
 LEAST_ALIKE, LEAST_UNRIVALLED = (
     0.7,
     0.8,
 )
-FEWEST_OTHERS = 3  # columns that a dominant one is held against
+FEWEST_OTHERS = 3  # compared with a dominant column
 RIDGE = 1e-3
 REMEDY = (
     "declare role ignore for it if it is not known when the prediction is made, or allow the"
@@ -44,10 +43,10 @@ REMEDY = (
 
 
 class Proxy(NamedTuple):
-    """One column and one label: its own strength, and the strength of all columns and of all others
-    together (NaN: not looked at).
+    """One column and one label, with strengths of the column, of all, and of all others.
 
-    `is_alias`: it has hardly more values than the label has classes.
+    The last two are NaN if not computed. `is_alias`: it has hardly more values than the label has
+    classes.
     """
 
     column: str
@@ -60,12 +59,12 @@ class Proxy(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times more of the label is unexplained without the column."""
+        """Return how many times more of the label is unexplained without the column."""
         return float((1 - self.others) / max(1 - self.together, 1e-6))
 
 
 def find_proxies(rows: Sampled, halves: Halves) -> list[Proxy]:
-    """The strength of every column for the label that it tells best, strongest first."""
+    """Return the strength of every column for the label that it predicts best, strongest first."""
     codes = {name: column_codes(rows, name, halves.a) for name in rows.columns}
     best: dict[str, Proxy] = {}
     for label in rows.labels:
@@ -96,8 +95,9 @@ def _distinct(rows: Sampled, name: str) -> int:
 
 
 def combined_strength(codes: dict[str, Codes], label: Label, halves: Halves, group: Codes) -> float:
-    """Strength of all columns together: target means learned on one half of A, weighed by ridge
-    regression on its other half.
+    """Return the strength of all columns together.
+
+    Target means are learned on one half of A and weighted by ridge regression on its other half.
     """
     known = ~np.isnan(label.targets[:, 0])
     a, b = np.flatnonzero(halves.a & known), halves.b & known
@@ -116,7 +116,7 @@ def combined_strength(codes: dict[str, Codes], label: Label, halves: Halves, gro
 
 
 def _ridge(inputs: Floats, target: Floats, part: Flags) -> Floats:
-    """Predictions [N] of a ridge regression that is fitted on a part."""
+    """Return predictions [N] of a ridge regression that is fitted on a part."""
     centred = inputs - inputs[part].mean(axis=0)
     fitted = centred[part]
     penalty = RIDGE * len(fitted) * (fitted.var(axis=0) + 1e-9)
@@ -135,8 +135,9 @@ def _mask(positions: Codes, size: int) -> Flags:
 def judge_proxies(
     found: list[Proxy], rows: Sampled, halves: Halves, checks: ChecksConfig
 ) -> list[CheckResult]:
-    """Fail for a column that predicts the label as if it were the label; warn for one that comes
-    close or that dominates all others.
+    """Fail for a column that predicts the label as well as the label itself would.
+
+    Warn for one that comes close or that dominates all others.
     """
     results = [
         _proxy_result(p, verdict, why, rows, checks)
@@ -227,7 +228,7 @@ def _proxy_result(
 def label_evidence(
     rows: Sampled, columns: tuple[str, ...], label: str, where: Flags, most: int = EVIDENCE_ROWS
 ) -> tuple[dict[str, Any], ...]:
-    """The first rows of a mask: id, the columns' values and the label next to each other."""
+    """Return the first rows of a mask: id, the columns' values and the label next to each other."""
     values = next(item.values for item in rows.labels if item.name == label)
     shown = np.flatnonzero(where & ~np.isnan(values))[:most]
     return tuple(

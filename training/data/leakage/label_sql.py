@@ -1,4 +1,4 @@
-"""Labels as numbers in SQL, for checks that pass over all rows."""
+"""Labels as numbers in SQL, for checks that scan all rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ MOST_CLASSES = 3
 
 
 class LabelNumber(NamedTuple):
-    """A label as SQL of a double (null where unknown): the number itself, or 1 for one class and 0
-    for the others.
+    """Label as SQL of a double, null where unknown.
+
+    It is the number itself, or 1 for one class and 0 for the others.
     """
 
     name: str
@@ -20,10 +21,10 @@ class LabelNumber(NamedTuple):
 
 
 def label_numbers(sides: Sides, with_places: bool = False) -> list[LabelNumber]:
-    """Of each label the number, the rarer of two classes, or each of the most frequent of several.
+    """Return the label as numbers: itself, the rarer of two classes, or the most frequent classes.
 
-    `with_places` adds, of several classes, the place of the class in their order, which is what
-    label encoders make of it.
+    `with_places` adds, for several classes, the index of the class in their order, as
+    label encoders compute it.
     """
     found: list[LabelNumber] = []
     for name in sides.spec.label_columns if sides.spec.text is None else ():

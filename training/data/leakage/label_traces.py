@@ -1,6 +1,4 @@
-"""Traces of the label in a part of a column: its nulls, single values that only one class has,
-values that equal a numeric label.
-"""
+"""Traces of the label: nulls, values that only one class has, values equal to a numeric label."""
 
 from __future__ import annotations
 
@@ -17,17 +15,13 @@ from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
 from training.data.leakage.scores import Halves, Score, score_codes
 
 LEAST_EQUAL = 3
-LEAST_EMPTY = (
-    0.05  # share of a measurement's rows with one value, from which the value may stand for nothing
-)
-MOST_COMMON = 0.6  # share of a class up to which a value that it alone has is a surprise
+LEAST_EMPTY = 0.05  # least share of a measurement's rows with one value that may mean no value
+MOST_COMMON = 0.6  # largest share of a class for which a value that only it has is a surprise
 EXTREME = 0.35  # share of a number's values that count as high, and as low
 
 
 class Missingness(NamedTuple):
-    """How well it tells a label whether a column is filled: `empty` is null, or the value that
-    stands for nothing.
-    """
+    """Strength of a column's empty rows, null or a value that means nothing was measured."""
 
     column: str
     label: str
@@ -37,9 +31,7 @@ class Missingness(NamedTuple):
 
 
 def find_missingness(rows: Sampled, halves: Halves) -> list[Missingness]:
-    """The strength of each column's pattern of nulls, and of measurements' most frequent value,
-    strongest first.
-    """
+    """Return the strength of each column's nulls or most frequent value, strongest first."""
     found = []
     for name in rows.columns:
         for empty, is_empty in _empties(rows, name).items():
@@ -56,9 +48,7 @@ def find_missingness(rows: Sampled, halves: Halves) -> list[Missingness]:
 
 
 def _empties(rows: Sampled, name: str) -> dict[str, Flags]:
-    """Masks [N] of rows where a column is empty: null, and of a measurement the value that many
-    rows share (0 where nothing was paid).
-    """
+    """Return masks [N] of empty rows: null, or a frequent value (0 where nothing was paid)."""
     if name in rows.category:
         return {"null": rows.category[name] < 0}
     values = rows.numeric[name]
@@ -71,9 +61,7 @@ def _empties(rows: Sampled, name: str) -> dict[str, Flags]:
 
 
 def _one_sided(codes: Codes, label: Label, halves: Halves, group: Codes) -> Score:
-    """Strength for the class, or the end of a number's values, that is told best: nulls tell one
-    outcome from all others.
-    """
+    """Return the strength for the best predicted class, or end of a number's values."""
     targets = _extremes(label).targets
     each = [
         score_codes(
@@ -87,7 +75,7 @@ def _one_sided(codes: Codes, label: Label, halves: Halves, group: Codes) -> Scor
 def judge_missingness(
     found: list[Missingness], rows: Sampled, checks: ChecksConfig
 ) -> list[CheckResult]:
-    """Fail where nulls are the label, warn where they tell much of it."""
+    """Fail if nulls are the label; warn if they predict much of it."""
     results: list[CheckResult] = []
     for m in found:
         sure = m.score.strength - 2 * m.score.error
@@ -129,13 +117,10 @@ def judge_missingness(
     ]
 
 
-# ------------------------------------------------------------------------------------- single
-# values
-
-
 class PureValue(NamedTuple):
-    """A value whose rows all have the same, rarer label: rows with it on any side, and the chance
-    of that times the values looked at.
+    """Value whose rows all have the same, rarer label.
+
+    It has its rows in each split, and its probability times the number of values checked.
     """
 
     column: str
@@ -146,16 +131,16 @@ class PureValue(NamedTuple):
 
 
 def find_pure_values(rows: Sampled, most: float) -> list[PureValue]:
-    """Values (null among them) that have one label alone on every side by no chance, not the common
-    one (of numbers: high or low ones alone).
+    """Find values that have only one label in every split, more often than by chance.
 
-    Least likely first. Of a category and of numbers that repeat; a value of a number must be shared
-    by many rows. Chances are multiplied by the number of values that have rows enough to be a
-    finding at all (Tarone 1990).
+    Null counts as a value. The label is not the common one (for numbers: only high or only low
+    values). Least likely first. The values are those of categories and of numbers that repeat; a
+    value of a number must be shared by many rows. Probabilities are multiplied by the number of
+    values that have enough rows to be a finding at all (Tarone 1990).
 
     Args:
         rows: the sample.
-        most: the chance, over all values, that a finding may have.
+        most: the highest probability of a finding by chance, over all values.
     """
     looked_at = []
     for name in rows.columns:
@@ -177,8 +162,9 @@ def find_pure_values(rows: Sampled, most: float) -> list[PureValue]:
 
 
 def _testable(least: Floats, most: float) -> int:
-    """How many tests there are among those with these least possible chances: the others cannot
-    fall below `most`, however they end.
+    """Return the number of tests that could be significant, given their least possible p-values.
+
+    The p-values of others cannot fall below `most` with any outcome.
 
     Source: Tarone 1990, A modified Bonferroni method for discrete data.
     """
@@ -189,12 +175,12 @@ def _testable(least: Floats, most: float) -> int:
 
 
 def _if_pure(codes: Codes, once: Flags, target: Floats) -> tuple[Floats, Floats, Flags]:
-    """For each value: how likely its rows would all have the label, its rows, whether they do (and
-    the label is not the common one).
+    """Return for each value the probability that all its rows have the label.
 
-    Values of one column differ among themselves: how much is estimated on the others
-    (beta-binomial, by moments), so that the end of a scale that predicts the label throughout is no
-    surprise. Rows of a group share more than the value: they count once.
+    Also return its rows, and whether they do (and the label is not the common one). The values of a
+    column differ among themselves. How much they differ is estimated on the others (beta-binomial,
+    by moments), so that the end of a scale that predicts the label throughout is no surprise. Rows
+    of a group share more than the value: they count once.
     """
     known, size = ~np.isnan(target), int(codes.max(initial=0)) + 1
     number = np.bincount(codes[known & once], minlength=size).astype(np.float64)
@@ -210,11 +196,12 @@ def _if_pure(codes: Codes, once: Flags, target: Floats) -> tuple[Floats, Floats,
 
 
 def _of_others(number: Floats, ups: Floats) -> tuple[Floats, Floats, Floats]:
-    """For each value the rows of all others, their label's share, and how much it differs among
-    them (0: not at all, 1: each is pure).
+    """Return for each value the rows of all others, their label's share, and its spread.
+
+    The spread is how much the share differs among them (0: not at all, 1: each is pure).
 
     Source: the analysis-of-variance estimator of the correlation within classes, e.g. Ridout,
-    Demétrio and Firth 1999.
+        Demétrio and Firth 1999.
     """
     others = number.sum() - number
     rate = (ups.sum() - ups) / np.maximum(others, 1)
@@ -229,9 +216,7 @@ def _of_others(number: Floats, ups: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _extremes(label: Label) -> Label:
-    """A class as it is, of two both; of a number whether it is among the highest or the lowest of
-    its values.
-    """
+    """Return a class as it is (two: both); of a number, whether it is among the extremes."""
     if label.kind != "regression":
         return (
             label._replace(
@@ -271,7 +256,7 @@ def _first_of_group(codes: Codes, group: Codes) -> Flags:
 def judge_pure_values(
     found: list[PureValue], rows: Sampled, checks: ChecksConfig
 ) -> list[CheckResult]:
-    """Warn, never fail: a value may lawfully belong to one class."""
+    """Warn, never fail: a value may legitimately belong to one class."""
     results: dict[str, CheckResult] = {}
     for p in found:
         if p.column in results:
@@ -306,13 +291,11 @@ def judge_pure_values(
     return list(results.values()) or [passed]
 
 
-# --------------------------------------------------------------------------- values equal to the
-# label
-
-
 class EqualValues(NamedTuple):
-    """Rows of train whose column equals the numeric label, of how many, how many chance would give,
-    and the chance of so many.
+    """Rows of train whose column equals the numeric label, compared with chance.
+
+    It holds the number of equal rows, of all rows, the number expected by chance, and its
+    probability.
     """
 
     column: str
@@ -324,8 +307,9 @@ class EqualValues(NamedTuple):
 
 
 def find_equal_values(rows: Sampled) -> list[EqualValues]:
-    """For each numeric column and label the rows where the two are the same number, against the
-    product of their frequencies.
+    """Find the rows where a numeric column and label are equal, compared with chance.
+
+    Chance is the product of the frequencies of the values.
     """
     found = []
     for label in rows.labels:
@@ -351,11 +335,10 @@ def find_equal_values(rows: Sampled) -> list[EqualValues]:
 
 
 def _expected_equal(values: Floats, labels: Floats) -> float:
-    """Equal pairs that remain when the label is moved along the values in sorted neighbourhoods:
-    what nearness alone gives.
+    """Return the equal pairs that remain when labels move within sorted neighbourhoods.
 
-    Each value keeps a label from a row of similar value, so that a column which is merely close to
-    the label is not counted against.
+    This is the number that similarity alone gives. Each value gets a label from a row of similar
+    value, so that a column which is merely close to the label does not count.
     """
     order = np.lexsort((labels, values))
     return float((np.roll(labels[order], max(1, len(order) // 200)) == values[order]).sum())
@@ -364,7 +347,7 @@ def _expected_equal(values: Floats, labels: Floats) -> float:
 def judge_equal_values(
     found: list[EqualValues], rows: Sampled, checks: ChecksConfig
 ) -> list[CheckResult]:
-    """Fail where most values are the label itself, warn where more are than chance explains."""
+    """Fail if most values are the label itself; warn if more are than chance explains."""
     results = []
     for e in found:
         if e.chance > checks.equal_values:

@@ -1,4 +1,4 @@
-"""Features that hold the label's future: windows that run past the moment of the prediction.
+"""Features that contain the label's future: windows that extend past the time of prediction.
 
 Shapes: T rows in order of entity and time, C numeric features.
 """
@@ -22,18 +22,19 @@ ROWS = 40_000
 EVIDENCE_ROWS = 5
 WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 24, 30, 48)
 FEWEST_ROWS = 300
-LEAST_LENGTH = 10  # rows of a series, on the mean
-MOST_REPEATED = 0.05  # share of rows at a moment that their entity has already
-LEAST_EXPLAINED = 0.3  # of the next values' surprise, below which a warning would be about nothing
+LEAST_LENGTH = 10  # rows of a series, on average
+MOST_REPEATED = 0.05  # share of rows at a time that their entity already has
+LEAST_EXPLAINED = 0.3  # of the next values' surprise; below it a warning would be pointless
 LEAST_CERTAIN = 0.9  # of the surprise: no column that is known in time holds nearly all of it
-FINE_VALUES = 100  # calendars know the future lawfully, and have few values
-# share of the next values' variance that the present does not tell; of a countdown there is none
+FINE_VALUES = 100  # calendars legitimately know the future, and have few values
+# share of the next values' variance that the present does not explain; a countdown has none
 LEAST_SURPRISE = 1e-3
 
 
 class LookAhead(NamedTuple):
-    """What a feature tells of the label's next values beyond its present and last ones, and the
-    reverse: shares from 0 to 1.
+    """Share of the label's next values that a feature explains beyond its present and last ones.
+
+    It also has the reverse; shares lie in 0 to 1.
     """
 
     column: str
@@ -47,8 +48,9 @@ class LookAhead(NamedTuple):
 
 
 def find_look_ahead(sides: Sides) -> list[LookAhead]:
-    """The window of each feature that is furthest ahead of its past; empty without time, or where
-    moments repeat within every entity.
+    """Return the window of each feature that is furthest ahead of its past.
+
+    The result is empty without time, or if times repeat within every entity.
     """
     if sides.spec.time is None or not sides.spec.numeric:
         return []
@@ -97,7 +99,7 @@ def _of_label(sides: Sides, label: LabelNumber) -> list[LookAhead]:
 
 
 def _shown(table: pa.Table, item: LookAhead, entity: Codes) -> tuple[dict[str, Any], ...]:
-    """Some rows: the feature next to what the label was and what it became."""
+    """Return some rows: the feature next to the label's past and future values."""
     target = numbers(table["target"])
     past, future, whole = _windows(target, entity, item.window)
     places = np.flatnonzero(whole)[:: max(1, int(whole.sum()) // EVIDENCE_ROWS)][:EVIDENCE_ROWS]
@@ -115,8 +117,10 @@ def _shown(table: pa.Table, item: LookAhead, entity: Codes) -> tuple[dict[str, A
 
 
 def _entities(sides: Sides) -> Iterator[str]:
-    """SQL of what a series may be of: the declared group, or the whole table; else a category with
-    a value for every row of a moment.
+    """Return SQL of the entities of a series.
+
+    It is the declared group, or the whole table; else a category with a value for every row of a
+    time.
     """
     train = sides.relations["train"]
     yield "__group" if sides.spec.group else "''"
@@ -137,8 +141,9 @@ def _entities(sides: Sides) -> Iterator[str]:
 
 
 def _in_order(sides: Sides, label: LabelNumber, by: str) -> tuple[pa.Table, Codes] | None:
-    """Rows of train and their entities [T] in order; None where entities have one row each, or
-    several at a moment.
+    """Return rows of train and their entities [T] in order.
+
+    Return None if entities have one row each, or several at one time.
     """
     table = _series(sides, label, by)
     entity = np.asarray(
@@ -153,8 +158,10 @@ def _in_order(sides: Sides, label: LabelNumber, by: str) -> tuple[pa.Table, Code
 
 
 def _series(sides: Sides, label: LabelNumber, by: str) -> pa.Table:
-    """Whole entities of train, those whose names hash lowest, up to so many rows; of one long
-    series its beginning.
+    """Return whole entities of train, up to this many rows.
+
+    Entities whose names have the lowest hashes come first. Of one long series, return its
+    beginning.
     """
     train, entity = sides.relations["train"], f"coalesce({by}, '')"
     known = (
@@ -173,8 +180,9 @@ def _series(sides: Sides, label: LabelNumber, by: str) -> pa.Table:
 
 
 def _low_hashes(sides: Sides, entity: str, known: str) -> str:
-    """SQL condition that holds for the entities whose names hash lowest, with at least `ROWS` rows:
-    the others need not be sorted.
+    """Return an SQL condition for the entities whose names hash lowest, with at least `ROWS` rows.
+
+    The others need no sort.
     """
     share = 2 * ROWS / max(1, sides.num_rows["train"])
     while share < 1:
@@ -207,8 +215,9 @@ def _of_window(
 
 
 def _windows(target: Floats, entity: Codes, window: int) -> tuple[Floats, Floats, Flags]:
-    """Means [T] of the last and of the next values of the same entity, the present left out, and
-    where both are whole.
+    """Return means [T] of the last and of the next values of the same entity, without the present.
+
+    Also return where both windows are complete.
     """
     total, rows = np.concatenate([[0.0], np.cumsum(target)]), len(target)
     place = np.arange(rows)
@@ -223,8 +232,9 @@ def _windows(target: Floats, entity: Codes, window: int) -> tuple[Floats, Floats
 
 
 def _partial(features: Floats, target: Floats, given: list[Floats]) -> Floats:
-    """Share [C] of what is left of the target, once `given` is taken out, that each feature
-    explains when it is treated alike.
+    """Return the share [C] of the rest of the target that each feature explains.
+
+    The rest is what remains after `given` is regressed out; features are treated alike.
     """
     base = np.stack([np.ones(len(target)), *given], axis=1)
     base = base / (np.sqrt((base**2).mean(axis=0)) + 1e-300)
@@ -243,8 +253,9 @@ def _partial(features: Floats, target: Floats, given: list[Floats]) -> Floats:
 def judge_look_ahead(
     found: list[LookAhead], sides: Sides, checks: ChecksConfig
 ) -> list[CheckResult]:
-    """Fail for a column that holds nearly all of the next values' surprise, warn for one that holds
-    clearly more of it than of the last ones'.
+    """Fail for a column that holds nearly all of the next values' surprise.
+
+    Warn for one that holds clearly more of it than of the last ones'.
     """
     results = []
     for f in found:
@@ -292,7 +303,7 @@ def judge_look_ahead(
 
 
 def look_ahead_results(sides: Sides) -> list[CheckResult]:
-    """Results where a time is declared."""
+    """Return the results if a time is declared."""
     if sides.spec.time is None or sides.spec.text is not None:
         return []
     if not row(sides.connection, f"select count(*) from {sides.relations['train']}")[0]:

@@ -1,8 +1,7 @@
-"""Held-out rows that are almost a row of train: copies with noise, and points on the line between
-two train rows.
+"""Held-out rows that are almost a row of train: copies with noise, and interpolated rows.
 
-The null of each rate is the rate inside train between different groups, so that tables of few
-values raise no finding.
+An interpolated row lies on the line between two train rows. The null of each rate is the rate
+inside train between different groups, so that tables of few values give no finding.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from training.data.leakage.chance import binomial_tail, lower_tail, tail_above
 from training.data.leakage.neighbours import Space, nearest, off_segment, space_of, two_nearest
 from training.data.leakage.sampled import Codes, Floats, Sampled
 
-# of the distance to the next group, from which a row is near: four times as near to one as to any
+# of the distance to the next group; below it a row is near: four times as near to one as to any
 # other
 NEAR = 0.25
-# numbers of nearest rows whose chance is reckoned
+# numbers of nearest rows whose chance is computed
 LOOKS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 QUERIES, REFERENCES = 4_000, 30_000
 SEGMENT_QUERIES, SEGMENT_REFERENCES, SEGMENT_NEIGHBOURS = 1_500, 15_000, 12
 OFF_SEGMENT = (
     1e-5  # of the distance from the nearer end: rounding of stored numbers, not measurement
 )
-FEWEST_FINE = 3  # finely measured columns, below which a line through two rows is no surprise
+FEWEST_FINE = 3  # finely measured columns; with fewer, a line through two rows is no surprise
 LEAST_ROWS = 3
 EVIDENCE_PAIRS = 5
 REMEDY = (
@@ -37,8 +36,9 @@ REMEDY = (
 
 
 class Near(NamedTuple):
-    """The held-out rows that are least likely so near to train: how many within `ratio`, the same
-    among train rows, the chance.
+    """Held-out rows that are least likely to be so near to train.
+
+    It has their number within `ratio`, the number among train rows, and the probability.
     """
 
     ratio: float
@@ -47,15 +47,14 @@ class Near(NamedTuple):
     null_rows: int
     null_total: int
     chance: float
-    pairs: tuple[tuple[int, int], ...]  # positions of held-out row and train row
+    pairs: tuple[tuple[int, int], ...]  # indices of held-out row and train row
 
 
 def find_near_copies(rows: Sampled, space: Space) -> Near | None:
-    """Held-out rows much nearer to one train row than to any other group; None where there is
-    nothing to compare.
+    """Find held-out rows much nearer to one train row than to any other group.
 
-    The ratio of the two distances needs no scale: it is alike in dense and in thin parts of a
-    table. Rows that are equal are another check's.
+    Return None if there is nothing to compare. The ratio of the two distances needs no scale: it is
+    alike in dense and sparse parts of a table. Another check finds equal rows.
     """
     train = _distinct(space.points, np.flatnonzero(rows.train)[:REFERENCES])
     held = _spread(np.flatnonzero(~rows.train), QUERIES)
@@ -89,8 +88,9 @@ def find_near_copies(rows: Sampled, space: Space) -> Near | None:
 
 
 def _distinct(points: Floats, positions: Codes) -> Codes:
-    """The first of equal points, in their order: copies within train must not stand for each
-    other's next group.
+    """Return the first of equal points, in their order.
+
+    Copies within train must not count as each other's next group.
     """
     factors = (
         np.random.default_rng(points.shape[1]).integers(0, 2**63, points.shape[1], dtype=np.uint64)
@@ -105,13 +105,15 @@ def _distinct(points: Floats, positions: Codes) -> Codes:
 
 
 def _spread(positions: Codes, most: int) -> Codes:
-    """At most so many positions, evenly over the held-out sides."""
+    """Return at most this many indices, evenly over the held-out splits."""
     return positions[np.linspace(0, len(positions) - 1, min(most, len(positions))).astype(np.int64)]
 
 
 def _ratios(rows: Sampled, space: Space, queries: Codes, train: Codes) -> tuple[Codes, Floats]:
-    """The nearest train row of another group, and its distance over that of the nearest of yet
-    another group; infinite for a row equal to it.
+    """Return the nearest train row of another group, and the ratio of two distances.
+
+    They are the distances to it and to the nearest row of a third group; infinite for a row equal
+    to it.
     """
     # a held-out row may be compared with every train row
     own = np.where(rows.train, rows.group, -1 - rows.group)
@@ -122,8 +124,9 @@ def _ratios(rows: Sampled, space: Space, queries: Codes, train: Codes) -> tuple[
 
 
 def _chance(count: int, limit: float, total: int, null: Floats) -> float:
-    """Of so many rows within a ratio, given those of train rows; where none of these is so near, by
-    the tail of theirs.
+    """Return the probability of this many rows within a ratio, given the ratios of train rows.
+
+    If no train row is so near, use the tail of their ratios.
     """
     inside = int((null <= limit).sum())
     chance = tail_above(count, total, inside, len(null))
@@ -133,8 +136,9 @@ def _chance(count: int, limit: float, total: int, null: Floats) -> float:
 
 
 def judge_near_copies(found: Near | None, rows: Sampled, checks: ChecksConfig) -> CheckResult:
-    """Fail when near-copies are far more frequent than inside train between groups; warn when they
-    are somewhat so.
+    """Fail if near-copies are far more frequent than inside train between groups.
+
+    Warn if they are somewhat more frequent.
     """
     if found is None:
         return CheckResult(
@@ -176,7 +180,7 @@ def judge_near_copies(found: Near | None, rows: Sampled, checks: ChecksConfig) -
 
 
 def collision_verdict(count: int, chance: float, checks: ChecksConfig) -> Any:
-    """Fail, warn or pass by the chance of so many rows; one or two rows never fail."""
+    """Fail, warn or pass by the probability of this many rows; one or two rows never fail."""
     if chance <= checks.collision_chance and count >= LEAST_ROWS:
         return "fail"
     return "warn" if chance <= checks.collision_warning else "pass"
@@ -185,7 +189,7 @@ def collision_verdict(count: int, chance: float, checks: ChecksConfig) -> Any:
 def near_figures(
     rows: int, total: int, null_rows: int, null_total: int, chance: float, checks: ChecksConfig
 ) -> dict[str, float | int | str | None]:
-    """Figures of a rate and its null."""
+    """Return figures of a rate and its null."""
     return {
         "rows": rows,
         "of": total,
@@ -197,8 +201,9 @@ def near_figures(
 
 
 def row_pair(rows: Sampled, held: int, train: int, columns: tuple[str, ...]) -> dict[str, Any]:
-    """Two rows side by side: ids, labels, and the columns that differ (or the first few, where none
-    does).
+    """Return two rows next to each other: ids, labels, and the columns that differ.
+
+    If none differs, return the first few columns.
     """
     differ = [c for c in columns if rows.value(c, held) != rows.value(c, train)][:4]
     shown: dict[str, Any] = {
@@ -219,14 +224,8 @@ def _plain(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-# ----------------------------------------------------------------------------------- interpolated
-# rows
-
-
 class Interpolated(NamedTuple):
-    """Held-out rows on a straight line between two train rows, the same of train rows, and the
-    chance.
-    """
+    """Held-out rows on a line between two train rows, the same of train rows, and the p-value."""
 
     rows: int
     total: int
@@ -237,7 +236,7 @@ class Interpolated(NamedTuple):
 
 
 def find_interpolated(rows: Sampled, space: Space) -> Interpolated | None:
-    """Rows on segments in the finely measured columns; None where fewer than three are."""
+    """Find rows on segments in the finely measured columns; None if fewer than three are."""
     train, held = (
         np.flatnonzero(rows.train)[:SEGMENT_REFERENCES],
         _spread(np.flatnonzero(~rows.train), SEGMENT_QUERIES),
@@ -273,9 +272,7 @@ def find_interpolated(rows: Sampled, space: Space) -> Interpolated | None:
 def judge_interpolated(
     found: Interpolated | None, rows: Sampled, space: Space, checks: ChecksConfig
 ) -> CheckResult:
-    """Fail when held-out rows are mixtures of train rows and train rows are not; warn when both
-    are.
-    """
+    """Fail if held-out rows are mixtures of train rows and train rows are not; warn if both are."""
     figures: dict[str, float | int | str | None] = {
         "fine_columns": space.fine,
         "threshold": checks.collision_chance,
@@ -313,7 +310,7 @@ def judge_interpolated(
 
 
 def near_duplicate_results(rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
-    """Noisy copies and interpolated rows in the sample."""
+    """Return the results for noisy copies and interpolated rows in the sample."""
     space = space_of(rows)
     return [
         judge_near_copies(find_near_copies(rows, space), rows, checks),

@@ -1,5 +1,4 @@
-"""Rows as points, and each row's nearest train row: what near-copies and interpolated rows are
-recognised by.
+"""Rows as points, and each row's nearest train row, used to find near-copies and interpolation.
 
 Shapes: N sampled rows, D coordinates, Q queries, R reference rows of train.
 """
@@ -14,18 +13,19 @@ from numpy.typing import NDArray
 
 from training.data.leakage.sampled import Codes, Flags, Floats, Sampled
 
-FINE_VALUES = 100  # distinct values of a number from which a near miss means something
+FINE_VALUES = 100  # least distinct values of a number for which a near miss has a meaning
 CATEGORY_WIDTH = 3
 CHUNK = 256
-# coordinates in which the ends of a segment differ: fewer, and values of a coarse scale line up by
+# coordinates in which the ends of a segment differ; with fewer, values of a coarse scale line up by
 # themselves
 LEAST_DIFFERENT = 3
 Points = NDArray[np.float32]
 
 
 class Space(NamedTuple):
-    """Points [N, D] of rows: numbers in standard deviations of train, then categories; the first
-    `fine` coordinates are finely measured numbers.
+    """Points [N, D] of rows: numbers in standard deviations of train, then categories.
+
+    The first `fine` coordinates are finely measured numbers.
     """
 
     points: Floats
@@ -34,8 +34,10 @@ class Space(NamedTuple):
 
 
 def space_of(rows: Sampled) -> Space:
-    """Coordinates of rows; a null is a number's mean and, one coordinate on, a difference;
-    categories that hardly repeat are left out.
+    """Return the coordinates of rows.
+
+    A null becomes a number's mean and a difference in the next coordinate. Categories that hardly
+    repeat are left out.
     """
     names = [
         n
@@ -63,8 +65,9 @@ def _standard(values: Floats, train: Flags) -> Floats:
 
 
 def nearest(points: Floats, queries: Codes, references: Codes, group: Codes, count: int) -> Codes:
-    """Positions [Q, count] of the nearest references of each query, those of its own group left
-    out; -1 where there are too few.
+    """Return indices [Q, count] of the nearest references of each query, outside its own group.
+
+    The index is -1 if there are too few.
     """
     found = np.full((len(queries), count), -1, dtype=np.int64)
     for start, distances in _distances(points, queries, references, group):
@@ -77,8 +80,9 @@ def nearest(points: Floats, queries: Codes, references: Codes, group: Codes, cou
 
 
 def two_nearest(points: Floats, queries: Codes, references: Codes, group: Codes) -> Codes:
-    """Positions [Q, 2] of the reference that is nearest to each query, and of the nearest of yet
-    another group; -1 where there is none.
+    """Return indices [Q, 2] of each query's nearest reference and the nearest of a third group.
+
+    The index is -1 if there is none.
     """
     found = np.full((len(queries), 2), -1, dtype=np.int64)
     for start, distances in _distances(points, queries, references, group):
@@ -95,8 +99,9 @@ def two_nearest(points: Floats, queries: Codes, references: Codes, group: Codes)
 def _distances(
     points: Floats, queries: Codes, references: Codes, group: Codes
 ) -> Iterator[tuple[int, Points]]:
-    """Chunk by chunk its beginning and squared distances [chunk, R] less the query's own squared
-    length; infinite within a group.
+    """Yield the start and the squared distances [chunk, R] of each chunk of queries.
+
+    The query's own squared length is left out; the distance is infinite within a group.
     """
     single = points.astype(np.float32)
     reference, lengths = single[references].T.copy(), (single[references] ** 2).sum(axis=1)
@@ -110,14 +115,15 @@ def _distances(
 def off_segment(
     points: Floats, known: Flags, queries: Codes, around: Codes
 ) -> tuple[Floats, Codes]:
-    """How far each query is off the straight line between two of its neighbours, and which two;
-    nulls say nothing.
+    """Return how far each query is from the line between two of its neighbours, and which two.
+
+    Nulls are ignored.
 
     Args:
         points: [N, D] in float64.
-        known: [N, D] where a row has a value; of the three rows all must have it.
-        queries: [Q] positions.
-        around: [Q, K] positions of neighbours, -1 for none.
+        known: [N, D], True where a row has a value; all three rows must have it.
+        queries: [Q] indices.
+        around: [Q, K] indices of neighbours, -1 for none.
 
     Returns:
         The least distance from a segment, in lengths from its nearer end [Q] (infinity: next to no

@@ -1,6 +1,4 @@
-"""Row numbers that predict the label: an id that counts a sorted file, or a feature that numbers
-its rows.
-"""
+"""Row numbers that predict the label: an id that counts a sorted file, or a feature like it."""
 
 from __future__ import annotations
 
@@ -17,15 +15,13 @@ from training.data.leakage.sampled import Floats, Label, Sampled
 from training.data.leakage.scores import Halves, Score, halves, number_codes, score_codes
 from training.data.leakage.sides import Sides
 
-UNIQUE = 0.99  # share of rows with a number of their own, from which it numbers rows
-KINDS = (("id_order", False), ("row_order", True))  # check, and whether the number is a feature
-DENSE = (
-    100  # numbers up to this many times the rows still count them; beyond it they are measurements
-)
+UNIQUE = 0.99  # least share of rows with a unique number in a column that numbers rows
+KINDS = (("id_order", False), ("row_order", True))  # check, and True if the number is a feature
+DENSE = 100  # numbers up to this many times the rows still count them; larger ones are measurements
 
 
 class Order(NamedTuple):
-    """A row number and the label it tells best; `by_time` is what the declared time tells of it."""
+    """Row number and the label it predicts best; `by_time` is the strength of the declared time."""
 
     column: str
     is_feature: bool
@@ -35,8 +31,9 @@ class Order(NamedTuple):
 
 
 def find_order(rows: Sampled, sides: Sides) -> list[Order]:
-    """The number in the id and features that number rows, strongest first; the halves are drawn by
-    hash, whatever the split.
+    """Return the number in the id and features that number rows, strongest first.
+
+    The halves are drawn by hash, regardless of the split.
     """
     parts = halves(rows, "random", is_timed=False)
     numbers = {" + ".join(sides.spec.id): id_numbers(rows)} if sides.spec.id else {}
@@ -69,9 +66,7 @@ def _score(values: Floats, label: Label, parts: Halves, rows: Sampled) -> Score:
 
 
 def id_numbers(rows: Sampled) -> Floats | None:
-    """The last run of digits of each id [N], where nearly every row has one of its own;
-    else None.
-    """
+    """Return the last run of digits of each id [N] if almost all are unique, else None."""
     digits = pc.struct_field(
         pc.extract_regex(pa.array(rows.ids, pa.string()), r"(?P<number>\d{1,15})\D*$"), "number"
     )
@@ -83,7 +78,7 @@ def id_numbers(rows: Sampled) -> Floats | None:
 
 
 def _numbers_rows(values: Floats, total: int) -> bool:
-    """Whole numbers, one for each row, without gaps that a count would not have."""
+    """Return True for whole numbers, one per row, without gaps that a count would not have."""
     known = values[~np.isnan(values)]
     if len(known) < UNIQUE * len(values) or not (known == np.floor(known)).all():
         return False
@@ -94,7 +89,7 @@ def _numbers_rows(values: Floats, total: int) -> bool:
 
 
 def judge_order(found: list[Order], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
-    """Warn where a row number predicts the label better than the declared time does."""
+    """Warn if a row number predicts the label better than the declared time does."""
     results: list[CheckResult] = []
     for o in found:
         if (

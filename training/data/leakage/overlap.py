@@ -1,5 +1,6 @@
-"""Hard assertions on rows and keys: every row on one side, no id or group on two. O(rows), no
-statistics.
+"""Hard assertions on rows and keys: every row in one split, no id or group in two.
+
+O(rows), no statistics.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from training.data.leakage.straddle import (
 
 
 def judge_ids(found: Straddle, repeated: int, spec: TableSpec) -> CheckResult:
-    """Fail when an id stands on two sides, or twice on one."""
+    """Fail if an id is in two splits, or twice in one."""
     name = " + ".join(spec.id) or "row content"
     wrong = found.keys + repeated
     first = first_few([k for k, _ in found.examples], found.keys)
@@ -46,7 +47,7 @@ def judge_ids(found: Straddle, repeated: int, spec: TableSpec) -> CheckResult:
 
 
 def judge_groups(found: Straddle, spec: TableSpec, declaration: Declaration) -> CheckResult:
-    """Fail when a declared group stands on two sides, whatever the strategy."""
+    """Fail if a declared group is in two splits, with any strategy."""
     name = " + ".join((*spec.group, *spec.group_by))
     sides = found.examples[0][1] if found.examples else ""
     first = first_few([k for k, _ in found.examples], found.keys)
@@ -77,8 +78,9 @@ def judge_groups(found: Straddle, spec: TableSpec, declaration: Declaration) -> 
 def find_missing_rows(
     sides: Sides, split: SplitTables, validated: ValidatedTable
 ) -> tuple[int, int, list[str]]:
-    """How many validated rows are on no side and not excluded, how many side rows are not in the
-    table, and some of their ids.
+    """Count the validated rows in no split and not excluded, and split rows not in the table.
+
+    Also return some of their ids.
     """
     everything, written = (
         f"(select __id from {parquet(validated.table)})",
@@ -98,8 +100,10 @@ def find_missing_rows(
 
 
 def _fingerprint(sides: Sides, relation: str) -> tuple[Any, ...]:
-    """Equal for equal multisets of ids, and for others as likely as 128 bits fall together: one
-    scan, where a join would hold all ids.
+    """Return a fingerprint that is equal for equal multisets of ids.
+
+    For others it is equal as rarely as 128 bits collide. It takes one scan, while a join would hold
+    all ids.
     """
     return row(
         sides.connection,
@@ -110,7 +114,7 @@ def _fingerprint(sides: Sides, relation: str) -> tuple[Any, ...]:
 def judge_rows(
     missing: int, strangers: int, examples: list[str], split: SplitTables
 ) -> CheckResult:
-    """Fail unless sides and stated exclusions add up to the validated table, row for row."""
+    """Fail unless splits and stated exclusions add up to the validated table, row for row."""
     wrong = missing != 0 or strangers != 0
     excluded = (
         ", ".join(f"{n} {reason}" for reason, n in split.excluded.items() if n) or "none excluded"
@@ -137,12 +141,12 @@ def judge_rows(
 
 
 def overlap_results(sides: Sides) -> list[CheckResult]:
-    """No id and no declared group on two sides, in whatever spelling."""
+    """Check that no id and no declared group is in two splits, in any spelling."""
     spec = sides.spec
     ids, alias = _crossing(sides, "__id", unique=True)
     results = [judge_ids(ids, repeated_keys(sides, "__id", ids.repeated), spec)]
     results += [judge_aliases(alias, "id", spec.id)] if spec.id else []
-    if spec.group_by:  # of derived groups the name is a hash, which has one spelling
+    if spec.group_by:  # the name of a derived group is a hash, which has one spelling
         results.append(judge_groups(_crossing(sides, "__group")[0], spec, sides.declaration))
     elif spec.group:
         groups, alias = _crossing(sides, "__group")
@@ -154,13 +158,15 @@ def overlap_results(sides: Sides) -> list[CheckResult]:
 
 
 def _crossing(sides: Sides, column: str, unique: bool = False) -> tuple[Straddle, Aliases | None]:
-    """Keys on two sides, as they are and in other spellings; one scan where all are spelt alike.
-    `unique`: each should stand on one row.
+    """Find keys in two splits, as they are and in other spellings.
+
+    One scan if all are spelt alike. `unique`: each should be in one row.
     """
     count, repeats = parts_of(sides), unique or not many_rows_each(sides, column)
     characters, train_keys = Characters(), 0
 
     def read() -> Iterator[Keys]:
+        """Yield the keys of each part; merge their characters."""
         nonlocal characters, train_keys
         for part in range(count):
             keys = read_keys(sides, column, part, count, repeats)

@@ -1,9 +1,8 @@
-"""The poison test: corrupt every held-out row, fit again, and nothing that was fitted may differ by
-a bit.
+"""Poison test: corrupt every held-out row, fit again, and require identical fitted artefacts.
 
-It finds what no look at the data can: a scaler, vocabulary, selection, imputer, encoder or weight
-that has seen validation or test rows, through whatever code. What it cannot find: a fit that saw
-rows and did not depend on them.
+It finds what no check of the data can: a scaler, vocabulary, selection, imputer, encoder or weight
+that has seen validation or test rows, through any code. It cannot find a fit that saw rows and did
+not depend on them.
 """
 
 from __future__ import annotations
@@ -24,13 +23,15 @@ from schemas.records import CheckResult, TableSpec
 Corrupt = Callable[[pa.Table], pa.Table]
 WAYS = ("extreme", "shuffled")
 KEYS = ("__id", "__key", "__group", "__time", "__label_time")
-MOST_CLASSES = 50  # of a label of floats; more are amounts
+MOST_CLASSES = 50  # of a label of floats; with more they are amounts
 FOREIGN = "☠"  # a character that no table has
 
 
 class Poisoned(NamedTuple):
-    """Fitted artefacts by name: how many there are, which changed under which corruption, which
-    differ without any.
+    """Fitted artefacts by name.
+
+    It has their number, those that changed under each corruption, and those that differ without
+    any.
     """
 
     artefacts: int
@@ -39,15 +40,16 @@ class Poisoned(NamedTuple):
 
 
 def poison(table: pa.Table, spec: TableSpec, way: str) -> pa.Table:
-    """Every feature and label of held-out rows replaced; keys and times stay, and so do types,
-    nulls and the set of classes.
+    """Replace every feature and label of held-out rows.
+
+    Keys, times, types, nulls and the set of classes stay.
 
     Args:
         table: held-out rows [N], columns as in the validated table.
         spec: what the columns are.
-        way: `extreme`: numbers far outside of any range, categories and characters that nobody has
-            seen, classes and values of the label moved on. `shuffled`: each column in another order
-            of rows, so that only its bonds to others break.
+        way: `extreme`: numbers far outside of any range, unseen categories and characters,
+            classes and values of the label shifted. `shuffled`: each column in another order
+            of rows, so that only its relation to other columns breaks.
     """
     columns = {name: table.column(name) for name in table.column_names}
     changed = [
@@ -66,7 +68,7 @@ def poison(table: pa.Table, spec: TableSpec, way: str) -> pa.Table:
 
 
 def _moved(values: pa.Array, seed: int) -> pa.Array:
-    """The values in another order, the same for the same number of rows and seed."""
+    """Return the values in another order, the same for the same number of rows and seed."""
     return values.take(
         pa.array(np.random.default_rng([seed, len(values)]).permutation(len(values)))
     )
@@ -93,8 +95,9 @@ def _extreme(values: pa.Array, is_label: bool) -> pa.Array:
 
 
 def _are_classes(values: pa.Array) -> bool:
-    """Whether floats may be classes, as whole numbers with nulls and decimals are: a few whole
-    ones, whose values no other row may have.
+    """Return True if floats may be classes, as whole numbers with nulls and decimals are.
+
+    Classes are a few whole ones, whose values no other row may have.
     """
     different = pc.unique(values.drop_null())
     return 1 < len(different) <= MOST_CLASSES and bool(
@@ -103,7 +106,7 @@ def _are_classes(values: pa.Array) -> bool:
 
 
 def _rotated(values: pa.Array) -> pa.Array:
-    """Each class replaced by the next one: no row keeps its label, no class is new."""
+    """Replace each class by the next one: no row keeps its label, no class is new."""
     classes = pc.unique(values.drop_null()).take(
         pc.array_sort_indices(pc.unique(values.drop_null()))
     )
@@ -112,12 +115,12 @@ def _rotated(values: pa.Array) -> pa.Array:
 
 
 def find_poisoned(make: Callable[[Corrupt], Any], spec: TableSpec) -> Poisoned:
-    """Which artefacts depend on held-out rows.
+    """Find the artefacts that depend on held-out rows.
 
     Args:
-        make: fits everything, after it has put its held-out rows through the function that it is
-            given, and returns the artefacts: any nesting of mappings, sequences, arrays, tensors,
-            tables, fitted estimators, texts and numbers.
+        make: fits everything after it has passed its held-out rows through the given
+            function, and returns the artefacts: any nesting of mappings, sequences, arrays,
+            tensors, tables, fitted estimators, texts and numbers.
         spec: what the columns are.
     """
     clean = dict(digests(make(lambda table: table)))
@@ -141,9 +144,7 @@ def find_poisoned(make: Callable[[Corrupt], Any], spec: TableSpec) -> Poisoned:
 
 
 def judge_poison(found: Poisoned) -> CheckResult:
-    """Fail where an artefact changed, or none was handed over; warn where nothing can be said,
-    because two fits of the same rows differ.
-    """
+    """Fail if an artefact changed or none was returned; warn if two equal fits differ."""
     figures: dict[str, float | int | str | None] = {
         "artefacts": found.artefacts,
         "changed": len(found.changed),
@@ -201,7 +202,7 @@ def judge_poison(found: Poisoned) -> CheckResult:
 def poison_result(
     fit: Callable[[pa.Table, pa.Table], Any], train: pa.Table, held_out: pa.Table, spec: TableSpec
 ) -> CheckResult:
-    """The poison test of any fit.
+    """Run the poison test of any fit.
 
     Args:
         fit: takes train rows and held-out rows, and returns all that it fitted.
@@ -212,19 +213,16 @@ def poison_result(
     return judge_poison(find_poisoned(lambda corrupt: fit(train, corrupt(held_out)), spec))
 
 
-# ------------------------------------------------------------------------------------------ digests
-
-
 def digests(
     value: Any, name: str = "", seen: frozenset[int] = frozenset()
 ) -> Iterator[tuple[str, str]]:
-    """SHA-256 of every leaf of a nesting, by its path: `scaler.mean_`, `weights[3]`.
+    """Return the SHA-256 of every leaf of a nesting, by its path: `scaler.mean_`, `weights[3]`.
 
     Raises:
-        TypeError: a leaf is of a kind whose content cannot be read, so that equality would say
-            nothing.
+        TypeError: a leaf is of a kind whose content cannot be read, so that equality has no
+            meaning.
     """
-    # a fit that returns None hands over nothing
+    # a fit that returns None has no artefacts
     if id(value) in seen or (value is None and not name):
         return
     inner = seen | {id(value)}
@@ -244,7 +242,7 @@ def digests(
 
 
 def _leaf(value: Any) -> bytes | None:
-    """The bytes of a value that has no parts, with its type and shape; None for the others."""
+    """Return the bytes of a value without parts, with its type and shape; None for others."""
     if (
         value is None
         or isinstance(
@@ -273,7 +271,7 @@ def _leaf(value: Any) -> bytes | None:
 
 
 def _holds(function: Any) -> bool:
-    """Whether a function may hold data: one written in Python, or bound to an object."""
+    """Return True if a function may hold data: one written in Python, or bound to an object."""
     owner = getattr(function, "__self__", None)
     return isinstance(function, FunctionType) or not (
         owner is None or isinstance(owner, ModuleType)
@@ -281,8 +279,10 @@ def _holds(function: Any) -> bool:
 
 
 def _state(value: Any, name: str) -> Any:
-    """The content of an object: what it would be pickled as, its attributes, the values of a frame,
-    or what a function holds.
+    """Return the content of an object.
+
+    It is its pickled form, its attributes, the values of a frame, or the data that a function
+    holds.
     """
     if isinstance(value, np.ndarray):
         return value.tolist()

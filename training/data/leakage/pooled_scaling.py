@@ -1,8 +1,8 @@
-"""Columns that arrive scaled or filled with statistics of all rows: their pooled statistics are
-neater than luck allows, train's are not.
+"""Columns scaled or filled with statistics of all rows before the split.
 
-Needs no label. A mean of exactly 0 over train and test together, where train's own is as far from 0
-as its size makes likely, can only come from a fit on both.
+Their pooled statistics are neater than chance allows, train's are not. No label is needed. A mean
+of exactly 0 over train and test together, where train's own is as far from 0 as its size makes
+likely, can only come from a fit on both.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from training.data.leakage.sampled import Flags, Floats, Sampled
 from training.data.leakage.sides import Sides
 
 LEAST_ROWS = 30
-LEAST_DISTINCT = 0.2  # share of distinct values from which a column is a measurement
-UNLIKELY = 1e-5  # from which a warning is given
+LEAST_DISTINCT = 0.2  # least share of distinct values in a measurement
+UNLIKELY = 1e-5  # highest probability that gives a warning
 TRAIN_UNLIKELY = 1e-3  # train's own statistics must not be neat, too
 # times as frequent as the next value: a median is a value of the data, which many rows may share
 # without it
@@ -29,9 +29,7 @@ SAME = 1e-6  # in standard deviations: two fills are the same number
 
 
 class Moments(NamedTuple):
-    """Non-null values of a column: number, mean, standard deviation (population), smallest,
-    largest.
-    """
+    """Non-null values of a column: number, mean, population standard deviation, extremes."""
 
     number: int
     mean: float
@@ -41,9 +39,7 @@ class Moments(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """A statistic that is neat over all rows: what it is, its value there and in train, and the
-    chance of that.
-    """
+    """Statistic that is neat over all rows: name, value there and in train, and p-value."""
 
     column: str
     what: str
@@ -53,8 +49,9 @@ class Pooled(NamedTuple):
 
 
 def find_moments(sides: Sides) -> dict[str, dict[str, Moments]]:
-    """Moments of every numeric column by side, exact over all rows; columns that are null
-    throughout a side are left out.
+    """Return exact moments of every numeric column by split, over all rows.
+
+    Columns that are null throughout a split are left out.
     """
     names = sides.spec.numeric
     parts = ", ".join(
@@ -81,7 +78,7 @@ def _finite(moments: Moments) -> bool:
 
 
 def pooled_moments(parts: list[Moments]) -> Moments:
-    """Moments of several sides together."""
+    """Return moments of several splits together."""
     count = sum(p.number for p in parts)
     mean = sum(p.number * p.mean for p in parts) / count
     square = sum(p.number * (p.std**2 + (p.mean - mean) ** 2) for p in parts) / count
@@ -91,8 +88,9 @@ def pooled_moments(parts: list[Moments]) -> Moments:
 
 
 def find_pooled_scaling(moments: dict[str, dict[str, Moments]], sides: Sides) -> list[Pooled]:
-    """Columns with mean 0 (and standard deviation 1), or range 0 to 1, over all rows but not over
-    train; least likely first.
+    """Find columns that are standardized over all rows but not over train, least likely first.
+
+    They have mean 0 (and standard deviation 1), or range 0 to 1.
     """
     found = []
     for name, by_side in moments.items():
@@ -123,8 +121,9 @@ def find_pooled_scaling(moments: dict[str, dict[str, Moments]], sides: Sides) ->
 
 
 def _neat(m: Moments) -> float:
-    """Chance that sampling brings the mean so near to 0 and, where it is near, the standard
-    deviation so near to 1 (or n - 1's).
+    """Return the probability that sampling brings the mean so near to 0.
+
+    If the standard deviation is near 1 (or n - 1's), its probability is included.
     """
     off_mean = abs(m.mean) * math.sqrt(m.number) / m.std
     off_std = min(
@@ -140,13 +139,10 @@ def _is_measured(sides: Sides, name: str, count: int) -> bool:
     )
 
 
-# ------------------------------------------------------------------------------- range, median,
-# ranks
-
-
 def find_pooled_range(moments: dict[str, dict[str, Moments]], sides: Sides) -> list[Pooled]:
-    """Columns whose smallest value over all rows is exactly 0 (or -1) and largest exactly 1, each
-    in one row, and one of them outside train.
+    """Find columns with range exactly 0 (or -1) to 1 over all rows.
+
+    Each end is in one row, and one of these rows is outside train.
     """
     found = []
     for name, by_side in moments.items():
@@ -181,15 +177,12 @@ def find_pooled_range(moments: dict[str, dict[str, Moments]], sides: Sides) -> l
     return found
 
 
-# ----------------------------------------------------------------------------------------- fill
-# values
-
-
 def find_pooled_fill(
     moments: dict[str, dict[str, Moments]], sample: Sampled, sides: Sides
 ) -> list[Pooled]:
-    """Columns where one value stands out by its number of rows and is the mean or median of all
-    other rows, but not of train's.
+    """Find columns where one value is much more frequent than others and is a pooled statistic.
+
+    It is the mean or median of all other rows, but not of train's.
     """
     found = []
     for name in moments:
@@ -202,8 +195,9 @@ def find_pooled_fill(
 
 
 def _fill_value(values: Floats, train: Flags) -> tuple[float | None, float]:
-    """The most frequent value of a measurement in the sample, if it may be a fill, and how many
-    times as frequent as the next it is.
+    """Return the most frequent value of a measurement in the sample, if it may be a fill.
+
+    Also return how many times as frequent as the next value it is.
     """
     found, counts = np.unique(values[np.isfinite(values)], return_counts=True)
     if len(found) < LEAST_ROWS:
@@ -247,8 +241,9 @@ def _as_mean(sides: Sides, name: str, value: float) -> list[Pooled]:
 
 
 def _as_median(sides: Sides, name: str, value: float) -> list[Pooled]:
-    """By rank, so that a median between two values counts as well: as many rows below as above over
-    all sides, not so in train.
+    """Check a fill as the median by rank, so that a median between two values counts as well.
+
+    As many rows lie below as above over all splits, but not in train.
     """
     column, where = ident(name), f"{ident(name)} is not null"
     counted = ", ".join(
@@ -277,17 +272,13 @@ def _as_median(sides: Sides, name: str, value: float) -> list[Pooled]:
     ]
 
 
-# --------------------------------------------------------------------------------------------
-# verdicts
-
-
 def _tidy(value: float) -> float:
-    """A figure without the last bits, in which sums of a parallel engine differ from run to run."""
+    """Round off the last bits, in which sums of a parallel engine differ from run to run."""
     return float(f"{value:.9g}") if abs(value) > 1e-12 else 0.0
 
 
 def judge_pooled(name: str, found: list[Pooled], checks: ChecksConfig) -> list[CheckResult]:
-    """Fail where luck is out of the question, warn where it is unlikely."""
+    """Fail if chance is excluded; warn if it is unlikely."""
     results = [
         CheckResult(
             name=name,
@@ -329,7 +320,7 @@ def judge_pooled(name: str, found: list[Pooled], checks: ChecksConfig) -> list[C
 
 
 def pooled_results(sides: Sides, sample: Sampled) -> list[CheckResult]:
-    """Scaling and filling by statistics of all sides."""
+    """Return the results for scaling and filling by statistics of all splits."""
     moments = find_moments(sides)
     checks = sides.declaration.checks
     fills = find_pooled_fill(moments, sample, sides)

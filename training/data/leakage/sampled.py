@@ -1,6 +1,6 @@
-"""The rows that statistics look at: a sample of every side in memory, as numbers and codes.
+"""Rows for statistics: a sample of every split in memory, as numbers and codes.
 
-Shapes: N rows of all sides together, train first; K targets of a label. Rows stand in the order of
+Shapes: N rows of all splits together, train first; K targets of a label. Rows are in the order of
 the hash of their id, so that nothing depends on the order of a file.
 """
 
@@ -23,8 +23,7 @@ Flags = NDArray[np.bool_]
 
 
 class Label(NamedTuple):
-    """One label column: its kind, targets [N, K] with NaN where unknown, and its values as they are
-    [N].
+    """Label column: its kind, targets [N, K] with NaN where unknown, and its values [N].
 
     Targets: 0 or 1 of a binary label, one column for each class (the most frequent ones), the rank
     among train's values of a number, from 0 to 1. Values: class codes, or the number.
@@ -37,11 +36,11 @@ class Label(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """Rows of all sides.
+    """Rows of all splits.
 
-    `train` [N]; `side` [N] names; `ids` [N]; `group` codes [N], where a row without one is a group
-    of its own; `time` [N], NaN where there is none; `numeric` values with NaN for null; `category`
-    codes with -1 for null, and `texts` their meaning.
+    `train` [N]; `side` [N] names of splits; `ids` [N]; `group` codes [N], where a row without one
+    is its own group; `time` [N], NaN if there is none; `numeric` values with NaN for null;
+    `category` codes with -1 for null, and `texts` their meaning.
     """
 
     train: Flags
@@ -56,11 +55,11 @@ class Sampled(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the numeric and categorical features."""
+        """Return the names of the numeric and categorical features."""
         return (*self.numeric, *self.category)
 
     def value(self, name: str, position: int) -> float | str | None:
-        """What a feature holds in a row, for evidence."""
+        """Return the value of a feature in a row, for evidence."""
         if name in self.numeric:
             number = float(self.numeric[name][position])
             return None if np.isnan(number) else number
@@ -71,8 +70,9 @@ class Sampled(NamedTuple):
 def sampled(
     sides: Sides, train_rows: int = TRAIN_ROWS, held_out_rows: int = HELD_OUT_ROWS
 ) -> Sampled:
-    """Numbers and codes of at most so many rows of train and, together, of the held-out sides;
-    tensors are left out.
+    """Sample rows of train and of the held-out splits together, as numbers and codes.
+
+    Each sample has at most the given number of rows; tensors are left out.
     """
     spec = sides.spec
     labels = tuple(spec.label_columns) if spec.text is None else ()
@@ -105,12 +105,12 @@ def sampled(
 
 
 def numbers(column: pa.ChunkedArray) -> Floats:
-    """A numeric column [N] with NaN for null."""
+    """Return a numeric column [N] with NaN for null."""
     return np.asarray(pc.cast(column, pa.float64()).to_numpy(), dtype=np.float64)
 
 
 def coded_texts(column: pa.ChunkedArray) -> tuple[Codes, NDArray[Any]]:
-    """Codes [N] in the order in which values appear, -1 for null, and the values."""
+    """Return codes [N] in the order in which values appear, -1 for null, and the values."""
     encoded = column.combine_chunks().dictionary_encode()
     return np.asarray(
         pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False), dtype=np.int64
@@ -146,7 +146,7 @@ def _label(name: str, column: pa.ChunkedArray, kind: str, train: Flags) -> Label
 
 
 def _ranks(values: Floats, known: Floats) -> Floats:
-    """Where values stand among the known ones, from 0 to 1; ties share the middle."""
+    """Return the ranks of values among the known ones, from 0 to 1; ties share the middle."""
     if not len(known):
         return np.full(len(values), np.nan)
     middle = (np.searchsorted(known, values, "left") + np.searchsorted(known, values, "right")) / (

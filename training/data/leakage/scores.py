@@ -1,9 +1,8 @@
-"""How well one column predicts the label: learned on rows A, scored on rows B, with a standard
-error over groups of rows.
+"""Strength with which one column predicts the label: learned on rows A, scored on rows B.
 
-Shapes: A and B rows, K targets, C codes of a column. Strength: 2 AUROC - 1 of a class (of several,
-their mean by share), and the explained share of variance of a number's ranks: 0 for what says
-nothing, 1 for what says everything.
+The standard error is over groups of rows. Shapes: A and B rows, K targets, C codes of a column.
+Strength: 2 AUROC - 1 of a class (of several, their mean by share), and the explained share of
+variance of a number's ranks: 0 for no information, 1 for full information.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
 
 BINS = 64
-# rows of the mean of all that are added to those of a code
+# rows of the overall mean that are added to those of a code
 LEAST_SHRINKAGE, MOST_SHRINKAGE = (0.1, 100.0)
 
 
@@ -28,26 +27,28 @@ class Score(NamedTuple):
 
     @property
     def z(self) -> float:
-        """Strength in standard errors."""
+        """Return the strength in standard errors."""
         return self.strength / max(self.error, 1e-9)
 
 
 class Halves(NamedTuple):
-    """Train rows as two parts that the declared way of splitting would have made: masks [N]."""
+    """Train rows as two parts like those of the declared way of splitting: masks [N]."""
 
     a: Flags
     b: Flags
 
 
 def halves(rows: Sampled, kind: str, is_timed: bool) -> Halves:
-    """Train in two, by the user's own rule: whole groups where groups are kept whole, earlier and
-    later where time decides.
+    """Divide train in two by the user's own rule.
+
+    Whole groups stay together if groups are kept whole; the parts are earlier and later rows if
+    time decides.
 
     Args:
         rows: the sample; its order is that of hashed ids, so that every second row or group is a
             draw by hash.
         kind: `split.kind`.
-        is_timed: whether the sides are ordered in time.
+        is_timed: True if the splits are ordered in time.
     """
     train = np.flatnonzero(rows.train)
     if is_timed and np.isfinite(rows.time[train]).all() and len(train):
@@ -60,16 +61,18 @@ def halves(rows: Sampled, kind: str, is_timed: bool) -> Halves:
 
 
 def first_seen(codes: Codes) -> tuple[int, Codes]:
-    """How many values there are, and of each row the number of its value in the order in which
-    values appear.
+    """Return the number of values, and for each row the number of its value.
+
+    Values are numbered in the order in which they appear.
     """
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     return len(first), np.argsort(np.argsort(first))[inverse]
 
 
 def column_codes(rows: Sampled, name: str, known: Flags) -> Codes:
-    """Codes [N] of a column: quantile bins of a number, cut on the rows `known`; values of a
-    category; 0 is null.
+    """Return codes [N] of a column; 0 is null.
+
+    They are quantile bins of a number, cut on the rows `known`, or values of a category.
     """
     if name in rows.category:
         return rows.category[name] + 1
@@ -77,8 +80,9 @@ def column_codes(rows: Sampled, name: str, known: Flags) -> Codes:
 
 
 def number_codes(values: Floats, known: Flags, bins: int = BINS) -> Codes:
-    """Bins [N] of equal size on the rows `known`, from 1; 0 where the value is NaN; a value that
-    many rows share is a bin of its own.
+    """Return bins [N] of equal size on the rows `known`, from 1; 0 where the value is NaN.
+
+    A value that many rows share is its own bin.
     """
     present = values[known & ~np.isnan(values)]
     if not len(present):
@@ -96,11 +100,10 @@ def number_codes(values: Floats, known: Flags, bins: int = BINS) -> Codes:
 
 
 def learned(codes: Codes, targets: Floats, part: Flags) -> Floats:
-    """Mean target [C, K] of each code over the rows of a part, drawn towards the mean of all; of a
-    code that it lacks, that mean.
+    """Return the mean target [C, K] of each code over a part, shrunk to the overall mean.
 
-    How far is estimated, as in a one-way analysis of variance: by the spread within codes over the
-    spread between them.
+    A code that the part lacks gets the overall mean. The shrinkage is estimated as in a one-way
+    analysis of variance: by the spread within codes over the spread between them.
     """
     size = int(codes.max(initial=0)) + 1
     counts = np.bincount(codes[part], minlength=size).astype(np.float64)
@@ -108,8 +111,9 @@ def learned(codes: Codes, targets: Floats, part: Flags) -> Floats:
 
 
 def _shrunk(counts: Floats, codes: Codes, target: Floats) -> Floats:
-    """Means [C] of one target; its null hypothesis, no spread between codes, draws them to the mean
-    of all.
+    """Return the means [C] of one target, shrunk to the overall mean.
+
+    The null hypothesis is that codes do not differ.
     """
     rows, mean = len(target), target.mean()
     sums = np.bincount(codes, weights=target - mean, minlength=len(counts))
@@ -126,7 +130,7 @@ def _shrunk(counts: Floats, codes: Codes, target: Floats) -> Floats:
 
 
 def score_codes(codes: Codes, label: Label, halves: Halves, group: Codes) -> Score:
-    """Strength of a column, given as codes."""
+    """Return the strength of a column, given as codes."""
     known = ~np.isnan(label.targets[:, 0])
     a, b = halves.a & known, halves.b & known
     if a.sum() < 2 or b.sum() < 2:
@@ -137,7 +141,7 @@ def score_codes(codes: Codes, label: Label, halves: Halves, group: Codes) -> Sco
 
 
 def score_predictions(predicted: Floats, targets: Floats, kind: str, group: Codes) -> Score:
-    """Strength of predictions [B, K] for targets [B, K]."""
+    """Return the strength of predictions [B, K] for targets [B, K]."""
     if kind == "regression":
         return _explained(predicted[:, 0], targets[:, 0], group)
     weights = targets.mean(axis=0) * (1 - targets.mean(axis=0))
@@ -152,7 +156,7 @@ def score_predictions(predicted: Floats, targets: Floats, kind: str, group: Code
 
 
 def _gini(predicted: Floats, positive: Flags) -> tuple[float, Floats]:
-    """2 AUROC - 1, and what each row adds to its error (DeLong's placements)."""
+    """Return 2 AUROC - 1, and what each row adds to its error (DeLong's placements)."""
     _, place = np.unique(predicted, return_inverse=True)
     size = int(place.max()) + 1
     ups, downs = (
@@ -185,6 +189,6 @@ def _explained(predicted: Floats, target: Floats, group: Codes) -> Score:
 
 
 def clustered_error(influence: Floats, group: Codes) -> float:
-    """Standard error of a statistic from the influence of its rows, summed over groups first."""
+    """Return the standard error of a statistic from the influence of its rows, summed by group."""
     _, place = np.unique(group, return_inverse=True)
     return float(np.sqrt((np.bincount(place, weights=influence) ** 2).sum()))

@@ -1,5 +1,6 @@
-"""Moments that stand on two sides: other groups' rows of the same time in train tell a held-out
-row's label where groups move together.
+"""Times that are in two splits.
+
+If groups move together, train rows of other groups at the same time reveal a held-out row's label.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from training.data.leakage.straddle import parts_of
 
 LEAST_SHARE, LEAST_ROWS = 0.05, 30
 EVIDENCE_ROWS = 5
-BYTES_A_ROW = 128  # of data.memory_limit: a moment or a name, a sum, and the engine's table of them
+BYTES_A_ROW = 128  # of data.memory_limit: a time or a name, a sum, and the engine's table of them
 
 
 class SharedTimes(NamedTuple):
-    """Held-out rows whose time other groups have in train, of how many, and how far the labels
-    agree (None: too few).
+    """Held-out rows whose time other groups have in train, and how far the labels agree.
+
+    It has their number, that of all rows, and the agreement (None: too few).
     """
 
     side: str
@@ -33,7 +35,7 @@ class SharedTimes(NamedTuple):
 
 
 def find_shared_times(sides: Sides) -> list[SharedTimes]:
-    """For each held-out side and label; nothing unless groups and timestamps are declared.
+    """Find shared times for each held-out split and label, if groups and timestamps are declared.
 
     A numeric time counts from each group's own beginning and is left out.
     """
@@ -95,8 +97,9 @@ def _shared(sides: Sides, side: Any, label: LabelNumber) -> SharedTimes:
 
 
 def _strangers_sql(train: str, relation: str, label: LabelNumber, here: str) -> str:
-    """Mean label of each moment of the groups of a side that train does not have, for the groups of
-    a part.
+    """Return SQL for the mean label, by time and group, of groups that train does not have.
+
+    It covers the groups of one part and one split.
     """
     known = f"__time is not null and {label.sql} is not null and __group is not null and {here}"
     strangers = (
@@ -110,8 +113,9 @@ def _strangers_sql(train: str, relation: str, label: LabelNumber, here: str) -> 
 
 
 def _moments_sql(train: str, label: LabelNumber, here: str) -> str:
-    """The rows of `strangers` with the mean label of train at their moment, where it has that, for
-    the moments of a part.
+    """Return SQL for the rows of `strangers` with the mean label of train at the same time.
+
+    It covers the times of one part that train has.
     """
     means = (
         f"select __time, favg({label.sql}) as m from {train} where __time is not null and"
@@ -121,9 +125,7 @@ def _moments_sql(train: str, label: LabelNumber, here: str) -> str:
 
 
 def judge_shared_times(found: list[SharedTimes], sides: Sides, checks: ChecksConfig) -> CheckResult:
-    """Fail when most labels agree across groups at shared moments; shared moments alone prove
-    nothing.
-    """
+    """Fail if most labels agree across groups at shared times; shared times alone prove nothing."""
     used = [s for s in found if s.correlation is not None and s.rows >= LEAST_SHARE * s.total]
     worst = max(used, key=lambda s: abs(s.correlation or 0.0), default=None)
     figures: dict[str, float | int | str | None] = {"threshold": checks.shared_time_correlation}
@@ -167,6 +169,6 @@ def judge_shared_times(found: list[SharedTimes], sides: Sides, checks: ChecksCon
 
 
 def shared_time_results(sides: Sides) -> list[CheckResult]:
-    """One result where groups and timestamps are declared."""
+    """Return one result if groups and timestamps are declared."""
     found = find_shared_times(sides)
     return [judge_shared_times(found, sides, sides.declaration.checks)] if found else []

@@ -1,7 +1,6 @@
-"""How far held-out rows differ from train: information about what the score stands for, never a
-leak.
+"""Difference of held-out rows from train: information about the score, never a leak.
 
-Each side differs from train by each column and by all together; the null is how well two halves of
+Each split differs from train in each column and in all together. The null is how well two halves of
 train are separated.
 """
 
@@ -20,9 +19,7 @@ MOST_COLUMNS = 5
 
 
 class Shift(NamedTuple):
-    """How well a side differs from train: by all columns, by each of the strongest, and by all in
-    the null.
-    """
+    """Difference of a split from train: in all columns, in the strongest ones, and in the null."""
 
     side: str
     together: float
@@ -31,8 +28,9 @@ class Shift(NamedTuple):
 
 
 def find_shift(rows: Sampled, parts: Halves) -> list[Shift]:
-    """Strength (2 AUROC - 1) with which each held-out side, and for the null the half B of train,
-    differs from train (half A).
+    """Return the strength (2 AUROC - 1) with which each held-out split differs from train.
+
+    Train is its half A; the null is its half B.
     """
     everyone = np.ones(len(rows.train), dtype=bool)
     codes = {name: column_codes(rows, name, everyone) for name in rows.columns}
@@ -50,7 +48,7 @@ def find_shift(rows: Sampled, parts: Halves) -> list[Shift]:
 def _told(
     rows: Sampled, codes: dict[str, Codes], one: Flags, other: Flags, with_columns: bool = True
 ) -> Shift:
-    """Learned on half of both and scored on the rest; whole groups are in one half."""
+    """Learn on half of both and score on the rest; whole groups are in one half."""
     label = Label(
         "side",
         "binary",
@@ -74,7 +72,7 @@ def _told(
 
 
 def judge_shift(found: list[Shift]) -> CheckResult:
-    """Always pass: the figures say how far each side differs."""
+    """Always pass: the figures say how far each split differs."""
     figures: dict[str, float | int | str | None] = {
         f"{s.side}_strength": round(s.together, 4) for s in found
     }

@@ -1,4 +1,4 @@
-"""The rows behind a finding, next to each other: what a person looks at before believing it."""
+"""Rows behind a finding, next to each other, for a person to check before believing it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from training.data.table.typed import whole_number_text
 GROUPS = 3  # findings of a check that are shown row by row
 COLUMNS = 24  # columns of a row that are shown, those that differ first
 TEXT = 160  # characters of a value
-SAMPLE_ROWS = 4  # of each side, where a whole column is suspected
+SAMPLE_ROWS = 4  # of each split, if a whole column is suspected
 KEYS = {"id": "__id", "group": "__group"}
 
 
 def rows_beside(sides: Sides, result: CheckResult) -> tuple[ShownRows, ...]:
-    """For each of the first findings, the rows of the sides that it names; for a suspected column,
-    some rows with the label.
+    """Return the rows that each of the first findings names; for a suspected column, some rows.
+
+    The rows of a column come with the label.
     """
     if result.verdict == "pass":
         return ()
@@ -37,8 +38,9 @@ def rows_beside(sides: Sides, result: CheckResult) -> tuple[ShownRows, ...]:
 
 
 def _of_record(sides: Sides, check: str, record: dict[str, Any]) -> ShownRows | None:
-    """The rows that a record of evidence names by `<side>_id`, by a key that stands on several
-    sides, or by two spellings of a key.
+    """Return the rows that a record of evidence names.
+
+    It names them by `<side>_id`, by a key in several splits, or by two spellings of a key.
     """
     found: list[tuple[SplitName, str, str]] = [
         (side, "__id", str(record[f"{side}_id"]))
@@ -80,7 +82,7 @@ def _columns(spec: TableSpec) -> list[str]:
 def _fetch(
     sides: Sides, side: SplitName, key: str, value: str, columns: Sequence[str]
 ) -> list[tuple[Any, ...]]:
-    """One row of the side that has the key."""
+    """Return one row of the split that has the key."""
     listed = ", ".join(_shown_sql(c, sides.spec) for c in columns)
     return rows(
         sides.connection,
@@ -90,7 +92,7 @@ def _fetch(
 
 
 def _shown_sql(column: str, spec: TableSpec) -> str:
-    """A value as text: whole numbers without a fraction, the time as a date where it is one."""
+    """Return SQL for a value as text: whole numbers without a fraction, a time as a date."""
     if column == "__time" and spec.time_is_timestamp:
         return "cast(make_timestamp(cast(__time * 1e6 as bigint)) as varchar)"
     return (
@@ -103,8 +105,9 @@ def _shown_sql(column: str, spec: TableSpec) -> str:
 def _beside(
     headers: list[str], columns: Sequence[str], found: Sequence[tuple[Any, ...]]
 ) -> ShownRows:
-    """Keys and labels first, then the columns that differ, as far as there is room; in their own
-    order.
+    """Select the columns to show, in their own order.
+
+    Keys and labels come first, then the columns that differ, as far as there is room.
     """
     lines = [
         (_name(c), tuple(_text(row[i]) for row in found), len({row[i] for row in found}) > 1)
@@ -126,7 +129,7 @@ def _beside(
 
 
 def _of_columns(sides: Sides, features: Sequence[str]) -> ShownRows:
-    """The suspected columns next to the label, in some rows of every side."""
+    """Return the suspected columns next to the label, in some rows of every split."""
     label = next(iter(sides.spec.label_columns))
     columns = [label, *(c for c in features[:6] if c != label)]
     parts: list[tuple[str, tuple[Any, ...]]] = []

@@ -1,6 +1,4 @@
-"""What every check looks at: the sides as relations of one engine, what their columns are, and what
-was declared.
-"""
+"""Input of every check: the splits as relations of one engine, their columns, the declaration."""
 
 from __future__ import annotations
 
@@ -17,10 +15,10 @@ from training.data.engine.in_memory import relation
 
 
 class Sides(NamedTuple):
-    """Two or three sides with the columns of the validated table (see `TableSpec`).
+    """Two or three splits with the columns of the validated table (see `TableSpec`).
 
-    `relations`: side → SQL relation; val may be absent where files from elsewhere are audited.
-    `num_rows`: side → rows.
+    `relations`: split → SQL relation; val may be absent in audits of files from elsewhere.
+    `num_rows`: split → rows.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -31,11 +29,11 @@ class Sides(NamedTuple):
 
     @property
     def held_out(self) -> tuple[SplitName, ...]:
-        """The sides besides train."""
+        """Return the splits other than train."""
         return tuple(side for side in SPLITS if side != "train" and side in self.relations)
 
     def together(self, columns: Sequence[str]) -> str:
-        """All sides as one relation of these columns, with the column `side` in front."""
+        """Return all splits as one relation of these columns, with the column `side` in front."""
         listed = ", ".join(ident(c) for c in columns)
         return (
             "("
@@ -47,13 +45,14 @@ class Sides(NamedTuple):
         )
 
     def sample(self, side: SplitName, columns: Sequence[str], limit: int) -> pa.Table:
-        """At most `limit` rows of a side: those whose `__id` hashes lowest, in that order, whatever
-        the order of the file.
+        """Return at most `limit` rows of a split: those with the lowest `__id` hashes, in order.
+
+        The order of the file does not matter.
 
         Args:
-            side: which rows.
+            side: the split.
             columns: names in the validated table, `__id`, `__group`, `__time` among them.
-            limit: most rows; a side with fewer is returned whole.
+            limit: most rows; a split with fewer is returned whole.
         """
         listed = ", ".join(ident(c) for c in columns)
         relation = self.relations[side]
@@ -77,8 +76,9 @@ def sides_of(
     declaration: Declaration,
     as_written: bool = False,
 ) -> Sides:
-    """The sides as the split wrote them: files decide, not the plan; `as_written` reads them even
-    where their rows are held in memory.
+    """Return the splits as written: files decide, not the plan.
+
+    `as_written` reads the files even if their rows are in memory.
     """
     relations = {
         side: parquet(split.side(side)) if as_written else relation(connection, split.side(side))

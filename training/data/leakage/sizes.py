@@ -1,4 +1,4 @@
-"""Sides too small to say anything."""
+"""Splits too small to show anything."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from training.data.leakage.sides import Sides
 
 
 def size_results(sides: Sides) -> list[CheckResult]:
-    """Fail when a side has fewer rows than `checks.min_rows`; warn where no scores of the test rows
-    could show skill.
+    """Fail if a split has fewer rows than `checks.min_rows`.
+
+    Warn if no scores of the test rows could show skill.
     """
     limit = sides.declaration.checks.min_rows
     small = {s: n for s, n in sides.num_rows.items() if n < limit}
@@ -41,8 +42,9 @@ def size_results(sides: Sides) -> list[CheckResult]:
 
 
 def too_few_test_rows(sides: Sides) -> str:
-    """Why no scores could show skill on the test rows, from their labels and groups; empty where
-    some could.
+    """Say why no scores could show skill on the test rows, from their labels and groups.
+
+    The result is empty if some could.
     """
     relation, spec, confidence = (
         sides.relations.get("test"),

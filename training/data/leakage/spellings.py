@@ -1,8 +1,7 @@
-"""Canonical spellings of keys: what is left of a text without case, spaces, punctuation or leading
-zeros.
+"""Canonical spellings of keys: texts without case, spaces, punctuation or leading zeros.
 
-Texts of ASCII, which keys mostly are, are folded as one array of bytes in NumPy; others by Arrow's
-regular expressions.
+ASCII texts, as most keys are, are folded as one array of bytes in NumPy; others by Arrow's regular
+expressions.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ STEPS = {  # as (pattern, replacement) of RE2
     "punctuation": (r"[^\p{L}\p{N}]+", ""),
     "zeros": (r"(^|[^0-9])0+([0-9])", r"\1\2"),
 }
-# what two keys may differ in → the steps that take it away, in this order; strongest first
+# possible difference of two keys → the steps that remove it, in this order; strongest first
 SPELLINGS = {
     "case, spaces, punctuation and leading zeros": ("case", "zeros", "punctuation"),
     "case, spaces and punctuation": ("case", "punctuation"),
@@ -36,37 +35,40 @@ SPELLINGS = {
 
 
 class Text(NamedTuple):
-    """Texts one after the other: `content` uint8 [bytes], `offsets` int32 [N + 1] into it, as Arrow
-    has them.
+    """Texts one after the other: `content` uint8 [bytes], and `offsets` int32 [N + 1] into it.
+
+    This is Arrow's layout.
     """
 
     content: np.ndarray
     offsets: np.ndarray
 
     def keeping(self, keep: np.ndarray) -> Text:
-        """The same texts with only those bytes for which `keep`, bool [bytes], holds."""
+        """Return the same texts with only those bytes for which `keep`, bool [bytes], holds."""
         kept_before = np.zeros(len(keep) + 1, np.int32)
         np.cumsum(keep, out=kept_before[1:])
         return Text(self.content[keep], kept_before[self.offsets])
 
 
 def among(content: np.ndarray, characters: range) -> np.ndarray:
-    """Which bytes, uint8 [N], lie in a range; subtraction wraps around, and one comparison is
-    several times faster than a table.
+    """Return the mask of bytes, uint8 [N], in a range.
+
+    Subtraction wraps around, and one comparison is several times faster than a table.
     """
     inside: np.ndarray = content - np.uint8(characters.start) < np.uint8(len(characters))
     return inside
 
 
 def lowered(content: np.ndarray) -> np.ndarray:
-    """Bytes, uint8 [N], with the letters of ASCII in lower case."""
+    """Return bytes, uint8 [N], with ASCII letters in lower case."""
     lower: np.ndarray = content + (among(content, UPPER).view(np.uint8) << np.uint8(5))
     return lower
 
 
 def is_plain(content: np.ndarray) -> np.ndarray:
-    """Which bytes, uint8 [N], are no punctuation: digits, letters, and those of other scripts,
-    which are Arrow's to judge.
+    """Return the mask of bytes, uint8 [N], that are no punctuation.
+
+    They are digits, letters, and bytes of other scripts, which Arrow classifies.
     """
     plain: np.ndarray = (
         among(content, DIGITS) | among(content | np.uint8(32), LOWER) | (content > 127)
@@ -75,7 +77,7 @@ def is_plain(content: np.ndarray) -> np.ndarray:
 
 
 def text_of(texts: pa.StringArray) -> Text:
-    """The bytes of texts without nulls, not copied."""
+    """Return the bytes of texts without nulls, not copied."""
     if not len(texts):
         return Text(np.empty(0, np.uint8), np.zeros(1, np.int32))
     offsets = np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, texts.offset * 4)
@@ -84,16 +86,17 @@ def text_of(texts: pa.StringArray) -> Text:
 
 
 def leading_zeros(text: Text) -> np.ndarray:
-    """Positions, int [zeros], at which a run of digits goes on after nothing but zeros: `0` in
-    `A07`, not in `A70`, `A0` or `A0-7`.
+    """Return positions, int [zeros], of zeros that lead a longer run of digits.
+
+    Example: `0` in `A07`, not in `A70`, `A0` or `A0-7`.
     """
     content, ends = text.content, text.offsets[1:]
     zeros = np.flatnonzero(content == ZERO)
     first = text.offsets[:-1][np.diff(text.offsets) > 0]
-    # of the very first byte this looks at the last one, which does no harm
+    # for the very first byte this reads the last one, which does no harm
     inside = zeros[~IS_DIGIT[content[zeros - 1]]]
     zeros, found = distinct(np.concatenate([first[content[first] == ZERO], inside])), [zeros[:0]]
-    while len(zeros):  # a round for each zero of the longest run
+    while len(zeros):  # one iteration for each zero of the longest run
         end = ends[np.searchsorted(ends, zeros, side="right")]
         zeros = zeros[zeros + 1 < end]
         zeros = zeros[IS_DIGIT[content[zeros + 1]]]
@@ -103,7 +106,7 @@ def leading_zeros(text: Text) -> np.ndarray:
 
 
 def fold(texts: pa.StringArray, spelling: str) -> pa.StringArray:
-    """Texts [N] in a canonical spelling.
+    """Return texts [N] in a canonical spelling.
 
     Args:
         texts: without nulls.
@@ -121,15 +124,13 @@ def fold(texts: pa.StringArray, spelling: str) -> pa.StringArray:
 
 
 def _fold_bytes(text: Text, steps: tuple[str, ...]) -> pa.StringArray:
-    """ASCII texts without what the steps take away; of others, something that is replaced
-    afterwards.
-    """
+    """Return ASCII texts after the steps; others become placeholders that are replaced later."""
     if "case" in steps:
         text = text._replace(content=lowered(text.content))
     if "spaces" in steps:
         text = text.keeping(~IS_SPACE[text.content])
     keep = is_plain(text.content) if "punctuation" in steps else np.ones(len(text.content), bool)
-    if "zeros" in steps:  # which are judged by what stands next to them, punctuation too
+    if "zeros" in steps:  # these depend on their neighbours, punctuation too
         keep[leading_zeros(text)] = False
     text = text.keeping(keep)
     offsets = pa.py_buffer(np.ascontiguousarray(text.offsets))
@@ -139,8 +140,9 @@ def _fold_bytes(text: Text, steps: tuple[str, ...]) -> pa.StringArray:
 
 
 def _fold_unicode(texts: pa.StringArray, steps: tuple[str, ...]) -> pa.StringArray:
-    """Texts with compatibility forms (full width, ligatures, superscripts) as plain characters,
-    without accents and what the steps take away.
+    """Return texts after the steps, without accents and with compatibility forms made plain.
+
+    Compatibility forms are full width, ligatures and superscripts.
     """
     folded = pc.replace_substring_regex(
         pc.utf8_normalize(texts, form="NFKD"), pattern=r"\p{Mn}+", replacement=""

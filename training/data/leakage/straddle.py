@@ -1,7 +1,7 @@
-"""Keys that stand on more than one side, found by 64-bit hashes and settled by the keys themselves.
+"""Keys in more than one split, found by 64-bit hashes and confirmed by the keys themselves.
 
-Hashes of a column cost one scan and eight bytes a row; sorting them is several times faster than
-grouping texts. Only the few keys whose hashes meet are then read and compared, so that a collision
+Hashes of a column cost one scan and eight bytes a row. Sorting them is several times faster than
+grouping texts. Only the few keys whose hashes match are then read and compared, so that a collision
 of hashes is no finding.
 """
 
@@ -21,15 +21,16 @@ from training.data.leakage.keys import Keys
 from training.data.leakage.sides import Sides
 
 EVIDENCE_ROWS = 10
-ROWS_AT_ONCE = 2**25  # hashes in memory: 256 MiB, and as much while they are put together
-# of data.memory_limit: a hash in the engine's half, and two next to it, of which one side is sorted
-# at a time
+ROWS_AT_ONCE = 2**25  # hashes in memory: 256 MiB, and as much while they are concatenated
+# of data.memory_limit: a hash in the engine's half, and two next to it, of which one split is
+# sorted at a time
 BYTES_A_ROW = 32
 
 
 class Straddle(NamedTuple):
-    """Keys that stand on more than one side, their rows, the first few with their sides, and hashes
-    uint64 that more than one row of a side has.
+    """Keys in more than one split, their rows, and the first few with their splits.
+
+    It also has the hashes, uint64, that more than one row of a split has.
     """
 
     keys: int
@@ -39,8 +40,9 @@ class Straddle(NamedTuple):
 
 
 def parts_of(sides: Sides, bytes_a_row: int = BYTES_A_ROW) -> int:
-    """Into how many parts the rows of these sides are cut by a hash, so that what is kept of one
-    fits into memory.
+    """Return the number of parts that a hash divides the rows into.
+
+    The data kept for one part fits into memory.
     """
     limit = sides.declaration.data.memory_bytes
     at_once = ROWS_AT_ONCE if limit is None else min(ROWS_AT_ONCE, limit // bytes_a_row)
@@ -48,8 +50,9 @@ def parts_of(sides: Sides, bytes_a_row: int = BYTES_A_ROW) -> int:
 
 
 def find_straddling(sides: Sides, column: str, parts: Iterable[Keys]) -> Straddle:
-    """Values of a column, nulls left out, that stand on more than one side. O(rows log rows), 8
-    bytes a row.
+    """Find values of a column, without nulls, that are in more than one split.
+
+    O(rows log rows), 8 bytes a row.
 
     Args:
         sides: to look at.
@@ -68,9 +71,7 @@ def find_straddling(sides: Sides, column: str, parts: Iterable[Keys]) -> Straddl
 
 @contextmanager
 def among(sides: Sides, column: str, hashes: np.ndarray) -> Iterator[str]:
-    """A condition of SQL, valid within the block: the key's hash is one of these, uint64
-    [hashes].
-    """
+    """Yield an SQL condition, valid in the block: the key's hash is in these, uint64 [hashes]."""
     sides.connection.register("among_hashes", pa.table({"h": hashes}))
     try:
         yield f"hash({ident(column)}) in (select h from among_hashes)"
@@ -79,7 +80,7 @@ def among(sides: Sides, column: str, hashes: np.ndarray) -> Iterator[str]:
 
 
 def common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Distinct values of two sorted arrays that stand in both."""
+    """Return distinct values that two sorted arrays have in common."""
     small, large = (a, b) if len(a) <= len(b) else (b, a)
     if not len(small):
         return small
@@ -90,8 +91,9 @@ def common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _settled(
     sides: Sides, column: str, suspects: np.ndarray
 ) -> tuple[int, int, list[tuple[str, str]]]:
-    """The suspects that are the same key indeed: how many, their rows, the first few with their
-    sides.
+    """Return the suspects that really are the same key.
+
+    The result is their number, their rows, and the first few with their splits.
     """
     if not len(suspects):
         return 0, 0, []
@@ -117,12 +119,12 @@ def _settled(
 
 
 def repeated_keys(sides: Sides, column: str, suspects: np.ndarray) -> int:
-    """Keys that stand more than once within a side.
+    """Find keys that occur more than once within a split.
 
     Args:
         sides: to look at.
         column: of text.
-        suspects: `Straddle.repeated`; of keys with these hashes some may differ.
+        suspects: `Straddle.repeated`; some keys with these hashes may differ.
     """
     if not len(suspects):
         return 0

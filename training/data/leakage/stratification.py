@@ -1,5 +1,6 @@
-"""Hard assertion: a stratified split kept the label's distribution on every side, as far as whole
-units allow.
+"""Hard assertion: a stratified split keeps the label's distribution in every split.
+
+It holds as far as whole units allow.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from training.data.leakage.sides import Sides
 
 
 class Deviation(NamedTuple):
-    """How far a label lies from its distribution over all sides, on the side where it is furthest.
+    """Deviation of a label from its distribution over all splits, in the split where it is largest.
 
     `deviation`: of a class, the difference of its shares; of a value, that of its means in standard
-    deviations. `unit`: what one unit that cannot be divided (a row, or the largest group) can
-    change there.
+    deviations. `unit`: the change that one indivisible unit (a row, or the largest group) can make
+    there.
     """
 
     side: str
@@ -27,7 +28,7 @@ class Deviation(NamedTuple):
 
 
 def find_deviation(sides: Sides) -> Deviation:
-    """The largest deviation of the label on any side."""
+    """Return the largest deviation of the label in any split."""
     label, task = ident(sides.spec.label), sides.declaration.task.kind
     key = "__group" if isinstance(sides.declaration.split, StratifiedGroupSplit) else "__id"
     together = sides.together((sides.spec.label, key))
@@ -63,15 +64,16 @@ def find_deviation(sides: Sides) -> Deviation:
 
 
 def stratification_results(sides: Sides) -> list[CheckResult]:
-    """The deviation judged, where a stratified split was declared."""
+    """Check the deviation if a stratified split was declared."""
     if not isinstance(sides.declaration.split, StratifiedSplit) or sides.spec.has_several_labels:
         return []
     return [judge_deviation(find_deviation(sides), sides)]
 
 
 def judge_deviation(found: Deviation, sides: Sides) -> CheckResult:
-    """Fail above the tolerance and two units: the split was not made as declared. Groups may leave
-    it no choice: warn.
+    """Fail above the tolerance and two units: the split was not made as declared.
+
+    Warn if groups may leave no choice.
     """
     limit = sides.declaration.checks.stratify_tolerance
     wrong = found.deviation > limit + 2 * found.unit

@@ -1,9 +1,9 @@
-"""Numbers that stand for a category by its mean label: encoded on train they know train's labels,
-on all rows the test's as well.
+"""Numbers that replace a category by its mean label.
 
-Each distinct value of the column is a category. Its mean label is taken over train and over all
-sides; the column follows the one or the other. Smoothing towards the overall mean by any number of
-rows is tried for both, so that shrinkage is not mistaken for test labels.
+Encoded on train they know train's labels; encoded on all rows, the test's as well. Each distinct
+value of the column is a category. Its mean label is taken over train and over all splits; the
+column follows one or the other. Smoothing towards the overall mean by any number of rows is tried
+for both, so that shrinkage is not mistaken for test labels.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ CLOSE, RATIO = (0.05, 4.0)
 
 
 class TargetCodes(NamedTuple):
-    """A column and a label: share of the codes' variance that the mean labels of train, and of all
-    sides, leave unexplained.
+    """Column and label, with the share of the codes' variance that mean labels leave unexplained.
 
-    `unseen`: the same of codes that no train row has, by the mean labels of the held-out rows.
+    The mean labels are those of train, and of all splits. `unseen`: the same for codes that no
+    train row has, by the mean labels of the held-out rows.
     """
 
     column: str
@@ -45,8 +45,9 @@ class TargetCodes(NamedTuple):
 
 
 def find_target_codes(sides: Sides, sample: Sampled) -> list[TargetCodes]:
-    """Numeric columns with few enough values to stand for categories that follow mean labels
-    closely; those of all sides first.
+    """Find numeric columns that follow mean labels closely; those of all splits first.
+
+    The columns have few enough values to encode categories.
     """
     found, labels = [], label_numbers(sides, with_places=True)
     for name, values in sample.numeric.items():
@@ -103,8 +104,9 @@ def _codes(sides: Sides, name: str, label: LabelNumber) -> TargetCodes | None:
 
 
 def _shown(name: str, label: str, table: Floats) -> tuple[dict[str, Any], ...]:
-    """Codes with held-out rows, those of most rows first, and the mean label of their rows on all
-    sides and in train.
+    """Return codes with held-out rows, and the mean label of their rows in all splits and in train.
+
+    The codes with most rows come first.
     """
     return tuple(
         {
@@ -121,7 +123,10 @@ def _shown(name: str, label: str, table: Floats) -> tuple[dict[str, Any], ...]:
 
 
 def _unexplained(code: Floats, count: Floats, total: Floats, mean: float, weight: Floats) -> float:
-    """Share of the codes' variance that the best smoothed mean label leaves, up to a linear map."""
+    """Return the share of the codes' variance that the best smoothed mean label leaves unexplained.
+
+    The comparison is up to a linear map.
+    """
     shares = []
     for rows_of_mean in SMOOTHING:
         encoded = (total + rows_of_mean * mean) / (count + rows_of_mean)
@@ -141,8 +146,9 @@ def _unexplained(code: Floats, count: Floats, total: Floats, mean: float, weight
 
 
 def judge_target_codes(found: list[TargetCodes], checks: ChecksConfig) -> list[CheckResult]:
-    """Fail where the codes are the mean labels of all sides and not of train; warn where they
-    follow them much more closely.
+    """Fail if the codes are the mean labels of all splits and not of train.
+
+    Warn if they follow them much more closely.
     """
     results: dict[str, CheckResult] = {}
     for f in found:
@@ -183,7 +189,7 @@ def judge_target_codes(found: list[TargetCodes], checks: ChecksConfig) -> list[C
 
 
 def _six(value: float) -> float:
-    """Without the last bits, in which sums of a parallel engine differ from run to run."""
+    """Round off the last bits, in which sums of a parallel engine differ from run to run."""
     return float(f"{value:.6g}")
 
 

@@ -1,9 +1,8 @@
-"""Texts and molecules of a held-out side that train has in another spelling, or with a few words
-changed.
+"""Held-out texts and molecules that train has in another spelling, or with a few words changed.
 
-Equal but for case, accents, punctuation and spaces (over all rows); the same molecule by canonical
-SMILES where RDKit is installed; long texts that share most of their word triples (MinHash on a
-sample, verified on the triples themselves).
+Texts equal but for case, accents, punctuation and spaces (over all rows); the same molecule by
+canonical SMILES if RDKit is installed; long texts that share most of their word triples (MinHash on
+a sample, verified on the triples themselves).
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from training.data.leakage.sampled import Sampled
 from training.data.leakage.sides import Sides
 from training.data.split.scaffold import molecule_keys
 
-LEAST_DISTINCT = 0.5  # share of distinct values from which a column is text and not a category
-LEAST_LENGTH = 20  # letters and digits from which equal texts are no accident
-LONG_TEXT = 25  # words of a typical text, from which shared triples are looked at
+LEAST_DISTINCT = 0.5  # least share of distinct values in a text column; fewer are a category
+LEAST_LENGTH = 20  # least letters and digits of equal texts that are no accident
+LONG_TEXT = 25  # least words of a typical text whose shared triples are compared
 TRAIN_TEXTS, HELD_OUT_TEXTS = 12_000, 4_000
 TRAIN_MOLECULES, HELD_OUT_MOLECULES = 5_000, 3_000  # RDKit reads some thousand a second
 
-# bands of three hashes: texts that share 0.35 of their triples meet with probability 0.5, those
-# with 0.6 of 0.98
+# bands of three hashes: texts that share 0.35 of their triples match with probability 0.5, those
+# with 0.6 with 0.98
 HASHES, BANDS = (
     48,
     16,
@@ -46,11 +45,11 @@ REMEDY = (
 
 
 class TextCopies(NamedTuple):
-    """Held-out rows whose text train has in another form, of how many, and the same of train rows
-    between groups.
+    """Held-out rows whose text train has in another form, and the same inside train.
 
-    `certain_rows`: those of them that are molecules, or whose text is too long for an accident.
-    `conflicts`: those whose label differs.
+    Inside train, only rows of different groups count. `certain_rows` counts those that are
+    molecules, or whose text is too long for an accident. `conflicts` counts those whose label
+    differs.
     """
 
     column: str
@@ -65,12 +64,12 @@ class TextCopies(NamedTuple):
 
     @property
     def chance(self) -> float:
-        """Of so many rows, given the rate inside train."""
+        """Return the probability of this many rows, given the rate inside train."""
         return tail_above(self.rows, self.total, self.null_rows, self.null_total)
 
 
 def text_columns(sample: Sampled) -> list[str]:
-    """Categorical columns whose values hardly repeat."""
+    """Return categorical columns whose values hardly repeat."""
     return [
         n
         for n, codes in sample.category.items()
@@ -79,7 +78,7 @@ def text_columns(sample: Sampled) -> list[str]:
 
 
 def find_text_copies(sides: Sides, sample: Sampled) -> list[TextCopies]:
-    """Every kind of copy for every text column, and for the documents of a language model."""
+    """Find every kind of copy for every text column, and for the documents of a language model."""
     found = []
     for name in (*text_columns(sample), *((sides.spec.text,) if sides.spec.text else ())):
         molecules = canonical_molecules(sides, name) if name in sample.texts else None
@@ -93,12 +92,12 @@ def find_text_copies(sides: Sides, sample: Sampled) -> list[TextCopies]:
 
 
 def fold_sql(text: str) -> str:
-    """SQL of a text without case, accents, punctuation and spaces."""
+    """Return SQL of a text without case, accents, punctuation and spaces."""
     return f"regexp_replace(strip_accents(lower({text})), '[^\\p{{L}}\\p{{N}}]+', '', 'g')"
 
 
 def _folded(sides: Sides, name: str) -> str:
-    """All rows with the key by which they are compared, as a relation."""
+    """Return all rows with the key by which they are compared, as a relation."""
     return (
         f"(select side, __id, __group, {ident(name)} as text, {fold_sql(ident(name))} as key, label"
         f" from {_labelled(sides, (name,))})"
@@ -106,7 +105,7 @@ def _folded(sides: Sides, name: str) -> str:
 
 
 def _labelled(sides: Sides, columns: tuple[str, ...]) -> str:
-    """Rows of all sides with the first label as a number (null where there is none)."""
+    """Return rows of all splits with the first label as a number (null if there is none)."""
     labels = label_numbers(sides)
     label = labels[0].sql if labels else "cast(null as double)"
     listed = ", ".join(ident(c) for c in ("__id", "__group", *columns))
@@ -121,8 +120,9 @@ def _labelled(sides: Sides, columns: tuple[str, ...]) -> str:
 
 
 def _matched(sides: Sides, name: str, how: str, relation: str) -> TextCopies:
-    """Held-out rows whose key a train row has under another text; the null is train rows whose key
-    another group of train has so.
+    """Match held-out rows whose key train has under another text.
+
+    The null is train rows whose key another group of train has under another text.
     """
     connection = sides.connection
     connection.execute(
@@ -187,13 +187,10 @@ def _pair(
     }
 
 
-# ------------------------------------------------------------------------------------------
-# molecules
-
-
 def canonical_molecules(sides: Sides, name: str) -> str | None:
-    """Sampled rows with their canonical SMILES as key, as a relation; None where the column holds
-    no molecules or RDKit is absent.
+    """Return sampled rows with their canonical SMILES as key, as a relation.
+
+    Return None if the column holds no molecules or RDKit is absent.
     """
     if "smiles" not in name.lower() or importlib.util.find_spec("rdkit") is None:
         return None
@@ -224,7 +221,7 @@ def canonical_molecules(sides: Sides, name: str) -> str | None:
 
 
 def _canonical(texts: list[str | None]) -> list[str | None]:
-    """Canonical SMILES, None where a text is no molecule."""
+    """Return canonical SMILES, None where a text is no molecule."""
     distinct = sorted({text for text in texts if text})
     keys = {
         text: key if is_read else None
@@ -233,14 +230,8 @@ def _canonical(texts: list[str | None]) -> list[str | None]:
     return [keys.get(text or "") for text in texts]
 
 
-# ---------------------------------------------------------------------------------------- long
-# texts
-
-
 def _similar(sides: Sides, name: str) -> TextCopies | None:
-    """Long texts of the sample that share their word triples with a train text; None where texts
-    are short.
-    """
+    """Match long texts of the sample that share word triples with a train text; None if short."""
     limit = sides.declaration.checks.text_similarity
     labelled = _labelled(sides, (name,))
     parts = [
@@ -277,7 +268,7 @@ def _similar(sides: Sides, name: str) -> TextCopies | None:
 
 
 def _candidates(place: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pairs [P, 2] of places of texts that agree in a band of their smallest hashes."""
+    """Return pairs [P, 2] of indices of texts that agree in a band of their smallest hashes."""
     rng = np.random.default_rng(0)
     factors, shifts = rng.integers(1, PRIME, HASHES), rng.integers(0, PRIME, HASHES)
     starts = np.flatnonzero(np.concatenate([[True], place[1:] != place[:-1]]))
@@ -300,9 +291,7 @@ def _candidates(place: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[
 
 
 def _verified(sides: Sides, name: str, candidates: NDArray[np.int64], limit: float) -> TextCopies:
-    """Pairs whose share of triples in common, of all that either has, reaches the limit; equal
-    foldings are another check's.
-    """
+    """Return pairs that share enough of their triples; another check finds equal foldings."""
     connection = sides.connection
     connection.register("candidates", pa.table({"one": candidates[:, 0], "two": candidates[:, 1]}))
     shared = (
@@ -361,16 +350,11 @@ def _verified(sides: Sides, name: str, candidates: NDArray[np.int64], limit: flo
     )
 
 
-# -------------------------------------------------------------------------------------------
-# verdicts
-
-
 def judge_text_copies(found: list[TextCopies], checks: ChecksConfig) -> list[CheckResult]:
-    """Fail where copies are far more frequent than inside train; warn for any that are no accident:
-    equal molecules, long texts.
+    """Fail if copies are far more frequent than inside train; warn for any that are no accident.
 
-    These do not agree by chance, so that three of them with a rate above train's are enough to
-    fail.
+    Equal molecules and long texts do not agree by chance, so three of them with a rate above
+    train's are enough to fail.
     """
     results = []
     for f in found:

@@ -1,5 +1,6 @@
-"""Hard assertions on times: sides in order with their gap, labels known before the next side
-begins, features known in time.
+"""Hard assertions on times: splits in order with their gap, labels and features known in time.
+
+A label must be known before the next split begins.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ Pairs = tuple[tuple[SplitName, SplitName], ...]
 
 
 class Span(NamedTuple):
-    """First and last time of a side, and the last at which one of its labels became known (its last
-    time, where that is not declared).
+    """First and last time of a split, and the last time at which one of its labels became known.
+
+    The latter is the last time of the split if it is not declared.
     """
 
     first: float
@@ -28,7 +30,7 @@ class Span(NamedTuple):
 
 
 class Late(NamedTuple):
-    """Rows of a side that hold features before they were known."""
+    """Rows of a split with features from before they were known."""
 
     side: SplitName
     rows: int
@@ -36,7 +38,7 @@ class Late(NamedTuple):
 
 
 def time_results(sides: Sides) -> list[CheckResult]:
-    """What the declared times call for."""
+    """Return the results that the declared times require."""
     spec, declaration = sides.spec, sides.declaration
     results = []
     if spec.time is not None and _ordered_in_time(declaration, spec):
@@ -57,7 +59,7 @@ def time_results(sides: Sides) -> list[CheckResult]:
 
 
 def find_spans(sides: Sides) -> dict[SplitName, Span]:
-    """The times of each side that has any."""
+    """Return the times of each split that has any."""
     spans: dict[SplitName, Span] = {}
     known = "max(coalesce(__label_time, __time))" if sides.spec.label_time else "max(__time)"
     for side, relation in sides.relations.items():
@@ -70,8 +72,9 @@ def find_spans(sides: Sides) -> dict[SplitName, Span]:
 
 
 def ordered_pairs(sides: Sides) -> Pairs:
-    """Which side must end before which begins; validation carved out of a predefined train shares
-    its time.
+    """Return pairs of splits of which the first must end before the second begins.
+
+    Validation taken from a predefined train shares its time.
     """
     split = sides.declaration.split
     carved = isinstance(split, PredefinedSplit) and split.carve_val > 0
@@ -86,8 +89,9 @@ def ordered_pairs(sides: Sides) -> Pairs:
 def judge_times(
     spans: dict[SplitName, Span], pairs: Pairs, embargo: float, spec: TableSpec
 ) -> CheckResult:
-    """Fail unless the first side of each pair ends, with the embargo added, no later than the
-    second begins; a timestamp is on one side.
+    """Fail unless the first split of each pair ends, plus the embargo, by the start of the second.
+
+    A timestamp is in one split.
     """
     wrong = []
     for earlier, later in pairs:
@@ -122,13 +126,14 @@ def judge_times(
 
 
 def judge_label_intervals(sides: Sides, spans: dict[SplitName, Span], pairs: Pairs) -> CheckResult:
-    """Fail where a label of the earlier side became known when the later side had begun: it says
-    something of the later side's time.
+    """Fail if a label of the earlier split became known after the later split had begun.
+
+    It carries information about the later split's time.
     """
     spec, wrong, evidence, count = sides.spec, [], [], 0
     for earlier, later in pairs:
         begin = spans[later].first
-        # sides that overlap are another finding
+        # overlapping splits are another finding
         if spans[earlier].known < begin or spans[earlier].last >= begin:
             continue
         late = f"from {sides.relations[earlier]} where __label_time >= cast('{begin!r}' as double)"
@@ -167,8 +172,9 @@ def judge_label_intervals(sides: Sides, spans: dict[SplitName, Span], pairs: Pai
 
 
 def find_late(sides: Sides, name: str, features: tuple[str, ...]) -> list[Late]:
-    """Rows by side in which a feature has a value that became known after the prediction; a null
-    says nothing.
+    """Count rows by split in which a feature has a value that became known after the prediction.
+
+    A null is ignored.
     """
     given = " or ".join(f"{ident(f)} is not null" for f in features) or "false"
     found = []
@@ -191,7 +197,7 @@ def find_late(sides: Sides, name: str, features: tuple[str, ...]) -> list[Late]:
 def judge_availability(
     found: list[Late], name: str, features: tuple[str, ...], spec: TableSpec
 ) -> CheckResult:
-    """Fail where a feature holds what was not known yet when the prediction is made."""
+    """Fail if a feature holds a value that was not known yet at the prediction."""
     total = sum(late.rows for late in found)
     spoken = ", ".join(features[:5]) + (
         f" and {len(features) - 5} more" if len(features) > 5 else ""
@@ -223,18 +229,17 @@ def judge_availability(
 
 
 def moment(value: float, spec: TableSpec) -> str:
-    """A time as a person reads it: ISO for timestamps, else the number."""
+    """Format a time for people: ISO for timestamps, else the number."""
     return (
         datetime.fromtimestamp(value, UTC).isoformat() if spec.time_is_timestamp else f"{value:g}"
     )
 
 
 def _ordered_in_time(declaration: Declaration, spec: TableSpec) -> bool:
-    """Whether the sides promise an order in time: time strategies do; so does a predefined split of
-    timestamps.
+    """Return True if the splits promise an order in time.
 
-    A numeric time (a cycle or a day since admission) counts per entity, and says nothing across
-    entities.
+    Time strategies do; so does a predefined split of timestamps. A numeric time (a cycle or a day
+    since admission) counts per entity, and says nothing across entities.
     """
     return declaration.split.kind in ("time", "group_time") or (
         declaration.split.kind == "predefined" and spec.time_is_timestamp

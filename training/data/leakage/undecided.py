@@ -1,5 +1,6 @@
-"""What no check on these data can decide: said openly, and a declaration asked for where one would
-help.
+"""Questions that no check on these data can decide.
+
+They are reported openly, and a declaration is asked for if it would help.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ def undecided(
     *,
     files: bool = False,
 ) -> tuple[str, ...]:
-    """Questions that stay open, the ones that a declared role would close first.
+    """Return the open questions; those that a declared role would close come first.
 
     Args:
         spec: the roles that were declared.
         declaration: how the rows were split.
-        hints: role → column that looks like it and why, where the role was not declared.
-        files: whether finished files were audited, so that whatever was fitted before they were
-            written is out of sight.
+        hints: role → column that looks like it and why, if the role was not declared.
+        files: True if finished files were audited, so that fits before they were
+            written cannot be seen.
     """
     hinted = {
         role: f" {column!r} looks like one ({why})."

@@ -1,4 +1,4 @@
-"""How a finding becomes a verdict, and how a failed one becomes an error."""
+"""Turn a finding into a verdict, and a failed verdict into an error."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from schemas.records import CheckReport, CheckResult
 
 
 def judged(result: CheckResult, declaration: Declaration) -> CheckResult:
-    """The result, with a failure turned into `allowed` where the declaration allows it with a
-    reason.
-    """
+    """Return the result; a failure becomes `allowed` if the declaration allows it with a reason."""
     if result.verdict != "fail":
         return result
     for allowance in declaration.checks.allow:
@@ -20,7 +18,7 @@ def judged(result: CheckResult, declaration: Declaration) -> CheckResult:
 
 
 def require_passed(report: CheckReport) -> None:
-    """Return when no check failed.
+    """Raise if a check failed, else return.
 
     Raises:
         LeakageError: with each failed check's finding and remedy.

@@ -1,11 +1,10 @@
-"""Derived columns from raw rows, where the engine of training is not there: a package of its own,
-shipped with the model.
+"""Derived columns from raw rows without the engine of training: a separate package.
 
-It imports numpy, pandas and the standard library, and nothing of the project that made it.
-`training.data.table.portable` turns the declaration's SQL into trees of the few operations listed
-here; `derive` computes them with the same results: null propagation and three-valued logic, whole
-and exact decimal numbers, text by code points, UTC. A tree is data: it is looked up in tables of
-functions, and never run as code.
+It is shipped with the model. It imports numpy, pandas and the standard library, and nothing of the
+project that made it. `training.data.table.portable` turns the declaration's SQL into trees of the
+few operations listed here; `derive` computes them with the same results: null propagation and
+three-valued logic, whole and exact decimal numbers, text by code points, UTC. A tree is data: it is
+looked up in tables of functions, and never run as code.
 
 A tree: `{"sql", "columns": {name: SQL type}, "root": node}`; a node: `{"op", "type", "args":
 [node]}`, or with op `column` a `name`, with op `constant` a `value`.
@@ -33,21 +32,21 @@ def derive(
     wanted: Collection[str] | None = None,
     null_texts: tuple[str, ...] = (),
 ) -> pd.DataFrame:
-    """The frame with its derived columns; one that is there already is taken as given.
+    """Return the frame with its derived columns; existing ones are used as given.
 
     Args:
-        frame: N raw rows under any index; see `vectors.column` for what each type may look like.
+        frame: N raw rows under any index; see `vectors.column` for the forms of each type.
         trees: from `training.data.table.portable`, in the declared order.
         wanted: the derived columns to add; default: all.
-        null_texts: texts that stood for null in the training source.
+        null_texts: texts that meant null in the training source.
 
     Returns:
         A new frame; numbers with nulls as NaN or None, decimals as doubles.
 
     Raises:
         ValueError: a raw column is missing or given twice, a value does not fit its type, or an
-            operation has no value on a row (such as a cast of text that is no number); with column,
-            rows and the derived column.
+            operation has no value on a row (such as a cast of text that is not a number); with
+            column, rows and the derived column.
     """
     missing = [name for name in (trees if wanted is None else wanted) if name not in frame.columns]
     _refuse_absent(frame, trees, missing)
@@ -66,8 +65,9 @@ def derive(
 def raw_columns(
     trees: Mapping[str, Tree], wanted: Collection[str], present: Collection[str] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """Raw columns that derived ones are computed from, each with those that need it; no further
-    than to columns that are present.
+    """Return raw columns that derived ones use, each with the columns that need it.
+
+    The search ends at columns that are present.
     """
     found: dict[str, tuple[str, ...]] = {}
     for name in wanted:
@@ -103,7 +103,7 @@ def _derived(
     known: dict[str, Vector],
     null_texts: tuple[str, ...],
 ) -> Vector:
-    """A derived column and, kept in `known` under name and type, all that it reads."""
+    """Return a derived column; keep all its inputs in `known` under name and type."""
     tree = trees[name]
     read: dict[str, Vector] = {}
     for source, kind in tree["columns"].items():
@@ -140,22 +140,19 @@ def _where(rows: np.ndarray, index: pd.Index) -> str:
 
 
 class NoValue(ValueError):
-    """An operation has no value on some rows of the frame: their positions."""
+    """Error: an operation has no value on some rows of the frame, given by their positions."""
 
     def __init__(self, rows: np.ndarray, problem: str) -> None:
         super().__init__(problem)
         self.rows = rows
 
 
-# --------------------------------------------------------------------------------------- evaluation
-
-
 def evaluate(node: Node, columns: Mapping[str, Vector], rows: np.ndarray) -> Vector:
-    """A node's values on some rows.
+    """Return a node's values on some rows.
 
     Args:
         node: of a tree.
-        columns: all rows of what it reads.
+        columns: all rows of the input columns.
         rows: positions [M] of the rows to compute.
 
     Raises:
@@ -179,7 +176,7 @@ def evaluate(node: Node, columns: Mapping[str, Vector], rows: np.ndarray) -> Vec
 
 
 def _strict(node: Node, args: list[Vector], rows: np.ndarray) -> Vector:
-    """Null where any argument is; the operation sees the other rows alone."""
+    """Return null where any argument is null; the operation gets only the other rows."""
     result, null = nulls(node["type"], len(rows)), np.any([arg.null for arg in args], axis=0)
     present = np.flatnonzero(~null)
     if not len(present):
@@ -200,8 +197,9 @@ def _strict(node: Node, args: list[Vector], rows: np.ndarray) -> Vector:
 
 
 def _case(node: Node, columns: Mapping[str, Vector], rows: np.ndarray) -> Vector:
-    """Condition, value, condition, value …, otherwise; each value is computed only where it
-    counts.
+    """Evaluate condition, value, condition, value …, otherwise.
+
+    Each value is computed only for the rows that use it.
     """
     result, left = nulls(node["type"], len(rows)), np.arange(len(rows))
     *arms, otherwise = node["args"]
@@ -215,7 +213,10 @@ def _case(node: Node, columns: Mapping[str, Vector], rows: np.ndarray) -> Vector
 
 
 def _coalesce(node: Node, columns: Mapping[str, Vector], rows: np.ndarray) -> Vector:
-    """The first that is not null; the next is computed only where those before are null."""
+    """Return the first argument that is not null.
+
+    The next is computed only where earlier ones are null.
+    """
     result, left = nulls(node["type"], len(rows)), np.arange(len(rows))
     for value in node["args"]:
         _put(result, left, evaluate(value, columns, rows[left]))
@@ -227,17 +228,14 @@ def _put(result: Vector, at: np.ndarray, found: Vector) -> None:
     result.values[at], result.null[at] = found.values, found.null
 
 
-# ----------------------------------------------------------------------- operations that take nulls
-
-
 def _and(args: list[Vector]) -> Vector:
-    """False where any is false, else null where any is null."""
+    """Return False where any is false, else null where any is null."""
     false = np.any([~a.values & ~a.null for a in args], axis=0)
     return Vector(~false, np.any([a.null for a in args], axis=0) & ~false)
 
 
 def _or(args: list[Vector]) -> Vector:
-    """True where any is true, else null where any is null."""
+    """Return True where any is true, else null where any is null."""
     true = np.any([a.values & ~a.null for a in args], axis=0)
     return Vector(true, np.any([a.null for a in args], axis=0) & ~true)
 
@@ -258,7 +256,7 @@ def _known(values: np.ndarray) -> Vector:
 
 
 def _extreme(args: list[Vector], better: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Vector:
-    """The least or greatest of those that are not null."""
+    """Return the least or greatest of those that are not null."""
     best = Vector(args[0].values.copy(), args[0].null.copy())
     for arg in args[1:]:
         take = ~arg.null & (best.null | better(arg.values, best.values))
@@ -267,7 +265,7 @@ def _extreme(args: list[Vector], better: Callable[[np.ndarray, np.ndarray], np.n
 
 
 def _concat(args: list[Vector]) -> Vector:
-    """Nulls are left out."""
+    """Join texts without nulls."""
     return _known(
         casts.texts(
             "".join(row)
@@ -277,7 +275,7 @@ def _concat(args: list[Vector]) -> Vector:
 
 
 def _concat_ws(args: list[Vector]) -> Vector:
-    """Nulls are left out with their separator; null where the separator is."""
+    """Join texts with a separator, without nulls; null where the separator is null."""
     separator, *parts = args
     rows = zip(separator.values, *(zip(p.values, p.null, strict=True) for p in parts), strict=True)
     return Vector(
@@ -307,11 +305,8 @@ LENIENT: dict[str, Callable[[list[Vector]], Vector]] = {
 }
 
 
-# ---------------------------------------------------------------- operations that never see a null
-
-
 def _sum(op: str, kind: str, kinds: list[str], args: list[np.ndarray]) -> np.ndarray:
-    """`+` and `-`: of numbers, and of dates, timestamps and intervals."""
+    """Compute `+` and `-` of numbers, and of dates, timestamps and intervals."""
     factor = 1 if op == "+" else -1
     if kinds[0] == "INTERVAL" and len(args) == 2 and kinds[1] != "INTERVAL":
         args, kinds = args[::-1], kinds[::-1]
@@ -383,5 +378,5 @@ STRICT: dict[str, Strict] = {
 
 
 def _first(values: np.ndarray) -> str:
-    """The one text of a constant argument."""
+    """Return the one text of a constant argument."""
     return str(values[0]) if len(values) else ""

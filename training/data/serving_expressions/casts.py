@@ -1,6 +1,4 @@
-"""Casts between SQL types, as the engine of training makes them. All functions see rows without
-nulls.
-"""
+"""Casts between SQL types like those of the training engine; all functions get no nulls."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ TRUTHS = {
     **dict.fromkeys(("true", "t", "yes", "y", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "0"), False),
 }
-# from a family of types to the families that a cast may lead to
+# from a family of types to the families of possible casts
 CASTS = {
     "z": "nbtdsie",
     "n": "nbt",
@@ -47,7 +45,7 @@ CASTS = {
 
 
 def cast(values: np.ndarray, source: str, target: str) -> np.ndarray:
-    """Values [N] of one SQL type as another.
+    """Return values [N] of one SQL type as another.
 
     Raises:
         BadRows: a value that the target cannot hold.
@@ -79,7 +77,7 @@ def cast(values: np.ndarray, source: str, target: str) -> np.ndarray:
 
 
 def try_cast(values: np.ndarray, source: str, target: str) -> tuple[np.ndarray, np.ndarray]:
-    """As `cast`, with null (second, bool [N]) where it would refuse."""
+    """Return the same as `cast`, with null (second result, bool [N]) where it would refuse."""
     failed = np.zeros(len(values), dtype=bool)
     result = np.zeros(len(values), dtype=dtype(target))
     while True:
@@ -92,19 +90,16 @@ def try_cast(values: np.ndarray, source: str, target: str) -> tuple[np.ndarray, 
 
 
 def texts(values: Any) -> np.ndarray:
-    """Texts as an array of objects."""
+    """Return texts as an array of objects."""
     found = list(values)
     result = np.empty(len(found), dtype=object)
     result[:] = found
     return result
 
 
-# ------------------------------------------------------------------------------------------ numbers
-
-
 def half_away(values: np.ndarray) -> np.ndarray:
-    """Floats rounded to whole ones, halves away from zero."""
-    with np.errstate(invalid="ignore"):  # infinity and NaN stay what they are
+    """Return floats rounded to whole ones, halves away from zero."""
+    with np.errstate(invalid="ignore"):  # infinity and NaN stay as they are
         whole = np.trunc(values)
         return np.asarray(
             whole
@@ -115,7 +110,7 @@ def half_away(values: np.ndarray) -> np.ndarray:
 
 
 def divided_half_away(values: np.ndarray, divisor: int) -> np.ndarray:
-    """Whole numbers divided, halves rounded away from zero."""
+    """Return the quotient of whole numbers, halves rounded away from zero."""
     return np.asarray((2 * np.abs(values) + divisor) // (2 * divisor) * np.where(values < 0, -1, 1))
 
 
@@ -133,7 +128,7 @@ def _number_to_number(values: np.ndarray, source: str, target: str) -> np.ndarra
 
 
 def _float_to_number(values: np.ndarray, target: str, scale: int) -> np.ndarray:
-    """A decimal rounds halves away from zero, a whole number to the even one."""
+    """Round to a decimal with halves away from zero, to a whole number with halves to even."""
     if target in ("FLOAT", "DOUBLE"):
         return _narrowed(values, target)
     with np.errstate(over="ignore"):
@@ -166,7 +161,7 @@ def _number_to_text(values: np.ndarray, source: str, target: str) -> np.ndarray:
 
 
 def decimal_text(value: int, scale: int) -> str:
-    """A decimal with all digits of its scale.
+    """Return a decimal with all digits of its scale.
 
     >>> decimal_text(-50, 3), decimal_text(7, 0)
     ('-0.050', '7')
@@ -182,6 +177,7 @@ def _text_to_number(values: np.ndarray, source: str, target: str) -> np.ndarray:
     scale, (low, high) = decimals(target)[1], bounds(target)
 
     def whole(text: str) -> int | None:
+        """Return a whole number within bounds, else None."""
         found = _parsed_whole(text, scale)
         return found if found is not None and low <= found <= high else None
 
@@ -202,16 +198,13 @@ def _parsed_whole(text: str, scale: int) -> int | None:
     return whole_of(decimal.Decimal(text.replace("_", "")), scale)
 
 
-# ------------------------------------------------------------------------------------------ moments
-
-
 def _parsed(text: str, unit: int, *, offset: bool) -> int | None:
     found = parse_moment(text, offset=offset)
     return None if found is None else found // unit
 
 
 def _moment_to_moment(values: np.ndarray, source: str, target: str) -> np.ndarray:
-    """To a coarser unit by rounding, halves away from 1970."""
+    """Convert to a coarser unit by rounding, halves away from 1970."""
     if UNITS[target] >= UNITS[source]:
         return np.asarray(values * (UNITS[target] // UNITS[source]))
     return divided_half_away(values, UNITS[source] // UNITS[target])

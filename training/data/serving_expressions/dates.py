@@ -1,5 +1,6 @@
-"""Dates, timestamps and intervals, as the engine of training counts them. Rows without nulls; all
-moments are UTC.
+"""Dates, timestamps and intervals like those of the training engine.
+
+Rows have no nulls; all timestamps are UTC.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ LIMITS = (2.0**31, 2.0**31, 2.0**63)  # of months, days, microseconds
 
 
 def part_name(text: str) -> str:
-    """The one name of a date part.
+    """Return the one name of a date part.
 
     Raises:
-        ValueError: no part that is computed here.
+        ValueError: a part that is not computed here.
     """
     name = text.strip().lower()
     name = name if name in PARTS else name.removesuffix("s")
@@ -56,17 +57,13 @@ def part_name(text: str) -> str:
     return name
 
 
-# ------------------------------------------------------------------------------------------
-# calendar
-
-
 def _months(days: np.ndarray) -> np.ndarray:
-    """Months since January 1970."""
+    """Return months since January 1970."""
     return days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
 
 
 def _month_start(months: np.ndarray) -> np.ndarray:
-    """The first day of a month, in days since 1970."""
+    """Return the first day of a month, in days since 1970."""
     return months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
 
 
@@ -109,7 +106,7 @@ PART_OPS = (*_OF_DAYS, *_OF_MICROS)
 
 
 def part(op: str, values: np.ndarray, kind: str) -> np.ndarray:
-    """A part of dates or timestamps (microseconds), by its function's name."""
+    """Return a part of dates or timestamps (microseconds), by its function's name."""
     if op in _OF_DAYS:
         return np.asarray(_OF_DAYS[op](values if kind == "DATE" else values // DAY))
     return np.asarray(_OF_MICROS[op](_micros(values, kind)))
@@ -120,7 +117,7 @@ def _micros(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 def truncate(name: str, values: np.ndarray, kind: str) -> np.ndarray:
-    """The start of the year, month … that a date or timestamp is in, as microseconds."""
+    """Return the start of the year, month … that contains a date or timestamp, as microseconds."""
     if name in _SPAN:
         micros = _micros(values, kind)
         return np.asarray(micros - micros % _SPAN[name])
@@ -132,8 +129,9 @@ def truncate(name: str, values: np.ndarray, kind: str) -> np.ndarray:
 
 
 def difference(name: str, start: np.ndarray, end: np.ndarray, kind: str) -> np.ndarray:
-    """How many borders of a part lie between two moments; for weeks, how many times seven
-    of days.
+    """Return the number of borders of a part between two times.
+
+    For weeks, return the number of whole sevens of days.
     """
     if name in _SPAN:
         return np.asarray(_micros(end, kind) // _SPAN[name] - _micros(start, kind) // _SPAN[name])
@@ -146,12 +144,12 @@ def difference(name: str, start: np.ndarray, end: np.ndarray, kind: str) -> np.n
 
 
 def last_day(values: np.ndarray, kind: str) -> np.ndarray:
-    """The last day of the month, in days."""
+    """Return the last day of the month, in days."""
     return np.asarray(_month_start(_months(values if kind == "DATE" else values // DAY) + 1) - 1)
 
 
 def epoch(values: np.ndarray, kind: str) -> np.ndarray:
-    """Seconds since 1970, or in an interval (30 days a month, 365.25 a year)."""
+    """Return seconds since 1970, or in an interval (30 days a month, 365.25 a year)."""
     if kind != "INTERVAL":
         return np.asarray(_micros(values, kind) / MICROS)
     months, days, micros = values[:, 0], values[:, 1], values[:, 2]
@@ -159,12 +157,8 @@ def epoch(values: np.ndarray, kind: str) -> np.ndarray:
     return np.asarray((years * 31_557_600 + (rest * 30 + days) * 86_400) + micros / MICROS)
 
 
-# -----------------------------------------------------------------------------------------
-# intervals
-
-
 def interval(op: str, amount: np.ndarray) -> np.ndarray:
-    """An interval [N, 3] of so many hours, days …
+    """Return an interval [N, 3] of a number of hours, days …
 
     Raises:
         BadRows: too many.
@@ -177,15 +171,16 @@ def interval(op: str, amount: np.ndarray) -> np.ndarray:
 
 
 def normalized(spans: np.ndarray) -> np.ndarray:
-    """Intervals [N, 3] in microseconds alone, a month as 30 days: by this form they compare."""
+    """Return intervals [N, 3] in microseconds, a month as 30 days: this form is compared."""
     result = np.zeros_like(spans)
     result[:, 2] = (spans[:, 0] * 30 + spans[:, 1]) * DAY + spans[:, 2]
     return result
 
 
 def shift(values: np.ndarray, spans: np.ndarray, kind: str) -> np.ndarray:
-    """Moments moved by intervals, as microseconds: first the months (a day that does not exist
-    becomes the last), then the rest.
+    """Return times shifted by intervals, as microseconds.
+
+    Months come first (a day that does not exist becomes the last), then the rest.
     """
     micros = _micros(values, kind)
     days, clock = micros // DAY, micros % DAY
@@ -197,18 +192,14 @@ def shift(values: np.ndarray, spans: np.ndarray, kind: str) -> np.ndarray:
 
 
 def between(end: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """The interval [N, 3] from one timestamp to another."""
+    """Return the interval [N, 3] from one timestamp to another."""
     result = np.zeros((len(end), 3), dtype=np.int64)
     result[:, 2] = end - start
     return result
 
 
-# ------------------------------------------------------------------------------------------
-# assembly
-
-
 def make_date(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> np.ndarray:
-    """Days since 1970.
+    """Return days since 1970.
 
     Raises:
         BadRows: there is no such day.
@@ -229,10 +220,10 @@ def make_timestamp(
     minute: np.ndarray,
     second: np.ndarray,
 ) -> np.ndarray:
-    """Microseconds since 1970; seconds may have a fraction.
+    """Return microseconds since 1970; seconds may have a fraction.
 
     Raises:
-        BadRows: there is no such moment.
+        BadRows: there is no such time.
     """
     midnight = (hour == 24) & (minute == 0) & (second == 0)  # the end of the day
     demand(
@@ -255,9 +246,6 @@ def make_timestamp(
     )
 
 
-# --------------------------------------------------------------------------------------------
-# parsing
-
 _DIGITS = {"Y": 4, "y": 2, "m": 2, "d": 2, "j": 3, "H": 2, "I": 2, "M": 2, "S": 2, "f": 6, "g": 3}
 _LIMITS = {
     "m": (1, 12),
@@ -279,10 +267,10 @@ Directive = tuple[str, re.Pattern[str]]
 
 
 def parse_format(text: str) -> list[Directive]:
-    """The steps of reading a text of this `strptime` format.
+    """Return the steps to read a text of this `strptime` format.
 
     Raises:
-        ValueError: a directive that is not read here.
+        ValueError: a directive that is not supported here.
     """
     steps: list[Directive] = []
     for directive, blank, literal in re.findall(r"%-?(.)|(\s+)|([^%\s]+)", text, re.DOTALL):
@@ -302,7 +290,10 @@ def parse_format(text: str) -> list[Directive]:
 
 
 def parse(values: np.ndarray, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """Texts read by a `strptime` format: microseconds, and bool [N]: which have not this form."""
+    """Parse texts by a `strptime` format.
+
+    Return microseconds, and a mask, bool [N], of texts without this form.
+    """
     steps = parse_format(text)
     known = {value: _parse_one(value, steps) for value in set(values.tolist())}  # days repeat
     found = [known[value] for value in values]
@@ -311,10 +302,10 @@ def parse(values: np.ndarray, text: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def parse_all(values: np.ndarray, text: str) -> np.ndarray:
-    """As `parse`, for texts that must all have the form.
+    """Parse texts that must all have the form; see `parse`.
 
     Raises:
-        BadRows: some have not.
+        BadRows: some have another form.
     """
     found, failed = parse(values, text)
     if failed.any():

@@ -1,5 +1,6 @@
-"""Arithmetic and comparison, as the engine of training computes them: IEEE floats, exact decimals,
-whole numbers that must fit.
+"""Arithmetic and comparison like those of the training engine.
+
+Numbers are IEEE floats, exact decimals, and whole numbers that must fit.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ FLOAT_OPS = (*_FLOAT, *_SAME)
 
 
 def of_floats(op: str, args: list[np.ndarray]) -> np.ndarray:
-    """A function of floats, infinity and NaN included."""
+    """Apply a function of floats, infinity and NaN included."""
     with np.errstate(all="ignore"):
         return np.asarray(_FLOAT[_SAME.get(op, op)](*args))
 
 
 def log(args: list[np.ndarray]) -> np.ndarray:
-    """The decimal logarithm, or with two arguments the one to the base of the first."""
+    """Return the decimal logarithm, or with two arguments the one to the base of the first."""
     with np.errstate(all="ignore"):
         return np.asarray(
             np.log10(args[0]) if len(args) == 1 else np.log10(args[1]) / np.log10(args[0])
@@ -59,7 +60,7 @@ def log(args: list[np.ndarray]) -> np.ndarray:
 
 
 def arithmetic(op: str, args: list[np.ndarray], kind: str) -> np.ndarray:
-    """Sum, difference, product of two, or the sign changed or kept of one, as a type.
+    """Return sum, difference or product of two, or one with its sign changed or kept, as a type.
 
     Raises:
         BadRows: a whole number or decimal is beyond the type.
@@ -80,7 +81,7 @@ def arithmetic(op: str, args: list[np.ndarray], kind: str) -> np.ndarray:
 
 
 def of_pair(function: Binary, args: list[np.ndarray]) -> np.ndarray:
-    """Floats, without a warning for infinity."""
+    """Apply a function to two floats, without a warning for infinity."""
     with np.errstate(all="ignore"):
         return np.asarray(function(*args))
 
@@ -90,7 +91,7 @@ def _may_overflow(function: Binary, args: list[np.ndarray]) -> bool:
 
 
 def quotient(args: list[np.ndarray], kind: str) -> np.ndarray:
-    """`//`: whole numbers towards zero; floats are divided as they are.
+    """Compute `//`: whole numbers towards zero; floats are divided as they are.
 
     Raises:
         BadRows: division by zero.
@@ -102,7 +103,7 @@ def quotient(args: list[np.ndarray], kind: str) -> np.ndarray:
 
 
 def remainder(args: list[np.ndarray], kind: str) -> np.ndarray:
-    """`%`: with the sign of the dividend.
+    """Compute `%` with the sign of the dividend.
 
     Raises:
         BadRows: division of a whole number or decimal by zero.
@@ -114,17 +115,14 @@ def remainder(args: list[np.ndarray], kind: str) -> np.ndarray:
 
 
 def _truncated(dividend: np.ndarray, divisor: np.ndarray) -> np.ndarray:
-    """Division towards zero; numpy's goes down."""
+    """Divide towards zero; numpy rounds down."""
     return np.asarray(
         np.abs(dividend) // np.abs(divisor) * np.where((dividend < 0) == (divisor < 0), 1, -1)
     )
 
 
-# ----------------------------------------------------------------------------------------- rounding
-
-
 def absolute(values: np.ndarray, kind: str) -> np.ndarray:
-    """Without its sign.
+    """Return the absolute value.
 
     Raises:
         BadRows: a whole number without a positive counterpart.
@@ -135,13 +133,14 @@ def absolute(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 def sign(values: np.ndarray) -> np.ndarray:
-    """-1, 0 or 1; 0 for NaN."""
+    """Return -1, 0 or 1; 0 for NaN."""
     return np.asarray((values > 0).astype(np.int64) - (values < 0).astype(np.int64))
 
 
 def rounded(op: str, args: list[np.ndarray], source: str, kind: str) -> np.ndarray:
-    """`round` (halves away from zero), `floor`, `ceil`, `trunc`, the first and last with a number
-    of digits.
+    """Compute `round` (halves away from zero), `floor`, `ceil` or `trunc`.
+
+    The first and last may have a number of digits.
     """
     values = args[0]
     if values.dtype.kind == "f":
@@ -163,7 +162,7 @@ def _divided(op: str, values: np.ndarray, divisor: int) -> np.ndarray:
 def _rounded_digits(
     op: str, values: np.ndarray, digits: np.ndarray, source: str, kind: str
 ) -> np.ndarray:
-    """Whole numbers and decimals, whose stored scale may shrink to the result's."""
+    """Round whole numbers and decimals; the stored scale may shrink to the result's."""
     scale, wanted = decimals(source)[1], decimals(kind)[1]
     result = np.empty(len(values), dtype=object)
     for count in np.unique(digits):
@@ -197,17 +196,14 @@ def _rounded_floats(op: str, values: np.ndarray, digits: np.ndarray | None) -> n
     return np.asarray(np.where(np.isfinite(values), found, values).astype(values.dtype))
 
 
-# --------------------------------------------------------------------------------------- comparison
-
-
 def equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Bool [N]; NaN equals NaN."""
+    """Return bool [N]; NaN equals NaN."""
     same = np.asarray(a == b, dtype=bool)
     return same | (np.isnan(a) & np.isnan(b)) if a.dtype.kind == "f" else same
 
 
 def less(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Bool [N]; NaN is above every number, text goes by code points."""
+    """Return bool [N]; NaN is above every number, texts are compared by code points."""
     below = np.asarray(a < b, dtype=bool)
     return below | (~np.isnan(a) & np.isnan(b)) if a.dtype.kind == "f" else below
 

@@ -1,5 +1,6 @@
-"""Functions of text, as the engine of training computes them: by code points, positions from 1.
-Rows without nulls.
+"""Functions of text like those of the training engine: by code points, positions from 1.
+
+Rows have no nulls.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from .vectors import demand
 
-# what `trim` takes off: space and the other space separators of Unicode
+# characters that `trim` removes: space and the other space separators of Unicode
 SPACES = (
     "\u0020\u00a0\u1680\u2000\u2001\u2002\u2003"
     "\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
@@ -22,7 +23,10 @@ SPACES = (
 
 @functools.lru_cache(maxsize=4096)
 def _upper(letter: str) -> str:
-    """One letter for one: the capital ß is ẞ, and what has no single capital stays."""
+    """Return one letter for one.
+
+    The capital ß is ẞ, and a letter without a single capital stays.
+    """
     return next(
         (form for form in (letter.upper(), letter.title()) if len(form) == 1),
         "ẞ" if letter == "ß" else letter,
@@ -36,17 +40,19 @@ def _lower(letter: str) -> str:
 
 
 def upper(text: str) -> str:
-    """Capital letters, one for one."""
+    """Return capital letters, one for one."""
     return text.upper() if text.isascii() else "".join(map(_upper, text))
 
 
 def lower(text: str) -> str:
-    """Small letters, one for one."""
+    """Return small letters, one for one."""
     return text.lower() if text.isascii() else "".join(map(_lower, text))
 
 
 def substring(text: str, start: int, length: int | None = None) -> str:
-    """A part of a text; negative starts count from its end, a negative length goes to the left.
+    """Return a part of a text.
+
+    Negative starts count from its end, a negative length goes to the left.
 
     >>> (substring("hello", 2, 3), substring("hello", -3, 2), substring("hello", 0, 2),
     ...     substring("hello", 2, -1))
@@ -63,18 +69,19 @@ def substring(text: str, start: int, length: int | None = None) -> str:
 
 
 def left(text: str, count: int) -> str:
-    """The first characters, or all but the last ones where the count is negative."""
+    """Return the first characters, or all but the last ones if the count is negative."""
     return text[:count] if count >= 0 else text[: max(len(text) + count, 0)]
 
 
 def right(text: str, count: int) -> str:
-    """The last characters, or all but the first ones where the count is negative."""
+    """Return the last characters, or all but the first ones if the count is negative."""
     return text[max(len(text) - count, 0) :] if count >= 0 else text[-count:]
 
 
 def split_part(text: str, separator: str, position: int) -> str | None:
-    """One of the parts between separators, from 1 or from the end at -1; None where there
-    is none.
+    """Return one of the parts between separators, from 1 or from the end at -1.
+
+    Return None if there is none.
     """
     parts = text.split(separator) if separator else list(text)
     at = position - 1 if position > 0 else len(parts) + position
@@ -82,7 +89,7 @@ def split_part(text: str, separator: str, position: int) -> str | None:
 
 
 def pad(text: str, length: int, filling: str, *, before: bool) -> str | None:
-    """Cut or filled to a length; None where there is nothing to fill with."""
+    """Cut or fill a text to a length; None if there is nothing to fill with."""
     missing = max(length, 0) - len(text)
     if missing <= 0:
         return text[: max(length, 0)]
@@ -94,7 +101,7 @@ def pad(text: str, length: int, filling: str, *, before: bool) -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def like_pattern(pattern: str) -> re.Pattern[str]:
-    """`%` stands for any text, `_` for one character."""
+    """Compile a pattern: `%` matches any text, `_` one character."""
     return re.compile(
         "".join({"%": ".*", "_": "."}.get(letter, re.escape(letter)) for letter in pattern),
         re.DOTALL,
@@ -102,7 +109,7 @@ def like_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def like(text: str, pattern: str) -> bool:
-    """Whether the whole text has the pattern."""
+    """Return True if the whole text matches the pattern."""
     return like_pattern(pattern).fullmatch(text) is not None
 
 
@@ -143,7 +150,7 @@ TEXT |= {name: TEXT[known] for name, known in SAME.items()}
 
 
 def split_parts(args: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """`split_part` over rows: texts, and bool [N]: where there is none."""
+    """Apply `split_part` to rows; return texts, and a mask, bool [N], of missing parts."""
     found = [split_part(*row) for row in zip(*(a.tolist() for a in args), strict=True)]
     result = np.empty(len(found), dtype=object)
     result[:] = ["" if part is None else part for part in found]
@@ -151,7 +158,7 @@ def split_parts(args: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def apply(op: str, args: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """A function of text over rows.
+    """Apply a function of text to rows.
 
     Raises:
         BadRows: it has no value there.

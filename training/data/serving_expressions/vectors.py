@@ -1,7 +1,7 @@
-"""Columns of one SQL type, their nulls next to them, and how raw values of a frame become them.
+"""Columns of one SQL type with their nulls, and their conversion from raw values of a frame.
 
 N rows. Values by type: BOOLEAN bool; whole numbers and decimals (as whole numbers of their last
-digit) int64, or Python integers where 64 bits are too few; FLOAT float32; DOUBLE float64; VARCHAR
+digit) int64, or Python integers if 64 bits are too few; FLOAT float32; DOUBLE float64; VARCHAR
 text objects; DATE days and timestamps their own unit since 1970 (UTC), int64; INTERVAL months, days
 and microseconds, int64 [N, 3].
 """
@@ -63,18 +63,14 @@ BLANKS = " \t\n\v\f\r"
 
 
 class Vector(NamedTuple):
-    """Values [N] of one type (or [N, 3] of an interval), and bool [N]: which are null. Where null,
-    the value is any.
-    """
+    """Values [N] of one type ([N, 3] of an interval), arbitrary where `null`, bool [N], is set."""
 
     values: np.ndarray
     null: np.ndarray
 
 
 class BadRows(ValueError):
-    """An operation has no value on some rows: `rows` bool [N] over those that it was given, and
-    what is wrong.
-    """
+    """Error: an operation has no value on the given rows that `rows`, bool [N], marks."""
 
     def __init__(self, rows: np.ndarray, problem: str) -> None:
         super().__init__(problem)
@@ -82,7 +78,7 @@ class BadRows(ValueError):
 
 
 def demand(good: np.ndarray, problem: str) -> None:
-    """Pass when all rows are good.
+    """Raise unless all rows are good.
 
     Raises:
         BadRows: some are not.
@@ -91,12 +87,10 @@ def demand(good: np.ndarray, problem: str) -> None:
         raise BadRows(~good, problem)
 
 
-# -------------------------------------------------------------------------------------------- types
-
-
 def family(kind: str) -> str:
-    """One letter for what an SQL type holds: number, boolean, text, date, s(timestamp), interval,
-    enum, z(null); else empty.
+    """Return one letter for the kind of an SQL type; else empty.
+
+    Kinds: number, boolean, text, date, s(timestamp), interval, enum, z(null).
 
     >>> family("DECIMAL(10,2)"), family("TIMESTAMP_NS"), family("DOUBLE[]")
     ('n', 's', '')
@@ -105,12 +99,12 @@ def family(kind: str) -> str:
 
 
 def is_decimal(kind: str) -> bool:
-    """Whether the type is `DECIMAL(width,scale)`."""
+    """Return True if the type is `DECIMAL(width,scale)`."""
     return kind.startswith("DECIMAL(") and kind.endswith(")")
 
 
 def decimals(kind: str) -> tuple[int, int]:
-    """Width and scale of a decimal type; a whole number has scale 0."""
+    """Return width and scale of a decimal type; a whole number has scale 0."""
     if not is_decimal(kind):
         return 0, 0
     width, scale = kind[len("DECIMAL(") : -1].split(",")
@@ -118,7 +112,7 @@ def decimals(kind: str) -> tuple[int, int]:
 
 
 def bounds(kind: str) -> tuple[int, int]:
-    """Smallest and largest stored number of a type of whole numbers or decimals."""
+    """Return the smallest and largest stored number of a type of whole numbers or decimals."""
     if kind in WHOLE:
         return WHOLE[kind]
     limit = int(10 ** decimals(kind)[0]) - 1
@@ -126,7 +120,7 @@ def bounds(kind: str) -> tuple[int, int]:
 
 
 def dtype(kind: str) -> np.dtype:
-    """The array type that holds values of an SQL type."""
+    """Return the array type that holds values of an SQL type."""
     if kind in ("BOOLEAN", "NULL"):
         return np.dtype(bool)
     if kind in ("FLOAT", "DOUBLE"):
@@ -136,7 +130,7 @@ def dtype(kind: str) -> np.dtype:
 
 
 def nulls(kind: str, rows: int) -> Vector:
-    """A vector of nothing but nulls."""
+    """Return a vector that contains only nulls."""
     values = np.zeros((rows, 3) if kind == "INTERVAL" else rows, dtype=dtype(kind))
     if kind in ("VARCHAR", "ENUM"):
         values[:] = ""
@@ -144,7 +138,7 @@ def nulls(kind: str, rows: int) -> Vector:
 
 
 def constant(value: Any, kind: str, rows: int) -> Vector:
-    """One value in every row; None is null."""
+    """Return one value in every row; None is null."""
     found = nulls(kind, rows)
     if value is None:
         return found
@@ -153,7 +147,7 @@ def constant(value: Any, kind: str, rows: int) -> Vector:
 
 
 def fitted(values: np.ndarray, kind: str) -> np.ndarray:
-    """Whole numbers as an array of their type.
+    """Return whole numbers as an array of their type.
 
     Raises:
         BadRows: a number is beyond the type.
@@ -166,19 +160,17 @@ def fitted(values: np.ndarray, kind: str) -> np.ndarray:
     return np.asarray(values.astype(dtype(kind)))
 
 
-# ------------------------------------------------------------------------------------- from a frame
-
-
 def column(series: pd.Series, kind: str, null_texts: tuple[str, ...] = ()) -> Vector:
-    """Raw values as a vector of the type that the column had in training; NaN is null.
+    """Return raw values as a vector of the type that the column had in training; NaN is null.
 
     Whole numbers may arrive as floats (as they do next to nulls) or as text, dates and timestamps
-    as ISO text, numbers of a text column as numbers. Timestamps with an offset are taken to UTC.
+    as ISO text, numbers of a text column as numbers. Timestamps with an offset are converted to
+    UTC.
 
     Args:
         series: [N].
         kind: SQL type.
-        null_texts: texts that stood for null in training.
+        null_texts: texts that meant null in training.
 
     Raises:
         BadRows: a value that the type cannot hold; its first example is in the message.
@@ -204,7 +196,7 @@ def column(series: pd.Series, kind: str, null_texts: tuple[str, ...] = ()) -> Ve
 
 
 def _typed(series: pd.Series, kind: str) -> np.ndarray:
-    """Values without nulls, as the type stores them."""
+    """Return values without nulls, as the type stores them."""
     if kind in ("FLOAT", "DOUBLE") and series.dtype.kind in "biuf":
         return np.asarray(series.to_numpy(dtype=dtype(kind)))
     if kind in WHOLE and series.dtype.kind in "biu":
@@ -227,7 +219,7 @@ def _instants(series: pd.Series, kind: str) -> np.ndarray:
 
 
 def each(values: np.ndarray, function: Any, kind: str) -> np.ndarray:
-    """Each value read by a function, as an SQL type.
+    """Return each value, read by a function, as an SQL type.
 
     Raises:
         BadRows: it gave None for some; names the first.
@@ -242,7 +234,7 @@ def each(values: np.ndarray, function: Any, kind: str) -> np.ndarray:
 
 
 def _value(value: Any, kind: str) -> str | bool | int | float | None:
-    """One raw value as its type stores it; None where it is no such value."""
+    """Return one raw value as its type stores it; None if it is no such value."""
     if kind in ("VARCHAR", "ENUM"):
         return _text(value)
     if kind == "BOOLEAN":
@@ -260,8 +252,9 @@ def _value(value: Any, kind: str) -> str | bool | int | float | None:
 
 
 def whole_of(number: decimal.Decimal, scale: int) -> int | None:
-    """The number in units of its last digit, halves rounded away from zero; None for what no type
-    holds.
+    """Return the number in units of its last digit, halves rounded away from zero.
+
+    Return None for a number that no type holds.
     """
     if not number.is_finite() or (number and number.adjusted() > 40):
         return None
@@ -283,7 +276,7 @@ def _number(value: Any) -> decimal.Decimal | None:
 
 
 def _text(value: Any) -> str | None:
-    """Text as it is; a number as training would have spelled it, were its column text."""
+    """Return text as it is, and a number in the spelling of training, if its column were text."""
     if isinstance(value, str | uuid.UUID):
         return str(value)
     if isinstance(value, bool | np.bool_):
@@ -307,7 +300,7 @@ def _truth(value: Any) -> bool | None:
 
 
 def _moment(value: Any, kind: str) -> int | None:
-    """A date as days, a timestamp in its unit; a timestamp is a date only at midnight."""
+    """Return a date as days, a timestamp in its unit; a timestamp is a date only at midnight."""
     if isinstance(value, str):
         found = parse_moment(value, offset=True) if _ISO.match(value) else None
     elif isinstance(value, datetime.datetime | np.datetime64):
@@ -329,12 +322,12 @@ def _nanos(value: datetime.datetime | np.datetime64) -> int:
 
 
 def days_of(value: datetime.date) -> int:
-    """Days since 1970-01-01."""
+    """Return days since 1970-01-01."""
     return value.toordinal() - 719_163
 
 
 def days_of_date(year: int, month: int, day: int) -> int | None:
-    """Days since 1970-01-01, also in year 0; None where there is no such day."""
+    """Return days since 1970-01-01, also in year 0; None if there is no such day."""
     cycles = int(year < 1)  # the calendar repeats after 400 years, which have 146,097 days
     try:
         return days_of(datetime.date(year + 400 * cycles, month, day)) - 146_097 * cycles
@@ -349,12 +342,11 @@ _MOMENT = re.compile(rf"{_DATE}(?:[T ]{_CLOCK}(?: ?(Z|UTC|[+-]\d{{2}}(?::?\d{{2}
 
 
 def parse_moment(text: str, *, offset: bool) -> int | None:
-    """ISO date or timestamp as nanoseconds since 1970; None where the text is none.
+    """Return an ISO date or timestamp as nanoseconds since 1970; None for any other text.
 
     Args:
-        text: blanks around it do not count.
-        offset: take an offset into account; otherwise it is read and left out, as a cast to
-            TIMESTAMP does.
+        text: surrounding blanks are ignored.
+        offset: apply an offset; otherwise it is read and ignored, as in a cast to TIMESTAMP.
     """
     match = _MOMENT.fullmatch(text.strip(BLANKS))
     if match is None:
@@ -373,12 +365,10 @@ def parse_moment(text: str, *, offset: bool) -> int | None:
     return None if hour == 24 and fraction else seconds * 1_000_000_000 + fraction
 
 
-# --------------------------------------------------------------------------------------- to a frame
-
-
 def series(found: Vector, kind: str, index: pd.Index) -> pd.Series:
-    """A vector as a column of a frame: nulls as NaN among numbers, else as None; decimals as
-    doubles.
+    """Return a vector as a column of a frame.
+
+    Nulls are NaN among numbers, else None; decimals are doubles.
     """
     values = found.values
     if is_decimal(kind):
@@ -397,7 +387,7 @@ def series(found: Vector, kind: str, index: pd.Index) -> pd.Series:
 
 
 def scaled_down(values: np.ndarray, scale: int) -> np.ndarray:
-    """Decimals as the nearest doubles."""
+    """Return decimals as the nearest doubles."""
     if values.dtype == object:
         return np.array([value / 10**scale for value in values], dtype=np.float64)
     return np.asarray(values.astype(np.float64) / 10.0**scale)

@@ -1,8 +1,7 @@
-"""Text in, losses and completions out: what training, evaluation and the registered language model
-share.
+"""Text in, losses and completions out: shared by training, evaluation and the registered model.
 
-Shipped with the model as it is (see training/serving/serving.py), so it imports nothing of the
-project that holds it.
+It is shipped with the language model unchanged (see training/serving/serving.py), so it imports
+nothing of the project that contains it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from .tokenizers import decode, encode, units
 from .windows import cut
 
 if TYPE_CHECKING:
-    # loaded where a frame is handled: ranks of a training run have none, and it takes a third of a
+    # imported only for frames: ranks of a training run have none, and the import takes a third of a
     # second
     import pandas as pd
 
@@ -41,8 +40,9 @@ def predict(
     frame: pd.DataFrame,
     params: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """For each row `tokens`, `loss` in nats per token and `accuracy` of its text; with
-    `max_new_tokens` above 0 also `completion`.
+    """Return `tokens`, `loss` in nats per token and `accuracy` for the text of each row.
+
+    With `max_new_tokens` above 0, also return `completion`.
 
     Args:
         text: of the model's spec: name of the column, tokenizer, values, context, stride.
@@ -51,8 +51,8 @@ def predict(
         params: max_new_tokens, temperature, top_k and seed of the completion.
 
     Raises:
-        ValueError: the column is missing or given twice, a row holds no text, or a parameter makes
-            no sense.
+        ValueError: the column is missing or given twice, a row holds no text, or a parameter is
+            invalid.
     """
     import pandas as pd
 
@@ -72,7 +72,7 @@ def predict(
 
 
 def _texts(frame: pd.DataFrame, name: str) -> list[str]:
-    """The column's texts; anything else is refused with its rows."""
+    """Return the column's texts; refuse anything else with its rows."""
     import pandas as pd
 
     if name not in frame.columns:
@@ -96,7 +96,7 @@ def _texts(frame: pd.DataFrame, name: str) -> list[str]:
 
 
 def _is_text(value: str) -> bool:
-    """Whether the characters can be written as UTF-8: half a surrogate pair cannot."""
+    """Return True if the characters can be written as UTF-8: half a surrogate pair cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:

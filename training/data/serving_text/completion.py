@@ -1,8 +1,8 @@
-"""Sampling: texts continued token by token from a program's logits.
+"""Sampling: continue texts token by token from a program's logits.
 
-Every text draws from a stream of its own, by seed and number: what it becomes does not depend on
-the texts next to it. All of a text's last `context` tokens go through the program for each new
-token; nothing is kept between tokens.
+Every text draws from its own stream, by seed and number: the result does not depend on other texts.
+All of a text's last `context` tokens go through the program for each new token; nothing is kept
+between tokens.
 
 b texts, t positions, V tokens of the vocabulary.
 """
@@ -17,12 +17,14 @@ import numpy as np
 from .scoring import VALUES, Logits
 from .tokenizers import BEGIN, END, PAD, UNKNOWN, decode, encode
 
-NEVER = (PAD, BEGIN, UNKNOWN)  # special tokens that no text goes on with
+NEVER = (PAD, BEGIN, UNKNOWN)  # special tokens that never continue a text
 
 
 class Sampling(NamedTuple):
-    """How to continue: `max_new_tokens` at most, logits divided by `temperature` (0: always the
-    likeliest), among the `top_k` likeliest (0: all).
+    """Settings of a continuation.
+
+    At most `max_new_tokens`; logits divided by `temperature` (0: always the likeliest token); only
+    the `top_k` likeliest (0: all).
     """
 
     max_new_tokens: int = 0
@@ -32,10 +34,10 @@ class Sampling(NamedTuple):
 
 
 def sampling(params: Mapping[str, Any] | None) -> Sampling:
-    """Parameters of a request, checked.
+    """Return the checked parameters of a request.
 
     Raises:
-        ValueError: an unknown parameter, or a value that makes no sense.
+        ValueError: an unknown parameter, or an invalid value.
     """
     given = dict(params or {})
     unknown = sorted(given.keys() - set(Sampling._fields))
@@ -63,11 +65,12 @@ def sampling(params: Mapping[str, Any] | None) -> Sampling:
 def complete(
     prompts: Sequence[str], text: Mapping[str, Any], logits: Logits, how: Sampling
 ) -> list[str]:
-    """What each prompt goes on with, up to the end that the model sets or `max_new_tokens`; the
-    prompt itself is not repeated.
+    """Continue each prompt up to the end that the model sets or `max_new_tokens`.
+
+    The prompt itself is not repeated.
 
     Args:
-        prompts: beginnings of documents; empty ones are begun from nothing.
+        prompts: beginnings of documents; they may be empty.
         text: of the model's spec: tokenizer, values, context.
         logits: the program.
         how: see `Sampling`.
@@ -106,8 +109,9 @@ def _stream(seed: int, row: int) -> np.random.Generator:
 
 
 def choose(logits: np.ndarray, draws: np.ndarray, how: Sampling) -> np.ndarray:
-    """The next token of each row, int64 [b], from logits [b, V] and one uniform draw each [b]: the
-    inverse of the cumulated shares.
+    """Return the next token of each row, int64 [b], from logits [b, V] and uniform draws [b].
+
+    It is the inverse of the cumulative probabilities.
 
     >>> choose(np.array([[0.0, 0, 9, 9, 1, 2]]), np.array([0.5]), Sampling(temperature=0)).tolist()
     [2]
@@ -123,8 +127,9 @@ def choose(logits: np.ndarray, draws: np.ndarray, how: Sampling) -> np.ndarray:
 
 
 def _last_logits(known: list[list[int]], logits: Logits, vocabulary: int) -> np.ndarray:
-    """Logits after the last token of each row, [b, V], in calls of bounded size; rows are padded
-    behind.
+    """Return logits after the last token of each row, [b, V], in calls of bounded size.
+
+    Rows are padded at the end.
     """
     longest = max(map(len, known))
     tokens = np.full((len(known), max(2, longest)), PAD, dtype=np.int64)

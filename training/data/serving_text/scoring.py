@@ -1,4 +1,4 @@
-"""Losses of documents, window by window, from a program that gives logits.
+"""Losses of documents, window by window, from a program that returns logits.
 
 D documents, b windows of t positions at a time, V tokens of the vocabulary.
 """
@@ -13,16 +13,17 @@ import numpy as np
 from .tokenizers import PAD, encode, framed
 from .windows import Windows, cut
 
-# tokens int64 [b, t] of one window a row -> float64 [b, t, V]
+# tokens int64 [b, t], one window per row -> float64 [b, t, V]
 Logits = Callable[[np.ndarray], np.ndarray]
 VALUES = 2**22  # logits held at a time
 
 
 def score(texts: Sequence[str], text: Mapping[str, Any], logits: Logits) -> np.ndarray:
-    """Tokens (the end among them), sum of losses in nats, and tokens that were the likeliest, of
-    each document, float64 [D, 3].
+    """Return tokens, losses and hits of each document, float64 [D, 3].
 
-    Each token is predicted once, with the context that evaluation gave it.
+    Tokens include the end, losses are summed in nats, and hits are tokens that were the likeliest.
+
+    Each token is predicted once, with the same context as in evaluation.
 
     Args:
         texts: documents.
@@ -49,7 +50,7 @@ def score(texts: Sequence[str], text: Mapping[str, Any], logits: Logits) -> np.n
 
 
 def _batches(windows: Windows, vocabulary: int) -> Iterator[np.ndarray]:
-    """Numbers of windows of similar length, so many that their logits stay within bounds."""
+    """Yield numbers of windows of similar length, so many that their logits stay within bounds."""
     order = np.argsort(windows.length, kind="stable")
     start = 0
     while start < len(order):
@@ -62,7 +63,7 @@ def _batches(windows: Windows, vocabulary: int) -> Iterator[np.ndarray]:
 
 
 def _token_losses(logits: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Loss of each position [b, t], and whether its target has the largest logit."""
+    """Return the loss of each position [b, t], and whether its target has the largest logit."""
     largest = logits.max(2)
     total = np.log(np.exp(logits - largest[:, :, None]).sum(2)) + largest
     return (

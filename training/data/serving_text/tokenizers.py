@@ -14,25 +14,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 PAD, BEGIN, END, UNKNOWN, SPECIAL = 0, 1, 2, 3, 4  # special tokens, and the first of the vocabulary
-REPLACEMENT = "\ufffd"  # what an unknown token reads as
+REPLACEMENT = "\ufffd"  # text of an unknown token
 SEPARATOR = "\0"
 NUM_CHARACTERS = 0x110000
-MANY = 100_000  # characters from which on a table of all of Unicode is quicker than sorting
+MANY = 100_000  # least characters for which a table of all of Unicode is faster than sorting
 
-# One token each: an atom in brackets with all that it says of itself; the two-letter atoms that
-# need no brackets; a
-# ring closure of two or more digits; else a single character (one-letter atoms, aromatic atoms,
-# bonds, branches,
-# one-digit ring closures, the dot), whatever it is, so that the tokens of any text put together are
-# the text.
-# Source: the grammar of the OpenSMILES specification, version 1.0,
+# One token each: an atom in brackets with all its properties; the two-letter atoms that need no
+# brackets; a ring closure of two or more digits; else any single character (one-letter atoms,
+# aromatic atoms, bonds, branches, one-digit ring closures, the dot). So the joined tokens of any
+# text are the text. Source: the grammar of the OpenSMILES specification, version 1.0,
 # http://opensmiles.org/opensmiles.html, sec. 2.
 SMILES = re.compile(r"\[[^\[\]\0]*\]|Br|Cl|%\(\d+\)|%\d\d|.", re.DOTALL)
 
 
 class Units(NamedTuple):
-    """Tokens before they are numbered: `codes` int64 [M] index the distinct `names`; `lengths`
-    int64 [D] are tokens by document.
+    """Tokens before they are numbered.
+
+    `codes` int64 [M] index the distinct `names`; `lengths` int64 [D] are tokens by document.
     """
 
     codes: np.ndarray
@@ -41,10 +39,11 @@ class Units(NamedTuple):
 
 
 def units(texts: Sequence[str] | pa.Array, tokenizer: str) -> Units:
-    """The tokens of documents in their order, lossless: joined again they are the text (the bytes
-    of UTF-8 for `bytes`).
+    """Return the tokens of documents in order, without loss.
 
-    A byte stands as the character of its number.
+    Joined again they are the text (the bytes of UTF-8 for `bytes`).
+
+    A byte is written as the character with its number.
 
     >>> found = units(["CC(=O)[O-]", "ClC"], "smiles")
     >>> [found.names[code] for code in found.codes], found.lengths.tolist()
@@ -117,13 +116,14 @@ def _integers(values: pa.Array) -> np.ndarray:
 def encode(
     texts: Sequence[str] | pa.Array, vocabulary: Mapping[str, Any]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens int32 [M] of all documents one after the other, and tokens by document int64 [D];
-    special tokens are not added.
+    """Return tokens int32 [M] of all documents in sequence, and tokens by document int64 [D].
+
+    Special tokens are not added.
 
     Args:
         texts: without nulls.
-        vocabulary: `tokenizer`, and `values` in the order of their numbers from 4 on; what is not
-            there is unknown.
+        vocabulary: `tokenizer`, and `values` in the order of their numbers from 4 on; other tokens
+            are unknown.
     """
     found = units(texts, vocabulary["tokenizer"])
     numbers = {name: SPECIAL + place for place, name in enumerate(vocabulary["values"])}
@@ -132,7 +132,7 @@ def encode(
 
 
 def framed(numbers: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Begin and end around each document's tokens.
+    """Add begin and end around each document's tokens.
 
     >>> framed(np.array([7, 8, 9], np.int32), np.array([2, 0, 1])).tolist()
     [1, 7, 8, 2, 1, 2, 1, 9, 2]
@@ -146,8 +146,9 @@ def framed(numbers: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def decode(tokens: Sequence[int] | np.ndarray, vocabulary: Mapping[str, Any]) -> str:
-    """The text of tokens; padding, begin and end say nothing, an unknown one reads as the
-    replacement character.
+    """Return the text of tokens.
+
+    Padding, begin and end are skipped; an unknown token becomes the replacement character.
 
     >>> decode([1, 5, 4, 3, 2], {"tokenizer": "character", "values": ["a", "b"]})
     'ba\ufffd'

@@ -1,14 +1,14 @@
-"""Documents to windows: which tokens a model sees at once, and which of them it is asked for there.
+"""Divide documents into windows: the input tokens of a model and their targets.
 
 A document of n tokens is the sequence begin, t1 … tn, end. The model predicts each token from those
-before it, so the document has n + 1 targets: t1 … tn and end. Position p of the sequence is the
-input whose target stands at p + 1.
+before it, so the document has n + 1 targets: t1 … tn and end. The input at position p of the
+sequence has its target at p + 1.
 
 A document with more targets than the context T is cut into windows of T inputs; a window begins
-`stride` (S) inputs after the one before it. In all but the first the first T - S targets are
-skipped: the window before asked for them. So each target is asked for once, and those of a later
-window have at least T - S + 1 tokens of the document before them. With S = T (training) windows do
-not overlap: the first target of a later window is predicted from one token.
+`stride` (S) inputs after the previous one. In all but the first the first T - S targets are
+skipped: they are targets of the previous window. So each target is predicted once, and those of a
+later window have at least T - S + 1 tokens of the document before them. With S = T (training)
+windows do not overlap: the first target of a later window is predicted from one token.
 
 D documents, P windows.
 """
@@ -23,8 +23,8 @@ import numpy as np
 class Windows(NamedTuple):
     """Windows in the order of their documents, int64 [P] each.
 
-    `document`: whose it is. `start`: its first input's position in the document's sequence.
-    `length`: its inputs. `skip`: how many of its first targets are not asked for.
+    `document`: its document. `start`: its first input's position in the document's sequence.
+    `length`: its inputs. `skip`: how many of its first targets are not predicted.
     """
 
     document: np.ndarray
@@ -34,7 +34,7 @@ class Windows(NamedTuple):
 
 
 def cut(targets: np.ndarray, context: int, stride: int) -> Windows:
-    """The windows of documents with so many targets each, int64 [D], all at least 1.
+    """Return the windows of documents with this many targets each, int64 [D], all at least 1.
 
     >>> found = cut(np.array([3, 9]), context=4, stride=3)
     >>> [part.tolist() for part in found]

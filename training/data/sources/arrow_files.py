@@ -1,6 +1,4 @@
-"""Arrow and Feather files as one data set, whatever their form: files with an index, streams, and
-Feather of version 1.
-"""
+"""Arrow and Feather files as one data set: files with an index, streams, and Feather version 1."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ END = b"\x00\x00\x00\x00"  # of a stream: a message of no bytes
 
 
 def check_arrow(path: Path) -> None:
-    """Refuse a file that is no Arrow file, or that is cut short.
+    """Refuse a file that is not an Arrow file, or is truncated.
 
     Raises:
         SourceError, OSError, ArrowException: it cannot be read to its end.
@@ -53,12 +51,12 @@ def check_arrow(path: Path) -> None:
 
 
 def arrow_schema_of(path: str) -> pa.Schema:
-    """The columns of a file."""
+    """Return the columns of a file."""
     return _opened(path).schema
 
 
 def arrow_dataset(paths: list[str], named: bool) -> ds.Dataset:
-    """All rows of the files, with the types of the first.
+    """Return all rows of the files, with the types of the first.
 
     Streams are mapped, not copied, unless their batches are compressed; Feather of version 1 is
     read into memory.
@@ -100,7 +98,7 @@ def arrow_dataset(paths: list[str], named: bool) -> ds.Dataset:
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    """The type that the engine can read in place of one that it cannot."""
+    """Return the type that the engine can read in place of one that it cannot."""
     if pa.types.is_float16(kind):
         return pa.float32()
     return pa.float64() if pa.types.is_decimal256(kind) else kind
@@ -112,7 +110,7 @@ def _start(path: Path) -> bytes:
 
 
 def _opened(path: str) -> Any:
-    """A data set or a table with the file's columns."""
+    """Return a data set or a table with the file's columns."""
     start = _start(Path(path))
     if start.startswith(FILE_MAGIC):
         return ds.dataset([path], format="ipc")

@@ -1,6 +1,4 @@
-"""Keys of partitioned folders, such as `region=north/year=2024/part-0.parquet`: columns that stand
-in the paths alone.
-"""
+"""Partition keys: columns that only paths contain, as `region=north/year=2024/part-0.parquet`."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from schemas.records import SourceRef
 from training.data.engine.engine import ident, literal
 from training.data.sources.text_types import typed_sql
 
-FILE = "__bulkhead_file"  # the path of the file that a row is from, while keys are put to the rows
+FILE = "__bulkhead_file"  # the path of a row's file while keys are added to the rows
 FOLDER = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 NULLS = ("", "__HIVE_DEFAULT_PARTITION__")
 GLOB = frozenset("*?[")
@@ -24,12 +22,14 @@ Keys = dict[str, str | None]
 
 
 def keys_of(path: str, uri: str) -> Keys:
-    """The keys of a file, outermost first: of the folders below what was declared, and of those
-    named `key=value` right above them.
+    """Return the keys of a file, outermost first.
+
+    They come from the folders below the declared path, and from those named `key=value` directly
+    above them.
 
     Args:
         path: of the file, as found under the URI, links not followed.
-        uri: the file, folder or glob that was declared.
+        uri: the declared file, folder or glob.
 
     >>> keys_of("/data/v=1/raw/sales/region=a%20b/year=2024/x.parquet", "/data/v=1/raw/sales")
     {'region': 'a b', 'year': '2024'}
@@ -54,19 +54,17 @@ def keys_of(path: str, uri: str) -> Keys:
 
 
 def _num_fixed(uri: str, folders: Sequence[str]) -> int:
-    """How many of the folders are named by the URI itself: those before the first with a
-    wildcard.
-    """
+    """Return the number of folders that the URI itself names: those before the first wildcard."""
     parts = PurePosixPath(uri).parts
     fixed = next((place for place, part in enumerate(parts) if GLOB & set(part)), len(parts))
     return min(fixed, len(folders))
 
 
 def agreed_keys(found: Mapping[str, Keys]) -> dict[str, Keys]:
-    """The keys of each file where the files have any.
+    """Return the keys of each file if the files have any.
 
     Raises:
-        SourceError: files differ in which keys they have.
+        SourceError: files have different keys.
     """
     first_path, first = next(iter(found.items()))
     for path, keys in found.items():
@@ -86,8 +84,10 @@ def _shown(keys: Keys) -> str:
 def with_keys(
     source: SourceRef, relation: str, names: Sequence[str], connection: duckdb.DuckDBPyConnection
 ) -> str:
-    """The relation, its rows in their order, with the keys as its first columns, typed as text of a
-    CSV file is; a column of the files counts before a key of its name.
+    """Return the relation, rows in order, with the keys as its first columns.
+
+    Keys are typed like text of a CSV file. A column of the files takes precedence over a key of its
+    name.
 
     Args:
         source: its `partitions` name every file.
@@ -105,7 +105,7 @@ def with_keys(
     values = f"(select * from (values {lines}) as v({', '.join(map(ident, (FILE, *keys)))}))"
     texts = ", ".join(f"cast({ident(n)} as varchar) as {ident(n)}" for n in (FILE, *keys))
     typed = typed_sql(connection, f"(select {texts} from {values})", keys, kept=(FILE,))
-    # looked up and not joined: a join gives the rows in another order at each run
+    # looked up and not joined: a join changes the order of the rows from run to run
     columns = ", ".join(
         f"(select map(list({FILE} order by {FILE}), list({ident(k)} order by {FILE})) from"
         f" {typed})[r.{FILE}] as {ident(k)}"
@@ -115,7 +115,7 @@ def with_keys(
 
 
 def chosen_keys(source: SourceRef, names: Sequence[str]) -> list[str]:
-    """The keys that are columns of their own.
+    """Return the keys that are separate columns.
 
     Raises:
         SourceError: two have the same name but for case.
@@ -132,13 +132,15 @@ def chosen_keys(source: SourceRef, names: Sequence[str]) -> list[str]:
 
 
 def local_keys(path: Path, uri: str) -> Keys:
-    """The keys of a local file that a URI names; both relative or both absolute."""
+    """Return the keys of a local file that a URI names; both relative or both absolute."""
     return keys_of(path.as_posix(), Path(uri).as_posix())
 
 
 def remote_keys(uri: str) -> Keys:
-    """The keys of an object, of any folder of its bucket, or of a file of a web server, of the
-    folders right above it.
+    """Return the keys of an object or a file of a web server.
+
+    For an object they come from any folder of its bucket, for a file from the folders directly
+    above it.
     """
     if uri.startswith("s3://"):
         return keys_of("/" + uri.removeprefix("s3://"), "/")

@@ -1,10 +1,9 @@
-"""Sources on an S3 store or a web server: listed, fetched once into the Bulkhead home, and refused
-when they changed since.
+"""Sources on an S3 store or a web server, fetched once into the Bulkhead home.
 
-Every step reads the fetched copy, so that a slow or failing network is met in the first step and
-nowhere else. A copy is kept under its address and version (ETag, else the time of the last change,
-with the size) and used again only if its SHA-256 is still that of the bytes that were fetched.
-Credentials come from the environment and stand in no message.
+They are refused if they changed since. Every step reads the fetched copy, so a slow or failing
+network shows in the first step and nowhere else. A copy is kept under its address and version
+(ETag, else the time of the last change, with the size). It is used again only if its SHA-256 is
+still that of the fetched bytes. Credentials come from the environment and are in no message.
 """
 
 from __future__ import annotations
@@ -39,13 +38,14 @@ SECRETS = re.compile(
 CHUNK = 1 << 20
 TIMEOUT_SECONDS = 10.0
 MAX_ADDRESS = 4096  # characters
-ATTEMPTS = 3  # to get the rest of a file whose transfer broke off
+ATTEMPTS = 3  # to get the rest of a file after an interrupted transfer
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Found(NamedTuple):
-    """A remote file as its server describes it: address, version (empty: the server tells none),
-    size where it is told.
+    """Remote file as its server describes it: address, version, size.
+
+    The version is empty and the size absent if the server does not report them.
     """
 
     uri: str
@@ -54,7 +54,7 @@ class Found(NamedTuple):
 
 
 def is_remote(uri: str) -> bool:
-    """Whether a URI names something that is not a path of this machine.
+    """Return True if a URI is not a path of this machine.
 
     >>> is_remote("s3://visits/2024"), is_remote("data/visits.parquet")
     (True, False)
@@ -63,12 +63,12 @@ def is_remote(uri: str) -> bool:
 
 
 def fetch(uri: str, is_data: Callable[[Path], bool]) -> list[RemoteFile]:
-    """The files that a remote URI names, each as a whole local copy.
+    """Return the files that a remote URI names, each as a whole local copy.
 
     Args:
         uri: `s3://bucket/key`, `s3://bucket/folder`, `s3://bucket/folder/*.parquet`, or
             `https://host/file`.
-        is_data: whether a file found in a folder counts, by its name.
+        is_data: True if a file found in a folder counts, by its name.
 
     Raises:
         SourceError: the address is of another kind or holds a secret, nothing is there, or the
@@ -88,11 +88,12 @@ def fetch(uri: str, is_data: Callable[[Path], bool]) -> list[RemoteFile]:
 
 
 def verify_remote(files: tuple[RemoteFile, ...]) -> None:
-    """Refuse remote files that are not what was fetched; those whose server tells no version can
-    only be compared in size.
+    """Refuse remote files that differ from the fetched ones.
+
+    Files without a version can only be compared in size.
 
     Raises:
-        SourceError: a file is gone, or its version or size is another.
+        SourceError: a file is gone, or its version or size differs.
     """
     for file in files:
         require_source(file.uri)
@@ -132,11 +133,8 @@ def _described(uri: str) -> Found:
     return _s3_described(uri) if uri.startswith("s3://") else _http_described(uri)
 
 
-# ------------------------------------------------------------------------------------------- copies
-
-
 def _fetched(found: Found) -> RemoteFile:
-    """The local copy: one that is whole and of this version is used again."""
+    """Return the local copy; reuse one that is whole and of this version."""
     name = Path(unquote(urlsplit(found.uri).path)).name or "data"
     digits = hashlib.sha256(
         f"{found.uri}\n{found.version}\n{found.num_bytes}".encode()
@@ -163,11 +161,8 @@ def _fetched(found: Found) -> RemoteFile:
     )
 
 
-# ----------------------------------------------------------------------------------------------- S3
-
-
 def _s3() -> pafs.S3FileSystem:
-    """The store that the environment names; short time-outs, because a person waits."""
+    """Return the store that the environment names; time-outs are short, because a person waits."""
     options: dict[str, Any] = {
         "connect_timeout": TIMEOUT_SECONDS / 2,
         "request_timeout": TIMEOUT_SECONDS,
@@ -190,7 +185,7 @@ def _s3() -> pafs.S3FileSystem:
 
 
 def _endpoint(text: str) -> SplitResult:
-    """The parts of an address of an S3-compatible store.
+    """Return the parts of an address of an S3-compatible store.
 
     Raises:
         SourceError: it is none; credentials that it may hold are not shown.
@@ -214,9 +209,7 @@ def _endpoint(text: str) -> SplitResult:
 
 
 def _listed(uri: str, is_data: Callable[[Path], bool]) -> Iterator[Found]:
-    """Objects that an S3 URI names: one, those of a folder at any depth, or those a glob
-    matches.
-    """
+    """List the objects that an S3 URI names: one, a folder's at any depth, or a glob's."""
     path, store = uri.removeprefix("s3://").rstrip("/"), _s3()
     bucket, _, key = path.partition("/")
     if not bucket:
@@ -260,7 +253,7 @@ def _listed(uri: str, is_data: Callable[[Path], bool]) -> Iterator[Found]:
 
 
 def _matches(parts: list[str], patterns: list[str]) -> bool:
-    """Whether each part of a path matches that of a glob; `**` stands for any number of parts.
+    """Return True if each part of a path matches that of a glob; `**` matches any number of parts.
 
     >>> (_matches(["b", "2024", "a.csv"], ["b", "*", "*.csv"]),
     ...     _matches(["b", "2024", "a.csv"], ["b", "*.csv"]))
@@ -295,12 +288,10 @@ def _s3_copy(found: Found, file: BinaryIO) -> None:
         raise SourceError(f"{found.uri}: the object was changed while it was read; run again")
 
 
-# --------------------------------------------------------------------------------------------- HTTP
-
-
 def _request(uri: str, **headers: str) -> Request:
-    """A request with the credentials of the environment: over TLS or to this machine only, and
-    never sent on by a redirect.
+    """Return a request with the credentials of the environment.
+
+    They are sent only over TLS or to this machine, and a redirect never passes them on.
     """
     request = Request(uri, headers=headers)  # noqa: S310 - the scheme is http or https, see _found
     credentials = os.environ.get(AUTHORIZATION)
@@ -316,13 +307,15 @@ def _request(uri: str, **headers: str) -> Request:
 
 
 class _SameHost(HTTPRedirectHandler):
-    """Follows a redirect on the same host alone, or to one that BULKHEAD_HTTP_HOSTS lists; never
-    from TLS to plain text.
+    """Follow a redirect only on the same host, or to one that BULKHEAD_HTTP_HOSTS lists.
+
+    It is never followed from TLS to plain text.
     """
 
     def redirect_request(
         self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> Request | None:
+        """Return the redirected request, or refuse the redirect."""
         here, there = urlsplit(req.full_url), urlsplit(newurl)
         if there.scheme not in ("http", "https") or (here.scheme, there.scheme) == (
             "https",
@@ -341,15 +334,14 @@ class _SameHost(HTTPRedirectHandler):
 
 
 def _opened(request: Request) -> Any:
-    """The server's answer; credentials of the environment stay with the host that they were meant
-    for.
-    """
+    """Return the server's answer; credentials of the environment stay with their host."""
     return build_opener(_SameHost()).open(request, timeout=TIMEOUT_SECONDS)
 
 
 def _http_described(uri: str) -> Found:
-    """What the head of an answer tells; the body is left unread, because not every server knows
-    HEAD.
+    """Return the description in the head of an answer.
+
+    The body is left unread, because not every server knows HEAD.
     """
     with _opened(_request(uri)) as answer:
         return _told(uri, answer)
@@ -365,8 +357,9 @@ def _told(uri: str, answer: Any) -> Found:
 
 
 def _http_copy(found: Found, file: BinaryIO) -> None:
-    """The file's bytes; a transfer that broke off is taken up where it ended, if the server can and
-    the file is the same.
+    """Return the file's bytes; resume an interrupted transfer where it ended.
+
+    This needs a server that can do it and an unchanged file.
     """
     for attempt in range(ATTEMPTS):
         have = file.tell()
@@ -393,11 +386,8 @@ def _http_copy(found: Found, file: BinaryIO) -> None:
             return
 
 
-# ------------------------------------------------------------------------------------------- errors
-
-
 def _refuse_malformed(uri: str) -> None:
-    """Refuse what is no address: each library would fail on it in another way."""
+    """Refuse malformed addresses: each library would fail on them in another way."""
     shown = shortened(uri, plain=True)
     if len(uri) > MAX_ADDRESS:
         raise SourceError(
@@ -440,9 +430,7 @@ def _escaped(character: str) -> str:
 
 
 def _refuse_secrets(uri: str) -> None:
-    """Addresses are logged with the run, so that none may hold a password, a token or a
-    signature.
-    """
+    """Refuse addresses with a password, a token or a signature, because the run logs them."""
     if "@" in urlsplit(uri).netloc:
         name = uri.split("://", maxsplit=1)[0] + "://…@" + urlsplit(uri).netloc.rpartition("@")[2]
         raise SourceError(
@@ -464,7 +452,7 @@ def _credentials(uri: str) -> str:
 
 
 def _refused(uri: str, error: Exception) -> SourceError:
-    """The error of a server or of the way to it in one sentence, with what to do."""
+    """Return the error of a server or the network in one sentence, with what to do."""
     text = str(error)
     status = (
         error.code

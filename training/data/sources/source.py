@@ -1,6 +1,4 @@
-"""Open a source as one relation, and fingerprint it: every file read to its end or refused
-by name.
-"""
+"""Open a source as one relation, and fingerprint it: read every file to its end or refuse it."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ ZONED_NS = "TIMESTAMPTZ_NS"
 
 
 def fingerprint(data: DataConfig) -> SourceRef:
-    """The source as it is now: its files in sorted order, each checked to its end and hashed.
+    """Return the source as it is now: its files sorted, each checked to its end and hashed.
 
     Raises:
         SourceError: a file is missing, unreadable, empty or truncated; a folder or glob holds none,
@@ -98,10 +96,10 @@ def fingerprint(data: DataConfig) -> SourceRef:
 
 
 def _keys_by_file(found: Sequence[tuple[Path, Keys]]) -> dict[str, Keys]:
-    """The keys of each file, in the order of the files.
+    """Return the keys of each file, in the order of the files.
 
     Raises:
-        SourceError: one file, by way of links, lies in folders of several keys.
+        SourceError: through links, one file lies in folders with different keys.
     """
     keys: dict[str, Keys] = {}
     for path, of_file in sorted(found, key=lambda pair: pair[0]):
@@ -114,16 +112,16 @@ def _keys_by_file(found: Sequence[tuple[Path, Keys]]) -> dict[str, Keys]:
 
 
 def _told(ref: FileRef, keys: Keys | None) -> str:
-    """What a file adds to the digest of the source: its bytes, and the keys of its folder."""
+    """Return a file's part of the source's digest: its bytes, and the keys of its folder."""
     return f"{ref.sha256} {json.dumps(keys, sort_keys=True)}" if keys else ref.sha256
 
 
 def verify_source(source: SourceRef) -> None:
-    """Refuse a source whose files are not those that were fingerprinted.
+    """Refuse a source whose files are not the fingerprinted ones.
 
     Raises:
-        SourceError: a file is gone or its bytes differ; of a remote one, the version or size that
-            its server tells.
+        SourceError: a file is gone or its bytes differ; for a remote one, the version or size that
+            its server reports.
     """
     verify_remote(source.remote)
     for ref in source.files:
@@ -135,8 +133,9 @@ def verify_source(source: SourceRef) -> None:
 
 
 def relation_sql(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
-    """All rows of all files as one SQL relation; columns are matched by name, no row is skipped,
-    and NaN is null.
+    """Return all rows of all files as one SQL relation.
+
+    Columns are matched by name, no row is skipped, and NaN is null.
 
     Args:
         source: from `fingerprint`.
@@ -164,8 +163,9 @@ def relation_sql(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBP
 
 
 def usable(relation: str, types: Mapping[str, str]) -> str:
-    """The relation with NaN made null, and times with a zone in microseconds: the engine has no
-    functions for those in nanoseconds.
+    """Return the relation with NaN made null, and times with a zone in microseconds.
+
+    The engine has no functions for such times in nanoseconds.
     """
     changed = [
         f"{_usable(ident(name), kind)} as {ident(name)}"
@@ -184,9 +184,7 @@ def _usable(column: str, kind: str) -> str:
 
 
 def unreadable(source: SourceRef, error: Exception) -> SourceError:
-    """The error for a source that the engine failed to read: the engine's own words, without its
-    advice.
-    """
+    """Return the error for a source that the engine failed to read, without the engine's advice."""
     lines = [
         line
         for line in str(error).splitlines()
@@ -201,11 +199,8 @@ def unreadable(source: SourceRef, error: Exception) -> SourceError:
     return SourceError(f"{names}: cannot be read: {' '.join(lines[:8])[:600]}; {advice}")
 
 
-# ------------------------------------------------------------------------------------------ files
-
-
 def _listed(uri: str, data: DataConfig) -> list[Path]:
-    """Files that a path names, after it was found to be one that may be read.
+    """List files that a path names, after a check that it can be read.
 
     Raises:
         SourceError: nothing is there, or it is no path: too long, NUL in it, a loop of links.
@@ -223,7 +218,7 @@ def _listed(uri: str, data: DataConfig) -> list[Path]:
 
 
 def _expand(uri: str, data: DataConfig) -> list[Path]:
-    """Files that a path names: a file, all files of a folder, or those a glob matches."""
+    """List files that a path names: a file, all files of a folder, or those of a glob."""
     path = Path(uri)
     if path.is_dir():
         found = [
@@ -274,7 +269,7 @@ def _format_of(path: Path, data: DataConfig) -> Format:
 
 
 def _checked(path: Path, kind: Format) -> FileRef:
-    """A reference to a file that could be opened and, where compressed or indexed, is whole."""
+    """Return a reference to a file that could be opened and, if compressed or indexed, is whole."""
     try:
         if path.stat().st_size == 0:
             raise SourceError(f"{path}: the file is empty; write it again or leave it out")
@@ -293,13 +288,10 @@ def _checked(path: Path, kind: Format) -> FileRef:
 
 
 def _read_through(path: Path) -> None:
-    """Decompress to the end, so that a cut or damaged file is found by its checksum."""
+    """Decompress to the end, so that the checksum reveals a truncated or damaged file."""
     with gzip.open(path) as file:
         while file.read(CHUNK):
             pass
-
-
-# -------------------------------------------------------------------------------- one relation each
 
 
 def _parquet(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
@@ -348,15 +340,17 @@ def _csv(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnect
 
 
 def csv_texts(source: SourceRef, data: DataConfig) -> str:
-    """Return the rows of delimited files as a relation of the texts that they hold, in the order of
-    `relation_sql`; empty is null.
+    """Return the rows of delimited files as a relation of texts, in the order of `relation_sql`.
+
+    Empty is null.
     """
     return _text_rows(source, data.csv.model_copy(update={"null_values": ("",)}), named=False)[1]
 
 
 def _text_rows(source: SourceRef, options: CsvConfig, named: bool) -> tuple[list[str], str]:
-    """Column names of delimited files, and their rows as texts; `named`: with the file of
-    each row.
+    """Return column names of delimited files, and their rows as texts.
+
+    `named` adds the file of each row.
     """
     headers = {f.path: _header(f.file, options) for f in source.files}
     _agree({path: [(name, "text") for name in header] for path, header in headers.items()})
@@ -371,8 +365,9 @@ def _text_rows(source: SourceRef, options: CsvConfig, named: bool) -> tuple[list
 
 
 def _delimiter(path: Path, options: CsvConfig) -> str:
-    """The declared delimiter; a .tsv file is split at tabs unless another than the default is
-    declared.
+    """Return the declared delimiter.
+
+    A .tsv file is split at tabs unless another delimiter than the default is declared.
     """
     return (
         "\t" if options.delimiter == "," and _suffix(path).startswith(".tsv") else options.delimiter
@@ -382,7 +377,7 @@ def _delimiter(path: Path, options: CsvConfig) -> str:
 def _read_csv(
     paths: Sequence[str], names: Sequence[str], delimiter: str, options: CsvConfig, named: bool
 ) -> str:
-    """Strict reading of text as text: a row with too few or too many values stops it."""
+    """Read text strictly as text: stop at a row with too few or too many values."""
     columns = ", ".join(f"{literal(n)}: 'VARCHAR'" for n in names)
     nulls = ", ".join(literal(v) for v in options.null_values)
     quote = literal(options.quote)
@@ -396,10 +391,10 @@ def _read_csv(
 
 
 def _header(path: Path, options: CsvConfig) -> list[str]:
-    """Column names of a delimited file; `column0`, `column1` … where it has no header."""
+    """Return column names of a delimited file; `column0`, `column1` … if it has no header."""
     delimiter, quote = _delimiter(path, options), options.quote or None
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        # bytes that are no UTF-8 are left to the engine, which names their line
+        # bytes that are not UTF-8 are left to the engine, which names their line
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
         try:
             names = next(
@@ -444,7 +439,7 @@ def _header(path: Path, options: CsvConfig) -> list[str]:
 
 
 def _is_value(text: str) -> bool:
-    """Whether a text is rather a value than a name: a number."""
+    """Return True if a text is rather a value than a name: a number."""
     try:
         float(text)
     except ValueError:
@@ -452,11 +447,8 @@ def _is_value(text: str) -> bool:
     return True
 
 
-# ----------------------------------------------------------------------------- agreement of columns
-
-
 def _agree(columns: dict[str, list[tuple[str, str]]]) -> None:
-    """Refuse names that SQL cannot tell apart, and files that differ in their columns.
+    """Refuse names that SQL cannot distinguish, and files with different columns.
 
     Raises:
         SourceError: with the names, or the difference between two files.
@@ -501,8 +493,9 @@ def _difference(expected: dict[str, str], found: dict[str, str]) -> str:
 
 
 def _family(kind: pa.DataType) -> str:
-    """Types that may differ between files of one table count as one: whole numbers with nulls are
-    often written as floats.
+    """Return one name for types that may differ between files of one table.
+
+    Example: whole numbers with nulls are often written as floats.
     """
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return "number"

@@ -1,5 +1,4 @@
-"""The types of text columns, decided on every value of every file: no sample, no guessing of
-formats.
+"""Types of text columns, decided on every value of every file without samples or guessed formats.
 
 A column is a number, a truth value, a date or a timestamp only if each of its values is; otherwise
 it stays text. Codes with leading zeros stay text (007 is not 7), and only ISO dates are dates
@@ -25,7 +24,7 @@ TRUTH = r"[tT]rue|[fF]alse|TRUE|FALSE"
 DATE = r"\d{4}-\d{2}-\d{2}"
 LOCAL = DATE + r"[ T]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
 INSTANT = LOCAL + r"(Z|[+-]\d{2}(:?\d{2})?)"
-CASTS = {  # type -> SQL that makes it of the text
+CASTS = {  # type -> SQL that converts the text to it
     "BIGINT": "cast({0} as bigint)",
     "DOUBLE": "cast({0} as double)",
     "BOOLEAN": "cast({0} as boolean)",
@@ -44,14 +43,14 @@ def typed_sql(
     kept: Sequence[str] = (),
     decimal: str = ".",
 ) -> str:
-    """A relation of text columns with each column cast to the type that all its values have.
+    """Return a relation of text columns, each cast to the type that all its values have.
 
     Args:
         connection: the engine; the relation is read twice.
         relation: SQL of a relation whose columns are all text.
         names: its columns, in order.
         kept: further columns, which stay as they are.
-        decimal: what stands before the decimals of a number: "." or ",".
+        decimal: the mark before the decimals of a number: "." or ",".
     """
     types = text_types(connection, relation, names, decimal) if names else {}
     columns = [
@@ -65,8 +64,9 @@ def typed_sql(
 def text_types(
     connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str], decimal: str = "."
 ) -> dict[str, str]:
-    """The type of each text column: BIGINT, DOUBLE, BOOLEAN, DATE, TIMESTAMP, INSTANT (with an
-    offset) or VARCHAR.
+    """Return the type of each text column.
+
+    It is BIGINT, DOUBLE, BOOLEAN, DATE, TIMESTAMP, INSTANT (with an offset) or VARCHAR.
     """
     counts = (
         f"count({c}), count(try_cast({_pointed(c, decimal)} as double)), any_value({c})"
@@ -92,14 +92,15 @@ def text_types(
 
 
 def _pointed(column: str, decimal: str) -> str:
-    """SQL of a text with a decimal point where it has another mark; its own points are marks then,
-    and no number has them.
+    """Return SQL of a text with a decimal point where it has another mark.
+
+    Its own points become marks, which no number contains.
     """
     return column if decimal == "." else f"translate({column}, '{decimal}.', '.{decimal}')"
 
 
 def _candidate(values: int, numbers: int, example: str | None) -> str:
-    """What a column may be: all its values must have the form of any one of them."""
+    """Return the possible types of a column: all its values must have the form of one."""
     if not values or example is None:
         return "VARCHAR"
     if numbers == values:
@@ -108,7 +109,7 @@ def _candidate(values: int, numbers: int, example: str | None) -> str:
 
 
 def _tests(column: str, kind: str) -> list[str]:
-    """SQL conditions on all values, each implying the one before."""
+    """Return SQL conditions on all values, each implying the previous one."""
     if kind == "NUMBER":
         return [
             f"bool_and(regexp_full_match({column}, {literal(form)}))"
@@ -123,7 +124,7 @@ def _tests(column: str, kind: str) -> list[str]:
 
 
 def _decide(kind: str, passed: int) -> str:
-    """Whole numbers too long for 64 bits stay text: as doubles they would lose digits."""
+    """Choose the type; whole numbers beyond 64 bits stay text, as doubles would lose digits."""
     if kind == "NUMBER":
         return ("VARCHAR", "DOUBLE", "VARCHAR", "BIGINT")[passed]
     return kind if passed else "VARCHAR"

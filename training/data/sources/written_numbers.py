@@ -1,6 +1,4 @@
-"""Categories that are numbers or times in another spelling, or other texts that hardly repeat: what
-to say of them.
-"""
+"""Notes on text categories that are numbers or times in another spelling, or hardly repeat."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import duckdb
 
 from training.data.engine.engine import count_distinct, ident, literal, row, rows
 
-FIRST_ROWS = 1_000  # that say which columns are looked at as a whole
+FIRST_ROWS = 1_000  # decide which columns are read as a whole
 NEARLY_ALL = 0.9  # of the rows: a category with so many values hardly repeats
 LEAST_ROWS = 20
 LEAST_VALUES = 10  # different texts of one form; fewer are codes
@@ -33,8 +31,9 @@ TIMES = {  # form → format of strptime
 
 
 class Form(NamedTuple):
-    """A spelling: what the texts look like, the pattern of a whole text, its decimal mark, and of
-    times the format of `strptime`.
+    """Spelling: description of the texts, pattern of a whole text, and decimal mark.
+
+    For times it has the format of `strptime`.
     """
 
     words: str
@@ -68,15 +67,16 @@ def category_notes(
     given: Sequence[str],
     is_csv: bool,
 ) -> tuple[str, ...]:
-    """One sentence for each category that is a number or a time in another spelling, or that has
-    nearly as many values as there are rows.
+    """Return one sentence for each category that should not be one.
+
+    It is a number or a time in another spelling, or has nearly as many values as there are rows.
 
     Args:
         connection: the engine.
         relation: SQL relation.
         names: its columns of texts that are read as categories.
-        given: those of them that stand in the source as they are, and are not computed.
-        is_csv: whether the source is delimited text, whose decimal comma can be declared.
+        given: those of them that the source contains, and that are not computed.
+        is_csv: True if the source is delimited text, whose decimal comma can be declared.
     """
     return tuple(
         f"{name!r}: {note}"
@@ -88,7 +88,7 @@ def category_notes(
 def category_note(
     connection: duckdb.DuckDBPyConnection, relation: str, name: str, is_csv: bool
 ) -> str | None:
-    """What to say of one column of texts that is read as a category; None where it is one."""
+    """Return the sentence for a text column that is read as a category; None if it is one."""
     column = ident(name)
     first = (
         f"(select cast({column} as varchar) as v from {relation} where {column} is not null limit"
@@ -127,7 +127,7 @@ def category_note(
 def _fitting(
     connection: duckdb.DuckDBPyConnection, texts: str, forms: Iterable[Form]
 ) -> Iterator[Form]:
-    """The spellings that every text has; texts that are all plain numbers are codes, which stay."""
+    """Return the spellings that every text has; texts that are all plain numbers are codes."""
     chosen = list(forms)
     tests = ", ".join(
         f"bool_and(regexp_full_match(trim(v), {literal(form.pattern)}))" for form in chosen
@@ -139,8 +139,9 @@ def _fitting(
 
 
 def _extra(connection: duckdb.DuckDBPyConnection, texts: str) -> list[str]:
-    """What stands in the texts besides digits and signs: codes of currencies, and single
-    characters.
+    """Return the characters of the texts besides digits and signs.
+
+    They are codes of currencies, and single characters.
     """
     codes = UNIT.split("(?:")[1].strip(")").split("|")
     counts = row(

@@ -1,1 +1,1 @@
-"""Sides of rows: groups, times, strata, folds and the ledger."""
+"""Assign rows to splits: groups, times, strata, folds and the ledger."""

@@ -1,8 +1,8 @@
-"""Clusters: rows that share a key, directly or through other rows, as arrays. Pure; no engine.
+"""Clusters of rows that share a key, directly or through other rows, as arrays. Pure; no engine.
 
-A row has one or more keys (edges row-key). What was decided before stays: a known key keeps its
-representative, and a new key takes that of the known keys it is connected with, else the least key
-of its own cluster. N edges, K keys.
+A row has one or more keys (edges row-key). Earlier decisions stay: a known key keeps its
+representative. A new key takes the representative of the known keys it is connected with, else the
+least key of its cluster. N edges, K keys.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numpy as np
 
 
 def least_connected(left: np.ndarray, right: np.ndarray, num_keys: int) -> np.ndarray:
-    """For each key the least key that it is connected with, int64 [K].
+    """Return for each key the least key that it is connected with, int64 [K].
 
-    Labels spread over rows and keys by turns, each time followed by a jump to the label's own
+    Labels spread over rows and keys by turns. After each turn, every label jumps to the label's own
     label, so that a chain of n keys takes about log n turns.
 
     Args:
@@ -37,7 +37,7 @@ def least_connected(left: np.ndarray, right: np.ndarray, num_keys: int) -> np.nd
         found[present] = np.minimum(
             labels[present], np.minimum.reduceat(of_rows[row_of][by_key], key_starts)
         )
-        # the whole cluster hears of it, not the key alone
+        # update the whole cluster, not the key alone
         np.minimum.at(found, labels[present], found[present])
         while not np.array_equal(jumped := found[found], found):
             found = jumped
@@ -47,7 +47,7 @@ def least_connected(left: np.ndarray, right: np.ndarray, num_keys: int) -> np.nd
 
 
 def representatives(left: np.ndarray, right: np.ndarray, is_known: np.ndarray) -> np.ndarray:
-    """For each key the one that stands for its cluster, int64 [K]: known ones stand for themselves.
+    """Return the representative of each key's cluster, int64 [K]; known keys represent themselves.
 
     Args:
         left: row of each edge, int64 [N].
@@ -69,5 +69,5 @@ def representatives(left: np.ndarray, right: np.ndarray, is_known: np.ndarray) -
 
 
 def _starts(ordered: np.ndarray) -> np.ndarray:
-    """Where each run of equal values begins."""
+    """Return where each run of equal values begins."""
     return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))

@@ -1,4 +1,4 @@
-"""The first rows of a side: as it lies in the order of a hash, a random sample of it."""
+"""First rows of a split, which are a random sample because rows lie in the order of a hash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schemas.records import TableRef, TableSpec
 
 
 def first_rows(table: TableRef, rows: int) -> pa.Table:
-    """At most so many rows from the beginning of a side, with the metadata of its file."""
+    """Return up to `rows` rows from the beginning of a split, with the metadata of its file."""
     with pq.ParquetFile(table.file.file) as file:
         return pa.Table.from_batches(
             [next(file.iter_batches(batch_size=rows))]
@@ -18,8 +18,9 @@ def first_rows(table: TableRef, rows: int) -> pa.Table:
 
 
 def of_known_classes(table: pa.Table, train: pa.Table, spec: TableSpec) -> pa.Table:
-    """Held-out rows with a class of train's sample wherever theirs is not in it; values of a
-    regression are not classes.
+    """Return held-out rows; a class that train's sample lacks becomes one that it has.
+
+    Values of a regression are not classes.
     """
     for name in spec.label_columns if spec.text is None else ():
         field, known = table.schema.field(name), train[name].combine_chunks().drop_null()

@@ -1,8 +1,8 @@
-"""Folds in time: blocks between timestamps, what is purged around them, and what waits out the
-embargo.
+"""Folds in time: blocks between timestamps, with purging around them and an embargo.
 
-A row stands at `t` and its label is known at `e >= t`; all in the units of `__time`, never in rows.
-A timestamp is on one side of a cut, so never in train and test at once. T times, K folds.
+A row has time `t` and its label is known at `e >= t`; all in the units of `__time`, never in rows.
+All rows of a timestamp lie in the same split, so it is never in train and test at once. T times, K
+folds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ END = "__label_end"
 
 
 class TimeFold(NamedTuple):
-    """Where a fold's test block begins and ends (exclusive; None: no end), and where its validation
-    begins.
+    """Times at which a fold's test block begins and ends and its validation begins.
+
+    The end is exclusive; None means no end.
     """
 
     begin: float
@@ -31,14 +32,13 @@ class TimeFold(NamedTuple):
 def nearest_cuts(
     times: np.ndarray, counts: np.ndarray, blocks: int, least_first: int = 1
 ) -> list[float]:
-    """The times at which the second block and those after it begin, so that blocks have about as
-    many rows each.
+    """Return the times at which the second and later blocks begin; blocks have similar row counts.
 
     Args:
         times: distinct, ascending [T].
         counts: rows at each time [T].
-        blocks: how many; at least one time stands in each.
-        least_first: how many times stand in the first at least.
+        blocks: number of blocks; each contains at least one time.
+        least_first: least number of times in the first block.
 
     >>> nearest_cuts(np.array([1.0, 2.0, 3.0, 9.0]), np.array([1, 1, 1, 3]), 3)
     [3.0, 9.0]
@@ -60,19 +60,18 @@ def time_folds(
     val: float,
     limits: dict[str, float | None],
 ) -> list[TimeFold]:
-    """Where each fold's blocks lie, decided on the rows of a table (with `__time` and
-    `__label_end`).
+    """Return each fold's blocks, decided on the rows of a table with `__time` and `__label_end`.
 
     Args:
         connection: the engine.
         table: the rows.
         kind: walk_forward, group_walk_forward or purged.
-        folds: how many.
-        val: share of a fold's train rows that become validation, the latest ones.
+        folds: number of folds.
+        val: share of a fold's train rows, the latest ones, that become validation.
         limits: embargo and window in units of time.
 
     Raises:
-        SplitError: fewer times than blocks, or nothing is left to train on before or beside a
+        SplitError: fewer times than blocks, or nothing is left to train on before or around a
             block.
     """
     # one time to train on, one to validate on
@@ -112,8 +111,9 @@ def time_fold_sql(
     fold: TimeFold,
     limits: dict[str, float | None],
 ) -> str:
-    """SQL for a row's side in a fold, or the reason why it has none: purged, embargo, window or
-    later.
+    """Return SQL for a row's split in a fold, or for the reason why it has none.
+
+    Reasons: purged, embargo, window or later.
     """
     gap = literal(float(limits["embargo"] or 0.0) if kind != "purged" else 0.0)
     val = literal(fold.val)
@@ -132,7 +132,7 @@ def _beside_sql(
     fold: TimeFold,
     limits: dict[str, float | None],
 ) -> str:
-    """SQL for the side before validation is carved out."""
+    """Return SQL for the split before validation rows are taken out."""
     begin, gap = literal(fold.begin), literal(float(limits["embargo"] or 0.0))
     inside = f"__time >= {begin}" + (
         f" and __time < {literal(fold.end)}" if fold.end is not None else ""
@@ -158,7 +158,7 @@ def _beside_sql(
 
 
 def _times(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[np.ndarray, Any]:
-    """Distinct times in their order, and how many rows each has."""
+    """Return distinct times in order, and the number of rows at each."""
     found = connection.sql(
         f"select __time, count(*) as n from {table} group by 1 order by 1"
     ).to_arrow_table()

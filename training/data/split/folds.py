@@ -1,9 +1,9 @@
-"""Cross-validation: each fold a train, a validation and a test side, written like those of a split.
+"""Cross-validation: train, validation and test of each fold, written like those of a split.
 
-Folds are made of the rows of train and validation; the declared test rows stay apart (`holdout`),
-so that the final model is tested on rows that chose nothing. By hash where that is possible, so
-that growth moves no row between folds; what depends on all rows (strata, cuts in time) is frozen in
-the ledger. See docs/decisions/0013-cross-validation.md.
+Folds are made of the rows of train and validation. The declared test rows stay apart (`holdout`),
+so that the final model is tested on rows that had no part in any choice. Where possible, a hash
+assigns rows, so that growth moves no row between folds. Choices that depend on all rows (strata,
+cuts in time) are frozen in the ledger. See docs/decisions/0013-cross-validation.md.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ REMEDIES = {
 
 
 class Folds(NamedTuple):
-    """SQL for the side of a row of `POOL` in one fold, what stands behind it, and what to
-    freeze.
-    """
+    """SQL for the split of a row of `POOL` in one fold, its basis, and what to freeze."""
 
     side_sql: str
     plan: dict[str, Any]
@@ -75,24 +73,23 @@ def make_fold(
     out_dir: Path,
     ledger: Path,
 ) -> SplitTables:
-    """The three files of one fold.
+    """Write the three files of one fold.
 
     Args:
         validated: the table that was split.
-        pool: its declared sides: train and validation are divided again, test is left out.
-        declaration: sections `cv`, `split`, `task` and `data` count.
+        pool: its declared splits: train and validation are divided again, test is left out.
+        declaration: uses the sections `cv`, `split`, `task` and `data`.
         number: of the fold, from 0.
         out_dir: where `train.parquet`, `val.parquet` and `test.parquet` are written.
         ledger: the file that freezes strata and cuts over runs.
 
     Returns:
-        The sides. `strategy` is `cv <kind>`, `plan` holds the fold's number, embargo and cuts,
-        `excluded` counts every
-        validated row that is on no side: `holdout`, `purged`, `embargo`, `window`, `later`,
-            `group_time`, `bridge`.
+        The splits. `strategy` is `cv <kind>`; `plan` holds the fold's number, embargo and cuts;
+            `excluded` counts every validated row in no split: `holdout`, `purged`, `embargo`,
+            `window`, `later`, `group_time`, `bridge`.
 
     Raises:
-        SplitError: too few groups, rows or times for so many folds, or a side is empty or lacks a
+        SplitError: too few groups, rows or times for so many folds, or a split is empty or lacks a
             class.
         IntegrityError: a file or the ledger is not what was written.
     """
@@ -137,11 +134,10 @@ def make_fold(
 
 
 def fold_declaration(declaration: Declaration) -> Declaration:
-    """The declaration whose promise a fold keeps, for the checks: no key, group or time window on
-    two sides of the fold.
+    """Return the declaration whose promise a fold keeps, for the checks.
 
-    Purged folds train on both sides of the test block, so that no order in time is promised;
-    `fold_results` looks at their intervals instead.
+    No key, group or time window is in two splits of the fold. Purged folds train before and after
+    the test block, so they promise no order in time; `fold_results` checks their intervals instead.
     """
     kind, gap = declaration.fold_kind, embargo_of(declaration)
     if kind == "walk_forward":
@@ -161,8 +157,9 @@ def embargo_of(declaration: Declaration) -> float | str:
 
 
 def label_end_sql(spec: TableSpec, declaration: Declaration) -> str:
-    """SQL for the moment at which a row's label is known: that of the role label_time, or of the
-    row; with the declared horizon added.
+    """Return SQL for the time at which a row's label is known.
+
+    It is the time of the role label_time, or of the row, plus the declared horizon.
     """
     known = "coalesce(__label_time, __time)" if spec.label_time else "__time"
     return f"({known} + {literal(in_time_units(declaration.cv.horizon, spec, 'cv.horizon'))})"
@@ -179,7 +176,7 @@ def fold_lengths(declaration: Declaration, spec: TableSpec) -> dict[str, float |
 
 
 def fold_way(declaration: Declaration, spec: TableSpec) -> dict[str, Any]:
-    """What must stay the same for frozen folds to hold."""
+    """Return the settings that must stay the same for frozen folds to hold."""
     cv = (
         declaration.cv.model_dump(mode="json", exclude={"concurrency"})
         | {"kind": declaration.fold_kind}
@@ -195,7 +192,7 @@ def decide_fold(
     number: int,
     book: Ledger | None,
 ) -> Folds:
-    """The side of each row of `POOL` in a fold, as SQL, with whatever the ledger holds."""
+    """Return SQL for the split of each row of `POOL` in a fold, with what the ledger holds."""
     kind, cv = declaration.fold_kind, declaration.cv
     plan: dict[str, Any] = {
         "kind": kind,
@@ -221,9 +218,7 @@ def decide_fold(
 
 
 def fold_sql(key: str, seed: int, folds: int) -> str:
-    """SQL for the number of a key's fold by its hash, which is another one than that of the
-    split.
-    """
+    """Return SQL for a key's fold number, by another hash than that of the split."""
     digits = hash_sql(key, f"cv:{seed}")
     whens = " ".join(
         f"when {digits} < {literal(cut_point((i + 1) / folds))} then {i}" for i in range(folds - 1)
@@ -237,8 +232,9 @@ def _load(
     spec: TableSpec,
     declaration: Declaration,
 ) -> None:
-    """Make `ROWS` of all sides, with the declared side, `POOL` of train and validation, and the
-    rows of several groups.
+    """Make `ROWS` of all rows with their declared split, and `POOL` of train and validation.
+
+    Also find the rows of several groups.
     """
     every = " union all ".join(
         f"select *, {literal(side)} as __declared from {parquet(pool.side(side))}"
@@ -260,7 +256,7 @@ def _load(
 def _require_enough(
     connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration
 ) -> None:
-    """Refuse more folds than there are keys to deal out."""
+    """Refuse more folds than there are keys to distribute."""
     kind, wanted = declaration.fold_kind, declaration.cv.folds
     column, words = (
         ("__group", "groups")
@@ -293,8 +289,9 @@ def _stratified(
     plan: dict[str, Any],
     book: Ledger | None,
 ) -> Folds:
-    """Units are dealt out twice: into folds, and into those that validate wherever they are not
-    tested; both frozen as `<fold>/<part>`.
+    """Distribute units twice: into folds, and into those that validate if they are not tested.
+
+    Both are frozen as `<fold>/<part>`.
     """
     if book is None:
         raise RuntimeError("stratified folds need their ledger")
@@ -343,8 +340,9 @@ def _by_time(
     plan: dict[str, Any],
     book: Ledger | None,
 ) -> Folds:
-    """Blocks of time, decided at first sight and frozen; of group_walk_forward new groups in later
-    time.
+    """Return the split by blocks of time, decided once and then frozen.
+
+    With group_walk_forward, later blocks hold new groups.
     """
     if book is None:
         raise RuntimeError("folds in time need their ledger")

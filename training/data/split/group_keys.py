@@ -1,7 +1,8 @@
-"""The keys by which rows belong together: declared group, scaffold, equal rows, nearly equal rows.
+"""Keys by which rows belong together: declared group, scaffold, equal rows, nearly equal rows.
 
-Each is a pure function of the row (numbers: and of a frozen step), 32 hexadecimal digits; a row may
-have several of a kind. They fill the temporary table `row_keys` (`__id`, `family`, `key`).
+Each is a pure function of the row (for numbers: and of a frozen grid step), 32 hexadecimal digits.
+A row may have several keys of one kind. They fill the temporary table `row_keys` (`__id`, `family`,
+`key`).
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from training.data.split.scaffold import Kind, molecule_keys, require_rdkit
 
 ROW_KEYS = "row_keys"
 FAMILIES = ("group", "scaffold", "duplicates", "near_duplicates")
-# characters from which texts are compared by MinHash; below, one edit is a large part of the text
+# texts of at least this many characters are compared by MinHash; in shorter ones, one edit is a
+# large part of the text
 LONG_TEXT = 40
-MANY_LETTERS = 10  # of texts with fewer, punctuation may be all that distinguishes them: A+ and A-
+MANY_LETTERS = 10  # letters; in shorter texts punctuation may be the only difference: A+ and A-
 BATCH = 65_536
 
 
 class GroupColumn(NamedTuple):
-    """A column that is compared: where it stands in the joined relation, and how."""
+    """Position of a compared column in the joined relation, and how it is compared."""
 
     name: str
     sql: str
@@ -42,7 +44,7 @@ def add_keys(
     by: GroupByConfig,
     steps: Mapping[str, float],
 ) -> dict[str, int]:
-    """Fill `row_keys`; returns how many distinct SMILES could not be read, by column.
+    """Fill `row_keys`; return the number of distinct unreadable SMILES by column.
 
     Args:
         connection: the engine.
@@ -93,7 +95,7 @@ def add_keys(
 def near_columns(
     connection: duckdb.DuckDBPyConnection, table: str, spec: TableSpec, by: GroupByConfig
 ) -> list[GroupColumn]:
-    """The columns that nearly equal rows have in common, and how each is compared."""
+    """Return the columns that nearly equal rows have in common, and how each is compared."""
     if by.near_duplicates == "features":
         kinds = dict.fromkeys(spec.numeric, "number") | dict.fromkeys(
             (*spec.categorical, *((spec.text,) if spec.text else ())), "text"
@@ -112,8 +114,9 @@ def near_columns(
 
 
 def normal_text_sql(column: str) -> str:
-    """SQL of a text without case, accents, runs of space and, where ten letters or digits remain,
-    punctuation.
+    """Return SQL for a text without case, accents and runs of space.
+
+    Punctuation is removed too if ten letters or digits remain.
     """
     plain = f"lower(strip_accents(nfc_normalize({column})))"
     words = rf"trim(regexp_replace({plain}, '[^\p{{L}}\p{{N}}]+', ' ', 'g'))"
@@ -136,9 +139,7 @@ def _insert(connection: duckdb.DuckDBPyConnection, table: str, family: str, cont
 def _read_molecules(
     connection: duckdb.DuckDBPyConnection, table: str, name: str, kind: Kind, where: str
 ) -> int:
-    """Make table `molecules` (text, key) of a column's distinct SMILES; how many could not
-    be read.
-    """
+    """Make table `molecules` (text, key) of a column's distinct SMILES; count unreadable ones."""
     require_rdkit(where)
     stored = _stored(name)
     kinds = {
@@ -177,11 +178,10 @@ def _near(
     columns: Sequence[GroupColumn],
     steps: Mapping[str, float],
 ) -> dict[str, int]:
-    """Keys of nearly equal rows: everything but long texts equal up to spelling and grid, long
-    texts by any band.
+    """Return keys of nearly equal rows.
 
-    A number falls into the same cell of one of two grids, of which the second is shifted by half a
-    step.
+    Long texts match by any band; everything else matches if equal up to spelling and grid. A number
+    falls into the same cell of one of two grids, of which the second is shifted by half a step.
     """
     relation, molecules, unread = _with_molecules(connection, table, columns)
     numbers = [c for c in columns if c.how == "number"]
@@ -220,9 +220,7 @@ def _near(
 def _with_molecules(
     connection: duckdb.DuckDBPyConnection, relation: str, columns: Sequence[GroupColumn]
 ) -> tuple[str, list[str], dict[str, int]]:
-    """The relation with each column of SMILES in its canonical form, the names of those, and how
-    many could not be read.
-    """
+    """Return the relation with canonical SMILES, their column names, and unreadable counts."""
     names, unread = [], {}
     for place, column in enumerate(columns):
         if column.how == "smiles":
@@ -240,7 +238,7 @@ def _with_molecules(
 
 
 def _insert_bands(connection: duckdb.DuckDBPyConnection, grids: int) -> None:
-    """Keys of long texts by the bands of their MinHash, in batches: no text is kept twice."""
+    """Insert keys of long texts by the bands of their MinHash, in batches; keep no text twice."""
     total = rows(connection, "select coalesce(max(rowid) + 1, 0) from near_parts")[0][0]
     for first in range(0, total, BATCH):
         of_batch = f"rowid >= {first} and rowid < {first + BATCH}"
@@ -266,7 +264,7 @@ def _insert_bands(connection: duckdb.DuckDBPyConnection, grids: int) -> None:
 
 
 def _cell(column: GroupColumn, step: float, shift: float) -> str:
-    """SQL of the number's cell on a grid, as text; of infinity the word."""
+    """Return SQL for the number's cell on a grid, as text; an infinity becomes a word."""
     number = without_nan(column.sql)
     return (
         f"cast(floor({number} / {literal(step)} + {literal(shift)}) + cast(0 as double) as varchar)"
@@ -274,8 +272,9 @@ def _cell(column: GroupColumn, step: float, shift: float) -> str:
 
 
 def _joined(parts: Sequence[str]) -> str:
-    """SQL of texts as one, so that two rows share it only if they share each part; null apart from
-    every text.
+    """Return SQL that joins texts into one, so that two rows share it only if they share each part.
+
+    A null differs from every text.
     """
     each = ", ".join(
         f"coalesce(concat(length(cast({p} as varchar)), ':') || {p}, '-')" for p in parts

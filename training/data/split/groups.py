@@ -1,11 +1,10 @@
-"""Derived groups: rows that share a declared group, a scaffold, or a (near) duplicate, directly or
-through other rows.
+"""Derived groups: rows that share a group, scaffold or (near) duplicate, directly or indirectly.
 
-What a hash of the row alone cannot decide is frozen in a ledger of its own: for each key the
-representative of its cluster at first sight, and the widths of the grids. A new row joins the
-cluster of the keys that it shares; one that shares keys of several clusters belongs to all of them,
-and is left out where they stand on different sides. So no row that was placed ever moves, and no
-key stands on two sides (see docs/decisions/0012-derived-groups.md).
+What a hash of the row alone cannot decide is frozen in a separate ledger: the widths of the grids,
+and for each key the representative of its first cluster. A new row joins the cluster of the keys
+that it shares. A row that shares keys of several clusters belongs to all of them, and is left out
+where they are in different splits. So no placed row ever moves, and no key is in two splits (see
+docs/decisions/0012-derived-groups.md).
 """
 
 from __future__ import annotations
@@ -29,21 +28,18 @@ from training.data.split.ledger import Ledger
 
 GROUPED_ROWS, BRIDGES = "grouped_rows", "bridging_rows"
 NEW_KEYS = "(select key_hash, side from new_keys)"
-LARGEST_SHARE = 0.5  # of the rows in one derived group, above which the grouping says nothing
-ENOUGH_ROWS = 100  # of fewer, one group may well hold half
+LARGEST_SHARE = 0.5  # of the rows in one derived group; above it, the grouping is useless
+ENOUGH_ROWS = 100  # with fewer rows, one group may well hold half
 EXAMPLES = 5
 # of data.memory_limit for each key of a row: measured, arrays of `clusters.py` and the engine's
 # joins over them
 BYTES_A_KEY = 160
-# of the engine while it groups, past which it spills to disk; the arrays of `clusters.py` come on
-# top
+# of the engine while it groups; beyond it, it spills to disk; the arrays of `clusters.py` are extra
 MEMORY = "1GB"
 
 
 class Grouping(NamedTuple):
-    """What was derived: figures for people, what to freeze, and whether some rows belong to several
-    groups.
-    """
+    """Derived groups: figures for people, what to freeze, and whether rows have several groups."""
 
     plan: dict[str, Any]
     frozen: Mapping[str, Any] = MappingProxyType({})
@@ -52,8 +48,9 @@ class Grouping(NamedTuple):
 
 
 def needs_group_ledger(declaration: Declaration, spec: TableSpec) -> bool:
-    """Whether derived groups depend on more than the row: on a scale, or on clusters of keys of
-    several kinds.
+    """Return True if derived groups depend on more than the row.
+
+    They may depend on a scale, or on clusters of keys of several kinds.
     """
     by = declaration.data.group_by
     return by is not None and (
@@ -63,7 +60,7 @@ def needs_group_ledger(declaration: Declaration, spec: TableSpec) -> bool:
 
 
 def grouping_way(declaration: Declaration, spec: TableSpec) -> dict[str, Any]:
-    """What must stay the same for frozen clusters to hold."""
+    """Return the settings that must stay the same for frozen clusters to hold."""
     by = declaration.data.group_by
     features = (
         list(spec.features) if by and "features" in (by.duplicates, by.near_duplicates) else []
@@ -82,18 +79,17 @@ def derive_groups(
     declaration: Declaration,
     book: Ledger | None,
 ) -> Grouping:
-    """Make view `grouped_rows`: the validated rows, `__group` the derived one; and table
-    `bridging_rows` (`__id`, `__group`).
+    """Make view `grouped_rows` and table `bridging_rows` (`__id`, `__group`) of derived groups.
 
     Args:
         connection: the engine.
-        validated: the table; without `data.group_by` its rows are taken as they are.
+        validated: the rows of the view; without `data.group_by` they are used as they are.
         declaration: section `data.group_by`.
         book: the ledger of groups where `needs_group_ledger`.
 
     Returns:
-        What is new and has to be frozen, and figures: keys and clusters of each kind, the largest
-            group, label conflicts.
+        New decisions to freeze, and figures: keys and clusters of each kind, the largest group,
+            label conflicts.
 
     Raises:
         SplitError: half of the rows would be one group, or the keys need more than
@@ -130,12 +126,13 @@ def derive_groups(
 
 
 def settled_sql(side_sql: str, table: str, joined: str = "") -> str:
-    """SQL of `__id` and side where rows may belong to several groups: the side that all of them
-    have, else 'bridge'.
+    """Return SQL of `__id` and split where rows may belong to several groups.
+
+    The split is the one that all groups of a row have, else 'bridge'.
 
     Args:
-        side_sql: the side of one row by its `__group`; null where it is unknown.
-        table: the rows, with one group each; the others stand in `bridging_rows`.
+        side_sql: the split of one row by its `__group`; null where it is unknown.
+        table: the rows, with one group each; the others are in `bridging_rows`.
         joined: a join that `side_sql` looks things up in.
     """
     plain = (
@@ -158,9 +155,7 @@ def settled_sql(side_sql: str, table: str, joined: str = "") -> str:
 def _join_columns(
     connection: duckdb.DuckDBPyConnection, validated: ValidatedTable, by: GroupByConfig
 ) -> None:
-    """Make view `keyed_rows`: the validated rows with the columns that group them as
-    `__by_<name>`.
-    """
+    """Make view `keyed_rows`: the validated rows with their grouping columns as `__by_<name>`."""
     table = parquet(validated.table)
     if validated.group_columns is None:
         connection.execute(f"create view keyed_rows as select * from {table}")
@@ -176,11 +171,10 @@ def _join_columns(
 def _steps(
     connection: duckdb.DuckDBPyConnection, spec: TableSpec, by: GroupByConfig, book: Ledger | None
 ) -> dict[str, float]:
-    """Width of each numeric column's grid: a share of its standard deviation over all rows at first
-    sight, then frozen.
+    """Return the grid width of each numeric column: a share of its standard deviation.
 
-    It decides only which rows are kept together, as a stratum does; no value that a model sees is
-    made from it.
+    The deviation is that of all rows, computed once and then frozen. It decides only which rows
+    stay together, as a stratum does; no value that a model sees depends on it.
     """
     if book is not None and "steps" in book.frozen:
         return dict(book.frozen["steps"])
@@ -205,8 +199,9 @@ def _steps(
 
 
 def _refuse_too_many_keys(connection: duckdb.DuckDBPyConnection, limit: int | None) -> None:
-    """Clusters grow over all keys at once, so that they cannot be cut into parts: refuse, under a
-    limit, what would not fit into it.
+    """Refuse, under a memory limit, more keys than fit into it.
+
+    Clusters grow over all keys at once, so they cannot be computed in parts.
     """
     keys = row(connection, f"select count(*) from {ROW_KEYS}")[0]
     needed = keys * BYTES_A_KEY
@@ -220,9 +215,7 @@ def _refuse_too_many_keys(connection: duckdb.DuckDBPyConnection, limit: int | No
 
 
 def _cluster(connection: duckdb.DuckDBPyConnection, held: str) -> None:
-    """Make tables `row_groups` (`__id`, `__group`), `bridging_rows` and `new_keys` (`key_hash`,
-    `side`: its representative).
-    """
+    """Make tables `row_groups`, `bridging_rows` (`__id`, `__group`) and `new_keys`."""
     connection.execute(
         "create or replace temp table known_keys as select k.key, a.side as held from (select"
         f" distinct key from {ROW_KEYS}) k left join {held} a on a.key_hash = k.key"
@@ -286,7 +279,7 @@ def _refuse_giant(connection: duckdb.DuckDBPyConnection, by: GroupByConfig) -> N
         connection,
         f"select max(n) from (select count(distinct __id) as n from {ROW_KEYS} group by key)",
     )[0]
-    # tied together link by link
+    # connected link by link
     if total >= ENOUGH_ROWS and largest > LARGEST_SHARE * total and largest > of_one_key:
         raise SplitError(
             f"data.group_by ({'; '.join(by.titles)}): expected many groups, but one would hold"
@@ -324,9 +317,7 @@ def _plan(
 def _copies(
     connection: duckdb.DuckDBPyConnection, family: str, spec: TableSpec, declaration: Declaration
 ) -> dict[str, Any]:
-    """Rows that share a key of the family with another row, and keys whose rows have different
-    labels.
-    """
+    """Count rows that share a key of the family, and keys whose rows have different labels."""
     repeated = (
         f"(select key from {ROW_KEYS} where family = {literal(family)} group by key having count(*)"
         " > 1)"

@@ -1,11 +1,10 @@
-"""The ledger: decisions of a split that depend on more than the row, written down at first sight
-and never changed.
+"""Ledger: split decisions that depend on more than the row, written down once and never changed.
 
-A file of JSON lines, each with its own SHA-256 and that of the line before, next to its seal
-(schemas/seal.py: lines that are missing at the end, and a ledger that is gone, are noticed by it)
-and a folder `<ledger>.parts` of Parquet files that hold side by key hash. Lines are only ever
-appended. A part is drafted, the line that names it is written (the file is replaced whole), then
-the draft gets its name: a kill leaves the ledger as it was before or after.
+A file of JSON lines, each with its own SHA-256 and that of the previous line. Next to it are its
+seal (schemas/seal.py, which detects missing last lines and a missing ledger) and a folder
+`<ledger>.parts` of Parquet files that hold the split by key hash. Lines are only ever appended. A
+part is drafted, the line that names it is written (the file is replaced whole), then the draft gets
+its name. So a kill leaves the ledger as it was before or after.
 """
 
 from __future__ import annotations
@@ -38,14 +37,13 @@ ADVICE = (
 
 
 class Entry(Record):
-    """One line: what a way of splitting decided when it saw a table for the first time, or new keys
-    in it.
+    """One line: decisions of a way of splitting when it first saw a table, or new keys in it.
 
-    `way` identifies the split (see `digest_of`), `split` says it in words; `frozen` holds cut
-    points, bin edges or widths of grids; `part` the Parquet file (name within the folder of parts,
-    SHA-256) with `key_hash` and `side`; `table` is the SHA-256 of the validated table in which
-    these keys were first seen; `previous` the `sha256` of the line before, `sha256` that of the
-    rest of this line.
+    `way` identifies the way of splitting (see `digest_of`), `split` describes it in words. `frozen`
+    holds cut points, bin edges or widths of grids. `part` is the Parquet file (name within the
+    folder of parts, SHA-256) with `key_hash` and `side`. `table` is the SHA-256 of the validated
+    table in which these keys were first seen. `previous` is the `sha256` of the previous line,
+    `sha256` that of the rest of this line.
     """
 
     way: str
@@ -59,18 +57,18 @@ class Entry(Record):
     sha256: str = ""
 
     def sealed(self, previous: str) -> Entry:
-        """The entry with its place in the chain and its own digest."""
+        """Return the entry with its place in the chain and its own digest."""
         placed = self.model_copy(update={"previous": previous, "sha256": ""})
         return placed.model_copy(update={"sha256": digest_of(placed)})
 
     @property
     def line(self) -> str:
-        """The entry as one line of the file."""
+        """Return the entry as one line of the file."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True) + "\n"
 
 
 class Ledger:
-    """The verified entries of one way of splitting, and the means to append to them.
+    """Verified entries of one way of splitting, with a method to append to them.
 
     Use it inside `opened`, which holds the lock that keeps two runs from deciding at once.
     """
@@ -82,25 +80,26 @@ class Ledger:
 
     @property
     def entries(self) -> list[Entry]:
-        """The lines of this way of splitting."""
+        """Return the lines of this way of splitting."""
         return [e for e in self._all if e.way == self.way]
 
     @property
     def frozen(self) -> dict[str, Any]:
-        """Cut points and bin edges decided so far; empty at first sight."""
+        """Return the cut points and bin edges decided so far; empty for a new table."""
         return {k: v for e in self.entries for k, v in e.frozen.items()}
 
     @staticmethod
     def nothing() -> str:
-        """SQL relation as `assigned` at first sight: no key."""
+        """Return an SQL relation like `assigned` without any key."""
         return (
             "(select cast(null as varchar) as key_hash, cast(null as varchar) as side where false)"
         )
 
     @property
     def assigned(self) -> str:
-        """SQL relation with `key_hash` (32 hexadecimal digits, unique) and `side` of all keys
-        decided so far.
+        """Return an SQL relation with `key_hash` and `side` of all keys decided so far.
+
+        `key_hash` has 32 hexadecimal digits and is unique.
         """
         parts = [literal(str(_parts(self.path) / e.part)) for e in self.entries if e.part]
         if not parts:
@@ -119,7 +118,7 @@ class Ledger:
         decided: str | None,
         limit: int | None = None,
     ) -> None:
-        """Write down what is new; nothing is written when nothing is.
+        """Write down new decisions; write nothing if there are none.
 
         Args:
             connection: the engine that holds `decided`.
@@ -149,7 +148,7 @@ class Ledger:
     def _draft(
         self, connection: duckdb.DuckDBPyConnection, decided: str, limit: int | None
     ) -> TableRef:
-        """The file of new keys in their order."""
+        """Write the draft file of new keys in their order."""
         folder, columns = _parts(self.path), ("key_hash", "side")
         if limit is None:
             return write_parquet(
@@ -167,16 +166,13 @@ class Ledger:
         )
 
     def copy_to(self, path: Path) -> FileRef:
-        """This way's entries as a file of their own: what the split stood on, unchanged by later
-        runs.
-        """
+        """Copy the entries that the split used to a separate file, which later runs leave alone."""
         return write_atomic(path, "".join(e.line for e in self.entries))
 
 
 @contextmanager
 def opened(path: Path, way: str) -> Iterator[Ledger]:
-    """The ledger at a path, every line and part of it verified, locked against other runs until the
-    block ends.
+    """Open and verify the ledger at a path, and lock it against other runs until the block ends.
 
     Args:
         path: the file; an absent one is an empty ledger.
@@ -193,13 +189,14 @@ def opened(path: Path, way: str) -> Iterator[Ledger]:
 
 
 def copy_as_of(path: Path, sha256: str, target: Path) -> bool:
-    """A ledger as it was when a split stood on it: what later runs appended is left out. False
-    where it never was so.
+    """Copy a ledger as it was when a split used it, without the entries of later runs.
+
+    Return False if the ledger never had that state.
 
     Args:
         path: the ledger.
         sha256: of what `Ledger.copy_to` wrote for the split.
-        target: where the copy and its parts are written; nothing is where the ledger never was so.
+        target: where the copy and its parts are written; nothing is written if it returns False.
 
     Raises:
         IntegrityError: a line or a part is missing, changed or out of order.
@@ -230,9 +227,7 @@ def _verified(path: Path) -> list[Entry]:
 
 
 def _compare_with_seal(path: Path) -> None:
-    """Refuse a ledger that is gone or lacks its last lines; that of an earlier version has no seal
-    yet.
-    """
+    """Refuse a ledger that is gone or lacks its last lines; older versions have no seal."""
     if not path.exists() and not seal_path(path).exists():
         return
     try:
@@ -242,7 +237,7 @@ def _compare_with_seal(path: Path) -> None:
 
 
 def _entries(path: Path) -> list[Entry]:
-    """All lines, each as it was written and after the one that was before it."""
+    """Read all lines; check that each is unchanged and follows the right line."""
     if not path.exists():
         return []
     entries: list[Entry] = []
@@ -262,7 +257,7 @@ def _entries(path: Path) -> list[Entry]:
 
 
 def _settle(path: Path, entry: Entry) -> None:
-    """Give the draft of the last line's part its name, now or after a kill between the two."""
+    """Rename the draft of the last line's part, now or after a kill between the two steps."""
     draft = _parts(path) / DRAFT
     if entry.part is not None and draft.is_file() and sha256_file(draft) == entry.part_sha256:
         draft.replace(_parts(path) / entry.part)

@@ -1,5 +1,4 @@
-"""MinHash of texts: lightly edited copies of a long text share a band with near certainty,
-unrelated texts almost never.
+"""MinHash of texts: edited copies of a long text almost surely share a band; other texts do not.
 
 A text is the set of its substrings of five bytes. Each of 64 hash functions keeps its least value
 over the set; two texts agree in one with probability J, their Jaccard similarity. Eight bands of
@@ -18,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 SHINGLE_BYTES, BANDS, ROWS_OF_BAND = 5, 8, 8
-CHUNK_BYTES = 1 << 21  # of text at once: some arrays of eight bytes each per byte of text
+CHUNK_BYTES = 1 << 21  # of text at once; needs some arrays of eight bytes per byte of text
 
 
 def band_hashes(texts: pa.Array) -> np.ndarray:
-    """A hash of each band of each text, uint64 [N, B]; equal on every machine and in every run.
+    """Hash each band of each text, uint64 [N, B]; equal on every machine and in every run.
 
     Args:
         texts: strings of at least five bytes, without nulls.
@@ -50,7 +49,7 @@ def band_hashes(texts: pa.Array) -> np.ndarray:
 
 
 def _bands(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Bands [N, B] of the texts that lie between offsets [N + 1] in data (bytes)."""
+    """Return bands [N, B] of the texts that lie between offsets [N + 1] in data (bytes)."""
     lengths = np.diff(offsets) - SHINGLE_BYTES + 1  # substrings of each text
     starts = np.concatenate([[0], np.cumsum(lengths)])
     within = (
@@ -70,16 +69,18 @@ def _bands(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def _functions() -> tuple[np.ndarray, np.ndarray]:
-    """Odd factors and terms of the hash functions, uint64 [64] each: fixed numbers, so that a text
-    has the same bands for ever.
+    """Return odd factors and terms of the hash functions, uint64 [64] each.
+
+    They are fixed numbers, so that a text always has the same bands.
     """
     numbers = _mixed(np.arange(1, 2 * BANDS * ROWS_OF_BAND + 1, dtype=np.uint64))
     return numbers[::2] | np.uint64(1), numbers[1::2]
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64 (Steele, Lea and Flood 2014): every bit of the input changes half
-    of the output's.
+    """Apply the finalizer of splitmix64: every bit of the input changes half of the output bits.
+
+    Source: Steele, Lea and Flood 2014.
     """
     mixed = values + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

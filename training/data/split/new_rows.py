@@ -1,6 +1,4 @@
-"""Rows of each side that an earlier split did not have there: what another training has to learn
-from.
-"""
+"""New training data: rows of each split that it did not have in an earlier run."""
 
 from __future__ import annotations
 
@@ -13,15 +11,15 @@ from training.data.engine.engine import connect, parquet, row
 
 
 def find_new_rows(now: SplitTables, before: SplitTables, since: str) -> NewRows | None:
-    """Count the rows of each side whose `__id` the same side did not have.
+    """Count the rows of each split whose `__id` the same split did not have before.
 
     Args:
-        now: Today's sides.
+        now: Today's splits.
         before: Those of an earlier run.
         since: That run, in words.
 
     Returns:
-        None where a file of the earlier run is gone.
+        None if a file of the earlier run is gone.
     """
     counts: dict[SplitName, int] = {}
     for side in SPLITS:

@@ -1,5 +1,4 @@
-"""What RDKit says of a SMILES: its Bemis-Murcko scaffold and its canonical form, once for each
-distinct text.
+"""Bemis-Murcko scaffolds and canonical forms of SMILES by RDKit, once for each distinct text.
 
 RDKit is optional (`pip install 'bulkhead[chem]'`).
 """
@@ -24,10 +23,10 @@ MAX_PROCESSES = 8
 
 
 def require_rdkit(where: str) -> str:
-    """RDKit's version.
+    """Return RDKit's version.
 
     Raises:
-        ConfigError: it is not installed; names the key that asked for it.
+        ConfigError: RDKit is not installed; names the key that asked for it.
     """
     try:
         from rdkit import __version__
@@ -42,17 +41,17 @@ def require_rdkit(where: str) -> str:
 def molecule_keys(
     texts: list[str], kind: Kind, processes: int | None = None
 ) -> list[tuple[str, bool]]:
-    """For each SMILES the key of what it belongs to, and whether RDKit could read it.
+    """Return for each SMILES its key, and whether RDKit could read it.
 
     The key of a scaffold is the canonical SMILES of rings and linkers. A molecule without a ring
     has no scaffold: its key is its own canonical SMILES, so that such molecules do not become one
-    giant group. What RDKit cannot read is its own key, as text. Stereochemistry is left out of
+    giant group. A text that RDKit cannot read is its own key. Stereochemistry is left out of
     scaffolds, as is usual, and kept in molecules.
 
     Args:
         texts: distinct SMILES.
         kind: scaffold or molecule.
-        processes: how many at once; default: one, and all cores from 20,000 texts on.
+        processes: number of processes; default: one, and all cores from 20,000 texts on.
 
     Source: Bemis and Murcko 1996, J. Med. Chem. 39, 2887, 10.1021/jm9602928.
     """
@@ -62,7 +61,7 @@ def molecule_keys(
     chunks = [texts[i : i + CHUNK] for i in range(0, len(texts), CHUNK)]
     if count == 1:
         return list(chain.from_iterable(_keys(chunk, kind) for chunk in chunks))
-    # a fork of a process with threads may hang
+    # a forked process with threads may hang
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         return list(chain.from_iterable(pool.map(_keys, chunks, [kind] * len(chunks))))
 
@@ -70,7 +69,7 @@ def molecule_keys(
 def _keys(texts: list[str], kind: Kind) -> list[tuple[str, bool]]:
     from rdkit import rdBase
 
-    with rdBase.BlockLogs():  # it explains each failure on standard error
+    with rdBase.BlockLogs():  # it prints each failure on standard error
         return list(_each(texts, _reader(kind)))
 
 
@@ -87,6 +86,7 @@ def _reader(kind: Kind) -> Callable[[str], str | None]:
     scaffold_of: Callable[[Any], Any] = GetScaffoldForMol
 
     def read(text: str) -> str | None:
+        """Return the key of one SMILES; None if RDKit cannot read it."""
         molecule = MolFromSmiles(text)
         if molecule is None or not molecule.GetNumAtoms():
             return None

@@ -1,6 +1,4 @@
-"""What stands on each side: figures for the report, and the refusal of sides that nothing can be
-learnt or measured on.
-"""
+"""Figures of each split for the report; refuse splits that cannot be used to train or measure."""
 
 from __future__ import annotations
 
@@ -42,20 +40,20 @@ def refuse_unusable(
     declaration: Declaration,
     fold: tuple[str, str] | None = None,
 ) -> None:
-    """Refuse sides without rows, with a single class, or with a class that train lacks.
+    """Refuse splits without rows, with a single class, or with a class that train lacks.
 
-    Of several labels, one that has a single class on validation or test is no reason: metrics leave
-    it out there, and say so.
+    Among several labels, a single class in validation or test is allowed: metrics leave
+    that label out there, and say so.
 
     Args:
         connection: the engine.
         sided: relation of the validated rows with their `__side`.
         spec: what the columns are.
         declaration: the task and the strategy, which decides the remedy.
-        fold: of a fold, its name and the remedy.
+        fold: for a fold, its name and the remedy.
 
     Raises:
-        SplitError: with rows by side, groups, and what to change.
+        SplitError: with rows by split, groups, and what to change.
     """
     name, remedy = fold or (f"split {declaration.split.kind}", REMEDIES[declaration.split.kind])
     counts = dict(rows(connection, f"select __side, count(*) from {sided} group by 1"))
@@ -81,8 +79,10 @@ def summarize(
     spec: TableSpec,
     declaration: Declaration,
 ) -> dict[SplitName, dict[str, Any]]:
-    """For each side, given as a relation: rows, share of the kept rows, groups, first and last
-    time, and figures of the label.
+    """Summarize each split, given as a relation.
+
+    The figures are rows, share of the kept rows, groups, first and last time, and figures of the
+    label.
     """
     found: dict[SplitName, dict[str, Any]] = {}
     kept = sum(
@@ -102,8 +102,9 @@ def summarize(
 
 
 def class_counts(connection: duckdb.DuckDBPyConnection, relation: str, name: str) -> dict[str, int]:
-    """Rows by class of a label, as text, in the order of the classes; rows whose label is unknown
-    are left out.
+    """Count rows by class of a label, as text, in the order of the classes.
+
+    Rows whose label is unknown are left out.
     """
     label = ident(name)
     known = (
@@ -161,7 +162,7 @@ def _refuse_classes(
 def _labels(
     connection: duckdb.DuckDBPyConnection, relation: str, spec: TableSpec, declaration: Declaration
 ) -> dict[str, Any]:
-    """Figures of the label, of each of several, or of the documents."""
+    """Return figures of the label, of each of several labels, or of the documents."""
     if spec.text is not None:
         characters, longest = row(
             connection,
@@ -186,7 +187,7 @@ def _label_figures(
         connection,
         f"select favg({label}), stddev_pop({label}), min({label}), max({label}) from {relation}",
     )
-    if mean is None:  # one of several labels, unknown in every row of the side
+    if mean is None:  # one of several labels, unknown in every row of the split
         return {"mean": None, "std": None, "min": None, "max": None}
     # sums of a parallel engine differ in the last bits from run to run
     return {

@@ -1,6 +1,4 @@
-"""Rows in the order of the table with the side of each, where it follows from the row: nothing is
-joined or sorted again.
-"""
+"""Rows in table order with their split, if it follows from the row: no join, no second sort."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ PLACE, PLACED = "__place", "placed_rows"
 def in_file_order(
     connection: duckdb.DuckDBPyConnection, validated: ValidatedTable, side_sql: str
 ) -> Iterator[pa.RecordBatch]:
-    """The validated rows as they lie in their file, with the place of their side in `SPLITS` as
-    `CODE`.
-    """
+    """Return the validated rows in file order, with their split's index in `SPLITS` as `CODE`."""
     numbered = (
         f"read_parquet({literal(validated.table.file.path)}, hive_partitioning = false,"
         " file_row_number = true)"
@@ -46,13 +42,14 @@ def in_file_order(
 
 
 def with_sides(connection: duckdb.DuckDBPyConnection, table: pa.Table, side_sql: str) -> pa.Table:
-    """Rows in memory with the name of their side, or of the reason for none, as `__side`, and its
-    place in `SPLITS` as `CODE`.
+    """Return rows in memory with their split, or the reason for none, as `__side`.
+
+    The index of the split in `SPLITS` is `CODE`.
 
     Args:
         connection: the engine.
-        table: the rows, of one chunk a column.
-        side_sql: SQL of the side over the columns of a row.
+        table: the rows, with one chunk per column.
+        side_sql: SQL of the split over the columns of a row.
     """
     placed = registered(
         connection, PLACED, table.append_column(PLACE, pa.array(np.arange(len(table))))
@@ -67,7 +64,7 @@ def with_sides(connection: duckdb.DuckDBPyConnection, table: pa.Table, side_sql:
 
 
 def code_sql(side_sql: str) -> str:
-    """SQL for the place of a side in `SPLITS`; beyond them for rows that are left out."""
+    """Return SQL for the index of a split in `SPLITS`; larger values for rows that are left out."""
     return (
         f"cast(case {side_sql} "
         + " ".join(f"when {literal(side)} then {place}" for place, side in enumerate(SPLITS))

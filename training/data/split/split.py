@@ -1,9 +1,9 @@
-"""The only place that decides the side of a row.
+"""Decide the split of each row; no other module does.
 
 By hash: `substr(md5('<seed>:<key>'), 1, 8)`, eight hexadecimal digits, compared as text with the
-cut points; the key is the group where the strategy keeps groups whole, else the row's key. It
-depends on the row alone, so rows that are added change no other's side. What cannot depend on the
-row alone (shares of labels, cuts at a share of time) is decided at first sight and frozen in the
+cut points. The key is the group if the strategy keeps groups whole, else the row's key. It
+depends on the row alone, so added rows do not change the split of others. Choices that cannot
+depend on the row alone (shares of labels, cuts at a share of time) are made once and frozen in the
 ledger (see ledger.py and docs/decisions/0002-split-hash-and-ledger.md).
 """
 
@@ -81,10 +81,10 @@ SIDED = f"(select t.*, s.side as __side from {ROWS} t join {SIDES} s on s.__id =
 
 
 class Decision(NamedTuple):
-    """SQL for the side of a row of `ROWS` (or the reason it has none), and what stands behind it.
+    """SQL for the split of a row of `ROWS` (or the reason why it has none), and its basis.
 
-    `plan` is for people; `frozen` and `decided` (a relation of key_hash, side) go to the ledger
-    when they are new; `joined` is a join that the SQL looks sides up in.
+    `plan` is for people. `frozen` and `decided` (a relation of key_hash, side) go to the ledger
+    when they are new. `joined` is a join that the SQL looks splits up in.
     """
 
     side_sql: str
@@ -97,23 +97,22 @@ class Decision(NamedTuple):
 def split(
     validated: ValidatedTable, declaration: Declaration, out_dir: Path, ledger: Path
 ) -> SplitTables:
-    """Three files, train.parquet, val.parquet and test.parquet, with each row of the table in one
-    of them or left out for a stated reason.
+    """Write train.parquet, val.parquet and test.parquet; a row left out has a stated reason.
 
     Args:
         validated: the table to split; its file must have the recorded bytes.
-        declaration: sections `split`, `task` and `data` count.
-        out_dir: where the files are written (and `ledger.jsonl`, the entries that the split stood
-            on).
+        declaration: uses the sections `split`, `task` and `data`.
+        out_dir: where the files are written (and `ledger.jsonl`, the ledger entries that the split
+            used).
         ledger: the file that freezes decisions over runs; used by stratified splits and by time
             cuts at a share, and with `-groups` at its end by derived groups.
 
     Returns:
-        The sides, ordered by the hash of `__id`, with plan and summary; excluded rows are counted
+        The splits, ordered by the hash of `__id`, with plan and summary; excluded rows are counted
         by reason.
 
     Raises:
-        SplitError: a side is empty or has one class, a class is missing in train, or split values
+        SplitError: a split is empty or has one class, a class is missing in train, or split values
             or cuts make no sense.
         IntegrityError: the table or the ledger is not what was written.
     """
@@ -188,13 +187,14 @@ def split(
 
 
 def group_ledger(ledger: Path) -> Path:
-    """The file that freezes derived groups, next to that of the sides."""
+    """Return the file that freezes derived groups, next to the ledger of splits."""
     return Path(f"{ledger}-groups")
 
 
 def _sided(connection: duckdb.DuckDBPyConnection, decision: Decision, grouping: Grouping) -> str:
-    """Relation of all rows with their `__side`; what does not depend on the row alone is kept in
-    the table `SIDES` of `__id` and `side`.
+    """Return the relation of all rows with their `__side`.
+
+    What does not depend on the row alone is kept in the table `SIDES` of `__id` and `side`.
     """
     if _of_the_row(decision, grouping):
         return f"(select *, {decision.side_sql} as __side from {ROWS})"
@@ -209,8 +209,9 @@ def _sided(connection: duckdb.DuckDBPyConnection, decision: Decision, grouping: 
 
 
 def _of_the_row(decision: Decision, grouping: Grouping) -> bool:
-    """Whether a row's side is an expression over its columns, so that no join can put rows out of
-    order.
+    """Return True if a row's split is an expression over its columns.
+
+    Then no join can change the order of the rows.
     """
     return decision.decided is None and not grouping.plan
 
@@ -222,8 +223,7 @@ def sides_in_order(
     limit: int | None,
     folder: Path,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the sides in the order of their hash, wherever they were read from, with the
-    place of their side in `SPLITS`.
+    """Return the rows of the splits in the order of their hash, with the index in `SPLITS`.
 
     Args:
         connection: the engine.
@@ -252,8 +252,10 @@ def _stood_on(
     book: Ledger | None,
     group_book: Ledger | None,
 ) -> dict[str, Any]:
-    """What the sides rest on besides the rows: both ledgers' entries, figures of derived groups,
-    rows that belong to several.
+    """Return what the splits depend on besides the rows.
+
+    It is the entries of both ledgers, figures of derived groups, and rows that belong to several
+    groups.
     """
     found: dict[str, Any] = (
         {"ledger": book.copy_to(out_dir / "ledger.jsonl")} if book is not None else {}
@@ -277,7 +279,7 @@ def decide(
     declaration: Declaration,
     book: Ledger | None,
 ) -> Decision:
-    """The declared strategy as SQL over one row, with whatever the ledger holds."""
+    """Return the declared strategy as SQL over one row, with what the ledger holds."""
     way = declaration.split
     if isinstance(way, StratifiedSplit):
         return _stratified(connection, spec, declaration, way, book)
@@ -296,7 +298,7 @@ def decide(
 
 
 def hash_side_sql(key: str, seed: int, fractions: Fractions) -> str:
-    """SQL for the side of a key by its hash: the rule that decides."""
+    """Return SQL for the split of a key by its hash: the rule that decides."""
     train, val = cut_point(fractions.train), cut_point(fractions.train + fractions.val)
     digits = hash_sql(key, seed)
     return (
@@ -306,14 +308,15 @@ def hash_side_sql(key: str, seed: int, fractions: Fractions) -> str:
 
 
 def hash_sql(key: str, seed: int | str) -> str:
-    """SQL for the eight hexadecimal digits of a key under a seed, or a salt; every engine computes
-    them alike.
+    """Return SQL for the eight hexadecimal digits of a key under a seed, or a salt.
+
+    Every engine computes them alike.
     """
     return f"substr(md5(concat({literal(f'{seed}:')}, {key})), 1, 8)"
 
 
 def cut_point(share: float) -> str:
-    """The eight hexadecimal digits below which a share of all hashes lies.
+    """Return the eight hexadecimal digits below which a share of all hashes lies.
 
     >>> cut_point(0.8), cut_point(0.9)
     ('cccccccc', 'e6666666')
@@ -322,22 +325,22 @@ def cut_point(share: float) -> str:
 
 
 def pinned_sql(pins: Mapping[str, str], otherwise: str) -> str:
-    """SQL for the side of a group that may be fixed by hand."""
+    """Return SQL for the split of a group that may be fixed by hand."""
     whens = "".join(f" when {literal(group)} then {literal(side)}" for group, side in pins.items())
     return f"case __group{whens} else {otherwise} end" if pins else otherwise
 
 
 def needs_ledger(declaration: Declaration) -> bool:
-    """Whether sides depend on more than the row, so that they are frozen."""
+    """Return True if splits depend on more than the row, so that they are frozen."""
     way = declaration.split
     return isinstance(way, StratifiedSplit) or (isinstance(way, TimeSplit) and way.cuts is None)
 
 
 def way_of(declaration: Declaration, spec: TableSpec) -> dict[str, Any]:
-    """What must stay the same for frozen decisions to hold: strategy, seed, shares and the columns
-    they rest on.
+    """Return the settings that must stay the same for frozen decisions to hold.
 
-    Embargo and pins do not count: they apply on top of what is frozen.
+    These are strategy, seed, shares and the columns they depend on. Embargo and pins do not count:
+    they apply on top of what is frozen.
     """
     label = list(spec.labels) if spec.has_several_labels else spec.label
     roles = {"id": list(spec.id), "group": list(spec.group), "time": spec.time, "label": label}
@@ -361,7 +364,7 @@ def _key_name(key: str, spec: TableSpec) -> str:
 
 
 def _pins(connection: duckdb.DuckDBPyConnection, pins: Mapping[str, str]) -> dict[str, str]:
-    """Groups fixed by hand, in the form that keys have; a name that no row has is refused."""
+    """Return groups fixed by hand, in the form that keys have; refuse a name that no row has."""
     found = {unicodedata.normalize("NFC", group): side for group, side in pins.items()}
     known = {
         r[0]
@@ -382,10 +385,6 @@ def _pins(connection: duckdb.DuckDBPyConnection, pins: Mapping[str, str]) -> dic
             f" row has; groups are {first_few(groups)}"
         )
     return found
-
-
-# ------------------------------------------------------------------------------ time, group and
-# time
 
 
 def _by_time(
@@ -430,10 +429,6 @@ def _by_time(
         plan,
         frozen,
     )
-
-
-# -----------------------------------------------------------------------------------------
-# predefined
 
 
 def _predefined(
@@ -484,10 +479,6 @@ def _refuse_unknown_values(
         )
 
 
-# ------------------------------------------------------------------------------------------
-# stratified
-
-
 def _stratified(
     connection: duckdb.DuckDBPyConnection,
     spec: TableSpec,
@@ -495,9 +486,7 @@ def _stratified(
     way: StratifiedSplit,
     book: Ledger | None,
 ) -> Decision:
-    """Sides of units as frozen in the ledger, and of new units such that the label's shares
-    stay.
-    """
+    """Return splits of units: as frozen in the ledger, and of new units so that shares stay."""
     if book is None:
         raise RuntimeError("a stratified split needs its ledger")
     regression = declaration.task.kind == "regression"
@@ -523,7 +512,7 @@ def _stratified(
         **({"bin_edges": edges} if edges else {}),
     }
     frozen = {"bin_edges": edges} if edges and not book.frozen else {}
-    # a row may belong to a group that has no other rows now, and was decided before
+    # a row may belong to a group that was decided before and has no other rows now
     known = (
         f"(select key_hash, side from unit_sides union select key_hash, side from {book.assigned}"
         " as held where key_hash not in (select key_hash from unit_sides))"
@@ -539,17 +528,14 @@ def _stratified(
 
 
 def known_side_sql(sides: str, key: str) -> str:
-    """The join of rows with the side of their unit, `known.side`, from a relation of `key_hash`
-    (unique) and `side`.
+    """Return the join of rows with the split of their unit, `known.side`.
+
+    It is looked up in a relation of `key_hash` (unique) and `side`.
     """
     return (
         f"left join (select key_hash, side from {sides} as sides) as known on known.key_hash ="
         f" md5({key})"
     )
-
-
-# ---------------------------------------------------------------------------------------------
-# files
 
 
 def write_sides(
@@ -561,8 +547,7 @@ def write_sides(
     sided: str,
     in_order: Iterator[pa.RecordBatch] | pa.Table,
 ) -> SplitTables:
-    """The three files of the decided sides and their references: nowhere else is a `TrainTable`
-    made.
+    """Write the files of the three splits and return references; only here a `TrainTable` is made.
 
     Args:
         connection: the engine.
@@ -571,8 +556,8 @@ def write_sides(
         out_dir: where `train.parquet`, `val.parquet` and `test.parquet` are written.
         plan: the strategy with its resolved cut points, for people.
         sided: relation of all rows with their `__side`.
-        in_order: the rows in the order of the hash of their id, with the column `CODE`; of a whole
-            table the sides are held, too.
+        in_order: the rows in the order of the hash of their id, with the column `CODE`; for a whole
+            table, the splits are kept in memory too.
     """
     tables = _written(in_order, spec, out_dir)
     excluded = rows(
@@ -599,7 +584,7 @@ def write_sides(
 def _written(
     in_order: Iterator[pa.RecordBatch] | pa.Table, spec: TableSpec, out_dir: Path
 ) -> dict[str, TableRef]:
-    """One pass over the rows, each into the file of its side."""
+    """Write each row into the file of its split, in one pass over the rows."""
     paths, schema = {side: out_dir / f"{side}.parquet" for side in SPLITS}, arrow_schema(spec)
     with ExitStack() as stack:
         files = {side: stack.enter_context(replacing_path(path)) for side, path in paths.items()}
@@ -640,17 +625,16 @@ def sampled(
     folder: Path,
     change: Callable[[pa.Table], pa.Table],
 ) -> SplitTables:
-    """The first rows of each side as a split of its own; held-out rows go through `change` before
-    they are written.
+    """Write the first rows of each split as a separate split; `change` edits held-out rows first.
 
-    The sides lie in the order of a hash, so that the first rows are a random sample.
+    Splits lie in the order of a hash, so the first rows are a random sample.
 
     Args:
-        split: what the split wrote.
+        split: the result of the split.
         spec: what its columns are.
-        rows: most rows of a side.
+        rows: most rows of one split.
         folder: where the files are written.
-        change: of held-out rows, columns and types as they are.
+        change: function of held-out rows; must keep columns and types.
     """
     tables: dict[str, TableRef] = {}
     train = first_rows(split.train, rows)

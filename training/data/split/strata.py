@@ -1,9 +1,8 @@
-"""Strata: units dealt out so that every class, or bin of a number, has the declared share of rows
-on each side.
+"""Strata: distribute units so that every class, or bin of a number, has its share in each split.
 
 A unit is a row's key or a whole group. Units with the same number of rows in each class have the
 same profile and are interchangeable, so that cost grows with the number of different profiles.
-Shapes: P profiles, C classes, S sides.
+Shapes: P profiles, C classes, S splits.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from training.data.engine.engine import (
 )
 from training.data.fit.order_statistics import values_at
 
-BYTES_A_UNIT = 256  # of data.memory_limit: a unit while it is counted, joined or put in its place
-BYTES_A_CELL = 32  # of a profile's rows of one class: int64, float64, and what is made of them
+BYTES_A_UNIT = 256  # of data.memory_limit: a unit while it is counted, joined or placed
+BYTES_A_CELL = 32  # of a profile's rows of one class: int64, float64, and temporaries
 EPSILON = 1e-9  # keeps 0.7 * 10 from being floored to 6
 
 
 def bin_edges(
     connection: duckdb.DuckDBPyConnection, table: str, label: str, bins: int
 ) -> list[float]:
-    """Where the bins of a numeric label begin: exact quantiles, repeated ones once."""
+    """Return where the bins of a numeric label begin: distinct exact quantiles."""
     values = (
         f"(select cast({ident(label)} as double) as x from {table} where {ident(label)} is not"
         " null)"
@@ -54,7 +53,7 @@ def bin_edges(
 
 
 def stratum_sql(label: str, edges: list[float] | None) -> str:
-    """SQL for the text that names a row's class, or the bin of its label."""
+    """Return SQL for the name of a row's class, or of the bin of its label."""
     if edges is None:
         return f"cast({ident(label)} as varchar)"
     whens = " ".join(
@@ -64,11 +63,11 @@ def stratum_sql(label: str, edges: list[float] | None) -> str:
 
 
 class Units(NamedTuple):
-    """What is dealt out: the rows, the column that names a row's unit, and SQL for a row's class
-    and for the seeded hash of `unit`.
+    """Units to distribute: the rows, the unit column, and SQL for class and hash.
 
-    The hash orders units of the same profile. `assigned`: relation of `key_hash` and `side` decided
-    before. `limit`: bytes of `data.memory_limit`.
+    The SQL gives a row's class and the seeded hash of `unit`, which orders units of the same
+    profile. `assigned` is a relation of earlier `key_hash` and `side`. `limit` is the bytes of
+    `data.memory_limit`.
     """
 
     table: str
@@ -80,22 +79,22 @@ class Units(NamedTuple):
 
 
 def allot(connection: duckdb.DuckDBPyConnection, units: Units, shares: Mapping[str, float]) -> None:
-    """Make table `unit_sides` (key_hash, side, is_new): held units keep their side, new ones are
-    dealt out.
+    """Make table `unit_sides` (key_hash, side, is_new): known units stay, new ones are distributed.
 
     Args:
         connection: the engine.
-        units: to deal out.
-        shares: side → target share of rows.
+        units: to distribute.
+        shares: split → target share of rows.
 
     Raises:
-        SplitError: units are of so many profiles that to deal them out takes more than the limit.
+        SplitError: the units have so many profiles that distributing them takes more than the
+            limit.
     """
     parts = num_parts(
         row(connection, f"select count(*) from {units.table}")[0], units.limit, BYTES_A_UNIT
     )
     _count_units(connection, units, parts)
-    order = (  # large units first; among those alike in size the seed decides
+    order = (  # large units first; the seed orders those of equal size
         "floor(log2(size)) desc, min(digits), profile"
     )
     connection.execute(
@@ -130,8 +129,9 @@ def allot(connection: duckdb.DuckDBPyConnection, units: Units, shares: Mapping[s
 
 
 def _count_units(connection: duckdb.DuckDBPyConnection, units: Units, parts: int) -> None:
-    """Make tables of rows by unit and stratum, and of units with their profile, their digits and,
-    where decided before, their side.
+    """Make tables of rows by unit and stratum, and of units.
+
+    A unit has its profile, its digits and, if it was decided before, its split.
     """
     numbered = f"{part_number_sql('md5(unit)', parts)} as part"
     counted = (
@@ -158,8 +158,9 @@ def _count_units(connection: duckdb.DuckDBPyConnection, units: Units, parts: int
 
 
 def _placed_sql(part: int, parts: int) -> str:
-    """New units with their place among all of their profile, and the places up to which each side
-    reaches; those of a range of hashes alone.
+    """Return new units with their rank in their profile, and the ranks at which each split ends.
+
+    Covers one range of hashes.
     """
     begin, end = (literal(f"{2**32 * i // parts:08x}") for i in (part, part + 1))
     here = " and ".join(
@@ -174,7 +175,7 @@ def _placed_sql(part: int, parts: int) -> str:
         "units u join new_profiles p on p.profile = u.profile join dealt d on d.position ="
         " p.position"
     )
-    if part:  # units of the ranges before
+    if part:  # units of earlier ranges
         rank += " + coalesce(b.n, 0)"
         joined += (
             " left join (select profile, count(*) as n from units where held is null and digits <"
@@ -184,7 +185,7 @@ def _placed_sql(part: int, parts: int) -> str:
 
 
 def _refuse_too_many_profiles(connection: duckdb.DuckDBPyConnection, limit: int | None) -> None:
-    """Refuse, under a limit, tables of profiles by class that would not fit into it."""
+    """Refuse, under a memory limit, tables of profiles by class that do not fit into it."""
     if limit is None:
         return
     profiles, classes = (
@@ -202,7 +203,10 @@ def _refuse_too_many_profiles(connection: duckdb.DuckDBPyConnection, limit: int 
 def _matrices(
     connection: duckdb.DuckDBPyConnection, sides: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Arguments of `allocate`: profiles [P, C], units [P], held rows [S, C], held units [S]."""
+    """Return the arguments of `allocate`.
+
+    They are profiles [P, C], units [P], held rows [S, C] and held units [S].
+    """
     units = _numbers(connection, "select units from new_profiles order by position")["units"]
     classes = row(connection, "select count(*) from strata")[0]
     profiles = np.zeros((len(units), classes), dtype=np.int64)
@@ -229,7 +233,7 @@ def _matrices(
 
 
 def _numbers(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
-    """Columns of whole numbers as int64 arrays."""
+    """Return columns of whole numbers as int64 arrays."""
     table = connection.sql(sql).to_arrow_table()
     return {
         str(name): table.column(name).cast(pa.int64()).to_numpy() for name in table.column_names
@@ -243,26 +247,25 @@ def allocate(
     held_units: np.ndarray,
     targets: Sequence[float],
 ) -> np.ndarray:
-    """Units of each profile for each side, so that every class comes as close to the declared
-    shares as whole units allow.
+    """Return the units of each profile for each split, so that classes come closest to the shares.
 
-    Profiles are taken in the order given (large ones first do best). Each is shared out in
-    proportion to what the sides still lack of its classes; single units left over go where they
-    lower the chi-square distance most. What is held already stays. No side is left without a unit
+    Profiles are processed in the given order (large ones first does best). Each is divided in
+    proportion to what the splits still lack of its classes. Single units left over go where they
+    lower the chi-square distance most. What is held already stays. No split is left without a unit
     while another has two.
 
     Args:
         profiles: rows by class of one unit, int [P, C].
         units: how many new units have the profile, int [P].
-        held_rows: rows by class of the units whose side is decided already, int [S, C].
+        held_rows: rows by class of the units whose split is decided already, int [S, C].
         held_units: how many those are, int [S].
-        targets: shares of rows, one for each side.
+        targets: shares of rows, one for each split.
 
     Returns:
         int [P, S]; each row sums to `units`.
 
-    Source: the greedy of scikit-learn's StratifiedGroupKFold, with unequal folds and many equal
-        units at once.
+    Source: the greedy algorithm of scikit-learn's StratifiedGroupKFold, with unequal folds and many
+        equal units at once.
     """
     shares = np.array(targets)
     totals = held_rows.sum(axis=0) + (profiles * units[:, None]).sum(axis=0)
@@ -277,7 +280,7 @@ def allocate(
         )
         rows += result[i][:, None] * profile
         for _ in range(int(units[i] - result[i].sum())):
-            # change of chi-square by side
+            # change of chi-square by split
             distance = (profile * (2 * (rows - target) + profile) * scale).sum(axis=1)
             side = int(distance.argmin())
             result[i, side] += 1
@@ -286,7 +289,7 @@ def allocate(
 
 
 def _none_empty(result: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """Move the last (smallest) unit of the side with most new units to a side that has none."""
+    """Move the last (smallest) unit of the split with most new units to a split that has none."""
     for side in range(len(held)):
         counts = held + result.sum(axis=0)
         donor = int(result.sum(axis=0).argmax())

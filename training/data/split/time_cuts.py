@@ -1,4 +1,4 @@
-"""Cut points in time: declared, or at a share of the rows; and the side of a row between them."""
+"""Cut points in time, declared or at a share of the rows, and the split of a row between them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from training.data.engine.engine import count_distinct, literal, row, rows
 
 
 def time_side_sql(cuts: dict[str, float], embargo: float, has_label_time: bool = False) -> str:
-    """SQL for a row's side: train < val cut; val in [val cut + embargo, test cut); test >= test cut
-    + embargo; else 'embargo'.
+    """Return SQL for a row's split by its time.
 
-    Where it is known when labels became known, rows before a cut whose label came at or after it
-    are 'label_interval': who trains at the cut does not have them yet, and their label says
-    something of the time after it.
+    Train is before the val cut; val is [val cut + embargo, test cut); test is from test cut +
+    embargo on; other rows are 'embargo'. If the time of each label is known, rows before a cut
+    whose label came at or after it are 'label_interval': a model trained at the cut does not have
+    these labels yet, and they carry information about the time after it.
     """
     val, test = cuts["val"], cuts["test"]
     late = (
@@ -36,8 +36,9 @@ def time_side_sql(cuts: dict[str, float], embargo: float, has_label_time: bool =
 def share_cuts(
     connection: duckdb.DuckDBPyConnection, table: str, fractions: Fractions
 ) -> dict[str, float]:
-    """The times at which val and test begin so that shares of rows come closest; a time never
-    stands on two sides.
+    """Return the times at which val and test begin, so that shares of rows come closest.
+
+    A time is never in two splits.
 
     Raises:
         SplitError: fewer than three different times.
@@ -77,7 +78,7 @@ def share_cuts(
 
 
 def declared_cuts(cuts: TimeCuts, spec: TableSpec) -> dict[str, float]:
-    """Declared cut points in the units of `__time`.
+    """Return declared cut points in the units of `__time`.
 
     Raises:
         SplitError: a cut does not fit the time column, or they are out of order.
@@ -114,7 +115,7 @@ def _moment(side: str, value: str | float, spec: TableSpec) -> float:
 
 
 def time_text(value: float | None, spec: TableSpec) -> str | float | None:
-    """A value of `__time` for people: ISO in UTC for timestamps, the number itself otherwise."""
+    """Format a value of `__time` for people: ISO in UTC for timestamps, else the number itself."""
     if value is None or not spec.time_is_timestamp:
         return value
     return datetime.fromtimestamp(value, UTC).isoformat()

@@ -1,8 +1,8 @@
-"""Which rows a model has never learned from: hashes of ids and groups that travel with it.
+"""Rows that a model has never learned from, found by hashes of ids and groups.
 
-A hash is the first 64 bits of md5 over `id:` or `group:` and the key. It is not salted, so that a
-later run can recognise the keys: whoever can enumerate the keys can recognise them too. Protect the
-file like a list of the ids. N rows.
+The hashes are stored with the model. A hash is the first 64 bits of md5 over `id:` or `group:` and
+the key. It is not salted, so that a later run can recognise the keys. Whoever can enumerate the
+keys can recognise them too. Protect the file like a list of the ids. N rows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ HASH = "cast('0x' || substr(md5(concat('{kind}:', {column})), 1, 16) as ubigint)
 
 
 def trained_keys(tables: Iterable[TableRef]) -> np.ndarray:
-    """Sorted distinct hashes uint64 of every `__id` and non-null `__group` of the tables a model
-    was made with.
+    """Return sorted distinct hashes, uint64, of the keys of the tables that made a model.
+
+    They cover every `__id` and non-null `__group`.
 
     Args:
         tables: train and validation: one gave the weights, the other chose among them.
@@ -45,7 +46,7 @@ def trained_keys(tables: Iterable[TableRef]) -> np.ndarray:
 
 
 def evaluated_keys(table: TableRef) -> np.ndarray:
-    """Sorted distinct hashes uint64 of every `__id` of the rows that a model was tested on."""
+    """Return sorted distinct hashes, uint64, of every `__id` of the rows that tested a model."""
     return distinct(
         np.concatenate(
             list(_hashes(table, f"select {HASH.format(kind='id', column='__id')} from {{table}}"))
@@ -54,7 +55,7 @@ def evaluated_keys(table: TableRef) -> np.ndarray:
 
 
 def rows_among(table: TableRef, keys: np.ndarray) -> np.ndarray:
-    """Which rows [N] of a table, in its order, have their `__id` among the hashes."""
+    """Return a mask [N] of the rows of a table, in its order, whose `__id` is among the hashes."""
     return np.asarray(
         np.isin(
             np.concatenate(
@@ -68,14 +69,14 @@ def rows_among(table: TableRef, keys: np.ndarray) -> np.ndarray:
 
 
 def unseen_rows(table: TableRef, seen: np.ndarray, by_group: bool) -> np.ndarray:
-    """Which rows [N] of a table, in its order, a model has not learned from.
+    """Return a mask [N] of the rows of a table, in its order, that a model has not learned from.
 
     Args:
         table: with `__id` and `__group`.
         seen: the model's `trained_keys`.
-        by_group: also leave out rows whose group it has learned from. Right where groups are kept
-            on one side; under a split by time alone the same groups go on in the test rows, and are
-            meant to.
+        by_group: also leave out rows whose group it has learned from. Right if the split keeps
+            groups whole. In a split by time alone, the same groups occur in the test rows, which is
+            intended.
     """
     known = [
         np.concatenate(
@@ -98,7 +99,7 @@ def unseen_rows(table: TableRef, seen: np.ndarray, by_group: bool) -> np.ndarray
 
 
 def _hashes(table: TableRef, sql: str) -> Iterator[np.ndarray]:
-    """A query's only column as uint64, in batches."""
+    """Return a query's only column as uint64, in batches."""
     yield np.empty(0, np.uint64)
     with closing(connect()) as connection:
         verify(table.file)

@@ -1,1 +1,1 @@
-"""The typed and validated table."""
+"""Typed and validated table."""

@@ -1,6 +1,4 @@
-"""What each source column is: roles and kinds resolved from the declaration and the
-source's types.
-"""
+"""Roles and kinds of the source columns, resolved from the declaration and the source's types."""
 
 from __future__ import annotations
 
@@ -45,11 +43,10 @@ PATTERN = frozenset("*?[")
 
 
 class Resolved(NamedTuple):
-    """The table's meaning, for each column that is used its declaration and its type in the source,
-    and the types of those that group rows.
+    """Meaning of the table: declaration and source type of each used column.
 
-    `computed`: columns that expressions of `data.derive` make, whose floats may be NaN; in the
-    source's own NaN is null already.
+    It also has the types of the columns that group rows. `computed` are columns that expressions of
+    `data.derive` make, whose floats may be NaN. NaN in the source's own columns is null already.
     """
 
     spec: TableSpec
@@ -60,7 +57,7 @@ class Resolved(NamedTuple):
 
 
 def family(kind: str) -> Family:
-    """What values of an SQL type are like.
+    """Return the family of values of an SQL type.
 
     >>> family("DECIMAL(10,2)"), family("UTINYINT[784]"), family("TIMESTAMP WITH TIME ZONE")
     ('float', 'list', 'instant')
@@ -79,8 +76,9 @@ def family(kind: str) -> Family:
 
 
 def is_whole(kind: str) -> bool:
-    """Whether values of an SQL type are whole numbers, decimals without a fraction among them,
-    which compare reliably.
+    """Return True for SQL types of whole numbers, which compare reliably.
+
+    Decimals without a fraction are among them.
 
     >>> is_whole("BIGINT"), is_whole("DECIMAL(38,0)"), is_whole("DECIMAL(10,2)")
     (True, True, False)
@@ -89,7 +87,7 @@ def is_whole(kind: str) -> bool:
 
 
 def nesting(kind: str) -> int:
-    """How many lists deep an SQL type is.
+    """Return the list depth of an SQL type.
 
     >>> nesting("UTINYINT[]"), nesting("FLOAT[28][28]"), nesting("DOUBLE")
     (1, 2, 0)
@@ -98,11 +96,11 @@ def nesting(kind: str) -> int:
 
 
 def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
-    """Each column of the source has one role, and each role has the columns it needs.
+    """Give each column of the source one role; each role gets the columns it needs.
 
     Args:
         types: column name to SQL type, in the order of the source, derived columns included.
-        declaration: sections `data`, `task` and `split` count.
+        declaration: uses the sections `data`, `task` and `split`.
 
     Raises:
         SchemaError: a column is undeclared or missing, a role is taken twice, or a type does not
@@ -151,7 +149,7 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
 def _grouping(
     by: GroupByConfig | None, spec: TableSpec, types: Mapping[str, str]
 ) -> dict[str, str]:
-    """The columns that `data.group_by` names, with their types, whatever role they have."""
+    """Return the columns that `data.group_by` names, with their types, in any role."""
     if by is None:
         return {}
     for name in by.source_columns:
@@ -177,8 +175,9 @@ def _grouping(
 
 
 def _matched(types: Mapping[str, str], data: DataConfig) -> dict[str, ColumnConfig]:
-    """The declaration of each source column, in the order of the declaration (within a pattern, of
-    the source).
+    """Return the declaration of each source column, in the order of the declaration.
+
+    Columns of one pattern keep the order of the source.
     """
     found = {name: data.column(name) for name in types}
     undeclared = [n for n, c in found.items() if c is None]
@@ -254,9 +253,7 @@ def _one_clock(
     configs: Mapping[str, ColumnConfig],
     types: Mapping[str, str],
 ) -> None:
-    """Check that times that are compared are all timestamps, or all numbers with units or
-    without.
-    """
+    """Check that compared times are all timestamps, or all numbers with units or all without."""
     for name in (*roles["time"], *roles["label_time"], *roles["available"]):
         if configs[name].unit is not None and family(types[name]) in ("date", "instant"):
             raise SchemaError(
@@ -287,7 +284,7 @@ def _one_clock(
 def _available(
     names: tuple[str, ...], configs: Mapping[str, ColumnConfig], features: tuple[str, ...]
 ) -> dict[str, tuple[str, ...]]:
-    """The features that each time of availability speaks of."""
+    """Return the features that each time of availability applies to."""
     found = {}
     for name in names:
         patterns = configs[name].of
@@ -316,7 +313,7 @@ def _available(
 
 
 def _role_fits(name: str, config: ColumnConfig, kind: str, task: TaskConfig) -> None:
-    """Refuse a type that a role or kind cannot be made of, with what to do instead."""
+    """Refuse a type that does not fit a role or kind, and say what to do instead."""
     found = family(kind)
     where, words = f"column {name!r} (role {config.role})", WORDS[found]
     if (
@@ -435,7 +432,7 @@ def _with_labels(
     types: Mapping[str, str],
     task: TaskConfig,
 ) -> TableSpec:
-    """The spec with every label column, and its values that mean unknown."""
+    """Return the spec with every label column and the label values that mean unknown."""
     labels = {}
     for name in names:
         kind = _label_type(configs[name], family(types[name]), types[name])
@@ -458,7 +455,7 @@ def _with_labels(
 
 
 def _kind(config: ColumnConfig, found: Family) -> str:
-    """`auto`: numbers are numeric, the rest is categorical."""
+    """Resolve `auto`: numbers are numeric, the rest is categorical."""
     if config.kind != "auto":
         return config.kind
     return "numeric" if found in ("int", "float") else "categorical"

@@ -1,4 +1,4 @@
-"""Labels in the source: which rows have one, and whether their values suit the task."""
+"""Labels in the source: find the rows that have one, and check that values suit the task."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def labelled_rows(
     relation: str,
     declaration: Declaration,
 ) -> tuple[str, int, dict[str, int]]:
-    """The rows that have a label, as far as rows without one may be left out.
+    """Return the rows that have a label, if rows without one may be left out.
 
-    A row whose only label has a value of task.ignore is left out whatever data.null_labels says;
-    one of several labels with such a value is unknown, and the row stays while another label is
-    known.
+    A row whose only label has a value of task.ignore is always left out, regardless of
+    data.null_labels. One of several labels with such a value is unknown; the row stays if another
+    label is known.
 
     Returns:
-        The relation of the rows that stay, how many were left out for want of a label, and how many
+        The relation of the rows that stay, how many were left out for lack of a label, and how many
         labels of each column had a value that means unknown.
     """
     conditions = ignored_sql(resolved)
@@ -74,7 +74,7 @@ def _counts(conditions: Iterable[str]) -> str:
 def label_violations(
     connection: duckdb.DuckDBPyConnection, spec: TableSpec, table: str, declaration: Declaration
 ) -> Iterator[str]:
-    """What is wrong with the label columns of the typed table, one sentence each."""
+    """Return one sentence for each fault in the label columns of the typed table."""
     if spec.has_several_labels:
         unknown = " and ".join(f"{ident(name)} is null" for name in spec.labels)
         without = row(connection, f"select count(*) from {table} where {unknown}")[0]
@@ -147,5 +147,5 @@ def _one_label(
 
 
 def _path(spec: TableSpec, name: str, option: str) -> str:
-    """Where the declaration holds an option of a label."""
+    """Return the path of a label's option in the declaration."""
     return f"task.labels.{name}.{option}" if spec.has_several_labels else f"task.{option}"

@@ -1,9 +1,8 @@
-"""Derived features as trees that the registered model computes from raw rows, where there is no
-engine.
+"""Derived features as trees that the registered model computes from raw rows without an engine.
 
-The engine binds each expression, so that every type and every implicit cast stands in its plan; the
-plan becomes a small tree of the operations that `training.data.serving_expressions` knows. What it
-does not know is refused when the data are prepared: nobody finds out after training.
+The engine binds each expression, so that its plan contains every type and every implicit cast. The
+plan becomes a small tree of the operations that `training.data.serving_expressions` knows. Unknown
+operations are refused when the data are prepared, so that nobody finds out after training.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class Unportable(ConfigError):
 
 
 class Source(NamedTuple):
-    """What a plan's references mean: names by their place, and the engine for literals."""
+    """Meaning of a plan's references: names by position, and the engine for literals."""
 
     names: list[str]
     connection: duckdb.DuckDBPyConnection
@@ -111,8 +110,7 @@ def portable(
     source_types: Mapping[str, str],
     features: Collection[str] | None = None,
 ) -> dict[str, Tree]:
-    """Trees of the derived features, and of the derived columns that they are computed from, in the
-    declared order.
+    """Return trees of derived features and of the derived columns they use, in declared order.
 
     Args:
         expressions: `data.derive`; each may use those before it.
@@ -125,7 +123,7 @@ def portable(
 
     Raises:
         ConfigError: an expression is not allowed, or one that a feature needs has a part that
-            serving cannot compute; names the key, the part and what may stand there.
+            serving cannot compute; names the key, the part and what is allowed there.
     """
     wanted = set(expressions if features is None else features)
     if not wanted & expressions.keys():
@@ -175,7 +173,7 @@ def _tree(connection: duckdb.DuckDBPyConnection, name: str, expression: str) -> 
 
 
 def supported() -> list[str]:
-    """Names of what may stand in the expression of a derived feature."""
+    """Return names of all that the expression of a derived feature may contain."""
     return sorted(
         {*SIGNATURES} - {"normalized_interval", "split"}
         | {
@@ -199,14 +197,11 @@ def _columns(node: Tree) -> Iterator[tuple[str, str]]:
         yield from _columns(arg)
 
 
-# -------------------------------------------------------------------------------------------- nodes
-
-
 def _node(plan: dict[str, Any], source: Source) -> Tree:
-    """A node of the engine's bound plan as one of ours.
+    """Convert a node of the engine's bound plan to a node of ours.
 
     Raises:
-        Unportable: naming what serving cannot compute.
+        Unportable: naming the part that serving cannot compute.
     """
     kind = plan["expression_class"]
     if kind == "BOUND_CONSTANT":
@@ -243,7 +238,7 @@ def _node(plan: dict[str, Any], source: Source) -> Tree:
     ):
         return _operation(
             "split", [*plan["children"][0]["children"], plan["children"][1]], target, source
-        )  # what split_part is made of
+        )  # the parts of split_part
     return _operation(name.lower(), plan["children"], target, source)
 
 
@@ -252,7 +247,7 @@ def _called(plan: dict[str, Any]) -> str:
 
 
 def _type(kind: dict[str, Any]) -> str:
-    """The SQL name of a plan's type."""
+    """Return the SQL name of a plan's type."""
     info = kind.get("type_info") or {}
     return (
         f"DECIMAL({info['width']},{info['scale']})" if kind["id"] == "DECIMAL" else str(kind["id"])
@@ -266,7 +261,9 @@ def _reference(name: str, kind: str) -> Tree:
 
 
 def _value(value: dict[str, Any]) -> Any:
-    """A constant as JSON: whole numbers and decimals by their digits, an interval as months, days
+    """Return a constant as JSON.
+
+    Whole numbers and decimals are written by their digits, an interval as months, days
     and microseconds.
     """
     if value["is_null"]:
@@ -297,8 +294,9 @@ def _operation(op: str, parts: list[dict[str, Any]], kind: str, source: Source) 
 
 
 def _require_constant(op: str, args: list[Tree]) -> None:
-    """Date parts and formats are constants that serving knows; they are written by their
-    one name.
+    """Require date parts and formats to be constants that serving knows.
+
+    Each is written by its one name.
     """
     place = 1 if op.endswith("strptime") else 0
     value = args[place].get("value")

@@ -1,6 +1,4 @@
-"""Rows as the source had them: that derived features served from them have the values of the table
-is tried before training.
-"""
+"""Source rows before training, to check that derived features served from them match the table."""
 
 from __future__ import annotations
 
@@ -16,25 +14,26 @@ from training.data.engine.engine import ident, write_parquet
 from training.data.serving_expressions import derive
 from training.data.table.typed import raw_names
 
-NUM_ROWS = 2048  # of all sides; enough that some are in each
+NUM_ROWS = 2048  # of all splits; enough that each has some
 CLOSE = 1e-9
 
 
 def keep_raw_rows(
     connection: duckdb.DuckDBPyConnection, spec: TableSpec, typed: str, order: str, path: Path
 ) -> FileRef | None:
-    """`__id` and the source columns of derived features, for the first rows in an order, after
-    serving agreed with the engine on them.
+    """Write `__id` and the source columns of derived features for the first rows in an order.
+
+    Serving must agree with the engine on these rows first.
 
     Args:
         connection: the engine.
         spec: its `derived` are the trees that serving will have.
         typed: relation with the columns of `training.data.table.typed.typed_sql`.
-        order: SQL of an order that decides every tie.
+        order: SQL of an order without ties.
         path: the Parquet file.
 
     Returns:
-        The file; None, and none is written, where no feature is derived.
+        The file; None, without a file, if no feature is derived.
 
     Raises:
         ConfigError: serving computes something else than the engine did; names the column, both
@@ -60,7 +59,7 @@ def keep_raw_rows(
 
 
 def require_agreement(raw: pd.DataFrame, table: pd.DataFrame, spec: TableSpec) -> None:
-    """Pass when serving gives the table's values from the raw rows.
+    """Check that serving computes the table's values from the raw rows.
 
     Args:
         raw: `__id` and raw columns [N].
@@ -91,8 +90,9 @@ def require_agreement(raw: pd.DataFrame, table: pd.DataFrame, spec: TableSpec) -
 
 
 def _equal(found: pd.Series, wanted: pd.Series, numeric: bool) -> np.ndarray:
-    """Bool [N]; numbers to a billionth, whether they stand there as numbers or, in a category, as
-    text.
+    """Compare values, bool [N]; numbers are equal to a billionth.
+
+    Numbers may be given as numbers or, in a category, as text.
     """
     if numeric or found.dtype.kind == "f":
         ours, theirs = (

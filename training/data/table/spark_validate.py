@@ -1,10 +1,9 @@
-"""Validation on Spark: executors type their rows with the very SQL of the embedded engine, Spark
-answers what needs all rows.
+"""Validation on Spark: executors type their rows with the SQL of the embedded engine.
 
 A row's types, keys, derived columns and rules depend on that row alone. So each executor runs the
-embedded engine over one row group after another of the source, and what it finds is exactly what it
-finds in one process: no second dialect can differ in the text of a float or in unicode. Ids that
-repeat, classes, counts and the order of the table need all rows: these are Spark's.
+embedded engine over one row group after another of the source, and finds exactly what one process
+would find. No second dialect can differ in the text of a float or in unicode. Repeated ids,
+classes, counts and the order of the table need all rows: Spark computes these.
 """
 
 from __future__ import annotations
@@ -65,9 +64,7 @@ ERRORS: dict[str, type[Exception]] = {"SchemaError": SchemaError, "SourceError":
 
 
 class Plan(NamedTuple):
-    """What an executor needs to know: row groups by file, types of the source, the meaning of the
-    columns, where parts are written.
-    """
+    """Input of an executor: row groups by file, source types, column meaning and output paths."""
 
     groups: list[tuple[str, int]]
     types: dict[str, str]
@@ -78,9 +75,7 @@ class Plan(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What all row groups tell together: counts, rules that are broken, and how far texts are
-    numbers.
-    """
+    """Summary of all row groups: counts, broken rules, and how far texts are numbers."""
 
     total: int
     kept: int
@@ -93,8 +88,7 @@ class Told(NamedTuple):
 
 
 def validate_on_spark(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
-    """`validate` on the executors of `data.spark`: the same table, byte for byte, or the same
-    refusal.
+    """Run `validate` on the executors of `data.spark`: same table byte for byte, or same error.
 
     Args:
         source: Parquet files that the executors see under the same paths.
@@ -102,7 +96,7 @@ def validate_on_spark(source: SourceRef, declaration: Declaration, out_dir: Path
         out_dir: where the table is written.
 
     Raises:
-        ConfigError: the source is no Parquet, or Spark cannot be used.
+        ConfigError: the source is not Parquet, or Spark cannot be used.
         SourceError, SchemaError: as of `validate`.
     """
     if source.format != "parquet":
@@ -122,7 +116,7 @@ def validate_on_spark(source: SourceRef, declaration: Declaration, out_dir: Path
 
 
 def _plan(source: SourceRef, declaration: Declaration, folder: Path) -> Plan:
-    """Everything that is known from the files' footers and the declaration alone."""
+    """Return everything that follows from the files' footers and the declaration alone."""
     with closing(connect()) as connection:
         base = relation_sql(source, declaration.data, connection)
         confine(connection, [f.path for f in source.files])
@@ -143,21 +137,16 @@ def _plan(source: SourceRef, declaration: Declaration, folder: Path) -> Plan:
     return Plan(groups, types, source, resolved, declaration, str(folder))
 
 
-# ------------------------------------------------------------------------------------ on an
-# executor
-
-
 def _worker(plan: Plan) -> Callable[[int], dict[str, Any]]:
     def work(number: int) -> dict[str, Any]:
+        """Type the rows of one row group."""
         return type_group(plan, number)
 
     return work
 
 
 def type_group(plan: Plan, number: int) -> dict[str, Any]:
-    """Type the rows of one row group into files of their own; what they tell, as JSON can
-    hold it.
-    """
+    """Type the rows of one row group into separate files; return a summary that JSON can hold."""
     path, group = plan.groups[number]
     if not Path(path).is_file():
         return {
@@ -235,8 +224,9 @@ def _typed(
 
 
 def _put(table: pa.Table, plan: Plan, kind: str, number: int) -> None:
-    """Write a part whole or not at all: a task that Spark starts twice may be killed in the
-    middle.
+    """Write a part as a whole or not at all.
+
+    Spark may start a task twice and kill it in the middle.
     """
     with replacing(f"{plan.folder}/{kind}-{number:06d}.parquet") as file:
         pq.write_table(table, file, compression="zstd")
@@ -250,12 +240,8 @@ def _count(connection: duckdb.DuckDBPyConnection, relation: str) -> int:
     return int(row(connection, f"select count(*) from {relation}")[0])
 
 
-# ------------------------------------------------------------------------------------- on the
-# driver
-
-
 def _checked(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the row groups told, unless one of them could not be read or computed."""
+    """Return the reports of the row groups; raise if one could not be read or computed."""
     failed = next((f for f in found if "error" in f), None)
     if failed is not None:
         raise ERRORS.get(failed["error"], SchemaError)(failed["message"])
@@ -264,6 +250,7 @@ def _checked(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _merged(found: list[dict[str, Any]], names: tuple[str, ...]) -> Told:
     def total(key: str) -> int:
+        """Return the sum of one count over all row groups."""
         return sum(f.get(key, 0) for f in found)
 
     ignored: dict[str, int] = {}
@@ -299,8 +286,9 @@ def _merged_numbers(parts: list[TextNumbers]) -> TextNumbers:
 
 
 def _refuse_source(plan: Plan, told: Told) -> None:
-    """Refuse rows that cannot be typed: the executors wrote them apart, so that they can be told by
-    value and id.
+    """Refuse rows that cannot be typed.
+
+    The executors wrote them to separate files, so that the error can show value and id.
     """
     findings: list[str] = []
     if told.offending:
@@ -311,7 +299,7 @@ def _refuse_source(plan: Plan, told: Told) -> None:
 
 
 def _parts(plan: Plan, kind: str) -> str:
-    """The files that executors wrote of one kind, as a relation of either engine."""
+    """Return the files of one kind that executors wrote, as a relation of either engine."""
     files = ", ".join(
         literal(str(path)) for path in sorted(Path(plan.folder).glob(f"{kind}-*.parquet"))
     )
@@ -349,8 +337,9 @@ def _write(spark: Any, plan: Plan, told: Told, out_dir: Path) -> ValidatedTable:
 
 
 def _raw_rows(spark: Any, plan: Plan, path: Path) -> FileRef | None:
-    """`keep_raw_rows` of the rows that Spark found to be first, read from what the executors wrote
-    of them.
+    """Run `keep_raw_rows` on the rows that Spark found to be first.
+
+    They are read from the files that the executors wrote.
     """
     names = raw_names(plan.resolved.spec)
     if not plan.resolved.spec.derived:

@@ -13,8 +13,9 @@ UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def in_time_units(declared: float | str, spec: TableSpec, where: str) -> float:
-    """Return a declared length in the units of `__time`: seconds of timestamps, else the column's
-    own.
+    """Return a declared length in the units of `__time`.
+
+    These are seconds for timestamps, else the column's own units.
 
     Args:
         declared: the length.
@@ -58,8 +59,7 @@ def declared_lengths(declaration: Declaration) -> Iterator[tuple[str, float | st
 
 
 def scale(unit: TimeUnit | None, wanted: TimeUnit | None) -> float:
-    """Return the factor from numbers in one unit to numbers in another; 1 where neither is
-    declared.
+    """Return the factor from one unit to another; 1 if neither is declared.
 
     >>> scale("s", "ms"), scale(None, None)
     (1000.0, 1.0)
@@ -68,8 +68,9 @@ def scale(unit: TimeUnit | None, wanted: TimeUnit | None) -> float:
 
 
 def length(value: float, spec: TableSpec) -> str:
-    """Return a length of time in the largest unit that it is a multiple of; of a numeric time the
-    number in the declared unit.
+    """Return a length of time in the largest unit that it is a multiple of.
+
+    For a numeric time, return the number in the declared unit.
     """
     if not spec.time_is_timestamp:
         return f"{value:g} {spec.time_unit}" if spec.time_unit else f"{value:g}"

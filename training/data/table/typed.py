@@ -1,5 +1,4 @@
-"""The typed table as SQL: each column cast to its one form, and the keys that identify and split
-rows.
+"""Typed table as SQL: columns cast to one form each, and keys that identify and split rows.
 
 Forms: numbers float64 (NaN is null, no -0.0); categories text (1.0 is '1', so that whole numbers
 read alike from any file format); tensors flat lists of one length; keys unicode NFC text; time
@@ -19,16 +18,16 @@ from training.data.table.columns import Resolved, family, nesting
 from training.data.table.time_units import scale
 
 KEPT = ("__id", "__key", "__group", "__time")
-WHOLE = 2**53  # beyond it doubles skip whole numbers
+WHOLE = 2**53  # beyond it, doubles skip whole numbers
 LABEL_SQL = {"bool": "boolean", "int": "bigint", "float": "double", "text": "varchar"}
 
 
 def typed_sql(resolved: Resolved, relation: str) -> str:
-    """A relation with the columns of the validated table, role columns that have limits, and the
-    columns of `raw_names` and `grouping_names`.
+    """Return a relation with the columns of the validated table, and some columns more.
 
+    These are role columns that have limits, and the columns of `raw_names` and `grouping_names`.
     Without a declared id, `__key` is the hash of the features and `__id` the hash of the whole row
-    with its occurrence, so that rows keep both when the source is reordered, and rows of equal
+    with its occurrence. So rows keep both when the source is reordered, and rows of equal
     features share a key.
     """
     spec = resolved.spec
@@ -58,15 +57,13 @@ def typed_sql(resolved: Resolved, relation: str) -> str:
 
 
 def validated_columns(spec: TableSpec) -> tuple[str, ...]:
-    """Columns of the validated table in their order."""
+    """Return the columns of the validated table in their order."""
     times = (*(("__label_time",) if spec.label_time else ()), *spec.available)
     return tuple(dict.fromkeys((*KEPT, *times, *_given(spec), *spec.features)))
 
 
 def raw_names(spec: TableSpec) -> dict[str, str]:
-    """Source columns that derived features are computed from, each with the name under which the
-    typed table has it as it was.
-    """
+    """Return the source columns of derived features, with the names of their raw copies."""
     return {
         name: f"__raw_{position}"
         for position, name in enumerate(raw_columns(spec.derived, spec.derived))
@@ -74,15 +71,17 @@ def raw_names(spec: TableSpec) -> dict[str, str]:
 
 
 def grouping_names(resolved: Resolved) -> dict[str, str]:
-    """Columns that group rows (`data.group_by`), each with the name under which the typed table has
-    it: numbers float64, the rest text.
+    """Return columns that group rows (`data.group_by`), with their names in the typed table.
+
+    Numbers are float64, the rest text.
     """
     return {name: f"__by_{position}" for position, name in enumerate(resolved.grouping)}
 
 
 def value_columns(resolved: Resolved) -> tuple[str, ...]:
-    """Role columns that stand in the typed table under their own names: label, weight, split, and
-    any with limits.
+    """Return role columns that the typed table has under their own names.
+
+    These are label, weight, split, and any with limits.
     """
     limited = tuple(
         n
@@ -93,7 +92,7 @@ def value_columns(resolved: Resolved) -> tuple[str, ...]:
 
 
 def unlabelled_sql(resolved: Resolved) -> str:
-    """SQL condition: the row has no label; of several labels, none of them."""
+    """Return an SQL condition: the row has no label; of several labels, none of them."""
     return (
         "("
         + " and ".join(
@@ -104,7 +103,7 @@ def unlabelled_sql(resolved: Resolved) -> str:
 
 
 def ignored_sql(resolved: Resolved) -> dict[str, str]:
-    """For each label with values that mean unknown, the SQL condition that it has one of them."""
+    """Return, for each label with values that mean unknown, an SQL condition that it has one."""
     return {
         name: f"({_label_value(name, resolved)}) in ({_ignored(label)})"
         for name, label in resolved.spec.label_columns.items()
@@ -113,8 +112,9 @@ def ignored_sql(resolved: Resolved) -> dict[str, str]:
 
 
 def _ignored(label: LabelColumn) -> str:
-    """The values that mean unknown, as literals of the label's type; null where none of them is of
-    that type.
+    """Return the values that mean unknown, as literals of the label's type.
+
+    The result is null if none of them is of that type.
     """
     return (
         ", ".join(literal(v) for v in allowed_values(label.ignore, LABEL_TYPES[label.type]))
@@ -123,7 +123,7 @@ def _ignored(label: LabelColumn) -> str:
 
 
 def has_limits(config: ColumnConfig) -> bool:
-    """Whether the declaration restricts the column's values."""
+    """Return True if the declaration restricts the column's values."""
     return (
         config.min is not None
         or config.max is not None
@@ -133,7 +133,7 @@ def has_limits(config: ColumnConfig) -> bool:
 
 
 def wrong_shape_sql(name: str, shape: tuple[int, ...], kind: str) -> str:
-    """SQL condition: the list is null or has not this shape, flat or nested."""
+    """Return an SQL condition: the list is null or does not have this shape, flat or nested."""
     column = ident(name)
     if nesting(kind) == 1:
         return f"({column} is null or len({column}) <> {math.prod(shape)})"
@@ -194,7 +194,7 @@ def _category(name: str, kind: str, resolved: Resolved) -> str:
 
 
 def whole_number_text(number: str) -> str:
-    """SQL of a float as text, in which 1.0 is '1'."""
+    """Return SQL of a float as text, in which 1.0 is '1'."""
     whole = f"{number} = floor({number}) and abs({number}) < {WHOLE}"
     return (
         f"case when {whole} then cast(cast({number} as bigint) as varchar) else cast({number} as"
@@ -218,8 +218,9 @@ def _flat(column: str, times: int) -> str:
 
 
 def _role_value(name: str, resolved: Resolved) -> str:
-    """A role column under its own name: the label as its type, weights and limited numbers float64,
-    the rest text.
+    """Return a role column under its own name.
+
+    The label keeps its type, weights and limited numbers are float64, the rest is text.
     """
     spec, kind = resolved.spec, resolved.types[name]
     if name in spec.label_columns:
@@ -235,7 +236,7 @@ def _role_value(name: str, resolved: Resolved) -> str:
 
 
 def _label_value(name: str, resolved: Resolved) -> str:
-    """A label as its type, values that mean unknown included."""
+    """Return a label as its type, with the values that mean unknown."""
     kind = resolved.spec.label_columns[name].type
     return (
         _number(name, resolved.types[name], resolved)
@@ -245,8 +246,9 @@ def _label_value(name: str, resolved: Resolved) -> str:
 
 
 def key_sql(names: tuple[str, ...]) -> str:
-    """One text for one or several columns; several are joined so that no two keys can read alike,
-    null if any is.
+    """Return one text for one or several columns; null if any is null.
+
+    Several are joined so that no two keys give the same text.
     """
     texts = [f"nfc_normalize(cast({ident(n)} as varchar))" for n in names]
     if len(texts) == 1:

@@ -1,6 +1,4 @@
-"""From a source to the validated table: one typed Parquet file in its own order, or an error
-that names the rows.
-"""
+"""Validate a source: write one typed Parquet file in its own order, or name the wrong rows."""
 
 from __future__ import annotations
 
@@ -36,20 +34,18 @@ from training.data.table.violations import (
 )
 
 STAGED, TYPED = "staged_rows", "typed_rows"
-SAMPLE_ROWS = 10_000  # that tell how much memory a row takes
-# of ids, which are unique: neither the order of the source nor the number of its files shows in the
-# table
+SAMPLE_ROWS = 10_000  # used to estimate the memory of a row
+# of ids, which are unique: the table does not depend on the source's order or its number of files
 ORDER = "md5(__id)"
 
 
 def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
-    """The typed table of the source, each row of which keeps the declaration;
-    `out_dir/validated.parquet`.
+    """Write the typed table, whose rows all keep the declaration, to `out_dir/validated.parquet`.
 
     Args:
         source: from `fingerprint`; its files must still have the bytes they had then.
-        declaration: sections `data`, `task`, `split` and `checks.constant_features` count.
-        out_dir: where the table is written; created when absent. Nothing is left there when an
+        declaration: uses the sections `data`, `task`, `split` and `checks.constant_features`.
+        out_dir: where the table is written; created if absent. Nothing is left there if an
             error is raised.
 
     Returns:
@@ -60,7 +56,7 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
         SourceError: a file changed or cannot be read.
         ConfigError: an expression of `data.derive` or `data.filter` is not allowed, or that of a
             feature cannot be served.
-        SchemaError: columns, types, nulls, ranges, values, ids or labels are not what was declared.
+        SchemaError: columns, types, nulls, ranges, values, ids or labels are not as declared.
     """
     verify_source(source)
     made = _validated(source, declaration, Path(out_dir))
@@ -92,7 +88,7 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
             declaration,
         )
         try:
-            if source.format == "csv":  # parsed once more, not for every question
+            if source.format == "csv":  # parsed only once more, not for every query
                 connection.execute(f"create temp table {STAGED} as select * from {derived}")
                 derived, relation = (
                     STAGED,
@@ -106,14 +102,14 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
 
 
 def column_types(connection: duckdb.DuckDBPyConnection, relation: str) -> dict[str, str]:
-    """Columns of a relation with their SQL types."""
+    """Return the columns of a relation with their SQL types."""
     return {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {relation}")}
 
 
 def served(
     resolved: Resolved, source_types: dict[str, str], source: SourceRef, declaration: Declaration
 ) -> Resolved:
-    """With what the registered model must know to take the source's rows."""
+    """Return the spec with what the registered model must know to take the source's rows."""
     trees = portable(declaration.data.derive, source_types, resolved.spec.features)
     null_texts = declaration.data.csv.null_values if source.format == "csv" else ()
     return resolved._replace(
@@ -155,7 +151,7 @@ def _write(
     table = write_parquet(
         connection, given, Path(out_dir) / "validated.parquet", schema=schema, through=limits
     )
-    # lists of a fixed size are another type to the engine than in a file
+    # to the engine, lists of a fixed size are another type than in a file
     if isinstance(given, pa.Table) and not resolved.spec.tensor:
         hold(table, Rows(given))
     left_out = {
@@ -179,8 +175,9 @@ def _read(
     rows: int,
     declaration: Declaration,
 ) -> tuple[pa.Table | None, bool | None]:
-    """Make the relation `TYPED`: of rows in memory, which are returned in `ORDER` with whether
-    their ids differ, or of the engine's own.
+    """Make the relation `TYPED`: of rows in memory, or of the engine.
+
+    Rows in memory are returned in `ORDER`, with a flag that says whether their ids differ.
     """
     sample = connection.sql(
         f"select * from {typed_sql(resolved, f'(select * from {labelled} limit {SAMPLE_ROWS})')}"
@@ -193,7 +190,7 @@ def _read(
     typed = typed_sql(resolved, labelled)
     if not resolved.spec.id:
         table, ids_differ = hash_sorted(connection, typed, rows)
-    else:  # the key is the id, and need not be made twice
+    else:  # the key is the id: do not compute it twice
         table, ids_differ = hash_sorted(
             connection, f"(select * exclude (__key) from {typed})", rows
         )
@@ -205,7 +202,7 @@ def _read(
 def _in_order(
     connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, out_dir: Path
 ) -> str | Iterator[pa.RecordBatch]:
-    """The typed rows in `ORDER`: by the engine, or where memory is limited part by part."""
+    """Return the typed rows in `ORDER`, sorted by the engine or, under a memory limit, in parts."""
     names, limit = validated_columns(spec), declaration.data.memory_bytes
     if limit is None:
         return f"select {', '.join(map(ident, names))} from {TYPED} order by {ORDER}"
@@ -219,8 +216,9 @@ def _refuse_typed(
     declaration: Declaration,
     ids_differ: bool | None,
 ) -> None:
-    """Refuse what no single value breaks; limits of values, which are looked at on the way into the
-    file, are named with it.
+    """Refuse faults of the table that no single value shows.
+
+    Limits of values are checked while the file is written, and are named with them.
     """
     found = [
         *tensor_violations(connection, resolved, TYPED),
@@ -245,7 +243,7 @@ def _group_columns(
     declaration: Declaration,
     out_dir: Path,
 ) -> FileRef | None:
-    """`__id` and the columns that group rows, in the order of the table."""
+    """Return `__id` and the columns that group rows, in the order of the table."""
     if not resolved.grouping:
         return None
     names = {"__id": "__id"} | grouping_names(resolved)
@@ -275,7 +273,7 @@ def cause(
     declaration: Declaration,
     error: duckdb.Error,
 ) -> DataError:
-    """Whether the source could not be read, or an expression failed on a row of it."""
+    """Return the error's cause: an unreadable source, or an expression that failed on a row."""
     try:
         names = [str(r[0]) for r in rows(connection, f"describe select * from {base}")]
         rows(connection, f"select {', '.join(f'count({ident(n)})' for n in names)} from {base}")
@@ -293,7 +291,7 @@ def refuse(findings: list[str]) -> None:
 
 
 def no_rows(rows_left: int, filtered: int, unlabelled: int, ignored: int) -> list[str]:
-    """The finding that nothing is left, and what left it out."""
+    """Return the finding that no row is left, and why."""
     if rows_left:
         return []
     by_ignore = f", task.ignore {ignored}" if ignored else ""
@@ -306,7 +304,7 @@ def no_rows(rows_left: int, filtered: int, unlabelled: int, ignored: int) -> lis
 def empty_features(
     connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration
 ) -> Iterator[str]:
-    """The finding that features are null in every row, unless such are to be dropped."""
+    """Return the finding that features are null in every row, unless they are to be dropped."""
     if declaration.checks.constant_features != "fail":
         return
     names = [*spec.numeric, *spec.categorical]

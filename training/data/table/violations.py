@@ -1,6 +1,4 @@
-"""Rows that break the declaration: each rule as an SQL condition, each finding as one sentence with
-the first rows.
-"""
+"""Find rows that break the declaration: one SQL condition per rule, one sentence per finding."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from training.data.table.typed import key_sql, value_columns, wrong_shape_sql
 
 BATCH_ROWS, WIDE_BATCH_ROWS = 131_072, 2_048
 MAX_MARKERS = (
-    3  # a column of numbers but for at most so many other texts holds markers of missing values …
+    3  # with at most so many other texts, a column of numbers has markers of missing values …
 )
 MIN_NUMBERS = 20  # … if it has more than so many different numbers; fewer are codes
 
@@ -34,9 +32,7 @@ NEVER_NULL = ("id", "group", "time", "weight")  # roles whose nulls no declarati
 
 
 class Rule(NamedTuple):
-    """A condition that no row may meet: what was expected of the column, what is shown,
-    what to do.
-    """
+    """Condition that no row may meet: expectation of the column, what to show, and remedy."""
 
     column: str
     expected: str
@@ -46,8 +42,9 @@ class Rule(NamedTuple):
 
 
 class TextNumbers(NamedTuple):
-    """Of a text column: values, how many read as numbers, different numbers and the other texts; of
-    both only so many as decide.
+    """Counts of a text column: values, values that read as numbers, different numbers, other texts.
+
+    Of the last two only as many as decide.
     """
 
     values: int
@@ -59,8 +56,9 @@ class TextNumbers(NamedTuple):
 def source_violations(
     connection: duckdb.DuckDBPyConnection, resolved: Resolved, relation: str
 ) -> list[str]:
-    """What must hold before columns can be cast: role columns without nulls, texts that are
-    numbers, tensors of their shape.
+    """Return violations that must be absent before the cast.
+
+    Role columns have no nulls, texts are not numbers, tensors have their shape.
     """
     return [
         *broken_source_rules(connection, resolved, relation),
@@ -69,14 +67,14 @@ def source_violations(
 
 
 def source_rules(resolved: Resolved) -> list[Rule]:
-    """The rules of single source rows."""
+    """Return the rules of single source rows."""
     return [*_null_roles(resolved), *_no_numbers(resolved), *_wrong_shapes(resolved)]
 
 
 def broken_source_rules(
     connection: duckdb.DuckDBPyConnection, resolved: Resolved, relation: str
 ) -> list[str]:
-    """One sentence for each rule of `source_rules` that rows of the relation break."""
+    """Return one sentence for each rule of `source_rules` that rows of the relation break."""
     return _found(
         connection,
         relation,
@@ -88,8 +86,7 @@ def broken_source_rules(
 def value_violations(
     connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str
 ) -> list[str]:
-    """Rules of the declaration that pandera finds broken on the typed table, with the rows that
-    break them.
+    """Return rules that pandera finds broken on the typed table, with the rows that break them.
 
     Args:
         connection: the engine that holds the typed table.
@@ -102,7 +99,7 @@ def value_violations(
 def broken_pairs(
     connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str
 ) -> set[tuple[str, str]]:
-    """Pairs (column, rule) that pandera finds broken on the typed table, batch by batch."""
+    """Return pairs (column, rule) that pandera finds broken on the typed table, by batches."""
     kinds = typed_kinds(resolved)
     reader = connection.sql(f"select {', '.join(map(ident, kinds))} from {table}").to_arrow_reader(
         BATCH_ROWS
@@ -119,9 +116,7 @@ def broken_values(
     table: str,
     broken: set[tuple[str, str]],
 ) -> list[str]:
-    """One sentence for each pair of `broken_pairs`, with the rows of the typed table that break the
-    rule.
-    """
+    """Return one sentence for each pair of `broken_pairs`, with the rows that break the rule."""
     kinds = typed_kinds(resolved)
     return _found(
         connection,
@@ -132,7 +127,7 @@ def broken_values(
 
 
 def typed_kinds(resolved: Resolved) -> dict[str, pa.DataType]:
-    """Arrow types of the typed table's columns that may have limits, tensors excepted."""
+    """Return Arrow types of the typed table's columns that may have limits, except tensors."""
     kinds = _written_kinds(resolved)
     texts = {
         n: (
@@ -146,7 +141,10 @@ def typed_kinds(resolved: Resolved) -> dict[str, pa.DataType]:
 
 
 def _written_kinds(resolved: Resolved) -> dict[str, pa.DataType]:
-    """Those of the validated table; role columns may have limits, too, and no place in it."""
+    """Return the Arrow types of columns with limits in the validated table.
+
+    Some role columns with limits are not in it.
+    """
     return {
         str(f.name): f.type
         for f in arrow_schema(resolved.spec)
@@ -157,16 +155,16 @@ def _written_kinds(resolved: Resolved) -> dict[str, pa.DataType]:
 def keeping_limits(
     connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str
 ) -> Callable[[Tables], Tables]:
-    """A passage for the rows of the typed table on their way into a file, which refuses them at its
-    end.
+    """Return a generator that passes rows of the typed table on to a file and checks limits.
 
-    The generator that it returns raises `SchemaError` after the last row, with what
-    `value_violations` would say.
+    The generator raises `SchemaError` after the last row, with the text of
+    `value_violations`.
     """
     kinds = _written_kinds(resolved)
     schema = pandera_schema(resolved.spec, resolved.configs, kinds)
 
     def passing(tables: Tables) -> Tables:
+        """Yield the batches; raise after the last if a limit is broken."""
         broken: set[tuple[str, str]] = set()
         for found in tables:
             broken |= broken_rules(schema, found.select(list(kinds)))
@@ -182,7 +180,7 @@ def keeping_limits(
 
 
 def _beside(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
-    """The same for role columns that have limits and no place in the validated table."""
+    """Check role columns that have limits but are not in the validated table."""
     written = _written_kinds(resolved)
     kinds = {n: kind for n, kind in typed_kinds(resolved).items() if n not in written}
     if not kinds:
@@ -202,8 +200,9 @@ def _beside(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: st
 def repeated_values(
     connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str, ids_differ: bool = False
 ) -> list[str]:
-    """Ids that stand in several rows, unless they are known to differ, and repeated values of
-    columns declared unique.
+    """Return ids that occur in several rows, unless they are known to differ.
+
+    Also return repeated values of columns declared unique.
     """
     remedy = (
         "remove the repeated rows, or declare all columns that together identify a row with role id"
@@ -245,7 +244,7 @@ def _repeated(
 def _found(
     connection: duckdb.DuckDBPyConnection, table: str, rules: list[Rule], ids: str | None
 ) -> list[str]:
-    """One sentence for each rule that rows break."""
+    """Return one sentence for each rule that rows break."""
     if not rules:
         return []
     counts = row(
@@ -350,14 +349,15 @@ def _wrong_shapes(resolved: Resolved) -> Iterator[Rule]:
 def text_numbers(
     connection: duckdb.DuckDBPyConnection, resolved: Resolved, relation: str, whole: bool = True
 ) -> dict[str, TextNumbers]:
-    """How far columns of text that would become categories hold numbers; exact as far as
-    `number_like` asks.
+    """Return how far text columns that would become categories hold numbers.
+
+    The counts are exact as far as `number_like` needs them.
 
     Args:
         connection: the engine.
         resolved: kinds and types.
         relation: rows of the source.
-        whole: whether these are all rows; of parts that are to be merged, more is told.
+        whole: True if these are all rows; of parts that are to be merged, more is returned.
     """
     names = [
         n
@@ -399,7 +399,7 @@ def text_numbers(
 
 
 def number_like(found: Mapping[str, TextNumbers]) -> Iterator[str]:
-    """Columns that would become categories because a few texts, such as NA, stand among numbers."""
+    """Return columns of numbers that would become categories because of a few texts such as NA."""
     for name, told in found.items():
         few = 0 < len(told.texts) <= MAX_MARKERS and len(told.different) > MIN_NUMBERS
         if told.values > told.numbers > told.values / 2 and few:
@@ -414,7 +414,7 @@ def number_like(found: Mapping[str, TextNumbers]) -> Iterator[str]:
 def tensor_violations(
     connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str
 ) -> list[str]:
-    """Tensors with elements that are null or not finite."""
+    """Return tensors with elements that are null or not finite."""
     rules = []
     for name in resolved.spec.tensor:
         reader = connection.sql(f"select {ident(name)} from {table}").to_arrow_reader(
@@ -440,7 +440,7 @@ def tensor_violations(
 
 
 def _rule(column: str, name: str, resolved: Resolved, kinds: dict[str, Any]) -> Rule:
-    """The SQL side of a rule that pandera found broken."""
+    """Return the SQL form of a rule that pandera found broken."""
     config = resolved.configs.get(column, ColumnConfig())
     told = str(resolved.spec.label_time) if column == "__label_time" else column
     c, least = ident(column), config.min if config.min is not None else 0.0
