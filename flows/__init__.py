@@ -1,1 +1,1 @@
-"""Composition only: a flow reads like a table of contents."""
+"""Flows: compositions of tasks that read like a table of contents."""

@@ -1,4 +1,4 @@
-"""Look for leaks in a declaration's split, with no training. Run it with `bulkhead audit FILE`."""
+"""Find leaks in a declaration's split, without training. Run it with `bulkhead audit FILE`."""
 
 from __future__ import annotations
 

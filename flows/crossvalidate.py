@@ -117,7 +117,7 @@ def prepare_fold(
     declaration: Declaration,
     number: int,
 ) -> Prepared:
-    """One fold, from the rows to the arrays: checked, and fitted on its own train alone."""
+    """Prepare one fold from rows to arrays: checked, and fitted on its own train rows alone."""
     started = datetime.now(UTC)
     fold = split_fold(validated, pool, declaration, number)
     statistics = fit_statistics(fold.train, validated, declaration)
@@ -128,7 +128,7 @@ def prepare_fold(
 
 
 def check_before(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport]:
-    """What the training program of a fold reads, after its model was tried on one batch."""
+    """Try the fold's model on one batch; return the inputs of its training program."""
     log_prepared(run, prepared)
     spec = run.spec(prepared)
     preflight = check_model(spec)

@@ -11,12 +11,12 @@ from tasks.deploy import FILE, ROOT, Deployed, plan_deployments, register_plan, 
 def deploy(
     names: tuple[str, ...] = (), dry_run: bool = False, file: Path = ROOT / FILE
 ) -> list[Deployed]:
-    """Register deployments, all of which were checked before the first is registered.
+    """Register deployments after checking all of them.
 
     Args:
-        names: only these, each `FLOW/NAME`; empty: all.
-        dry_run: check, and register nothing; needs no server.
-        file: in Prefect's format.
+        names: deployments to register, each `FLOW/NAME`; empty: all.
+        dry_run: check but register nothing; needs no server.
+        file: deployments in Prefect's format.
 
     Raises:
         ConfigError: the file is wrong.

@@ -1,4 +1,4 @@
-"""The whole chain for one declaration. Run it with `bulkhead run FILE`."""
+"""Run every step for one declaration. Run it with `bulkhead run FILE`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def pipeline(
 
 
 def complete(prepared: Prepared, run: RunContext) -> RunSummary:
-    """From prepared data to the report."""
+    """Run every step from prepared data to the report."""
     new_rows = count_new_rows(prepared, run)
     spec, preflight, trained = train_on(prepared, run)
     evaluated = evaluate_model(spec, trained, run.run_dir, "test")

@@ -1,4 +1,4 @@
-"""Prepare: from a URI to arrays that training gathers from. Run it with `bulkhead prepare FILE`."""
+"""Prepare: turn a URI into arrays for training. Run it with `bulkhead prepare FILE`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def prepare(config_path: ConfigPath, overrides: Overrides = ()) -> Prepared:
 
 
 def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> Prepared:
-    """The chain of preparation, in the order in which a row goes through it; of a `recorded` one
-    only the same again.
+    """Prepare the data, in the order in which a row passes through.
+
+    With `recorded` data, refuse any difference from them.
     """
     started = datetime.now(UTC)
     source = fingerprint_source(declaration)
@@ -60,9 +61,7 @@ def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> 
 
 
 def todays_rows(declaration: Declaration) -> tuple[ValidatedTable, SplitTables]:
-    """The declared source as it is now, validated, split and asserted disjoint as ever; nothing is
-    fitted.
-    """
+    """Return the current rows of the declared source, validated and split; nothing is fitted."""
     validated = validate_table(fingerprint_source(declaration), declaration)
     split = split_rows(validated, declaration)
     assert_disjoint(split, validated, declaration)

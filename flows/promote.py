@@ -1,4 +1,4 @@
-"""Promote: prove a registered version again and put it to use. Run it with `bulkhead promote
+"""Promote: check a registered version again and put it to use. Run it with `bulkhead promote
 models:/NAME/3`.
 """
 

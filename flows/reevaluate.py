@@ -1,4 +1,4 @@
-"""Re-evaluate: the champion on rows that came since. Run it with `bulkhead reevaluate FILE`."""
+"""Evaluate the champion on new rows. Run it with `bulkhead reevaluate FILE`."""
 
 from __future__ import annotations
 

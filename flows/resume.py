@@ -1,6 +1,4 @@
-"""Resume: go on with a run that was interrupted, killed or failed. Run it with `bulkhead resume
-RUN`.
-"""
+"""Continue an interrupted, killed or failed run. Run it with `bulkhead resume RUN`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Score: predictions of a registered model for a file of any size. On the command line: `bulkhead
-predict MODEL_URI IN OUT`.
+"""Score a file of any size with a registered model. On the command line: `bulkhead predict
+MODEL_URI IN OUT`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run leaves, in a few lines for a person and as one record for a script."""
+"""Result of a run, in a few lines for a person and as one record for a script."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tasks.context import RunContext
 
 
 class RunSummary(Record):
-    """The outcome of a pipeline run.
+    """Result of a pipeline run.
 
-    `cached`: the prepared data were reused. `metrics`: of the test rows, with confidence intervals.
-    `outcome`: what became of the model. `new_rows`: how its rows differ from those of the run
-    before; null where there was none.
+    `cached`: the prepared data were reused. `metrics`: metrics of the test rows, with confidence
+    intervals. `outcome`: outcome of the model. `new_rows`: difference from the rows of the last
+    run; null without one.
     """
 
     name: str
@@ -51,7 +51,7 @@ class RunSummary(Record):
 
     @property
     def message(self) -> str:
-        """The outcome in a sentence, for Prefect's state."""
+        """Outcome in a sentence, for Prefect's state."""
         model = (
             f"{self.registered.uri} (version {self.registered.version})"
             if self.registered.registered
@@ -71,7 +71,7 @@ def summarise(
     new_rows: NewRows | None,
     report: Path,
 ) -> RunSummary:
-    """The record of a finished run."""
+    """Return the record of a finished run."""
     return RunSummary(
         name=run.declaration.name,
         run_id=run.run_id,
@@ -94,7 +94,7 @@ def summarise(
 
 
 def interval_text(interval: Interval) -> str:
-    """`0.671 [0.660, 0.682]`, or a dash where the metric is not defined."""
+    """Format `0.671 [0.660, 0.682]`, or a dash if the metric is not defined."""
     if interval.value is None:
         return "–"
     bounds = (
@@ -106,9 +106,7 @@ def interval_text(interval: Interval) -> str:
 
 
 def program() -> str:
-    """The command as a person can call it again from where they are: by name where PATH finds it,
-    else by path.
-    """
+    """Return the command as a person can call it: by name if PATH finds it, else by path."""
     called, found = Path(sys.argv[0]), shutil.which("bulkhead")
     if called.name != "bulkhead" or (found and Path(found).samefile(called)):
         return "bulkhead"
@@ -116,8 +114,9 @@ def program() -> str:
 
 
 def where_to_look(tracking_uri: str) -> str:
-    """Return the addresses of the servers that a run used or that serve its home, else the command
-    that starts some.
+    """Return the addresses of the servers that a run used or that serve its home.
+
+    Without servers it is the command that starts them.
     """
     return (
         used_servers(tracking_uri)
@@ -126,7 +125,7 @@ def where_to_look(tracking_uri: str) -> str:
 
 
 def print_summary(summary: RunSummary) -> None:
-    """Print the outcome: the test metric, the model, the report, and how to look further."""
+    """Print the outcome: the test metric, the model, the report, and further commands."""
     others = [
         f"{name} {interval_text(value)}"
         for name, value in summary.metrics.items()
@@ -161,7 +160,7 @@ def print_summary(summary: RunSummary) -> None:
 
 
 def print_folds(found: CrossValidation) -> None:
-    """Print the table of folds, mean and spread, and where to look further."""
+    """Print the table of folds, mean and spread, and further commands."""
     names = [found.metric, *(name for name in found.metrics if name != found.metric)][:4]
     width = max(12, *(len(name) + 2 for name in names))
     print(
@@ -199,8 +198,9 @@ def _figure(value: float | None) -> str:
 
 
 def print_samples(made: SampleReport) -> None:
-    """Print made-up texts on standard output, a line of dashes between them, and what was found of
-    molecules on standard error.
+    """Print generated texts on standard output, separated by dashes.
+
+    Findings about molecules go to standard error.
     """
     print("\n--------\n".join(made.texts))
     if made.note:
@@ -209,7 +209,7 @@ def print_samples(made: SampleReport) -> None:
 
 
 def print_verification(proven: Verification) -> None:
-    """One line for each statement: whether it holds, and what was found."""
+    """Print one line for each statement: its verdict and what was found."""
     marks = {"pass": "✓", "fail": "✗"}
     aliases = f" ({', '.join(proven.aliases)})" if proven.aliases else ""
     print(f"models:/{proven.name}/{proven.version}{aliases}")

@@ -1,6 +1,4 @@
-"""`bulkhead up`: both servers, and a worker that starts the flow runs of deployments, until Ctrl-C
-or SIGTERM.
-"""
+"""`bulkhead up`: run both servers and a worker for deployments until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from tasks.servers import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-# of flow runs and worker with a Prefect server that is away: eight tries are four minutes
+# retries of flow runs and worker if a Prefect server is missing: eight take four minutes
 PATIENCE = {
     "PREFECT_CLIENT_MAX_RETRIES": "7",
     "PREFECT_WORKER_QUERY_SECONDS": "5",
@@ -40,25 +38,24 @@ PATIENCE = {
 
 
 def up(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: bool) -> None:
-    """Start, prepare, say where everything is, and keep it at work; PREFECT_API_URL and
-    MLFLOW_TRACKING_URI name these servers already.
+    """Start and prepare the servers, print their addresses, and keep them running.
 
-    They answer to who knows the home's password, which is in the environment of this process
-    already.
+    PREFECT_API_URL and MLFLOW_TRACKING_URI already name these servers. Clients need the home's
+    password, which is already in this process's environment.
 
     Args:
-        prefect_port: of Prefect's UI and API.
-        mlflow_port: of MLflow's UI and API.
+        prefect_port: port of Prefect's UI and API.
+        mlflow_port: port of MLflow's UI and API.
         postgres: address of a database for both; None: SQLite files in the Bulkhead home.
         with_worker: start flow runs too.
 
     Raises:
-        ConfigError: another `bulkhead up` serves this home, a port is taken, or PostgreSQL cannot
-            be spoken to.
+        ConfigError: another `bulkhead up` serves this home, a port is in use, or PostgreSQL cannot
+            be reached.
         LaunchError: a program did not start, or keeps ending.
     """
-    # also where SIGINT was ignored, as in the background of a shell: a worker that inherits that
-    # cannot be stopped
+    # also if SIGINT was ignored, as in a shell's background: a worker that inherits that cannot be
+    # stopped
     for number in (
         signal.SIGTERM,
         signal.SIGINT,
@@ -94,8 +91,9 @@ def _serve(prefect_port: int, mlflow_port: int, postgres: str | None, with_worke
 
 
 def keep_at_work(running: list[Program], logs: Path | None) -> None:
-    """Watch the servers, and a worker where there is a folder for its log; stopped, the flow runs'
-    ends still reach the servers.
+    """Watch the servers, and a worker if there is a folder for its log.
+
+    At a stop, the servers still receive the ends of flow runs.
     """
     if logs is None:
         say("up", f"no worker; files in {home()}; Ctrl-C stops both", "info")
@@ -114,8 +112,7 @@ def keep_at_work(running: list[Program], logs: Path | None) -> None:
 
 
 def work() -> None:
-    """Keep a worker at work against servers elsewhere, and end the runs of this home whose process
-    is gone, until Ctrl-C or SIGTERM.
+    """Run a worker for remote servers, and end dead runs of this home, until Ctrl-C or SIGTERM.
 
     Raises:
         ConfigError: the environment does not name both servers.
@@ -130,7 +127,7 @@ def work() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     require_server()
-    # the pool with our template: Prefect's worker would make one that takes a command
+    # the pool with our template: Prefect's worker would create one that accepts a command
     prepare_server()
     logs = home() / "logs"
     logs.mkdir(exist_ok=True)
@@ -149,7 +146,7 @@ def work() -> None:
 
 
 def flow_worker(logs: Path, *options: str) -> Program:
-    """A worker whose flow runs find both servers, the Bulkhead home and this project's root."""
+    """Return a worker whose flow runs find both servers, the home and the project root."""
     settings = {
         "BULKHEAD_HOME": str(home()),
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),

@@ -1,1 +1,1 @@
-"""What the layers say to each other: the declaration, table schemas, records and errors."""
+"""Types that the layers exchange: the declaration, table schemas, records and errors."""

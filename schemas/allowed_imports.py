@@ -1,6 +1,4 @@
-"""Which packages a declaration may have imported: those that the person who runs it has named in
-the environment.
-"""
+"""Packages that a declaration may import: only those that the environment names."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ ALLOWED = "BULKHEAD_ALLOW_IMPORTS"
 
 
 def require_allowed(model: Model) -> None:
-    """Refuse an own model of a package that is not named; nothing is imported here.
+    """Refuse a custom model from a package that is not allowed; import nothing.
 
     Raises:
-        ConfigError: naming the package and what allows it.
+        ConfigError: the package is not allowed; the message names the variable to set.
     """
     if not isinstance(model, CustomModel):
         return

@@ -1,4 +1,4 @@
-"""What an audit is asked, and what it answers."""
+"""Request and report of an audit."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class FilesToAudit(Record):
 
     @property
     def times(self) -> tuple[str, ...]:
-        """Every column that holds times."""
+        """Every column that contains times."""
         return tuple(n for n in (self.time, self.label_time, *self.available) if n)
 
     @property
     def uris(self) -> dict[SplitName, tuple[str, ...]]:
-        """The files of each side that is there."""
+        """URIs of the files, by split."""
         given: dict[SplitName, tuple[str, ...]] = {
             "train": self.train,
             "val": self.val,
@@ -57,7 +57,7 @@ class FilesToAudit(Record):
 
 
 def read_request(values: Mapping[str, Any]) -> FilesToAudit:
-    """The request that a command line makes.
+    """Return the request that a command line makes.
 
     Raises:
         ConfigError: naming the option, what was expected and what was given.

@@ -1,5 +1,5 @@
-"""Combinations of sections that cannot work, refused before anything runs: labels with columns and
-split, losses with labels.
+"""Check that sections fit together (labels with columns and split, losses with labels) before a
+run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from schemas.model_config import LossConfig
 
 
 def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
-    """The columns with role label are as many as the task predicts, and those that it names.
+    """Check that the columns with role label are those that the task predicts.
 
     Raises:
         ValueError: what does not fit, and what to declare instead.
@@ -45,7 +45,7 @@ def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
 
 
 def check_loss(loss: LossConfig, task: TaskConfig, losses: tuple[str, ...]) -> None:
-    """Each option of the loss has a label that it applies to.
+    """Check that each option of the loss has a label that it applies to.
 
     Args:
         loss: the declared section.

@@ -355,7 +355,7 @@ class Declaration(Section):
 
     @property
     def metrics(self) -> dict[str, bool]:
-        """Every metric of the task, and whether greater is better; of a multitask task also
+        """Every metric of the task → True if greater is better; a multitask task adds
         `<label>/<metric>`.
         """
         each = self.task.labels.items() if self.task.kind == "multitask" else ()
@@ -367,12 +367,12 @@ class Declaration(Section):
 
     @property
     def fold_kind(self) -> FoldKind:
-        """How folds are made, with `auto` resolved."""
+        """Kind of folds, with `auto` resolved."""
         return fold_kind(self.cv, self.split.kind, self.grouped)
 
     @property
     def grouped(self) -> bool:
-        """Whether rows belong to groups, declared or derived."""
+        """True if rows belong to declared or derived groups."""
         return bool(self.data.named("group")) or self.data.group_by is not None
 
     @property

@@ -1,13 +1,12 @@
-"""What a flow run that a worker started may read, write and call: folders and hosts that the
-operator names.
+"""Limits on what a flow run started by a worker may read, write and call.
 
-Whoever can fill in Prefect's form chooses paths and addresses, but works with the rights and
-secrets of the worker. A person's own `bulkhead run` in a terminal has no other rights than that
-person, and is not confined.
+Anyone who can fill in Prefect's form chooses paths and addresses, and the worker opens them with
+its own rights and secrets. The operator therefore names the folders and hosts. A `bulkhead run` in
+a terminal has the rights of its user and is not confined.
 
 BULKHEAD_DATA_ROOTS: folders, separated as in PATH; default: the Bulkhead home, the project and
-BULKHEAD_DATA. BULKHEAD_HTTP_HOSTS: hosts, separated by commas, with a port where only that port is
-meant; s3://bucket for one bucket. Default: none.
+BULKHEAD_DATA. BULKHEAD_HTTP_HOSTS: hosts separated by commas, `host:port` for one port,
+`s3://bucket` for one bucket. Default: none.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ROOTS, HOSTS, DATA, FLOW_RUN = (
     "PREFECT__FLOW_RUN_ID",
 )
 PROJECT = Path(__file__).resolve().parent.parent
-PRIVATE = ("keys", "prefect", "secrets")  # folders of the home that hold no data
+PRIVATE = ("keys", "prefect", "secrets")  # folders of the home that contain no data
 GLOB = frozenset("*?[")
 _PLAIN_CONF = re.compile(
     r"spark\.(executor\.(memory|memoryOverhead|cores|instances)|driver\.(memory|memoryOverhead|cores)|cores\.max|default\.parallelism"
@@ -37,8 +36,9 @@ _PLAIN_CONF = re.compile(
 
 
 class Root(NamedTuple):
-    """A folder that may be read and written; `ours`: hidden files in it may not. Keys of the home
-    may never.
+    """A folder that a flow run may read and write.
+
+    `ours`: its hidden files are excluded. Keys of the home are always excluded.
     """
 
     folder: Path
@@ -46,14 +46,12 @@ class Root(NamedTuple):
 
 
 def is_confined() -> bool:
-    """Tell whether a worker started this process for a flow run."""
+    """Return True if a worker started this process for a flow run."""
     return bool(os.environ.get(FLOW_RUN))
 
 
 def roots() -> list[Root]:
-    """Return the folders that a worker's flow run may read and write, resolved; the whole file
-    system is none.
-    """
+    """Return the resolved folders that a worker's flow run may use; never the whole file system."""
     named = os.environ.get(ROOTS)
     if named is not None:
         ours, chosen = [home()], [Path(text) for text in named.split(os.pathsep) if text.strip()]
@@ -79,26 +77,27 @@ def hosts() -> tuple[str, ...]:
 
 
 def require_readable(path: str | Path, key: str) -> None:
-    """Refuse a path outside the roots, where a worker started this process; links, `..` and globs
-    are resolved first.
+    """Refuse to read outside the roots in a process that a worker started.
+
+    Links, `..` and globs are resolved first.
 
     Args:
-        path: a file, a folder or a glob, which is checked as far as its name is plain; its matches
-            are checked by who lists them.
-        key: of the declaration or form, for the message.
+        path: a file, a folder or a glob. A glob is checked up to its first wildcard; the caller
+            that lists its matches checks them.
+        key: key of the declaration or form, for the message.
 
     Raises:
-        ConfigError: naming the roots.
+        ConfigError: the path is outside the roots; the message names them.
     """
     _require_inside(path, key, "read")
 
 
 def require_writable(path: str | Path, key: str, suffixes: tuple[str, ...] = ()) -> None:
-    """Refuse to write outside the roots, or under another name than one of the kind, where a worker
-    started this process.
+    """Refuse to write outside the roots, or with another suffix, in a process that a worker
+    started.
 
     Raises:
-        ConfigError: naming the roots, or the suffixes.
+        ConfigError: the path is refused; the message names the roots or the suffixes.
     """
     if is_confined() and suffixes and not str(path).lower().endswith(suffixes):
         raise ConfigError(
@@ -116,7 +115,7 @@ def _require_inside(path: str | Path, key: str, doing: str) -> None:
     plain = parts[: next((i for i, part in enumerate(parts) if GLOB & set(part)), len(parts))]
     try:
         inside = any(_holds(root, Path(*plain).resolve()) for root in roots())
-    except (OSError, ValueError, RuntimeError) as error:  # a name too long, NUL, a loop of links
+    except (OSError, ValueError, RuntimeError) as error:  # name too long, NUL, or a loop of links
         raise ConfigError(f"{key}: {shown!r} is no path ({error})") from None
     if not inside:
         folders = ", ".join(dict.fromkeys(str(root.folder) for root in roots()))
@@ -139,8 +138,8 @@ def _holds(root: Root, path: Path) -> bool:
 
 
 def is_listed(address: str) -> bool:
-    """Tell whether BULKHEAD_HTTP_HOSTS names the host of an address, or the bucket of an
-    s3:// one.
+    """Return True if BULKHEAD_HTTP_HOSTS names the host of an address, or the bucket of an s3://
+    one.
     """
     parts = urlsplit(address)
     if parts.scheme == "s3":
@@ -155,10 +154,10 @@ def is_listed(address: str) -> bool:
 
 
 def require_host(address: str, key: str) -> None:
-    """Refuse an address whose host is not listed, where a worker started this process.
+    """Refuse an address whose host is not listed, in a process that a worker started.
 
     Raises:
-        ConfigError: naming the host.
+        ConfigError: the host is not listed; the message names it.
     """
     if is_confined() and not is_listed(address):
         parts = urlsplit(address)
@@ -171,10 +170,10 @@ def require_host(address: str, key: str) -> None:
 
 
 def require_source(uri: str, key: str = "data.uri") -> None:
-    """Refuse data outside the roots and hosts, where a worker started this process.
+    """Refuse data outside the roots and hosts, in a process that a worker started.
 
     Raises:
-        ConfigError: naming what is allowed.
+        ConfigError: the source is refused; the message names what is allowed.
     """
     if "://" in uri:
         require_host(uri, key)
@@ -183,11 +182,11 @@ def require_source(uri: str, key: str = "data.uri") -> None:
 
 
 def require_registered(model_uri: str) -> None:
-    """Refuse a model that is a folder or an address and no registered version, where a worker
-    started this process.
+    """Refuse a model that is not a registered version, in a process that a worker started.
 
     Raises:
-        ConfigError: naming the form of a registered model.
+        ConfigError: the model is a folder or an address; the message shows the form of a registered
+            model.
     """
     if is_confined() and not re.fullmatch(r"models:/[^/@:]+(/[0-9]+|@[A-Za-z][\w-]*)", model_uri):
         raise ConfigError(
@@ -197,15 +196,14 @@ def require_registered(model_uri: str) -> None:
 
 
 def require_store(uri: str, key: str = "tracking.uri") -> None:
-    """Refuse a declared tracking server or its files elsewhere, where a worker started this
-    process.
+    """Refuse another tracking server or artifact store, in a process that a worker started.
 
     Args:
         uri: absolute: sqlite:///…, file://… or a server.
-        key: of the declaration, for the message.
+        key: key of the declaration, for the message.
 
     Raises:
-        ConfigError: naming what is allowed.
+        ConfigError: the store is refused; the message names what is allowed.
     """
     if uri == os.environ.get("MLFLOW_TRACKING_URI"):
         return
@@ -219,11 +217,11 @@ def require_store(uri: str, key: str = "tracking.uri") -> None:
 def require_spark(
     master: str, remote: str | None, conf: dict[str, str | int | float | bool]
 ) -> None:
-    """Refuse a Spark elsewhere, and settings that name programs or files, where a worker started
-    this process.
+    """Refuse a remote Spark, and settings that name programs or files, if a worker started this
+    process.
 
     Raises:
-        ConfigError: naming the setting or the host.
+        ConfigError: a setting or host is refused; the message names it.
     """
     for address, key in ((remote, "data.spark.remote"), (master, "data.spark.master")):
         if address and "://" in address:

@@ -112,9 +112,7 @@ class CvConfig(Section):
 
 
 def fold_kind(cv: CvConfig, split_kind: str, grouped: bool) -> FoldKind:
-    """The kind of folds with `auto` resolved; a predefined split goes by group where there are
-    groups, else by row.
-    """
+    """Return the kind of folds with `auto` resolved; a predefined split uses groups if any."""
     if cv.kind != "auto":
         return cv.kind
     return DEFAULT_FOLDS.get(split_kind, "group" if grouped else "kfold")
@@ -123,14 +121,15 @@ def fold_kind(cv: CvConfig, split_kind: str, grouped: bool) -> FoldKind:
 def fold_problem(
     cv: CvConfig, split_kind: str, grouped: bool, timed: bool, one_label: bool
 ) -> str | None:
-    """Why these folds cannot be made, or would mix what the split keeps apart; None where they can.
+    """Return why these folds cannot be made, or would mix what the split separates; None if they
+    can.
 
     Args:
         cv: the section.
-        split_kind: of section `split`.
-        grouped: whether groups are declared or derived.
-        timed: whether a time is declared.
-        one_label: whether there is exactly one label.
+        split_kind: kind of section `split`.
+        grouped: groups are declared or derived.
+        timed: a time is declared.
+        one_label: there is exactly one label.
     """
     kind = fold_kind(cv, split_kind, grouped)
     if not cv.folds:

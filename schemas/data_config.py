@@ -26,7 +26,7 @@ Role = Literal[
     "feature",
     "ignore",
 ]
-LEAST_MEMORY = 200_000_000  # bytes of data.memory_limit
+LEAST_MEMORY = 200_000_000  # smallest data.memory_limit in bytes
 Kind = Literal["auto", "numeric", "categorical", "tensor", "text"]
 
 
@@ -96,10 +96,10 @@ class ColumnConfig(Section):
 
 
 def num_bytes(size: str) -> int:
-    """A size with its unit in bytes.
+    """Return the bytes of a size with a unit.
 
     Raises:
-        ValueError: no such size.
+        ValueError: the text is not a size.
 
     >>> num_bytes("1GB"), num_bytes("1.5 GiB")
     (1000000000, 1610612736)
@@ -111,7 +111,7 @@ def num_bytes(size: str) -> int:
 
 
 def _column_shorthand(value: Any) -> Any:
-    """`age: numeric` means `{role: feature, kind: numeric}`; `pid: group` means `{role: group}`."""
+    """Expand `age: numeric` to role feature and that kind, `pid: group` to that role."""
     if not isinstance(value, str):
         return value
     if value in ("numeric", "categorical", "text", "auto"):
@@ -280,7 +280,7 @@ class DataConfig(Section):
         return None if self.memory_limit is None else num_bytes(self.memory_limit)
 
     def column(self, name: str) -> ColumnConfig | None:
-        """The declaration that applies to a source column, or None where nothing matches."""
+        """Return the declaration that applies to a source column, or None."""
         if name in self.columns:
             return self.columns[name]
         return next(
@@ -288,7 +288,7 @@ class DataConfig(Section):
         )
 
     def named(self, role: Role) -> tuple[str, ...]:
-        """Names declared with a role (patterns excluded)."""
+        """Return the names declared with a role (patterns excluded)."""
         return tuple(n for n, c in self.columns.items() if c.role == role)
 
 
@@ -326,11 +326,11 @@ class TaskConfig(Section):
 
     @property
     def has_several(self) -> bool:
-        """Whether a row has several labels."""
+        """True if a row has several labels."""
         return self.kind in ("multilabel", "multitask")
 
     def label(self, name: str) -> LabelConfig:
-        """What is declared of a label column, that of the only one included."""
+        """Return the declaration of a label column, also when there is only one."""
         if self.kind in ("multilabel", "multitask"):
             return self.labels.get(name, LabelConfig())
         return LabelConfig(kind=self.kind, positive=self.positive)

@@ -1,6 +1,4 @@
-"""`deployments/prefect.yaml`: the part of Prefect's own format that this project uses, with no key
-that Prefect would ignore in silence.
-"""
+"""Schema of `deployments/prefect.yaml`: the keys of Prefect's format that this project uses."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from schemas.errors import ConfigError
 from schemas.section import Section
 
 Parameters = dict[str, Any]
-# IANA zones that are read as those of a place
+# IANA zones whose names are like those of a place
 FIXED = {"EST": "America/New_York", "MST": "America/Denver"}
 
 
@@ -120,10 +118,10 @@ class DeploymentsFile(Section):
 
 
 def read_deployments(tree: Any, where: str) -> DeploymentsFile:
-    """The deployments of a parsed YAML file.
+    """Return the deployments of a parsed YAML file.
 
     Raises:
-        ConfigError: one line for each mistake, with the path of the key and the nearest right one.
+        ConfigError: one line for each mistake, with the path of the key and the closest valid key.
     """
     try:
         return DeploymentsFile.model_validate(tree)
@@ -150,7 +148,7 @@ def _line(tree: Any, item: dict[str, Any]) -> str:
 
 
 def _where(tree: Any, path: tuple[Any, ...]) -> str:
-    """`deployments[0] (nightly).schedules[0].cron`."""
+    """Format a location as `deployments[0] (nightly).schedules[0].cron`."""
     text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
     if path[:1] == ("deployments",) and len(path) > 1:
         named = tree["deployments"][path[1]]
@@ -162,7 +160,7 @@ def _where(tree: Any, path: tuple[Any, ...]) -> str:
 
 
 def _fields(path: tuple[Any, ...]) -> Iterator[str]:
-    """Keys known in the section that a path leads to."""
+    """Return the keys of the section at a path."""
     model: type[BaseModel] = DeploymentsFile
     for key in path:
         field = next((f for name, f in model.model_fields.items() if key in (name, f.alias)), None)
@@ -172,7 +170,7 @@ def _fields(path: tuple[Any, ...]) -> Iterator[str]:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models in an annotation such as `list[Spec]` or `Spec | None`."""
+    """Return the models in an annotation such as `list[Spec]` or `Spec | None`."""
     if (
         isinstance(annotation, type)
         and not isinstance(annotation, types.GenericAlias)

@@ -1,4 +1,4 @@
-"""The declaration as others read it: JSON schema for editors, dotted paths for completion."""
+"""Exports of the declaration's schema: JSON schema for editors, dotted paths for completion."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from schemas.config import Declaration
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON schema of the YAML file (draft 2020-12); columns may also be given in their
-    short form.
+    """Return the JSON schema of the YAML file (draft 2020-12); columns may also have their short
+    form.
     """
     schema = Declaration.model_json_schema(by_alias=True)
     for section in (schema, *schema["$defs"].values()):  # a docstring is wrapped, a description not
@@ -39,7 +39,7 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def value_paths(model: type[BaseModel] = Declaration, prefix: str = "") -> list[str]:
-    """Every dotted path of the declaration that takes a value, in order.
+    """List every dotted path of the declaration that takes a value, in order.
 
     >>> "train.epochs" in value_paths() and "split.embargo" in value_paths()
     True

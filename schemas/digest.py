@@ -1,4 +1,4 @@
-"""SHA-256 of files, and reading and writing small JSON files whole or not at all."""
+"""SHA-256 of files, and atomic reads and writes of small JSON files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import BinaryIO, NamedTuple
 from schemas.errors import IntegrityError
 from schemas.records import FileRef
 
-LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")  # .<name>.<what tempfile.mkstemp adds>
-LARGE = 16 << 20  # bytes from which on a file is worth remembering
+LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")  # .<name>.<suffix of tempfile.mkstemp>
+LARGE = 16 << 20  # bytes from which a digest is cached
 
 
 class FileState(NamedTuple):
-    """What changes with any write to a file: its inode or size, or the times (ns) of its last write
-    and of its last change of state.
+    """Inode, size, and times (ns) of last write and status change; each write changes one of
+    them.
     """
 
     device: int
@@ -31,22 +31,20 @@ class FileState(NamedTuple):
     changed: int
 
 
-_read: dict[FileState, str] = {}  # the SHA-256 that this process found
+_read: dict[FileState, str] = {}  # digests that this process computed
 
 
 def sha256_file(path: str | Path) -> str:
-    """SHA-256 of a file's bytes, streamed."""
+    """Return the SHA-256 of a file's bytes, read in chunks."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_once(path: str | Path) -> str:
-    """SHA-256 of a file's bytes; a large file is read once in a process, as long as nobody touches
-    it.
+    """Return the SHA-256 of a file's bytes; a process reads an unchanged large file only once.
 
-    Touched is what has another `FileState`: its time of change cannot be set by hand. Small files
-    are read every time, which costs nothing and leaves no doubt about changes within a tick of the
-    clock.
+    A file is changed if its `FileState` differs: nobody can set its time of status change by hand.
+    Small files are read every time: this is cheap and safe within one tick of the clock.
     """
     before = _state(path)
     if before.size < LARGE:
@@ -54,16 +52,15 @@ def sha256_once(path: str | Path) -> str:
     if before not in _read:
         found = sha256_file(path)
         if _state(path) != before:
-            return found  # somebody writes to it
+            return found  # the file is being written
         _read[before] = found
     return _read[before]
 
 
 def settle(path: str | Path) -> None:
-    """Flush a finished file to the disk; the SHA-256 of a large one is found while the disk works,
-    and remembered.
+    """Flush a finished file to disk; hash a large file at the same time and cache its digest.
 
-    A rename of its folder may follow, but nothing that touches the file: see `sha256_once`.
+    Its folder may be renamed afterwards, but the file must not change: see `sha256_once`.
     """
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size < LARGE:
@@ -83,16 +80,16 @@ def _state(path: str | Path) -> FileState:
 
 
 def file_ref(path: str | Path) -> FileRef:
-    """A reference to a file as it is now."""
+    """Return a reference to the current content of a file."""
     file = Path(path).absolute()
     return FileRef(path=str(file), sha256=sha256_once(file), num_bytes=file.stat().st_size)
 
 
 def verify(ref: FileRef) -> Path:
-    """The file's path, after its bytes were found to be those recorded.
+    """Return the file's path after its digest matches the recorded one.
 
     Raises:
-        IntegrityError: the file is gone or its bytes differ.
+        IntegrityError: the file is missing or its bytes differ.
     """
     if not ref.file.is_file():
         raise IntegrityError(
@@ -119,17 +116,16 @@ def fsync_folder(path: str | Path) -> None:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """A file to write that takes its name only when whole; see `replacing_path`."""
+    """Open a file that gets its name only when it is complete; see `replacing_path`."""
     with replacing_path(path) as temporary, open(temporary, "wb") as file:
         yield file
 
 
 @contextmanager
 def replacing_path(path: str | Path) -> Iterator[Path]:
-    """Where to write a file that takes its name only when whole: temporary file in the same folder,
-    fsync, rename, fsync of the folder.
+    """Yield a temporary path in the same folder; at the end fsync, rename, and fsync the folder.
 
-    An error inside leaves what stood under the name before, and nothing else.
+    After an error the previous file is unchanged and nothing else is left.
     """
     target = Path(path).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -146,21 +142,19 @@ def replacing_path(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
         raise
     if found is not None:
-        _read[_state(target)] = found  # renamed, it has another time of change
+        _read[_state(target)] = found  # the rename changed its status time
     fsync_folder(target.parent)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that a process killed inside of `replacing` left in a folder; only
-    where nobody else writes.
-    """
+    """Remove temporary files that a killed `replacing` left; only where no other process writes."""
     for path in folder.iterdir():
         if LEFTOVER.fullmatch(path.name) and path.is_file():
             path.unlink()
 
 
 def write_atomic(path: str | Path, content: bytes | str) -> FileRef:
-    """Write a small file whole or not at all; see `replacing`."""
+    """Write a small file completely or not at all; see `replacing`."""
     with replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
     return file_ref(path)

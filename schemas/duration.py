@@ -1,6 +1,4 @@
-"""Lengths of time in the declaration: they keep their unit until the time column's unit is
-known.
-"""
+"""Durations in the declaration, which keep their unit until the time column's unit is known."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
 
 
 def unit_of(name: Any) -> Any:
-    """Return the short form of a unit's name; anything else unchanged, for pydantic to refuse.
+    """Return the short form of a unit's name; return other text unchanged, for pydantic to refuse.
 
     >>> unit_of("days"), unit_of("ms"), unit_of("fortnight")
     ('d', 'ms', 'fortnight')
@@ -46,10 +44,10 @@ def unit_of(name: Any) -> Any:
 
 
 def seconds_of(length: str) -> float:
-    """Return the seconds of a length such as `24h`, `7d` or `500ms`.
+    """Return the seconds of a duration such as `24h`, `7d` or `500ms`.
 
     Raises:
-        ValueError: the text is no length of time.
+        ValueError: the text is not a duration.
 
     >>> seconds_of("2h"), seconds_of("1.5 days")
     (7200.0, 129600.0)

@@ -19,7 +19,8 @@
     ├── TrackingError(RuntimeError)     the tracking server is gone or did not take all of a run
     └── RegistryError(RuntimeError)     the registry refuses or holds something unexpected
 
-Message form: what was expected; what was found; where; how many and the first few keys; what to do.
+Messages contain: what was expected; what was found; where; how many, with the first keys; what to
+do.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class SchemaError(DataError):
 
 
 class SplitError(DataError):
-    """The declared split cannot be made from these rows, or leaves a side empty."""
+    """The declared split cannot be made from these rows, or leaves a split empty."""
 
 
 class LeakageError(DataError):
@@ -88,13 +89,11 @@ class LaunchError(TrainingError):
 
 
 class ResumeError(BulkheadError, RuntimeError):
-    """A run cannot be continued: it is unknown, still going, or left nothing to go on from."""
+    """A run cannot be continued: it is unknown, still running, or has no checkpoint."""
 
 
 class TrackingError(BulkheadError, RuntimeError):
-    """The tracking server cannot be reached at the start, or did not take all of a run by
-    its end.
-    """
+    """The tracking server cannot be reached at the start, or lacks part of a run at its end."""
 
 
 class RegistryError(BulkheadError, RuntimeError):
@@ -113,7 +112,7 @@ def first_few(values: Iterable[object], total: int | None = None, limit: int = 5
 
 
 def counted(number: int, noun: str) -> str:
-    """A count with its noun, which takes an s but for one.
+    """Return a count with its noun, in the plural unless it is one.
 
     >>> counted(1, "feature"), counted(1200, "row")
     ('1 feature', '1,200 rows')
@@ -122,13 +121,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def shortened(value: object, limit: int = 200, plain: bool = False) -> str:
-    """Render a value for a message, cut where it is long: an error is read by people, not by the
-    megabyte.
+    """Render a value for a message, cut to `limit` characters so that people can read it.
 
     Args:
         value: what was found.
-        limit: most characters that are shown.
-        plain: text as it is, in place of its `repr`.
+        limit: most characters to show.
+        plain: show text as it is, not its `repr`.
 
     >>> shortened("a" * 9, limit=4), shortened("no such file", plain=True)
     ("'aaa… (9 characters)", 'no such file')
@@ -140,7 +138,7 @@ def shortened(value: object, limit: int = 200, plain: bool = False) -> str:
     except (
         ValueError,
         RecursionError,
-    ) as error:  # an integer of thousands of digits cannot even be printed
+    ) as error:  # an integer of thousands of digits cannot be printed
         return f"a value that cannot be shown ({error})"
     if isinstance(value, str) and len(value) > limit:
         return f"{text[:limit]}… ({len(value):,} characters)"

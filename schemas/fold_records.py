@@ -1,4 +1,4 @@
-"""What a cross-validation leaves: each fold's figures, and their mean and spread."""
+"""Results of a cross-validation: the metrics of each fold, their mean and spread."""
 
 from __future__ import annotations
 

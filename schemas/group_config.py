@@ -1,4 +1,4 @@
-"""Section `data.group_by`: rows that belong together although no column says so."""
+"""Section `data.group_by`: related rows that no column groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schemas.section import Section
 
 
 def _one_column(value: Any) -> Any:
-    """A bare column name means the list of that one."""
+    """Turn a bare column name into a list of one."""
     return [value] if isinstance(value, str) and value != "features" else value
 
 
@@ -59,9 +59,7 @@ class GroupByConfig(Section):
 
     @property
     def source_columns(self) -> tuple[str, ...]:
-        """Source columns that are named, whatever role they have, in the order in which they are
-        named.
-        """
+        """Named source columns of any role, in the declared order."""
         named = [
             names
             for names in (self.duplicates, self.near_duplicates)
@@ -79,7 +77,7 @@ class GroupByConfig(Section):
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """Each way in words, for people."""
+        """A title for each way of grouping, for people."""
         ways = {"duplicates": self.duplicates, "near-duplicates": self.near_duplicates}
         found = [
             f"{way} in {columns if isinstance(columns, str) else ', '.join(columns)}"

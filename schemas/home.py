@@ -1,6 +1,4 @@
-"""Where Bulkhead keeps its files: one folder, `BULKHEAD_HOME` or `.bulkhead` in the working
-directory.
-"""
+"""Home folder of Bulkhead's files: `BULKHEAD_HOME`, or `.bulkhead` in the working directory."""
 
 from __future__ import annotations
 
@@ -13,17 +11,16 @@ from pathlib import Path
 
 from schemas.errors import ConfigError
 
-FOLDERS = ("runs", "prepared", "prefect", "keys")  # by one of these a folder is known as a home
+FOLDERS = ("runs", "prepared", "prefect", "keys")  # a folder with one of these is a home
 
 
 def home() -> Path:
-    """Return the folder of prepared data, ledgers, runs, Prefect's and MLflow's databases; created
-    when absent.
+    """Return the folder of data, ledgers, runs and the databases of Prefect and MLflow; create it.
 
-    It is its owner's alone (mode 0700): it holds rows of the data, models and keys.
+    Only its owner can read it (mode 0700): it contains rows of the data, models and keys.
 
     Raises:
-        ConfigError: it cannot be created, or is no folder.
+        ConfigError: it cannot be created, or is not a folder.
     """
     path = Path(os.environ.get("BULKHEAD_HOME", ".bulkhead")).absolute()
     try:
@@ -39,22 +36,19 @@ def home() -> Path:
 
 
 def _close(path: Path) -> None:
-    """Take others' rights from a home of an earlier version; a folder that is not ours, or no home
-    yet, stays as it is.
-    """
+    """Remove others' rights from a home of an earlier version; skip other folders."""
     found = path.stat()
     if not stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid != os.geteuid():
         return
     if any((path / name).is_dir() for name in FOLDERS):
-        with suppress(OSError):  # a read-only one can still be read
+        with suppress(OSError):  # a read-only home is still readable
             path.chmod(0o700)
 
 
 def server_login() -> str:
-    """Return `user:password` of the servers of this home, made when absent and kept in
-    `keys/servers` (mode 0600).
+    """Return `user:password` of the servers of this home; create it in `keys/servers` (mode 0600).
 
-    Of two processes at once one makes it, and both return the same.
+    If two processes run at once, one creates it and both return the same.
     """
     folder = home() / "keys"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -66,7 +60,7 @@ def server_login() -> str:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(name, path)  # fails where another process was first
+            os.link(name, path)  # fails if another process was first
         except FileExistsError:
             pass
         finally:

@@ -1,6 +1,4 @@
-"""What a label is, in section `task`: kinds, weights, and the spelling by which class values are
-compared.
-"""
+"""Labels in section `task`: kinds, weights, and the text form that compares class values."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ Value = str | int | float | bool
 LabelKind = Literal["binary", "multiclass", "regression"]
 PositiveFloat = Annotated[float, Field(gt=0)]
 PosWeight = Literal["none", "balanced"] | PositiveFloat
-METRIC_SAFE = r"^[A-Za-z0-9_][A-Za-z0-9_ .-]*$"  # characters that metric names may have in MLflow
+METRIC_SAFE = r"^[A-Za-z0-9_][A-Za-z0-9_ .-]*$"  # characters allowed in MLflow's metric names
 
 
 def value_text(value: Value) -> str:
-    """How a value reads as text, whatever its type in YAML or in a file; whole numbers have no
-    decimal point.
+    """Return the text of a value, the same for every type in YAML or files; integers without a
+    point.
 
     >>> value_text(1.0), value_text(True), value_text(0.5), value_text("a")
     ('1', 'true', '0.5', 'a')
@@ -79,7 +77,7 @@ class LabelConfig(Section):
 
 
 def _label_shorthand(value: Any) -> Any:
-    """`dose: regression` means `{kind: regression}`."""
+    """Expand `dose: regression` to `{kind: regression}`."""
     return {"kind": value} if isinstance(value, str) else value
 
 

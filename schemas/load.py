@@ -1,4 +1,4 @@
-"""Read a declaration from YAML, apply `path=value` overrides, and say what is wrong where."""
+"""Read a declaration from YAML, apply `path=value` overrides, report mistakes with their place."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from schemas.token_config import DEFAULTS, TASK
 from schemas.variables import expand
 from schemas.yaml_text import parse_yaml
 
-MAX_MISTAKES = 20  # that one message lists
-# sections that choose one of several kinds and have a default
+MAX_MISTAKES = 20  # most mistakes in one message
+# sections with several kinds and a default kind
 VARIANTS = ("model", "optimizer", "schedule")
-MAX_KEYS = 16  # of the path of an override
+MAX_KEYS = 16  # most keys in the path of an override
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """A copy of the tree with each `path.to.key=value` set; the value is read as YAML.
+    """Return a copy of the tree with each `path.to.key=value` set; parse the value as YAML.
 
-    An override that chooses another variant (`model.kind=mlp`) drops the keys that only the old one
-    knows.
+    An override that chooses another variant (`model.kind=mlp`) drops the keys that the new one
+    lacks.
 
     >>> apply_overrides({"train": {"epochs": 9}}, ["train.epochs=2", "train.ranks=2"])
     {'train': {'epochs': 2, 'ranks': 2}}
 
     Raises:
-        ConfigError: an override has no `=`, an empty path, or goes through a value that is no
+        ConfigError: an override has no `=`, an empty path, or a path through a value that is not a
             mapping.
     """
     result: dict[str, Any] = _copy(tree)
@@ -58,9 +58,7 @@ def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str,
 
 
 def _for_kind(section: str, kind: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """What stays of a section when an override chooses another variant: the keys that the new one
-    knows too.
-    """
+    """Keep the keys of a section that the variant chosen by an override also has."""
     field = Declaration.model_fields.get(section)
     for variant in getattr(field.annotation, "__args__", ()) if field else ():
         if variant.model_fields["kind"].default == kind:
@@ -73,7 +71,7 @@ def _copy(value: Any) -> Any:
 
 
 def _known_keys(error_path: tuple[Any, ...]) -> list[str]:
-    """Field names of the section that a path of the declaration leads to."""
+    """Return the field names of the section at a path of the declaration."""
     model: Any = Declaration
     for key in error_path:
         fields = getattr(model, "model_fields", {})
@@ -91,7 +89,7 @@ def _known_keys(error_path: tuple[Any, ...]) -> list[str]:
 
 
 def explain(error: ValidationError) -> str:
-    """One line per mistake: the path of the key, what was expected, what was found."""
+    """Write one line per mistake: the path of the key, what was expected, what was found."""
     mistakes = error.errors()
     lines = [_mistake(item) for item in mistakes[:MAX_MISTAKES]]
     more = len(mistakes) - len(lines)
@@ -119,7 +117,7 @@ def _mistake(item: Any) -> str:
 
 
 def _kinds(path: tuple[Any, ...]) -> list[str]:
-    """Kinds of a section that has variants."""
+    """List the kinds of a section with variants."""
     field = Declaration.model_fields.get(str(path[0])) if path else None
     return [
         m.model_fields["kind"].default for m in getattr(field and field.annotation, "__args__", ())
@@ -143,9 +141,7 @@ def declare(tree: Any, where: str = "declaration") -> Declaration:
 
 
 def _with_kinds(tree: dict[Any, Any]) -> dict[Any, Any]:
-    """The tree in which a section that sets values but no kind has the kind that it would have if
-    it were absent.
-    """
+    """Add the default kind to each section that sets values but no kind."""
     task = tree.get("task")
     kind = task.get("kind") if isinstance(task, dict) else None
     default: dict[str, Any] = {
@@ -160,10 +156,10 @@ def _with_kinds(tree: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def read_tree(path: str | Path) -> dict[str, Any]:
-    """The sections in a YAML file, before they are validated.
+    """Return the sections of a YAML file, not yet validated.
 
     Raises:
-        ConfigError: the file cannot be read, is not YAML, or holds no sections.
+        ConfigError: the file cannot be read, is not YAML, or contains no sections.
     """
     require_readable(path, "declaration")
     if (file := Path(path)).exists() and not (file.is_file() or file.is_dir()):
@@ -190,7 +186,8 @@ def read_tree(path: str | Path) -> dict[str, Any]:
 
 
 def load_declaration(path: str | Path, overrides: Iterable[str] = ()) -> Declaration:
-    """The declaration in a YAML file, with overrides applied and its data paths made absolute.
+    """Return the declaration in a YAML file, with overrides applied and its data paths made
+    absolute.
 
     Raises:
         ConfigError: the file cannot be read, is not YAML, or does not validate.
@@ -209,8 +206,9 @@ def load_declaration(path: str | Path, overrides: Iterable[str] = ()) -> Declara
 
 
 def _require_permitted(declaration: Declaration, uris: tuple[str, ...]) -> None:
-    """Refuse files and hosts that a worker's flow run may not use; see `schemas.confinement`. Who
-    opens them asks again.
+    """Refuse files and hosts that a worker's flow run may not use; see `schemas.confinement`.
+
+    The code that opens them checks again.
     """
     for uri in uris:
         require_source(uri)
@@ -227,9 +225,7 @@ def _absolute(uri: str, base: Path) -> str:
 
 
 def given_paths(declaration: Declaration) -> tuple[str, ...]:
-    """Dotted paths of the values that the file or an override gave; every other value is a
-    default.
-    """
+    """Return the dotted paths of values that the file or an override gave; others are defaults."""
 
     def walk(section: BaseModel, prefix: str) -> Iterator[str]:
         for name in sorted(section.model_fields_set):

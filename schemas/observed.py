@@ -1,6 +1,4 @@
-"""What the training program saw of itself while it trained, and the checklist that is drawn from
-it.
-"""
+"""Observations of the training program during training, and the checklist made from them."""
 
 from __future__ import annotations
 
@@ -125,5 +123,5 @@ class Checklist(Record):
     items: tuple[ChecklistItem, ...]
 
     def count(self, standing: Standing) -> int:
-        """Items that stand so."""
+        """Count the items with this status."""
         return sum(item.standing == standing for item in self.items)

@@ -103,7 +103,7 @@ class OptimizerSection(Section):
         return self
 
     def scaled(self, batch_size: int) -> Self:
-        """The same optimizer with its rates resolved for a global batch size.
+        """Return the same optimizer with its rates resolved for a global batch size.
 
         Source: linear, Goyal et al. 2017, arXiv:1706.02677, sec. 2.1; sqrt, Malladi et al. 2022,
         arXiv:2205.10287, for Adam.

@@ -1,4 +1,4 @@
-"""Find out before long work that its output could not be written."""
+"""Check that an output can be written before long work begins."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from schemas.errors import ConfigError, shortened
 
 
 def require_room(path: str | Path, key: str) -> None:
-    """Refuse a path at which no file could be written; nothing is left there.
+    """Refuse a path where no file can be written; leave nothing behind.
 
     Args:
-        path: of the file; folders that are absent would be made.
-        key: the option or parameter that names it, for the message.
+        path: path of the file; missing folders would be created.
+        key: option or parameter that names it, for the message.
 
     Raises:
-        ConfigError: it is a folder or no path, its name is too long, or its folder cannot be
-            written to.
+        ConfigError: the path is a folder or invalid, its name is too long, or its folder is not
+            writable.
     """
     target, shown = Path(path).absolute(), shortened(str(path), plain=True)
     try:
         if target.is_dir():
             raise ConfigError(f"{key}: {shown} is a folder; name a file in it")
-        if target.exists() and not target.is_file():  # its name would be given to a plain file
+        if target.exists() and not target.is_file():  # not a regular file: it must not be replaced
             raise ConfigError(f"{key}: {shown} is a device, pipe or socket; name a file")
         folder = next(p for p in target.parents if p.exists())
         handle, probe = tempfile.mkstemp(prefix=f".{target.name}.", dir=folder)

@@ -1,9 +1,7 @@
-"""What a person fills in to start a flow: a few small fields, refused with a reason before anything
-runs.
+"""Fields of Prefect's form that start a flow; bad values are refused before anything runs.
 
-Prefect's form shows titles, descriptions, defaults and choices from these types; their validators
-see the project's files, so that a declaration that is not there or a value that does not fit ends a
-flow run before it is running.
+Prefect's form shows titles, descriptions, defaults and choices from these types. Their validators
+read the project's files: a missing declaration or a bad value ends a flow run before it starts.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ RegistrationChoice = Literal["as declared", "no"]
 
 
 def shown(title: str, description: str, pattern: str = "", **bounds: Any) -> Any:
-    """A field as Prefect's form shows it. (Prefect replaces a field's own title and description.)
+    """Describe a field for Prefect's form, which replaces a field's own title and description.
 
     Args:
-        title: of the field.
+        title: title of the field.
         description: what to fill in.
-        pattern: of JSON schema; the form and the server refuse other text, while a caller in Python
-            hears the reason from the flow.
-        bounds: pydantic's.
+        pattern: pattern of the JSON schema. The form and the server refuse other text; a caller in
+            Python gets the reason from the flow.
+        bounds: bounds for pydantic.
     """
     extra: dict[str, Any] = {"title": title, "description": description} | (
         {"pattern": pattern} if pattern else {}
@@ -104,7 +102,7 @@ Override = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*=", title="path=value
 def chosen(
     epochs: int = 0, model: str = "as declared", registration: str = "as declared", folds: int = 0
 ) -> tuple[str, ...]:
-    """The small fields as overrides of the declaration.
+    """Return the fields as overrides of the declaration.
 
     >>> chosen(epochs=5, model="mlp", registration="no")
     ('train.epochs=5', 'model.kind=mlp', 'register.enabled=false')
@@ -121,15 +119,13 @@ def chosen(
 
 
 def _readable(path: str) -> str:
-    """Refuse what is no YAML file of sections."""
+    """Refuse a file that is not YAML with sections."""
     read_tree(path)
     return path
 
 
 def _fits(overrides: Sequence[str], info: ValidationInfo) -> Sequence[str]:
-    """Refuse a declaration that is not valid with all the values that were given; where the file
-    could not be read, that was said.
-    """
+    """Refuse a declaration that the given values make invalid; skip an unreadable file."""
     given = info.data
     if "config_path" in given:
         small = chosen(

@@ -1,6 +1,4 @@
-"""Reports and bindings that tasks pass on: small, frozen, JSON round-trip; never tables. References
-stand in references.py.
-"""
+"""Reports and bindings that tasks pass on: small, frozen, JSON round-trip; never tables."""
 
 from __future__ import annotations
 
@@ -146,7 +144,7 @@ class ArraysRef(Record):
     sha256: str
 
     def side(self, name: SplitName) -> SplitArrays:
-        """The arrays of one side."""
+        """Return the arrays of one split."""
         return {"train": self.train, "val": self.val, "test": self.test}[name]
 
 
@@ -334,12 +332,12 @@ class NewRows(Record):
 
     @property
     def learns_nothing_new(self) -> bool:
-        """Whether rows came and none of them is learned from."""
+        """True if rows were added and none of them is used for training."""
         return self.train == 0 and self.val + self.test > 0
 
     @property
     def sentence(self) -> str:
-        """The counts, and why train has none."""
+        """The counts, with the reason if train got no rows."""
         nouns = ", ".join(f"{n:,} {side}" for side, n in (("val", self.val), ("test", self.test)))
         counts = (
             f"{self.train:,} new train row{'' if self.train == 1 else 's'} since {self.since}"
@@ -390,5 +388,5 @@ class Verification(Record):
 
     @property
     def failed(self) -> tuple[CheckResult, ...]:
-        """Statements that do not hold."""
+        """Statements that are false."""
         return tuple(r for r in self.results if r.verdict == "fail")

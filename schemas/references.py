@@ -1,8 +1,7 @@
-"""References that tasks pass on in place of tables: a file by path, SHA-256 and rows, and what its
-columns are.
+"""References that tasks pass on instead of tables: path, SHA-256, rows and columns of a file.
 
-`TrainTable`, `ValTable` and `TestTable` are made by `training.data.split.split` alone; every
-`fit_*` takes a `TrainTable`.
+Only `training.data.split.split` makes a `TrainTable`, `ValTable` or `TestTable`; every `fit_*`
+takes a `TrainTable`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Record(BaseModel):
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 of the canonical JSON (sorted keys, no spaces) of a JSON-able value or record."""
+    """Return the SHA-256 of the canonical JSON (sorted keys, no spaces) of a value or record."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json")
     text = json.dumps(
@@ -133,19 +132,17 @@ class TableSpec(Record):
 
     @property
     def grouped(self) -> bool:
-        """Whether `__group` of the sides says which rows belong together, by declaration or
-        derived.
-        """
+        """True if `__group` of the splits says which rows belong together, declared or derived."""
         return bool(self.group or self.group_by)
 
     @property
     def has_several_labels(self) -> bool:
-        """Whether a row has several labels, of which any may be null."""
+        """True if a row has several labels, each of which may be null."""
         return len(self.labels) > 1
 
     @property
     def label_columns(self) -> dict[str, LabelColumn]:
-        """Every label column by name."""
+        """Name of every label column."""
         return self.labels or {self.label: LabelColumn(type=self.label_type)}
 
     @property
@@ -228,5 +225,5 @@ class SplitTables(Record):
     bridges: FileRef | None = None
 
     def side(self, name: SplitName) -> TableRef:
-        """The table of one side."""
+        """Return the table of one split."""
         return {"train": self.train, "val": self.val, "test": self.test}[name]

@@ -1,6 +1,4 @@
-"""What is told of a registered version: promoted, reproduced, used for scoring, seen again on new
-rows.
-"""
+"""Records of a registered version: promotion, reproduction, scoring, evaluation on new rows."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ class Step(Record):
 
     @property
     def differs(self) -> bool:
-        """Whether it was made again, to other bytes."""
+        """True if it was made again with other bytes."""
         return self.found is not None and self.found != self.recorded
 
 
@@ -65,7 +63,7 @@ class Reproduction(Record):
 
     @property
     def identical(self) -> bool:
-        """Whether every step was made again, bit by bit."""
+        """True if every step was reproduced bit for bit."""
         return all(step.found == step.recorded for step in self.steps)
 
 
@@ -134,15 +132,13 @@ class Reevaluation(Record):
 
     @property
     def outcome(self) -> Verdict:
-        """The worst of the checks: `fail`, `warn`, `unknown` (too few rows to say) or `pass`."""
+        """Worst result of the checks: `fail`, `warn`, `unknown` (too few rows) or `pass`."""
         found = {r.verdict for r in self.checks.results}
         return next((v for v in WORST_FIRST if v in found), "pass")
 
     @property
     def verdict(self) -> str:
-        """The first finding, failed ones before warnings and what is unknown; else that nothing was
-        found.
-        """
+        """First finding, in the order failed, warnings, unknown; or a note that there is none."""
         ranked = [
             r
             for wanted in ("fail", "warn", "unknown")

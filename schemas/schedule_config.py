@@ -1,8 +1,8 @@
-"""Section `schedule`. Everything counts optimizer updates, except the plateau, which counts
-evaluations.
+"""Section `schedule`. Every count is in optimizer updates, except the plateau's, in evaluations.
 
-A length (`warmup`, `every`, `period`, `milestones`) below 1 is a share of all updates of the run,
-from 1 on a number of updates. A level (`initial`, `final`) is a share of the peak, `optimizer.lr`.
+A length (`warmup`, `every`, `period`, `milestones`) below 1 is a fraction of all updates of the
+run; from 1 on it is a number of updates. A level (`initial`, `final`) is a fraction of the peak,
+`optimizer.lr`.
 """
 
 from __future__ import annotations

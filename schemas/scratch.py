@@ -1,8 +1,7 @@
-"""Temporary folders whose owner is known: what a kill left behind is removed by the next command,
-what is in use never.
+"""Temporary folders with a known owner: the next command removes abandoned ones, never used ones.
 
-The owner holds the kernel's lock of the folder itself, which ends with its process, however that
-ends.
+The owner holds the kernel's lock on the folder, which ends with its process, even when it is
+killed.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ SUFFIX = ".scratch"
 
 @contextmanager
 def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A temporary folder `.<prefix>-<8 letters>.scratch`; removed at the end, where it was not
+    """Create a temporary folder `.<prefix>-<8 letters>.scratch`; remove it at the end unless
     renamed.
 
     Args:
-        parent: where it is made, so that a rename stays on one file system.
+        parent: its parent folder; a later rename stays on one file system.
         prefix: first part of its name.
     """
     folder, handle = _owned(parent, prefix)
@@ -36,10 +35,10 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def remove_abandoned(*parents: Path) -> list[Path]:
-    """Remove the temporary folders whose process is gone; the folders that were removed."""
+    """Remove temporary folders whose process is gone, and return them."""
     removed = []
     for folder in (found for parent in parents for found in parent.glob(f".*{SUFFIX}")):
-        with suppress(OSError):  # removed by another command meanwhile, or of another user
+        with suppress(OSError):  # removed by another command, or of another user
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,14 +50,14 @@ def remove_abandoned(*parents: Path) -> list[Path]:
 
 
 def _owned(parent: Path, prefix: str) -> tuple[Path, int]:
-    """A new folder and the handle that holds its lock."""
+    """Create a folder and lock it; return it with the handle that holds the lock."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f".{prefix}-", suffix=SUFFIX, dir=parent))
         try:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:  # taken for abandoned before its lock was held
+        except FileNotFoundError:  # removed as abandoned before its lock was held
             continue
-        # a file system without locks: nobody else can lock the folder either, so it is left alone
+        # a file system without locks: no other process can lock it, so none removes it
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         if folder.exists():

@@ -1,11 +1,10 @@
-"""Seals: the SHA-256 of a record in a file next to it, so that a record that was changed is noticed
-before it is believed.
+"""Seals: the SHA-256 of a record in a file next to it, to detect a changed record before use.
 
     run.json
     run.json.sha256     in the form that `sha256sum --check` reads
 
-A seal finds damage and edits. It does not prove who wrote a record: whoever may write to the folder
-may seal as well.
+A seal detects damage and edits. It does not prove who wrote a record: anyone who can write to the
+folder can also write a seal.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ Sealed = TypeVar("Sealed", bound=BaseModel)
 
 
 def seal_path(path: Path) -> Path:
-    """The file that holds the digest of a record."""
+    """Return the file that contains the digest of a record."""
     return path.with_name(path.name + SUFFIX)
 
 
 def write_sealed(path: str | Path, content: bytes | str) -> FileRef:
-    """Write a small file and its seal, each whole or not at all.
+    """Write a small file and its seal, each completely or not at all.
 
-    The seal is written first, and names the record that is replaced as well until the new one has
-    its place: a kill in between leaves either of them, and its seal holds.
+    The seal is written first and also lists the digest of the old record, until the new record is
+    in place. After a kill in between, the seal matches whichever record is there.
     """
     target = Path(path).absolute()
     data = content.encode() if isinstance(content, str) else content
@@ -52,15 +51,16 @@ def write_sealed(path: str | Path, content: bytes | str) -> FileRef:
 
 
 def read_sealed(path: Path, remedy: str, required: bool = True) -> bytes:
-    """The bytes of a record, after they were compared with its seal.
+    """Return the bytes of a record after its seal matches.
 
     Args:
-        path: of the record.
-        remedy: what to do where it is damaged; the end of the message.
-        required: refuse a record without a seal; False: of an earlier version, which wrote none.
+        path: path of the record.
+        remedy: what to do if it is damaged; the end of the message.
+        required: refuse a record without a seal; False accepts records of an earlier version
+            without one.
 
     Raises:
-        IntegrityError: the record or its seal is gone, cannot be read, or the two disagree.
+        IntegrityError: the record or its seal is missing, cannot be read, or the two disagree.
     """
     if not path.is_file():
         raise IntegrityError(
@@ -86,10 +86,11 @@ def read_sealed(path: Path, remedy: str, required: bool = True) -> bytes:
 
 
 def read_record(path: Path, record: type[Sealed], remedy: str, required: bool = True) -> Sealed:
-    """A record of a given kind, compared with its seal; arguments and errors as for `read_sealed`.
+    """Return a record of a given kind after its seal matches; arguments and errors of
+    `read_sealed`.
 
     Raises:
-        IntegrityError: also where the file holds something else.
+        IntegrityError: also if the file contains something else.
     """
     data = read_sealed(path, remedy, required)
     try:
@@ -102,7 +103,7 @@ def read_record(path: Path, record: type[Sealed], remedy: str, required: bool = 
 
 
 def remove_sealed(path: Path) -> None:
-    """Remove a record and its seal; nothing where there is none."""
+    """Remove a record and its seal if they exist."""
     path.unlink(missing_ok=True)
     seal_path(path).unlink(missing_ok=True)
 
@@ -112,9 +113,7 @@ def _write_seal(path: Path, digests: list[str]) -> None:
 
 
 def _digests(path: Path) -> list[str]:
-    """The digests in the seal of a record, that of its newest content first; none where there is no
-    readable seal.
-    """
+    """Return the digests in a record's seal, newest first; empty if the seal cannot be read."""
     try:
         text = seal_path(path).read_bytes()
     except OSError:

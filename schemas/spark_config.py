@@ -1,6 +1,4 @@
-"""Section `data.spark`: which Spark runs the first stage of `data.engine: spark`, and what it does
-not do.
-"""
+"""Section `data.spark`: the Spark session of `data.engine: spark`, and its limits."""
 
 from __future__ import annotations
 

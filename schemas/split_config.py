@@ -1,4 +1,4 @@
-"""Section `split`: the ways to decide which side a row is on, one titled variant each."""
+"""Section `split`: strategies that assign rows to splits, one titled variant each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of what is fitted on train rows; training/data/fit/normalize.py gives their meaning."""
+"""Records of what is fitted on train rows; training/data/fit/normalize.py explains them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class TokenStats(Record):
 
     @property
     def size(self) -> int:
-        """Tokens of the vocabulary, special ones included."""
+        """Number of tokens in the vocabulary, special ones included."""
         return 4 + len(self.values)
 
 

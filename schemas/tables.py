@@ -1,9 +1,8 @@
-"""Table schemas: the columns and types of the validated table and its sides, and pandera's checks
-of their values.
+"""Table schemas: columns and types of the validated table and its splits, and pandera's checks.
 
-The Arrow types are fixed by the `TableSpec`; limits (nulls, min, max, allowed) come from the
-declaration. pandera runs on Arrow batches, so that memory stays bounded; it says which rule a
-column breaks, and the caller finds the rows.
+The `TableSpec` fixes the Arrow types; the declaration gives the limits (nulls, min, max, allowed).
+pandera checks Arrow batches, so that memory stays bounded. It reports the rule that a column
+breaks, and the caller finds the rows.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from schemas.config import ColumnConfig
 from schemas.label_config import value_text
 from schemas.records import TableSpec
 
-# pandera imports pyspark where that is installed, which warns of pandas 3
+# pandera imports pyspark if installed, which warns about pandas 3
 with warnings.catch_warnings():
     warnings.filterwarnings(
         "ignore", message="PySpark does not yet fully support pandas", category=FutureWarning
@@ -38,7 +37,7 @@ RULES = {
 
 
 def arrow_schema(spec: TableSpec) -> pa.Schema:
-    """Names and types of the validated table, which its three sides share.
+    """Return the Arrow schema of the validated table, which its three splits share.
 
     `__id` and `__key` text without nulls; `__group` text or null; `__time` float64 or null;
     `__label_time` and times of availability float64 or null; labels by their types; weight float64;
@@ -70,11 +69,10 @@ def arrow_schema(spec: TableSpec) -> pa.Schema:
 def pandera_schema(
     spec: TableSpec, configs: Mapping[str, ColumnConfig], types: Mapping[str, pa.DataType]
 ) -> pandera.DataFrameSchema:
-    """Pandera's form of the declared limits, for batches of these columns (tensors excepted, which
-    pandera does not know).
+    """Return pandera's form of the declared limits, for batches of these columns except tensors.
 
     Args:
-        spec: what the columns are.
+        spec: columns and their meaning.
         configs: declared limits by column.
         types: the columns of the batches and their Arrow types.
     """
@@ -99,7 +97,7 @@ def pandera_schema(
 
 
 def broken_rules(schema: pandera.DataFrameSchema, rows: pa.Table) -> set[tuple[str, str]]:
-    """Pairs (column, rule) that some row breaks: nulls, type, finite, min, max or allowed."""
+    """Return pairs (column, rule) that some row breaks: nulls, type, finite, min, max, allowed."""
     try:
         schema.validate(rows, lazy=True)
     except SchemaErrors as errors:
@@ -114,7 +112,7 @@ def broken_rules(schema: pandera.DataFrameSchema, rows: pa.Table) -> set[tuple[s
 
 
 def has_bad_elements(column: pa.ListArray | pa.FixedSizeListArray) -> bool:
-    """Whether a tensor column holds a null, an infinite or a NaN element."""
+    """Return True if a tensor column contains a null, infinite or NaN element."""
     elements = column.flatten()
     if column.null_count or elements.null_count:
         return True
@@ -141,7 +139,7 @@ def _checks(config: ColumnConfig, kind: pa.DataType, is_weight: bool) -> list[pa
 def allowed_values(
     values: tuple[str | int | float | bool, ...], kind: pa.DataType
 ) -> list[str | int | float | bool]:
-    """Declared values in the form they have in a typed column.
+    """Return the declared values in the form of a typed column.
 
     >>> allowed_values((1.0, True, "a"), pa.string()), allowed_values((1, 2), pa.float64())
     (['1', 'true', 'a'], [1.0, 2.0])

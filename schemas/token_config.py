@@ -1,6 +1,4 @@
-"""Section `tokens`: how text becomes tokens and rows of tokens; and what a language model's
-declaration must keep.
-"""
+"""Section `tokens`: how text becomes token rows, and the rules for a language model."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 TASK = "causal_lm"
 BASELINES, OTHER_BASELINES = ("unigram", "bigram", "5-gram"), ("constant", "linear", "boosting")
-ROWS = 32  # of an optimizer step: each is a whole sequence of tokens
+ROWS = 32  # rows of an optimizer step; each is a whole sequence
 ROLES = ("id", "group", "time", "weight", "split", "ignore")
 
 SectionType = TypeVar("SectionType", bound=Section)
@@ -77,14 +75,12 @@ class TokensConfig(Section):
         return self.stride or max(1, self.context // 2)
 
 
-# of a language model, where others have none or another
+# defaults of a language model that differ from other tasks
 DEFAULTS: dict[str, Section] = {"tokens": TokensConfig(), "model": CausalTransformerModel()}
 
 
 def fill_defaults(declaration: Declaration) -> None:
-    """Set what a language model's declaration left out, under the defaults of other tasks, to what
-    suits it; marked as defaults still.
-    """
+    """Set defaults that suit a language model where none is given; they still count as defaults."""
     if declaration.task.kind != TASK:
         return
     for name, value in DEFAULTS.items():
@@ -101,8 +97,8 @@ def fill_defaults(declaration: Declaration) -> None:
 
 
 def _with_defaults(section: SectionType, **defaults: Any) -> SectionType:
-    """The section with other defaults: what was given stays, and what was not still counts as not
-    given.
+    """Return the section with other defaults; given values stay, defaults still count as
+    defaults.
     """
     given = section.model_fields_set
     values = section.__dict__ | {
@@ -112,7 +108,7 @@ def _with_defaults(section: SectionType, **defaults: Any) -> SectionType:
 
 
 def conflicts(declaration: Declaration) -> Iterator[str]:
-    """What in a declaration contradicts that it is, or is not, one of a language model."""
+    """List the settings that contradict task causal_lm, or need it."""
     columns = declaration.data.columns
     texts = [name for name, column in columns.items() if column.kind == "text"]
     known = BASELINES if declaration.task.kind == TASK else OTHER_BASELINES
@@ -160,7 +156,7 @@ def conflicts(declaration: Declaration) -> Iterator[str]:
 
 
 def _settings(declaration: Declaration) -> Iterator[str]:
-    """Conflicts of the other sections with task causal_lm."""
+    """List conflicts of the other sections with task causal_lm."""
     packing = declaration.tokens.packing if declaration.tokens else "documents"
     if declaration.data.named("weight") and packing == "documents":
         yield (

@@ -59,7 +59,7 @@ class ProfileConfig(Section):
 
 
 def _or_auto(schema: dict[str, Any]) -> None:
-    """In the JSON schema, let `auto` be given for a number, as the default."""
+    """Allow `auto` for a number in the JSON schema, as the default."""
     number = {name: schema.pop(name) for name in ("type", "minimum")}
     schema |= {"anyOf": [number, {"const": "auto", "type": "string"}], "default": "auto"}
 
@@ -183,26 +183,26 @@ class TrainConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _ranks_of_the_machine(cls, values: Any) -> Any:
-        """Take `auto` for a number that is not given: the machine that trains decides."""
+        """Treat a missing number as `auto`: the machine that trains decides."""
         if isinstance(values, dict) and values.get("ranks", 1) in (None, "auto"):
             return {name: value for name, value in values.items() if name != "ranks"}
         return values
 
     @model_validator(mode="after")
     def _ranks_of_the_nodes(self) -> TrainConfig:
-        """Count one process for each machine until it is known how many each can have."""
+        """Count one process for each machine until the number per machine is known."""
         if "ranks" not in self.model_fields_set:
             object.__setattr__(self, "ranks", self.nodes)
         return self
 
     def with_ranks(self, ranks: int) -> TrainConfig:
-        """A copy with the machine's number of processes, which still counts as not given."""
+        """Return a copy with the machine's number of processes, which still counts as not given."""
         return type(self).model_construct(
             _fields_set=set(self.model_fields_set), **(self.__dict__ | {"ranks": ranks})
         )
 
     def can_have(self, ranks: int) -> bool:
-        """Check that a batch has rows, and an elastic run shards, for so many processes."""
+        """Check that a batch has rows, and an elastic run shards, for this many processes."""
         return ranks <= self.batch_size and (
             self.mode != "elastic" or self.logical_shards % ranks == 0
         )

@@ -1,5 +1,5 @@
-"""Variables of the environment in a declaration: `${NAME}` and `${NAME:-default}`, of a short list
-of names.
+"""Variables of the environment in a declaration: `${NAME}` and `${NAME:-default}`, for allowed
+names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECRET = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """Tell by its name whether a variable holds a secret.
+    """Return True if a variable's name means a secret.
 
     >>> (is_secret("AWS_SECRET_ACCESS_KEY"), is_secret("BULKHEAD_HTTP_AUTHORIZATION"),
     ...     is_secret("BULKHEAD_DATA"))
@@ -32,22 +32,22 @@ def is_secret(name: str) -> bool:
 
 
 def listed_names() -> tuple[str, ...]:
-    """Return the names that the operator allows besides those of Bulkhead's own."""
+    """Return the names that the operator allows besides Bulkhead's."""
     return tuple(name.strip() for name in os.environ.get(LISTED, "").split(",") if name.strip())
 
 
 def expand(text: str, secrets: bool = False) -> str:
     """Replace `${NAME}` and `${NAME:-default}` from the environment.
 
-    Names that begin with BULKHEAD_, HOME, TMPDIR and those in BULKHEAD_EXPAND may stand there; a
-    name that means a secret only where `secrets` is true and BULKHEAD_EXPAND lists it.
+    Allowed are names that begin with BULKHEAD_, HOME, TMPDIR and those in BULKHEAD_EXPAND. A name
+    that means a secret needs both: `secrets` is true and BULKHEAD_EXPAND lists it.
 
     Args:
-        text: of the declaration.
-        secrets: whether the result is masked wherever it is shown (see `without_secrets`).
+        text: text of the declaration.
+        secrets: the result is masked wherever it is shown (see `without_secrets`).
 
     Raises:
-        ConfigError: a name may not be expanded, or is not set and has no default.
+        ConfigError: a name is not allowed, or is not set and has no default.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -83,9 +83,7 @@ def _require_allowed(name: str, secrets: bool) -> None:
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with the values of the secrets that BULKHEAD_EXPAND allows replaced
-    by `***`.
-    """
+    """Replace the values of the secrets that BULKHEAD_EXPAND allows with `***`."""
     values = (os.environ.get(name, "") for name in listed_names() if is_secret(name))
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, MASK) if len(value) > 3 else text

@@ -1,5 +1,5 @@
-"""Read YAML that a person wrote or a form sent: bounded in size and depth, no aliases, no key
-twice, plain values only.
+"""Read YAML of a person or a form: limited size and depth, no aliases, unique keys, plain
+values.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ MAX_DEPTH = 32  # a declaration needs six
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice (YAML keeps the last one silently), deep nesting,
-    NUL and lone surrogates.
-    """
+    """SafeLoader that refuses duplicate keys, deep nesting, NUL and lone surrogates."""
 
     aliases = False
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node, unless it is an alias or too deep: both can make a small text fill the
+        """Compose a node unless it is an alias or too deep; both let a small text fill the
         memory.
         """
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -85,12 +83,12 @@ def parse_yaml(text: str, where: str, aliases: bool = False) -> Any:
     Args:
         text: at most a million characters, 32 levels deep.
         where: its file or option, for messages.
-        aliases: allow `*name`; for files of the operator alone, since nine lines of aliases can
-            mean gigabytes.
+        aliases: allow `*name`; only for the operator's files: nine lines of aliases can mean
+            gigabytes.
 
     Raises:
-        ConfigError: the text is not YAML, too long or too deep, has a key twice, an alias, or a
-            value that is none.
+        ConfigError: the text is not YAML, too long or too deep, or has a duplicate key, an alias,
+            or an invalid value.
     """
     if len(text) > MAX_CHARACTERS:
         raise ConfigError(
@@ -101,9 +99,7 @@ def parse_yaml(text: str, where: str, aliases: bool = False) -> Any:
         return yaml.load(text, Loader=_AliasLoader if aliases else _PlainLoader)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    except (
-        yaml.MarkedYAMLError
-    ) as error:  # its own text would quote the file, which may be none of ours
+    except yaml.MarkedYAMLError as error:  # its text would quote the file, which may be private
         mark = error.problem_mark or error.context_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         raise ConfigError(
@@ -123,7 +119,7 @@ def parse_yaml(text: str, where: str, aliases: bool = False) -> Any:
         OverflowError,
         RecursionError,
     ) as error:
-        reason = shortened(str(error), plain=True)  # of a date, number or base64 text that is none
+        reason = shortened(str(error), plain=True)  # an invalid date, number or base64 text
         raise ConfigError(
             f"{where}: not valid YAML: a value cannot be read ({reason}); put text in quotes"
         ) from None

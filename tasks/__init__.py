@@ -1,3 +1,3 @@
-"""One Prefect task family per file: load a reference, call one pure function, write, return a
+"""Prefect tasks, one family per file: load a reference, call one pure function, write, return a
 reference.
 """

@@ -1,4 +1,4 @@
-"""The checks alone, and the report of what they found."""
+"""Run the checks alone, and report their findings."""
 
 from __future__ import annotations
 
@@ -43,17 +43,15 @@ __all__ = [
 
 
 def report_path(name: str) -> Path:
-    """Where the report of an audit goes unless told otherwise; the next audit of that name replaces
-    it.
-    """
+    """Return the default path of an audit's report; the next audit of that name replaces it."""
     return home() / "audits" / f"{name}.html"
 
 
 def require_page(html: str) -> None:
-    """Refuse, before anything runs, a report that could not be written there.
+    """Refuse a report that could not be written, before anything runs.
 
     Raises:
-        ConfigError: the folder is not permitted to a worker's flow run, or cannot be written to.
+        ConfigError: a worker's flow run may not use the folder, or it is not writable.
     """
     if html:
         require_writable(html, "html", (".html", ".htm"))
@@ -61,7 +59,7 @@ def require_page(html: str) -> None:
 
 
 def audit_files(request: FilesToAudit, html: Path | None) -> tuple[AuditReport, Path]:
-    """Every check over files from anywhere, and the path of the report."""
+    """Run every check on files from anywhere; return the path of the report."""
     if html is not None:
         require_room(html, "--html")
     report = checks.audit_files(request)
@@ -71,7 +69,7 @@ def audit_files(request: FilesToAudit, html: Path | None) -> tuple[AuditReport, 
 
 
 def column_names(uris: list[str]) -> list[str]:
-    """Columns of files, for completion; none where they cannot be read."""
+    """Return columns of files, for completion; none if they cannot be read."""
     try:
         return source_columns(tuple(uris))
     except (BulkheadError, OSError, ValueError):
@@ -90,7 +88,7 @@ def column_names(uris: list[str]) -> list[str]:
 def audit_sides(
     split: SplitTables, validated: ValidatedTable, declaration: Declaration, source: SourceRef
 ) -> AuditReport:
-    """The findings, rows next to each other, and what stays open."""
+    """Return the findings, the rows next to each other, and the open questions."""
     from training.preflight.poisoned_fit import (
         poison_check,  # torch, which files from anywhere do not need
     )
@@ -109,7 +107,7 @@ def audit_sides(
     cache_policy=NO_CACHE,
 )
 def report_audit(report: AuditReport, html: str | None) -> Path:
-    """Path of the report."""
+    """Write the report and return its path."""
     path = Path(html) if html else report_path(report.name)
     write_audit_report(report, path)
     publish(

@@ -1,7 +1,6 @@
-"""What Prefect's server must hold before the first deployment: the work pool, the concurrency
-limits, and the automation that finds dead runs.
+"""Set up Prefect's server before the first deployment: work pool, concurrency limits, automation.
 
-Everything here may be done again and again; it ends in the same state.
+The automation finds dead runs. Everything here may be repeated; it ends in the same state.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from prefect.exceptions import ObjectAlreadyExists
 from prefect.workers.process import ProcessWorker
 
 POOL = "bulkhead"
-# name of a global concurrency limit to how many may hold it: an alias is moved by one at a time
+# name of a global concurrency limit to its slots: an alias is moved by one at a time
 LIMITS = {"bulkhead-promote": 1}
 ZOMBIES = "bulkhead: mark silent flow runs as crashed"
-HEARTBEAT_SECONDS = 30  # Prefect's least
-# without a heartbeat: three of a worker that keeps Prefect's default of 180 s, and time for a
-# server to come back
+HEARTBEAT_SECONDS = 30  # Prefect's minimum
+# without a heartbeat: three of a worker with Prefect's default of 180 s, and time for a server to
+# come back
 SILENT_SECONDS = 600
 
 
@@ -51,10 +50,9 @@ def prepare_server() -> None:
 
 
 def job_template() -> dict[str, Any]:
-    """Return what a job of the pool may choose: Prefect's own template without the command and the
-    folder in which it works.
+    """Return Prefect's job template without its command and working folder.
 
-    A job that may name its command needs no flow to run a program as the worker's user.
+    A job that could set its command could run any program as the worker's user.
     """
     template = copy.deepcopy(ProcessWorker.get_default_base_job_template())
     for name in ("command", "working_dir"):
@@ -64,7 +62,7 @@ def job_template() -> dict[str, Any]:
 
 
 def worker_is_online(name: str) -> bool:
-    """Whether a worker of the pool has told the server that it is at work."""
+    """Return True if a worker of the pool has reported to the server that it is online."""
     with get_client(sync_client=True) as client:
         online = WorkerFilter(status=WorkerFilterStatus(any_=[WorkerStatus.ONLINE]))
         return any(
@@ -74,8 +72,8 @@ def worker_is_online(name: str) -> bool:
 
 
 def _find_zombies() -> None:
-    """An automation: a flow run that sent heartbeats and neither ended nor sent another one is
-    marked as crashed.
+    """Return an automation that marks flow runs as crashed: their heartbeats stopped before their
+    end.
 
     Source: https://docs.prefect.io/v3/advanced/detect-zombie-flows
     """
@@ -101,7 +99,7 @@ def _find_zombies() -> None:
     )
     try:
         wanted.id = cast(Automation, Automation.read(name=ZOMBIES)).id
-    except ValueError:  # there is none yet
+    except ValueError:  # it does not exist yet
         wanted.create()
     else:
         wanted.update()

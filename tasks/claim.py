@@ -1,6 +1,4 @@
-"""Which `bulkhead up` serves this home: a locked file with its addresses, which its end unlocks,
-however it ends.
-"""
+"""Lock file that names the `bulkhead up` of this home with its addresses; any exit unlocks it."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from schemas.home import home, server_login
 
 
 class Servers(NamedTuple):
-    """Addresses of Prefect's UI and of MLflow, and the process that keeps them at work."""
+    """Addresses of Prefect's UI and of MLflow, and the process that runs them."""
 
     prefect: str
     mlflow: str
@@ -31,24 +29,24 @@ def _file() -> Path:
 
 
 def running_servers() -> Servers | None:
-    """Return the servers of this home that are at work; None where nobody holds the file's lock."""
+    """Return the running servers of this home; None if nobody holds the file's lock."""
     try:
         with _file().open() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return Servers(**json.load(file))
-    except (OSError, ValueError, TypeError):  # absent, or of a process that is still writing it
+    except (OSError, ValueError, TypeError):  # absent, or still being written
         return None
     return None
 
 
 @contextmanager
 def claimed(servers: Servers) -> Iterator[None]:
-    """Hold this home for these servers while the block runs.
+    """Claim this home for these servers while the block runs.
 
     Raises:
-        ConfigError: another `bulkhead up` holds it; with its addresses.
+        ConfigError: another `bulkhead up` holds it; the message gives its addresses.
     """
     handle = os.open(_file(), os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -74,13 +72,14 @@ def claimed(servers: Servers) -> Iterator[None]:
 
 
 def wait_for_prefect(default: str, seconds: float) -> None:
-    """Return when Prefect's server answers or the time is over; before Prefect reads its settings,
-    as the password is known only then.
+    """Wait until Prefect's server answers or the time is over, before Prefect reads its settings.
+
+    The password is known only then.
 
     Args:
-        default: address of the API where neither the environment nor a running `bulkhead up` names
+        default: address of the API if neither the environment nor a running `bulkhead up` names
             one.
-        seconds: to wait at most.
+        seconds: longest wait.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -96,9 +95,7 @@ def wait_for_prefect(default: str, seconds: float) -> None:
 
 
 def log_in() -> None:
-    """Put the password of this home's servers into the environment, where the environment names
-    these servers and has none.
-    """
+    """Set the password of this home's servers if the environment names them without one."""
     found = running_servers()
     if found is None:
         return
@@ -117,9 +114,7 @@ def set_mlflow_login(login: str) -> None:
 
 
 def used_servers(tracking_uri: str) -> str:
-    """Return the servers that this process used, or that serve its home, with their addresses;
-    empty where there are none.
-    """
+    """Return the servers that this process used, or that serve its home, with their addresses."""
     from training.run.provenance import masked
 
     ours, api = running_servers(), os.environ.get("PREFECT_API_URL")

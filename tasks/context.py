@@ -1,8 +1,7 @@
-"""A run from its first line to its last: its directory, its MLflow run, its links, and how it
-ended.
+"""Life cycle of a run: its directory, MLflow run, links and end.
 
-The parent owns the status: FINISHED, FAILED with the cause as a tag, or KILLED when the run was
-cancelled.
+The parent sets the status: FINISHED, FAILED with the cause as a tag, or KILLED after a
+cancellation.
 """
 
 from __future__ import annotations
@@ -75,15 +74,13 @@ from training.tracking.tensorboard import require_installed
 ERROR, DUMPS = "error.txt", "dumps"
 WORKER = "BULKHEAD_WORKER"  # process id of the Prefect worker that started this flow run
 AWAY_SECONDS, LOOK_SECONDS = 600.0, 5.0
-WORKER_GRACE_SECONDS = 25.0  # for the checkpoint, and for telling MLflow and Prefect
+WORKER_GRACE_SECONDS = 25.0  # for the checkpoint, and for reports to MLflow and Prefect
 MLFLOW_UI, PREFECT_UI = "http://127.0.0.1:5000", "http://127.0.0.1:4200"
 ROOT = Path(__file__).resolve().parent.parent
 
 
 class RunContext:
-    """One run: its id and directory, its MLflow run, its Prefect flow run and where its code came
-    from.
-    """
+    """One run: id, directory, MLflow run, Prefect flow run and origin of its code."""
 
     def __init__(
         self,
@@ -111,8 +108,8 @@ class RunContext:
 
     @property
     def mlflow_url(self) -> str:
-        """Address of the run in MLflow's UI: the tracking server's, that of this home, or the one
-        that `bulkhead up` opens.
+        """Address of the run in MLflow's UI: the tracking server's, this home's, or that of
+        `bulkhead up`.
         """
         ours = running_servers()
         base = (
@@ -127,7 +124,7 @@ class RunContext:
 
     @property
     def prefect_url(self) -> str | None:
-        """Where the flow run stands in Prefect's UI."""
+        """Address of the flow run in Prefect's UI."""
         api = PREFECT_API_URL.value()
         base = PREFECT_UI_URL.value() or (
             api.rstrip("/").removesuffix("/api") if api else PREFECT_UI
@@ -150,7 +147,7 @@ class RunContext:
         return {name: address for name, address in found.items() if address}
 
     def spec(self, prepared: Prepared) -> RunSpec:
-        """Everything that the training program reads; written as `resolved.json`."""
+        """Return all inputs of the training program; written as `resolved.json`."""
         written = write_sealed(self.run_dir / PREPARED, prepared.model_dump_json(indent=1))
         spec = RunSpec(
             run_id=self.run_id,
@@ -168,17 +165,17 @@ class RunContext:
 
 @contextmanager
 def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
-    """Open a run when it is its model's turn; whatever happens inside, MLflow hears how it ended.
+    """Open a run when it is its model's turn; always report its end to MLflow.
 
     Args:
-        declaration: of the run.
-        kind: name of the flow, kept as a tag.
+        declaration: declaration of the run.
+        kind: name of the flow, stored as a tag.
 
     Raises:
-        ConfigError: TensorBoard is declared and not installed, or a model of a package that is not
+        ConfigError: TensorBoard is declared and not installed, or the model's package is not
             allowed.
-        TrackingError: the tracking server could not be reached at the start or did not take all of
-            a run that ended well.
+        TrackingError: the tracking server could not be reached at the start, or lacks part of a
+            finished run.
     """
     require_installed(declaration.tracking)
     require_allowed(declaration.model)
@@ -206,7 +203,7 @@ def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
         _follow_worker()
         run = RunContext(declaration, run_id, run_dir, tracker, _flow_run_id())
         text = declaration.model_dump_json(by_alias=True, indent=1)
-        # before the record: a run that has one can be resumed
+        # before the record: a run with a record can be resumed
         declared = write_sealed(run_dir / DECLARED, text)
         StartedRun(
             run_id=run_id,
@@ -234,11 +231,12 @@ def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
 
 @contextmanager
 def fold_runs(run: RunContext) -> Iterator[list[RunContext]]:
-    """A run for each fold, inside that of the cross-validation: directory `folds/<number>`, MLflow
-    child run; all end as the block does.
+    """Open a run for each fold inside the cross-validation's; all end like the block.
+
+    Each has directory `folds/<number>` and an MLflow child run.
 
     Raises:
-        TrackingError: the tracking server could not be reached, or did not take all of a fold.
+        TrackingError: the tracking server could not be reached, or lacks part of a fold.
     """
     folds: list[RunContext] = []
     try:
@@ -277,14 +275,12 @@ def _fold_run(run: RunContext, number: int) -> RunContext:
 
 @contextmanager
 def reopened(run_dir: Path) -> Iterator[RunContext]:
-    """Open a run again that was interrupted, killed or failed: the same id, directory and MLflow
-    run, as it was declared then.
+    """Reopen an interrupted, killed or failed run: same id, directory, MLflow run and declaration.
 
     Raises:
-        ResumeError: another process is at work on it or has ended it, or the address of its
-            tracking server holds a password and is another one now.
-        TrackingError: the tracking server could not be reached, does not have the run, or did not
-            take all of it.
+        ResumeError: another process works on it or has ended it, or its tracking address contains a
+            password and has changed.
+        TrackingError: the tracking server could not be reached, or lacks the run or part of it.
     """
     before, declaration = read(run_dir), started_declaration(run_dir)
     registers = before.kind == "pipeline" and declaration.register_.enabled
@@ -331,13 +327,14 @@ def reopened(run_dir: Path) -> Iterator[RunContext]:
 
 
 def _mark_crashed(flow_run_id: str, run: RunContext) -> None:
-    """End a flow run that was killed: Prefect was never told, shows it as running, and counts it
-    against limits.
+    """End a flow run that was killed.
+
+    Otherwise Prefect shows it as running and counts it against limits.
     """
     with get_client(sync_client=True) as client:
         try:
             state = client.read_flow_run(UUID(flow_run_id)).state
-        except ObjectNotFound:  # of another server
+        except ObjectNotFound:  # it belongs to another server
             return
         if state is not None and state.is_running():
             client.set_flow_run_state(
@@ -348,11 +345,10 @@ def _mark_crashed(flow_run_id: str, run: RunContext) -> None:
 
 
 def tracking_address(run_dir: Path, started: StartedRun) -> str:
-    """Where a run was tracked when it was started: its MLflow run is there and nowhere else.
+    """Return the tracking address of a run's start; its MLflow run exists only there.
 
     Raises:
-        ResumeError: the recorded address has its password masked, and the one that is set now is
-            another.
+        ResumeError: the recorded address has its password masked, and the current one is different.
     """
     if "***" not in started.tracking_uri:
         return started.tracking_uri
@@ -366,14 +362,12 @@ def tracking_address(run_dir: Path, started: StartedRun) -> str:
 
 
 def resume_command(run: RunContext | StartedRun) -> str:
-    """What a person types to continue the run."""
+    """Return the command that continues the run."""
     return f"bulkhead resume {run.run_id}"
 
 
 def _follow_worker() -> None:
-    """A flow run ends, with a checkpoint, when the worker that started it is gone: nobody could
-    cancel it any more.
-    """
+    """End a flow run with a checkpoint when its worker is gone: nobody could cancel it any more."""
     if os.environ.get("PREFECT__FLOW_RUN_ID") and os.getppid() > 1:
         os.environ[WORKER] = str(os.getppid())
         follow_parent(WORKER, WORKER_GRACE_SECONDS)
@@ -385,9 +379,7 @@ def _flow_run_id() -> str | None:
 
 @contextmanager
 def _ending(run: RunContext) -> Iterator[None]:
-    """Whatever happens inside: `run.json` and MLflow hear how the run ended, a person how it goes
-    on.
-    """
+    """Report the end of the run to `run.json` and MLflow, and how to continue to the user."""
     try:
         with phases(read(run.run_dir).kind):
             yield
@@ -397,7 +389,7 @@ def _ending(run: RunContext) -> Iterator[None]:
         hint = _hint(run, error)
         _failed(run, error, hint)
         if hint and isinstance(error, BulkheadError):
-            # Prefect shows the message of a failed run and nothing else
+            # Prefect shows only the message of a failed run
             raise type(error)(f"{error}\n{hint}") from error
         if error is not raised:
             raise error from raised
@@ -412,7 +404,7 @@ def _ending(run: RunContext) -> Iterator[None]:
 
 
 def _hint(run: RunContext, error: BaseException) -> str:
-    """How the run can go on; empty where the same would only happen again."""
+    """Describe how to continue the run; empty if the same error would happen again."""
     if isinstance(error, NonFiniteError) and (run.run_dir / DUMPS).is_dir():
         return f"See where it began: bulkhead replay {run.run_dir}"
     if isinstance(error, ConfigError | DataError | PreflightError | NonFiniteError):
@@ -421,15 +413,14 @@ def _hint(run: RunContext, error: BaseException) -> str:
 
 
 def await_servers(run: RunContext) -> None:
-    """Wait for a server that is away, ten minutes at most: what follows the training needs both,
-    and hours of training are done.
+    """Wait at most ten minutes for a missing server, so that hours of training are not lost.
 
-    Prefect asks its server for a slot for each task that has tags, and fails the task where it does
-    not answer.
+    The steps after training need both servers. Prefect asks its server for a slot for each task
+    with tags, and fails the task without an answer.
 
     Raises:
-        TrackingError: a server is still away; the run ends, and goes on from here with `bulkhead
-            resume`.
+        TrackingError: a server is still missing; the run ends, and `bulkhead resume` continues it
+            here.
     """
     why = probe(run.tracker.uri) or _prefect_is_away()
     if not why:
@@ -450,8 +441,9 @@ def await_servers(run: RunContext) -> None:
 
 
 def _prefect_is_away() -> str:
-    """Why the server of PREFECT_API_URL does not answer; empty where it does, or where the run has
-    one of its own.
+    """Return why the server of PREFECT_API_URL does not answer.
+
+    Empty if it does, or if the run has its own server.
     """
     address = PREFECT_API_URL.value()
     if address is None:
@@ -464,7 +456,7 @@ def _prefect_is_away() -> str:
 
 
 def resume_hint(started: StartedRun, run_dir: Path) -> str:
-    """How a run that broke off goes on, for a person."""
+    """Describe to a person how to continue an interrupted run."""
     if started.kind not in RESUMED:
         return "Start it again: prepared data are reused"
     step = newest_step(run_dir)
@@ -483,9 +475,7 @@ def _record_end(run: RunContext, status: Status, cause: str = "") -> None:
 
 
 def _failed(run: RunContext, error: BaseException, hint: str) -> None:
-    """Keep the cause and what the run left, then end it; never hides the error that brought us
-    here.
-    """
+    """Record the cause and the outputs of the run, then end it; never hide the original error."""
     cause = (
         f"{type(error).__name__}: {str(error) or f'stopped by {reason()}'}"
         if reason()
@@ -511,7 +501,7 @@ def _failed(run: RunContext, error: BaseException, hint: str) -> None:
 
 
 def _link(run: RunContext) -> None:
-    """Prefect and MLflow name each other."""
+    """Link Prefect and MLflow to each other."""
     if run.prefect_url is None:
         return
     run.tracker.set_tags({"bulkhead.prefect_url": run.prefect_url})

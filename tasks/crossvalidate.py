@@ -1,4 +1,4 @@
-"""Bind the folds of a cross-validation: figures of each, mean and spread, report."""
+"""Combine the folds of a cross-validation: metrics of each, mean and spread, report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def collect_fold(
     trained: TrainReport,
     evaluated: EvaluationReport,
 ) -> FoldResult:
-    """What is reported of one fold, counted from 1; `fold.json`."""
+    """Collect the results of one fold, counted from 1, in `fold.json`."""
     found = FoldResult(
         number=number,
         rows={side: prepared.split.side(side).rows for side in SPLITS},
@@ -82,7 +82,7 @@ def collect_fold(
 def report_folds(
     run: RunContext, label: str, folds: Sequence[FoldResult], coverage: CheckReport
 ) -> CrossValidation:
-    """The outcome; `crossvalidation.json` and `report.html` in the run directory."""
+    """Write the results: `crossvalidation.json` and `report.html` in the run directory."""
     path = run.run_dir / "report.html"
     found = CrossValidation(
         name=run.declaration.name,
@@ -130,7 +130,7 @@ def _track(run: RunContext, found: CrossValidation, path: Path) -> None:
 
 
 def markdown(found: CrossValidation) -> str:
-    """The outcome as Prefect and MLflow show it."""
+    """Return the results as Prefect and MLflow show them."""
     names = [found.metric, *(n for n in found.metrics if n != found.metric)][:4]
     rows = [
         f"| {f.number} | {f.rows['test']:,} | "

@@ -1,6 +1,4 @@
-"""Register deployments: everything is checked first, then Prefect's own `prefect deploy` does it,
-from this project's root.
-"""
+"""Register deployments: check everything first, then run `prefect deploy` in the project's root."""
 
 from __future__ import annotations
 
@@ -36,8 +34,9 @@ PULL = "prefect.deployments.steps.set_working_directory"
 
 
 class Deployed(Record):
-    """One deployment as it is registered, or would be. `schedule`: its cron expressions, each with
-    its time zone. `id`, `url`: None in a dry run.
+    """One deployment as it is, or would be, registered.
+
+    `schedule`: its cron expressions with time zones. `id`, `url`: None in a dry run.
     """
 
     name: str
@@ -52,7 +51,7 @@ class Deployed(Record):
 
 
 class Plan(NamedTuple):
-    """What was found right and can be registered."""
+    """Checked deployments that can be registered."""
 
     content: DeploymentsFile
     chosen: list[DeploymentSpec]
@@ -61,7 +60,7 @@ class Plan(NamedTuple):
 
     @property
     def deployments(self) -> list[Deployed]:
-        """As they would be registered."""
+        """Deployments as they would be registered."""
         return [
             _described(spec, self.flows[spec.entrypoint].name, self.version) for spec in self.chosen
         ]
@@ -71,13 +70,13 @@ def plan_deployments(names: tuple[str, ...] = (), file: Path = ROOT / FILE) -> P
     """Check everything that can be checked without a server.
 
     Args:
-        names: only these, each `FLOW/NAME`; empty: all.
+        names: deployments to check, each `FLOW/NAME`; empty: all.
         file: in Prefect's format.
 
     Raises:
-        ConfigError: the file is wrong, with every mistake that was found.
+        ConfigError: the file is wrong; the message lists every mistake.
     """
-    with contextlib.chdir(ROOT):  # entrypoints and declarations are named from here
+    with contextlib.chdir(ROOT):  # entrypoints and declarations are relative to the root
         content = load_file(file)
         flows = {spec.entrypoint: flow_of(spec) for spec in content.deployments}
         chosen = _chosen(content, flows, names)
@@ -86,7 +85,7 @@ def plan_deployments(names: tuple[str, ...] = (), file: Path = ROOT / FILE) -> P
 
 
 def register_plan(plan: Plan) -> list[Deployed]:
-    """Register what was planned, on the server of PREFECT_API_URL.
+    """Register the plan on the server of PREFECT_API_URL.
 
     Raises:
         LaunchError: the server lacks a work pool, or refused.
@@ -105,7 +104,7 @@ def register_plan(plan: Plan) -> list[Deployed]:
 
 
 def load_file(file: Path) -> DeploymentsFile:
-    """The deployments in a file.
+    """Return the deployments in a file.
 
     Raises:
         ConfigError: it cannot be read or is not valid.
@@ -124,22 +123,22 @@ def load_file(file: Path) -> DeploymentsFile:
 
 
 def flow_of(spec: DeploymentSpec) -> Flow[..., Any]:
-    """The flow that an entrypoint names.
+    """Return the flow at an entrypoint.
 
     Raises:
         ConfigError: the file or the flow does not exist.
     """
     try:
         return load_flow_from_entrypoint(spec.entrypoint)
-    except Exception as error:  # whatever importing it does wrong is the answer
+    except Exception as error:  # any error of its import is the answer
         raise ConfigError(
             f"deployment {spec.name!r}: entrypoint {spec.entrypoint!r} is no flow: {error}"
         ) from error
 
 
 def stamp() -> str:
-    """Commit of this project, `-dirty` where the files differ from it; the package's version where
-    there is no repository.
+    """Return the commit of this project, with `-dirty` if files differ; without a repository, the
+    package's version.
     """
     found = git_state(ROOT)
     return (
@@ -150,8 +149,8 @@ def stamp() -> str:
 
 
 def rendered(content: DeploymentsFile, chosen: list[DeploymentSpec], version: str) -> str:
-    """The YAML that Prefect is given: the chosen deployments with version, tag and this project's
-    root as working folder.
+    """Return the YAML for Prefect: the chosen deployments with version, tag and this project's root
+    as working folder.
     """
     deployments = [
         spec.model_dump(exclude_unset=True)
@@ -196,7 +195,7 @@ def _chosen(
 
 
 def _check(chosen: list[DeploymentSpec], flows: dict[str, Flow[..., Any]]) -> None:
-    """Parameters and schedules of all deployments; every mistake is named."""
+    """Check parameters and schedules of all deployments; report every mistake."""
     wrong: list[str] = []
     for spec in chosen:
         flow, where = flows[spec.entrypoint], f"{flows[spec.entrypoint].name}/{spec.name}"
@@ -234,8 +233,9 @@ def _unknown(flow: Flow[..., Any], parameters: dict[str, Any], where: str) -> li
 
 
 def _wrong_parameters(flow: Flow[..., Any], parameters: dict[str, Any], where: str) -> list[str]:
-    """What the flow would refuse of the parameters; those that are left to the person who starts a
-    run may be absent.
+    """Return the parameters that the flow would refuse.
+
+    Those that the user fills in may be absent.
     """
     found = _unknown(flow, parameters, where)
     if found:
@@ -251,7 +251,7 @@ def _wrong_parameters(flow: Flow[..., Any], parameters: dict[str, Any], where: s
 
 
 def require_server() -> None:
-    """Refuse to go on where the server of PREFECT_API_URL does not answer.
+    """Refuse to continue if the server of PREFECT_API_URL does not answer.
 
     Raises:
         LaunchError: with its address, credentials masked.
@@ -268,10 +268,10 @@ def require_server() -> None:
 
 
 def _deploy(text: str) -> None:
-    """Hand the rendered file to `prefect deploy`.
+    """Pass the rendered file to `prefect deploy`.
 
     Raises:
-        LaunchError: it refused, with what it said.
+        LaunchError: it refused; the message gives its output.
     """
     with tempfile.TemporaryDirectory(prefix="bulkhead-deploy-") as folder:
         file = Path(folder) / "prefect.yaml"
@@ -310,7 +310,7 @@ def _described(spec: DeploymentSpec, flow: str, version: str) -> Deployed:
 
 
 def _registered(made: Deployed) -> Deployed:
-    """With id and address, after the server was found to hold this version."""
+    """Add id and address, after checking that the server has this version."""
     with get_client(sync_client=True) as client:
         found = client.read_deployment_by_name(made.name)
     if found.version != made.version:

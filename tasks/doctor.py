@@ -1,6 +1,4 @@
-"""What `bulkhead doctor` finds: one line per thing that a run needs, with the remedy where it is
-missing.
-"""
+"""Findings of `bulkhead doctor`: one line per requirement of a run, with the remedy if missing."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ class Finding(Record):
 
 
 def examine() -> list[Finding]:
-    """Every finding, in the order in which a run would trip over them."""
+    """List every finding, in the order in which a run would fail on them."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         _python,
         _packages,
@@ -169,7 +167,7 @@ def _prefect() -> Iterator[Finding]:
         from prefect.settings import PREFECT_API_URL
 
         url = PREFECT_API_URL.value()
-    except Exception as error:  # any failure to import is the finding
+    except Exception as error:  # any failure of the import is the finding
         yield Finding(
             what="prefect",
             ok=False,

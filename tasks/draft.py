@@ -6,5 +6,5 @@ from training.data.draft.draft import draft
 
 
 def draft_declaration(uri: str, label: str | None, name: str | None) -> str:
-    """The YAML text of a declaration with the reason for each guess next to it."""
+    """Return a declaration as YAML text, with the reason for each guess next to it."""
     return draft(uri, label=label, name=name)

@@ -1,12 +1,11 @@
-"""Prefect's server of a command that has no other: a program that no signal of a terminal,
-`timeout` or systemd ends.
+"""Prefect's server for a command without another one; no signal ends it except the command's end.
 
     python -m tasks.embedded PORT < pipe
 
-Prefect starts it in the command's own process group. There Ctrl-C ends the server together with the
-command, which then waits for minutes for a server that is gone. This one has a session of its own
-and is deaf to SIGINT and SIGTERM. It lives as long as the pipe at its standard input, of which the
-command alone has the other end: it ends with the command, however that ends.
+Prefect starts its server in the command's own process group. There Ctrl-C ends it together with the
+command, which then waits minutes for a missing server. This server has its own session and ignores
+SIGINT and SIGTERM, from a terminal, `timeout` or systemd. It ends when the pipe at its standard
+input closes; only the command has the other end.
 """
 
 from __future__ import annotations
@@ -26,15 +25,13 @@ from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import get_current_settings
 
 LEAVE_SECONDS = 3.0
-STARTUP_FAILURE = 3  # exit code at which Prefect tries another port
-# as Prefect has it
+STARTUP_FAILURE = 3  # exit code that makes Prefect try another port
+# same as in Prefect
 SERVER = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 
 
 class EmbeddedServer(SubprocessASGIServer):
-    """The server that Prefect looks for by `SubprocessASGIServer()`: the first instance, of
-    whatever class, is the one of the process.
-    """
+    """Server that Prefect finds by `SubprocessASGIServer()`: a process uses the first instance."""
 
     def _run_uvicorn_command(self) -> subprocess.Popen[Any]:
         root = str(Path(__file__).resolve().parent.parent)
@@ -58,7 +55,7 @@ class EmbeddedServer(SubprocessASGIServer):
 
 
 def start() -> None:
-    """Start it, unless it is there already; returns when it answers."""
+    """Start it unless it runs already; return when it answers."""
     EmbeddedServer().start()
 
 

@@ -1,4 +1,4 @@
-"""Score the best weights on rows that chose nothing."""
+"""Score the best weights on held-out rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from training.evaluation.evaluate import evaluate
 def evaluate_model(
     spec: RunSpec, trained: TrainReport, run_dir: Path, side: SplitName
 ) -> EvaluationReport:
-    """Metrics of one side, their uncertainty, and what the baselines reach."""
+    """Return metrics of one split with uncertainty, and the results of the baselines."""
     report = evaluate(spec, trained.best_checkpoint, side, run_dir / "evaluation" / side)
     found = report.metrics[trained.metric]
     bounds = (

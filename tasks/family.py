@@ -1,9 +1,8 @@
-"""Nothing that a command starts outlives it, however it ends.
+"""Make sure that no process that a command starts outlives it.
 
-Prefect's own server and a torchrun agent are processes of their own: a command that is killed
-cannot end them. So a small process is forked before anything else, which waits for the command's
-end and then ends what is left. It knows the family by a word in the environment that every process
-inherits which the command starts.
+Prefect's own server and a torchrun agent are separate processes, which a killed command cannot end.
+Therefore a small process is forked before anything else. It waits for the command's end and then
+ends the rest of its family: processes that inherited an environment variable of the command.
 """
 
 from __future__ import annotations
@@ -21,14 +20,15 @@ POLL_SECONDS = 0.1
 
 
 def end_with_me() -> None:
-    """From now on this process's end is the end of all that it starts; call before any thread or
-    child exists. Linux only.
+    """End all descendants when this process ends. Linux only.
+
+    Call it before any thread or child exists.
     """
     if sys.platform != "linux":
         return
     word = secrets.token_hex(8)
     os.environ[VARIABLE] = word
-    # `held` is open in this process alone: no child inherits it through exec
+    # only this process has `held` open: no child inherits it through exec
     waiting, held = os.pipe()
     if os.fork():
         os.close(waiting)
@@ -41,9 +41,7 @@ def end_with_me() -> None:
 
 
 def end_family(word: str, grace_seconds: float = GRACE_SECONDS) -> None:
-    """Ask every process of the family to stop, and kill those that are left after the grace
-    period.
-    """
+    """Ask every process of the family to stop, and kill the rest after the grace period."""
     deadline = time.monotonic() + grace_seconds
     number = signal.SIGTERM
     while found := family(word):
@@ -55,8 +53,9 @@ def end_family(word: str, grace_seconds: float = GRACE_SECONDS) -> None:
 
 
 def kill_family(word: str, within_seconds: float = 2.0) -> None:
-    """Kill every process of the family but this one, also those that are started meanwhile; nothing
-    where there is no word.
+    """Kill every other process of the family, also ones started meanwhile.
+
+    Does nothing without the environment variable.
     """
     deadline = time.monotonic() + within_seconds
     while (
@@ -70,20 +69,21 @@ def kill_family(word: str, within_seconds: float = 2.0) -> None:
 
 
 def family(word: str) -> list[int]:
-    """Process ids of those that were started with the word in their environment."""
+    """Return process ids whose environment has the family's variable."""
     wanted, found = f"{VARIABLE}={word}".encode(), []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if wanted in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
-        except OSError:  # it ended meanwhile, or belongs to somebody else
+        except OSError:  # it ended meanwhile, or belongs to another user
             continue
     return found
 
 
 def _detach() -> None:
-    """Leave terminal and streams: whoever reads the command's output must see its end when the
-    command ends.
+    """Detach from terminal and streams.
+
+    Readers of the command's output must see its end when the command ends.
     """
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)

@@ -1,5 +1,5 @@
-"""Prefect's and MLflow's servers behind a guard: a password, and no request for another host or
-from another page.
+"""Guard of Prefect's and MLflow's servers: a password, no requests for other hosts or from other
+pages.
 
     python -m tasks.guarded PORT                        Prefect, with what its environment says
     mlflow server --app-name bulkhead --port PORT …     MLflow; its plugin is `mlflow_app`
@@ -7,7 +7,7 @@ from another page.
 `BULKHEAD_GUARD_PORT` is the port and `BULKHEAD_GUARD_LOGIN` is `user:password`; both are in the
 environment, which other users cannot read. `BULKHEAD_GUARD_HOSTS` names further hosts, such as
 `mlflow:5000` between containers. Prefect checks the password itself
-(PREFECT_SERVER_API_AUTH_STRING), MLflow has none of its own here.
+(PREFECT_SERVER_API_AUTH_STRING); MLflow has no password check here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ PORT, LOGIN, HOSTS = "BULKHEAD_GUARD_PORT", "BULKHEAD_GUARD_LOGIN", "BULKHEAD_GU
 OPEN = {"/health", "/api/health", "/login"}  # answered without a password, to this host alone
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 KEEP_SECONDS = 30 * 86400
-# The address that `bulkhead up` prints has the password behind #, which a browser sends to nobody.
-# Prefect's page reads
-# it from where its own login form puts it; MLflow gets a cookie.
+# The address that `bulkhead up` prints has the password after #, which a browser never sends.
+# Prefect's page reads it where its login form stores it; MLflow gets a cookie.
 PAGE = """<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>Bulkhead</title>
 <body style="font: 16px sans-serif; margin: 4em auto; max-width: 34em">
 <h1>Log in</h1><p id="said">…</p>
@@ -57,13 +56,13 @@ if (key) login(key); else ask("Paste user:password; it is in keys/servers of the
 
 
 class Guard:
-    """An ASGI application in front of another.
+    """An ASGI application that guards another.
 
     Args:
-        app: what is guarded.
-        port: on which it listens; hosts and origins with another port or name are refused.
+        app: the guarded application.
+        port: port that it listens on; hosts and origins with another port or name are refused.
         login: `user:password`.
-        asks: whether the guard checks the password; False where the application does.
+        asks: the guard checks the password; False if the application does.
     """
 
     def __init__(self, app: App, port: int, login: str, asks: bool) -> None:
@@ -102,7 +101,7 @@ class Guard:
             await _answer(scope, send, 401, words, {"www-authenticate": 'Basic realm="bulkhead"'})
 
     def _knows(self, headers: dict[str, str]) -> bool:
-        """Return whether the request has the password, or the cookie of who gave it."""
+        """Return True if the request has the password, or the cookie of a login."""
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "basic":
             try:
@@ -158,7 +157,7 @@ async def _answer(
 
 
 def _unframed(send: Send) -> Send:
-    """Return a sender that keeps answers out of frames of other pages."""
+    """Return a sender that forbids other pages to show the answers in frames."""
 
     async def sent(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":

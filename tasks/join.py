@@ -1,4 +1,4 @@
-"""Take part in a run that another machine has started."""
+"""Join a run that another machine has started."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from training.run.record import RESULT, read_part
 
 
 def join_run(run_dir: Path, wait_seconds: float) -> int:
-    """Run this machine's ranks of a run to its end; exit code 0 where the run came to its end, else
-    1.
+    """Run this machine's ranks of a run to its end; return exit code 0 if the run finished, else 1.
 
     Args:
-        run_dir: of the run, on a file system shared with the first machine.
-        wait_seconds: for the first machine to start it.
+        run_dir: directory of the run, on a file system shared with the first machine.
+        wait_seconds: longest wait for the first machine to start it.
 
     Raises:
         LaunchError: it was not started in time, or has all its machines.
-        ConfigError: this machine's software is not that of the first one, or it has too few GPUs.
+        ConfigError: this machine's software differs from the first one's, or it has too few GPUs.
     """
     run_dir = run_dir.absolute()
     say(
@@ -66,7 +65,7 @@ def join_run(run_dir: Path, wait_seconds: float) -> int:
 
 
 def _finished(run_dir: Path) -> bool:
-    """Whether the training came to its end: an interrupted one leaves a result, too."""
+    """Return True if the training finished: an interrupted one also leaves a result."""
     return (run_dir / RESULT).is_file() and read_part(
         run_dir, RESULT, TrainReport
     ).status != "interrupted"

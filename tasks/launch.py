@@ -1,10 +1,10 @@
-"""Start the training program with torchrun, watch it, and end it whole.
+"""Start the training program with torchrun, watch it, and end it with all its processes.
 
-The program runs in its own session and writes to `train.log`; this process tails `metrics.jsonl`
-for the progress bar and for MLflow, so that the program itself needs neither Prefect nor a tracking
-server. On cancellation (a BaseException in the main thread) the agent is told to stop, given time
-to save at the step boundary, and killed only after that; where this process is killed itself, the
-agent follows it (training.agent). The failing rank's cause becomes this task's error.
+The program runs in its own session and writes to `train.log`. This process reads new lines of
+`metrics.jsonl` for the progress bar and MLflow, so the program needs neither Prefect nor a tracking
+server. On cancellation (a BaseException in the main thread) the agent is asked to stop and gets
+time to save at the step boundary. Only then it is killed. If this process is killed, the agent ends
+too (training.agent). The failing rank's cause becomes this task's error.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ FORWARD_SECONDS = 3.0
     cache_policy=NO_CACHE,
 )
 def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
-    """The outcome of the training program, after it ended well.
+    """Run the training program and return its result.
 
     Raises:
-        TrainingError: the program failed; the message holds the failing rank's cause.
+        TrainingError: the program failed; the message gives the failing rank's cause.
         LaunchError: torchrun could not start, or left no result.
     """
     declaration = Declaration.model_validate(spec.declaration)
@@ -88,12 +88,12 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
 def train_folds(
     specs: Sequence[RunSpec], run_dirs: Sequence[Path], trackers: Sequence[Tracker]
 ) -> list[TrainReport]:
-    """The outcome of each fold's training, in their order; the first that fails ends the others.
+    """Return the result of each fold's training, in order; the first failure ends the others.
 
-    Started from the main thread, which alone hears of a cancellation, and not mapped over threads.
+    It runs in the main thread, which alone receives a cancellation, and is not mapped over threads.
 
     Raises:
-        TrainingError: a fold failed; the message holds the failing rank's cause.
+        TrainingError: a fold failed; the message gives the failing rank's cause.
         LaunchError: torchrun could not start, or left no result.
     """
     declaration = Declaration.model_validate(specs[0].declaration)
@@ -120,8 +120,8 @@ def launch_all(
     Args:
         run_dirs: each with its `resolved.json`.
         declaration: for ranks, threads and the length of the progress bar.
-        trackers: get the metrics while they are written.
-        limit: how many at once.
+        trackers: get new metrics during training.
+        limit: most programs at once.
     """
     waiting, running, done = (
         list(range(len(run_dirs))),
@@ -149,9 +149,7 @@ def launch_all(
 
 
 def shared_cores(declaration: Declaration) -> TrainConfig:
-    """Training with the cores divided among the folds that train at once, unless threads are
-    declared.
-    """
+    """Divide the cores among the folds that train at once, unless threads are declared."""
     train = declaration.train
     threads = train.threads or max(
         1,
@@ -173,7 +171,7 @@ def _shown(
 
 
 class _Launch:
-    """One of several training programs at work, and what is forwarded of it."""
+    """One of several running training programs, and its forwarded metrics."""
 
     def __init__(self, run_dir: Path, declaration: Declaration, tracker: Tracker) -> None:
         self.run_dir, self.declaration, self.tracker, self.metrics = (
@@ -197,7 +195,7 @@ class _Launch:
             self._forward()
 
     def end(self) -> TrainReport:
-        """The result of a program that has ended; forwards the rest."""
+        """Return the result of a program that has ended; forward the remaining metrics."""
         if self.metrics.exists():
             self._forward()
         if self.board:
@@ -219,7 +217,7 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     Args:
         run_dir: the run directory.
         declaration: for ranks, threads and the length of the progress bar.
-        tracker: gets the metrics while they are written.
+        tracker: gets new metrics during training.
     """
     train, before = declaration.train, written(run_dir)
     forget_causes(run_dir)
@@ -240,18 +238,16 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
 
 
 def outcome(run_dir: Path, code: int, before: int, nodes: int = 1) -> TrainReport:
-    """The result of a launch that ended with `code` and before which `result.json` was written at
-    `before` (see `written`).
+    """Return the result of a launch that ended with `code`.
 
     Args:
         run_dir: the run directory.
-        code: of the agent.
-        before: of the launch.
+        code: exit code of the agent.
+        before: time of `result.json` before the launch (see `written`).
         nodes: machines of the launch.
 
     Raises:
-        BulkheadError: the launch left no result of its own; of the class and with the cause of the
-            rank that failed.
+        BulkheadError: the launch left no result; with the class and cause of the failing rank.
         TrainingError: it was interrupted from outside.
     """
     if code != 0 and written(run_dir) == before:
@@ -266,7 +262,7 @@ def outcome(run_dir: Path, code: int, before: int, nodes: int = 1) -> TrainRepor
 
 
 def _invite(run_dir: Path, node: Node) -> None:
-    """Say what the other machines have to do."""
+    """Print what to do on the other machines."""
     others = node.launch.nodes - 1
     say(
         "nodes",
@@ -293,9 +289,7 @@ def _invite(run_dir: Path, node: Node) -> None:
 
 
 def written(run_dir: Path) -> int:
-    """When `result.json` was written, 0 where there is none: an earlier, interrupted launch leaves
-    one too.
-    """
+    """Return the time of `result.json`, 0 without one: an interrupted launch leaves one too."""
     path = run_dir / "result.json"
     return path.stat().st_mtime_ns if path.is_file() else 0
 
@@ -307,8 +301,9 @@ def _watch(
     tracker: Tracker,
     check_stop: Callable[[], None],
 ) -> None:
-    """Until the program ends: progress for a person, metrics to MLflow (and TensorBoard) every few
-    seconds.
+    """Forward metrics to MLflow (and TensorBoard) every few seconds until the program ends.
+
+    Also show the progress.
     """
     tail, sent, last = Tail(metrics), 0, time.monotonic()
     board = Board(metrics, metrics.parent / FOLDER) if declaration.tracking.tensorboard else None
@@ -332,8 +327,9 @@ def _watch(
 
 
 class Tail:
-    """The records that are added to `metrics.jsonl` from now on; a resumed run that rewrites the
-    file starts it again.
+    """Reader of records that are appended to `metrics.jsonl` from now on.
+
+    If a resumed run rewrites the file, reading starts again.
 
     Args:
         path: the file; it may not exist yet.
@@ -344,7 +340,7 @@ class Tail:
         self.number, self.position = self._stat()
 
     def records(self) -> list[dict[str, Any]]:
-        """Those of whole lines since the last call."""
+        """Return the records of complete lines since the last call."""
         number, size = self._stat()
         if number != self.number or size < self.position:
             self.number, self.position = number, 0
@@ -370,7 +366,7 @@ class Tail:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    """The record of a line; nothing of one that a kill cut off."""
+    """Return the record of a line; none for a line that a kill cut off."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -384,7 +380,7 @@ def _progress(
     progress: Callable[[float, str], None],
     append: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> None:
-    """Show the evaluations that were made since the last call, as a bar's text and as rows."""
+    """Show the evaluations since the last call, as the bar's text and as table rows."""
     for record in tail.records():
         if record["kind"] == "evaluation":
             values = record["values"]

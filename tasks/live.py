@@ -1,6 +1,4 @@
-"""What Prefect's UI shows while a run is at work: progress bars, a table of the evaluations so far,
-and artifacts that never fail a run.
-"""
+"""Live progress in Prefect's UI: bars, a table of evaluations; artifacts never fail a run."""
 
 from __future__ import annotations
 
@@ -22,37 +20,34 @@ from prefect.events import emit_event
 from schemas.records import Outcome
 
 UPDATE_SECONDS = 2.0
-CLOSE_SECONDS = 5.0  # that the end of a step waits for its last update
+CLOSE_SECONDS = 5.0  # longest wait of a step's end for its last update
 log = logging.getLogger(__name__)
 
 
 def publish(create: Callable[..., object], **fields: Any) -> None:
-    """Create an artifact of the run; nothing outside a run, and a warning where Prefect does not
-    take it.
-    """
+    """Create an artifact of the run; warn if Prefect fails; do nothing outside a run."""
     if not _in_a_run():
         return
     try:
         create(**fields)
-    except Exception as error:  # the run is worth more than what is shown of it
+    except Exception as error:  # the run matters more than its display
         log.warning("Prefect did not take the artifact %s: %s", fields.get("key"), error)
 
 
 def announce_outcome(outcome: Outcome, name: str, payload: dict[str, Any]) -> None:
-    """Send the event `bulkhead.model.<outcome>`; one that cannot be sent is logged and changes
-    nothing.
-    """
+    """Send the event `bulkhead.model.<outcome>`; log an event that cannot be sent."""
     event = f"bulkhead.model.{outcome.replace(' ', '-')}"
     try:
         resource = {"prefect.resource.id": f"bulkhead.model.{name}", "prefect.resource.name": name}
         emit_event(event, resource=resource, payload={"name": name, "outcome": outcome, **payload})
-    except Exception as error:  # the outcome stands
+    except Exception as error:  # the outcome does not change
         log.warning("%s could not be sent: %s", event, error)
 
 
 class Live:
-    """An artifact that follows its newest value, by a thread of its own: a server that is away
-    holds nothing up.
+    """An artifact that shows its newest value, updated by its own thread.
+
+    A missing server does not delay the run.
 
     Args:
         create: makes the artifact from `key`, `description` and its value.
@@ -68,7 +63,7 @@ class Live:
         self._thread: threading.Thread | None = None
 
     def show(self, value: Any, description: str) -> None:
-        """The value from now on; one that is replaced within two seconds is never sent."""
+        """Show a new value; a value that is replaced within two seconds is never sent."""
         self._newest = (value, description)
         self._changed.set()
         if self._thread is None and _in_a_run():
@@ -79,7 +74,7 @@ class Live:
             self._thread.start()
 
     def close(self) -> None:
-        """Send the last value, if the server takes it soon."""
+        """Send the last value if the server answers soon."""
         self._closing.set()
         self._changed.set()
         if self._thread is not None:
@@ -114,7 +109,7 @@ class Live:
 
 @contextmanager
 def progress(key: str) -> Iterator[Callable[[float, str], None]]:
-    """A bar in Prefect's UI; what is yielded takes the share done (0 to 1) and a text."""
+    """Yield a function that sets a bar in Prefect's UI: the fraction done (0 to 1) and a text."""
     live = Live(create_progress_artifact, "progress", key)
     try:
         yield lambda done, text: live.show(round(100.0 * done, 1), text)
@@ -124,7 +119,7 @@ def progress(key: str) -> Iterator[Callable[[float, str], None]]:
 
 @contextmanager
 def table(key: str, description: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A table in Prefect's UI; what is yielded appends a row."""
+    """Yield a function that appends a row to a table in Prefect's UI."""
     live, rows = Live(create_table_artifact, "table", key), list[dict[str, Any]]()
 
     def append(row: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a flow run is called in Prefect; apart from tasks.context, which loads MLflow."""
+"""Names of flow runs in Prefect; separate from tasks.context, which loads MLflow."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from prefect.runtime import flow_run
 
 
 def run_name() -> str:
-    """Name of a flow run in Prefect: the flow and the model, file or folder that it was called
-    with.
-    """
+    """Return a flow run's name in Prefect: the flow and its model, file or folder."""
     given = flow_run.parameters
     of = (
         given.get("model_uri", "").removeprefix("models:/")

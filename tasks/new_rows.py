@@ -1,6 +1,4 @@
-"""How the rows of this run differ from those of the run before: a model that learns from nothing
-new is said to.
-"""
+"""Compare the rows of this run with those of the last; report if the model learns nothing new."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ from training.run.record import PREPARED, REGISTERED, read
     cache_policy=NO_CACHE,
 )
 def count_new_rows(prepared: Prepared, run: RunContext) -> NewRows | None:
-    """The new rows since the last finished run of this name; None where there is none, or its files
-    are gone.
-    """
+    """Count new rows since the last finished run of this name; None without one or its files."""
     before = _run_before(run)
     if before is None:
         return None
@@ -40,9 +36,7 @@ def count_new_rows(prepared: Prepared, run: RunContext) -> NewRows | None:
 
 
 def _run_before(run: RunContext) -> tuple[Path, Prepared] | None:
-    """The newest finished pipeline run of this name but this one, with the data it was
-    prepared on.
-    """
+    """Return the newest other finished pipeline run of this name, with its prepared data."""
     for run_dir in sorted(
         (d for d in run.run_dir.parent.iterdir() if d.name != run.run_dir.name),
         key=lambda d: d.name,
@@ -57,17 +51,17 @@ def _run_before(run: RunContext) -> tuple[Path, Prepared] | None:
             ):
                 return run_dir, Prepared.model_validate_json((run_dir / PREPARED).read_bytes())
         except (ResumeError, OSError, ValidationError):
-            continue  # no run of today's form
+            continue  # a run in an older format
     return None
 
 
 def run_created(run: RunContext) -> str:
-    """When the run was started; a resumed run keeps its first start."""
+    """Return when the run was started; a resumed run keeps its first start."""
     return read(run.run_dir).created
 
 
 def _words(run_dir: Path) -> str:
-    """`version 3` of a run that registered one, else the run's id."""
+    """Name a run `version 3` if it registered one, else by its id."""
     try:
         registered = Registered.model_validate_json((run_dir / REGISTERED).read_bytes())
     except (OSError, ValidationError):

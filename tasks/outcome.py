@@ -1,5 +1,5 @@
-"""How a run ended for its model: promoted, waiting, registered, unchanged, refused or not
-registered; said wherever people and programs look.
+"""Outcome of a run for its model: promoted, waiting, registered, unchanged, refused or
+unregistered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from training.run.record import REGISTERED
 
 Result = TypeVar("Result")
 OUTCOME_TAG, REASON_TAG = "bulkhead.outcome", "bulkhead.outcome_reason"
-NAMES: dict[Outcome, str] = {  # of Prefect's state
+NAMES: dict[Outcome, str] = {  # name of Prefect's state
     "promoted": "Promoted",
     "waiting": "Waiting for approval",
     "registered": "Registered",
@@ -32,7 +32,7 @@ NAMES: dict[Outcome, str] = {  # of Prefect's state
 
 
 def outcome_of(declaration: Declaration, gate: GateReport, registered: Registered) -> Outcome:
-    """What became of the model: refused only where one was to be registered."""
+    """Return the outcome of the model; refused only if it was to be registered."""
     if registered.registered:
         return (
             "registered"
@@ -55,7 +55,7 @@ def outcome_of(declaration: Declaration, gate: GateReport, registered: Registere
     cache_policy=NO_CACHE,
 )
 def report_outcome(registered: Registered, gate: GateReport, run: RunContext) -> Outcome:
-    """The outcome, in MLflow and as an event; that of a promotion was sent when the alias moved."""
+    """Report the outcome to MLflow and as an event; a promotion has sent its event already."""
     found = outcome_of(run.declaration, gate, registered)
     write_atomic(run.run_dir / REGISTERED, registered.model_dump_json(indent=1))
     run.tracker.set_tags({OUTCOME_TAG: found, REASON_TAG: gate.verdict})
@@ -69,7 +69,5 @@ def report_outcome(registered: Registered, gate: GateReport, run: RunContext) ->
 
 
 def ended(outcome: Outcome, message: str, result: Result) -> Result:
-    """The state in which a flow ends, named after its outcome; whoever calls the flow gets the
-    result.
-    """
+    """Return the flow's final state, named after its outcome; the flow's caller gets the result."""
     return cast(Result, Completed(name=NAMES[outcome], message=message, data=result))

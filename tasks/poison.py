@@ -1,4 +1,4 @@
-"""Corrupt what is held out and fit again: nothing may change."""
+"""Corrupt held-out rows and fit again: nothing may change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from training.data.leakage import require_passed
 def poison_test(
     split: SplitTables, validated: ValidatedTable, declaration: Declaration
 ) -> CheckReport:
-    """The poison test, passed; a failed one raises `LeakageError`."""
+    """Run the poison test; a failed one raises `LeakageError`."""
     from training.preflight.poisoned_fit import poison_check  # torch, which no step before needs
 
     report = CheckReport(results=(poison_check(split, validated, declaration),))

@@ -1,5 +1,5 @@
-"""One PostgreSQL database for both servers: each keeps its tables in a schema of its own, because
-both call their version table alike.
+"""One PostgreSQL database for both servers, with one schema each: their version tables share a
+name.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ CONNECT_SECONDS = 15
 
 
 def prepare_postgres(url: str) -> tuple[dict[str, str], str]:
-    """Create the schemas where they are absent; Prefect's settings and MLflow's address.
+    """Create the schemas if absent; return Prefect's settings and MLflow's address.
 
     Args:
-        url: `postgresql://user:password@host:5432/database`; never shown but masked.
+        url: `postgresql://user:password@host:5432/database`; shown only masked.
 
     Raises:
-        ConfigError: it is no such address, or what speaks to PostgreSQL is not installed.
+        ConfigError: the address is invalid, or a PostgreSQL driver is not installed.
         LaunchError: the server refuses or cannot be reached.
     """
     parts = urlsplit(url)
@@ -38,7 +38,7 @@ def prepare_postgres(url: str) -> tuple[dict[str, str], str]:
     plain = urlunsplit(parts._replace(scheme="postgresql"))
     try:
         asyncio.run(_create_schemas(plain))
-    except Exception as error:  # whatever the driver or the server says is the answer
+    except Exception as error:  # any message of the driver or server is the answer
         raise LaunchError(
             f"PostgreSQL at {masked(url)} cannot be used:"
             f" {masked(str(error)) or type(error).__name__}"

@@ -10,10 +10,10 @@ from training.serving.serving import in_words
 
 
 def predict_file(model_uri: str, source: Path, target: Path, tracking_uri: str | None) -> Scored:
-    """Write the rows of a file with their predictions, and which version made them."""
+    """Write the rows of a file with their predictions and the version."""
     return score(model_uri, source, target, tracking_uri)
 
 
 def unfamiliar_values(scored: Scored) -> list[str]:
-    """Return a sentence for each column with values that the model does not know or clips."""
+    """Return a sentence for each column with unknown or clipped values."""
     return in_words(scored.unfamiliar)

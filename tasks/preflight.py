@@ -1,4 +1,4 @@
-"""What will fail, fails here: model, loss and data on one batch, before any long run."""
+"""Preflight checks of model, loss and data on one batch, before any long run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from training.preflight.run_checks import preflight, require_passed
     cache_policy=NO_CACHE,
 )
 def check_model(spec: RunSpec) -> PreflightReport:
-    """The preflight report, all checks passed; a failed one raises `PreflightError`."""
+    """Return the preflight report; a failed check raises `PreflightError`."""
     report = preflight(spec)
     verdicts = [r.verdict for r in report.checks.results]
     start = f"{report.num_parameters:,} parameters; initial loss {report.initial_loss:.4g}"

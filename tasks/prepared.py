@@ -1,4 +1,4 @@
-"""Bind what preparation made into one record."""
+"""Combine the results of a preparation in one record."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def bind(
     arrays: ArraysRef,
     started: datetime,
 ) -> Prepared:
-    """The record of a preparation; `cached` when its arrays were there before it started."""
+    """Return the record of a preparation; `cached` if its arrays existed before it started."""
     record = Path(arrays.directory) / "record.json"
     return Prepared(
         key=digest_of(
@@ -85,8 +85,7 @@ def bind(
 
 
 def read_prepared(run_dir: Path) -> Prepared | None:
-    """What the data of a run were when it was started; None where it ended before they were
-    prepared.
+    """Return the record of a run's data at its start; None if it ended before preparation.
 
     Raises:
         IntegrityError: the record was changed after it was written.
@@ -95,14 +94,14 @@ def read_prepared(run_dir: Path) -> Prepared | None:
 
 
 def require_same_source(source: SourceRef, recorded: Prepared | None) -> None:
-    """Refuse to go on with a run whose source has changed since it was started.
+    """Refuse to continue a run whose source has changed since its start.
 
     Args:
-        source: as it is now.
-        recorded: what the run was started with; None for a new run.
+        source: the current source.
+        recorded: source at the start of the run; None for a new run.
 
     Raises:
-        IntegrityError: naming the files.
+        IntegrityError: the source changed; the message names the files.
     """
     if recorded is None or source.sha256 == recorded.source.sha256:
         return
@@ -127,10 +126,10 @@ def _difference(now: str | None, then: str | None) -> str:
 
 
 def require_same(prepared: Prepared, recorded: Prepared) -> Prepared:
-    """The data prepared again, after they were found to be those that the run was started with.
+    """Return newly prepared data after checking that they equal those of the run's start.
 
     Raises:
-        IntegrityError: naming the first step whose outcome differs.
+        IntegrityError: they differ; the message names the first different step.
     """
     for (step, now), then in zip(
         _digests(prepared).items(), _digests(recorded).values(), strict=True
@@ -146,7 +145,7 @@ def require_same(prepared: Prepared, recorded: Prepared) -> Prepared:
 
 
 def _digests(prepared: Prepared) -> dict[str, str]:
-    """What each step of a preparation made, in their order."""
+    """Return digests of each step of a preparation, in order."""
     sides = {f"{side} side": prepared.split.side(side).file.sha256 for side in SPLITS}
     fitted = {"statistics": digest_of(prepared.statistics), "arrays": prepared.arrays.sha256}
     return {"validated table": prepared.validated.table.file.sha256, **sides, **fitted}

@@ -1,4 +1,4 @@
-"""Put a version to use: under one lock, in one request, and told to whoever waits for it."""
+"""Promote a version: under one lock, in one request, with an event for those who wait for it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ LIMIT_SECONDS = 120.0  # a promotion holds the limit for a few requests
 
 @contextmanager
 def one_promotion(name: str) -> Iterator[None]:
-    """Hold what keeps two promotions from interleaving: a lock in this home and, where a Prefect
-    server is set, its limit of one.
+    """Prevent two promotions at once: hold this home's lock and, if set, the Prefect server's
+    limit.
 
     Raises:
         TimeoutError: another promotion held the limit for two minutes.
@@ -51,7 +51,7 @@ def one_promotion(name: str) -> Iterator[None]:
     folder.mkdir(exist_ok=True)
     with open(folder / f"promote-{name}.lock", "w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        # a server that this process started itself is nobody else's
+        # only this process uses a server that it started
         if PREFECT_API_URL.value() is None:
             yield
             return
@@ -61,23 +61,19 @@ def one_promotion(name: str) -> Iterator[None]:
 
 
 def ensure_limit() -> None:
-    """Create the limit of one where the server does not have it: an absent limit would let
-    everybody pass.
-    """
+    """Create the limit of one if the server lacks it: without a limit everybody would pass."""
     with get_client(sync_client=True) as client:
         try:
             client.read_global_concurrency_limit_by_name(LIMIT)
         except ObjectNotFound:
-            with suppress(ObjectAlreadyExists):  # somebody else was first
+            with suppress(ObjectAlreadyExists):  # another process was first
                 client.create_global_concurrency_limit(
                     GlobalConcurrencyLimitCreate(name=LIMIT, limit=1, active=True)
                 )
 
 
 def announce(made: Promotion) -> None:
-    """Tell Prefect, so that deployments can trigger on it; what cannot be sent is told and changes
-    nothing.
-    """
+    """Send Prefect an event that can trigger deployments; report a failure to send it."""
     try:
         resource = {
             "prefect.resource.id": f"bulkhead.model.{made.name}",
@@ -85,7 +81,7 @@ def announce(made: Promotion) -> None:
             "bulkhead.version": made.version,
         }
         emit_event(EVENT, resource=resource, payload=made.model_dump(mode="json"))
-    except Exception as error:  # the version is promoted already
+    except Exception as error:  # the version is already promoted
         say("event", f"{EVENT} could not be sent: {error}", "warn")
 
 
@@ -99,7 +95,7 @@ def announce(made: Promotion) -> None:
     cache_policy=NO_CACHE,
 )
 def promote_registered(registered: Registered, gate: GateReport, run: RunContext) -> Registered:
-    """The version that the run registered, with the alias that `register.promotion` gives it."""
+    """Return the version that the run registered, with the alias of `register.promotion`."""
     how = run.declaration.register_.promotion
     if not registered.registered or registered.version is None or how == "never":
         return registered
@@ -125,7 +121,7 @@ def promote_registered(registered: Registered, gate: GateReport, run: RunContext
 
 
 class Candidate:
-    """A registered version that shall take an alias, and the version that has it now."""
+    """A registered version that will take an alias, and the version that has it now."""
 
     def __init__(self, recorded: Recorded, alias: str, tracking_uri: str) -> None:
         self.recorded, self.alias, self.tracking_uri = recorded, alias, tracking_uri
@@ -134,12 +130,12 @@ class Candidate:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has the alias already."""
+        """True if it already has the alias."""
         return self.holder == self.recorded.model.version
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is nothing to compare it with."""
+        """True if there is nothing to compare it with."""
         return self.holder is None or self.is_there
 
 
@@ -152,10 +148,10 @@ class Candidate:
     cache_policy=NO_CACHE,
 )
 def prove_version(model_uri: str, alias: str) -> Candidate:
-    """The version, after everything that the registry alone can prove was proven.
+    """Return the version after every check that needs the registry alone.
 
     Raises:
-        RegistryError: a statement does not hold.
+        RegistryError: a check fails.
     """
     require_registered(model_uri)
     uri = default_tracking_uri(None)
@@ -182,11 +178,11 @@ def prove_version(model_uri: str, alias: str) -> Candidate:
 def judge_version(
     candidate: Candidate, today: tuple[ValidatedTable, SplitTables] | None
 ) -> GateReport:
-    """The gate's verdict, passed.
+    """Return the gate's verdict, passed.
 
     Args:
         candidate: from `prove_version`.
-        today: the declared source as it is now; None where there is nothing to compare with.
+        today: current content of the declared source; None if there is nothing to compare with.
 
     Raises:
         RegistryError: a condition of the gate does not hold.
@@ -227,7 +223,7 @@ def judge_version(
     cache_policy=NO_CACHE,
 )
 def promote_version(candidate: Candidate, gate: GateReport) -> Promotion:
-    """What the alias means now."""
+    """Move the alias to the version; return the record."""
     name, version = candidate.recorded.model.name, str(candidate.recorded.model.version)
     with one_promotion(name):
         made = promotion.move_alias(
@@ -245,7 +241,7 @@ def promote_version(candidate: Candidate, gate: GateReport) -> Promotion:
     cache_policy=NO_CACHE,
 )
 def roll_back_to_previous(name: str) -> Promotion:
-    """What alias `champion` means now."""
+    """Move alias `champion` back to the previous version; return the record."""
     with one_promotion(name):
         made = promotion.roll_back(name, default_tracking_uri(None))
     announce(made)
@@ -253,7 +249,7 @@ def roll_back_to_previous(name: str) -> Promotion:
 
 
 def outcome_of_promotion(candidate: Candidate) -> Outcome:
-    """What a promotion came to: nothing new where the version had the alias already."""
+    """Return the outcome of a promotion: nothing new if the version already had the alias."""
     return (
         "unchanged"
         if candidate.is_there

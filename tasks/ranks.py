@@ -1,6 +1,4 @@
-"""How many processes train: what is declared where the machine can give it; else one for each GPU,
-or one with all the cores.
-"""
+"""Number of training processes: as declared, else one per GPU, or one with all the cores."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ from training.run.record import started_declaration
 
 
 def num_gpus() -> int:
-    """GPUs that training may use on this machine: those of CUDA_VISIBLE_DEVICES; a slice of a
-    divided GPU (MIG) counts as one.
+    """Return the number of GPUs for training on this machine: those of CUDA_VISIBLE_DEVICES.
+
+    A slice of a divided GPU (MIG) counts as one.
     """
     import torch  # takes a second
 
@@ -23,13 +22,13 @@ def num_gpus() -> int:
 
 
 def with_ranks(declaration: Declaration) -> Declaration:
-    """The declaration with the number of processes that this machine gives, where none is declared.
+    """Return the declaration with this machine's number of processes, if none is declared.
 
-    The number goes into the run's record, from where `resume` and `reproduce` have it: in exact
-    mode bits depend on it.
+    `resume` and `reproduce` read the number from the run's record: in exact mode, bits depend on
+    it.
 
     Raises:
-        ConfigError: more processes are declared than there are GPUs, or a GPU where there is none.
+        ConfigError: more processes are declared than there are GPUs, or a GPU if there is none.
     """
     train = declaration.train
     gpus = require_gpus(train)
@@ -39,8 +38,7 @@ def with_ranks(declaration: Declaration) -> Declaration:
 
 
 def require_gpus(train: TrainConfig) -> int:
-    """The GPUs of this machine, of which each declared process can have one; 0 where training is on
-    the CPU.
+    """Return the number of GPUs, at least one per declared process; 0 for training on the CPU.
 
     Raises:
         ConfigError: there are too few.
@@ -67,7 +65,7 @@ def require_gpus(train: TrainConfig) -> int:
 
 
 def require_same_ranks(run_dir: Path) -> None:
-    """Check that this machine can go on with a run's training, where that has not come to its end.
+    """Check that this machine can continue a run's training, unless it is finished.
 
     Raises:
         ConfigError: the run has more processes than there are GPUs here.
@@ -81,11 +79,10 @@ def require_same_ranks(run_dir: Path) -> None:
 
 
 def _suitable(train: TrainConfig, gpus: int) -> int:
-    """One process for each GPU, as far as a batch has rows and an elastic run has shards for all;
-    one for a CPU's cores.
+    """Return one process per GPU, at most the rows of a batch or shards of an elastic run.
 
-    On two cores one process with two threads takes 0.97 of the time of two processes
-    (docs/benchmarks.md), and starts sooner.
+    On a CPU, one process uses all cores. On two cores, one process with two threads takes 0.97 of
+    the time of two processes (docs/benchmarks.md), and starts sooner.
     """
     fitting = (
         here * train.nodes

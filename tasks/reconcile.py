@@ -1,9 +1,8 @@
-"""Runs whose process is gone and that still say `running`: their record, MLflow and Prefect hear
-that they were killed.
+"""Mark runs as killed in their record, MLflow and Prefect if they say `running` without a process.
 
-A process that ends in any orderly way tells all three itself (tasks/context.py). What is found here
-was killed: by `kill -9`, by the end of its machine, or by Prefect because it did not end within 30
-s after a cancellation.
+A process that ends in an orderly way reports to all three itself (tasks/context.py). Runs found
+here were killed by `kill -9`, by the end of their machine, or by Prefect, 30 s after a
+cancellation.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def reconcile(uri: str, pool: str | None = None) -> None:
     """End every run of this home whose process is gone.
 
     Args:
-        uri: of the tracking server whose runs are looked through besides those that have a record.
+        uri: tracking server whose runs are also searched, besides runs with a record.
         pool: work pool whose flow runs are all on this machine; those without a process are ended
             too. None: there may be other machines.
     """
@@ -52,11 +51,12 @@ def reconcile(uri: str, pool: str | None = None) -> None:
 
 
 def end_orphans() -> bool:
-    """End the runs of this home that say they are at work and whose lock is free; cheap enough for
-    every few seconds.
+    """End runs of this home that say they are running and whose lock is free.
+
+    It is cheap enough to call every few seconds.
 
     Returns:
-        Whether all could be ended; not where a server is away.
+        True if all could be ended; False if a server is missing.
     """
     orphans = {
         run_dir: record
@@ -67,8 +67,9 @@ def end_orphans() -> bool:
 
 
 def _end(run_dir: Path, record: StartedRun) -> bool:
-    """Tell MLflow, Prefect and the run's record, this last: where a server is away the run is found
-    again the next time.
+    """Report a run's end to MLflow, Prefect and last its record.
+
+    If a server is missing, the run is found again next time.
     """
     try:
         tracker = Tracker(tracking_address(run_dir, record), record.mlflow_run_id)
@@ -96,8 +97,9 @@ def _end(run_dir: Path, record: StartedRun) -> bool:
 
 
 def _end_unrecorded(uri: str) -> None:
-    """Runs that MLflow shows as running and whose folder has no process: killed before their record
-    was written, and folds.
+    """End runs that MLflow shows as running and whose folder has no process.
+
+    They are folds, or were killed before their record was written.
     """
     with reached(uri, "looking for runs whose process is gone"):
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -115,9 +117,7 @@ def _end_unrecorded(uri: str) -> None:
 
 
 def _lost_flow_runs(client: SyncPrefectClient, pool: str) -> list[UUID]:
-    """Flow runs of a pool that Prefect shows at work and that no process of this machine has in its
-    environment.
-    """
+    """Return flow runs of a pool that Prefect shows running, without a process on this machine."""
     states = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=AT_WORK)))
     shown = client.read_flow_runs(
         flow_run_filter=states,
@@ -128,9 +128,7 @@ def _lost_flow_runs(client: SyncPrefectClient, pool: str) -> list[UUID]:
 
 
 def flow_runs_with_a_process() -> set[str]:
-    """Ids of the flow runs that processes of this machine were started for, by Prefect's own
-    variable.
-    """
+    """Return ids of flow runs with a process on this machine, from Prefect's own variable."""
     word, found = b"PREFECT__FLOW_RUN_ID=", set()
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -139,7 +137,7 @@ def flow_runs_with_a_process() -> set[str]:
                 for part in path.read_bytes().split(b"\0")
                 if part.startswith(word)
             }
-        except OSError:  # it ended meanwhile, or belongs to somebody else
+        except OSError:  # it ended meanwhile, or belongs to another user
             continue
     return found
 
@@ -147,7 +145,7 @@ def flow_runs_with_a_process() -> set[str]:
 def _end_flow_run(client: SyncPrefectClient, flow_run_id: UUID) -> None:
     try:
         state = client.read_flow_run(flow_run_id).state
-    except ObjectNotFound:  # of another server
+    except ObjectNotFound:  # it belongs to another server
         return
     if state is not None and state.type in AT_WORK:
         ended: State = Cancelled(message=CAUSE) if state.is_cancelling() else Crashed(message=CAUSE)

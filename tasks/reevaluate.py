@@ -1,4 +1,4 @@
-"""Hold the champion against rows that came since it was registered."""
+"""Evaluate the champion on rows added since it was registered."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = {"pass": "done", "warn": "warn", "fail": "fail", "unknown": "unknown"}
     cache_policy=NO_CACHE,
 )
 def fetch_champion(run: RunContext) -> Recorded:
-    """The champion of the declared name.
+    """Return the champion of the declared name.
 
     Raises:
         RegistryError: there is none.
@@ -54,7 +54,7 @@ def fetch_champion(run: RunContext) -> Recorded:
 def reevaluate_champion(
     champion: Recorded, validated: ValidatedTable, split: SplitTables, run: RunContext
 ) -> Reevaluation:
-    """What it does on the new rows, next to what it did when it was registered."""
+    """Compare the champion's results on the new rows with those at registration."""
     with scratch_folder(run.run_dir, "rows") as scratch:
         known = champion.evidence.metrics
         found = reevaluate(
@@ -80,7 +80,7 @@ def reevaluate_champion(
 def report_reevaluation(
     found: Reevaluation, validated: ValidatedTable, run: RunContext
 ) -> Reevaluation:
-    """The record with the path of its report."""
+    """Return the record with the path of its report."""
     path = run.run_dir / "report.html"
     write_reevaluation(found, run.declaration, run.run_id, validated.spec.label, path)
     told = found.model_copy(update={"report": str(path)})
@@ -112,15 +112,15 @@ def report_reevaluation(
 
 
 def _key(column: str) -> str:
-    """A column's name as MLflow takes it in the name of a metric."""
+    """Return a column's name in the form that MLflow allows in metric names."""
     return "".join(c if (c.isalnum() and c.isascii()) or c in "_-. " else "_" for c in column)
 
 
 def require_good(found: Reevaluation) -> None:
-    """Let a re-evaluation through in which no check failed.
+    """Return a re-evaluation in which no check failed.
 
     Raises:
-        RegistryError: with the first that did.
+        RegistryError: a check failed; the message gives the first.
     """
     if outcome(found) == "fail":
         raise RegistryError(
@@ -129,9 +129,7 @@ def require_good(found: Reevaluation) -> None:
 
 
 def end_reevaluation(found: Reevaluation) -> Reevaluation:
-    """The state in which the flow ends, named after the worst verdict; whoever calls the flow gets
-    the record.
-    """
+    """Return the flow's final state, named after the worst verdict; the caller gets the record."""
     return cast(
         Reevaluation, Completed(name=STATES[found.outcome], message=found.verdict, data=found)
     )

@@ -1,4 +1,4 @@
-"""Export the best weights, hold them against the champion, and register what passes."""
+"""Export the best weights, compare them with the champion, and register a model that passes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from training.serving.export import export_model
 def export(
     spec: RunSpec, trained: TrainReport, prepared: Prepared, run: RunContext
 ) -> ExportedModel:
-    """`program.pt2` and `spec.json` in the run directory."""
+    """Write `program.pt2` and `spec.json` in the run directory."""
     exported = export_model(
         spec, trained.best_checkpoint.file, run.run_dir / "model", prepared.split.val
     )
@@ -72,7 +72,7 @@ def judge_challenger(
     exported: ExportedModel,
     run: RunContext,
 ) -> GateReport:
-    """The gate's verdict with one row for each condition."""
+    """Return the gate's verdict with one row for each condition."""
     await_servers(run)
     champion = load_champion(spec.name, run.tracker.uri)
     comparison = (
@@ -111,7 +111,7 @@ def collect_evidence(
     evaluated: EvaluationReport,
     gate: GateReport,
 ) -> Evidence:
-    """`evidence.json`, in the run directory and in MLflow."""
+    """Write `evidence.json` in the run directory and MLflow."""
     evidence = build_evidence(
         run.run_id,
         run.declaration,
@@ -154,7 +154,7 @@ def register_model(
     gate: GateReport,
     run: RunContext,
 ) -> Registered:
-    """What the registry holds after the run."""
+    """Register the model; return the registry's record of it."""
     if not run.declaration.register_.enabled or not gate.passed:
         why = gate.verdict if run.declaration.register_.enabled else "register.enabled is false"
         return Registered(

@@ -1,4 +1,4 @@
-"""Make a step again that was not finite, and show where that began."""
+"""Repeat a step that was not finite, and show where that began."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from training.run.record import find
 
 
 def replay_step(run: str, step: int | None) -> ReplayReport:
-    """The outcome of a dumped step made again on this process.
+    """Repeat a dumped step in this process and return the result.
 
     Args:
         run: a run directory, a run id or the id of an MLflow run.
-        step: which of its dumped steps; the last one where it is None.
+        step: one of its dumped steps; None for the last one.
     """
     return replay(Path(run).absolute() if Path(run).is_dir() else find(run), step)
 
 
 def lines(report: ReplayReport) -> list[str]:
-    """The outcome for a person."""
+    """Format the result for a person."""
     shown = [
         f"step {report.step} {'is not finite again' if report.reproduced else 'came out finite'},"
         f" from {report.checkpoint}, on {report.device}"

@@ -45,7 +45,7 @@ def report_run(
     registered: Registered,
     new_rows: NewRows | None = None,
 ) -> Path:
-    """Path of `report.html` in the run directory; `checklist.json` stands next to it."""
+    """Write `report.html` and `checklist.json` in the run directory; return the first path."""
     checklist = build_checklist(
         run.run_dir, run.declaration, prepared, preflight, trained, evaluated
     )
@@ -71,7 +71,7 @@ def report_run(
     write_report(inputs, path)
     run.tracker.log_artifact(path)
     summary = summary_markdown(run, evaluated, registered, path)
-    # the description that MLflow shows on top of the run
+    # MLflow shows the description at the top of the run
     run.tracker.set_tags({"mlflow.note.content": summary})
     publish(
         create_markdown_artifact,
@@ -93,7 +93,7 @@ def report_run(
 def summary_markdown(
     run: RunContext, evaluated: EvaluationReport, registered: Registered, path: Path
 ) -> str:
-    """The outcome as Prefect shows it."""
+    """Return the outcome as Prefect shows it."""
     rows = "\n".join(
         f"| {name} | {_cell(value)} | {_cell(value, bounds=True)} |"
         for name, value in evaluated.metrics.items()

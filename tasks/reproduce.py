@@ -1,6 +1,4 @@
-"""Make a registered version again from its recorded commit, declaration and data, in a home of its
-own.
-"""
+"""Reproduce a registered version from its recorded commit, declaration and data in a new home."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ GRACE_SECONDS = 30.0
     cache_policy=NO_CACHE,
 )
 def read_origin(model_uri: str) -> Origin:
-    """What the version was made of."""
+    """Return the origin of the version."""
     require_registered(model_uri)
     origin = reproduce.read_origin(model_uri, default_tracking_uri(None))
     say(
@@ -60,7 +58,7 @@ def read_origin(model_uri: str) -> Origin:
     cache_policy=NO_CACHE,
 )
 def compare_origin(origin: Origin) -> Reproduction:
-    """What is as it was and what is not; the steps after the source are not come to."""
+    """Compare declaration and source with the record; the steps after the source are not run."""
     notes = reproduce.unlike(origin)
     for note in notes:
         say("", note, "warn")
@@ -93,12 +91,12 @@ def compare_origin(origin: Origin) -> Reproduction:
     cache_policy=NO_CACHE,
 )
 def retrain(origin: Origin, before: Reproduction, apply_diff: bool) -> Reproduction:
-    """The version made again, and the first step that differs.
+    """Reproduce the version; return the first step that differs.
 
     Raises:
-        RegistryError: the commit is none of this repository, or uncommitted changes were not
-            allowed to be run.
-        TrainingError: the recorded code did not come to its end.
+        RegistryError: the commit is not in this repository, or uncommitted changes were not allowed
+            to run.
+        TrainingError: the recorded code did not finish.
     """
     if origin.diff and not apply_diff:
         raise RegistryError(
@@ -136,7 +134,7 @@ def retrain(origin: Origin, before: Reproduction, apply_diff: bool) -> Reproduct
 
 
 def _run(origin: Origin, place: Path) -> dict[str, Any]:
-    """`evidence.json` of a run of the checked-out code."""
+    """Run the checked-out code; return its `evidence.json`."""
     config, store = place / "config.yaml", place / "home" / "mlflow.db"
     config.write_text(origin.config, encoding="utf-8")
     command = [
@@ -181,7 +179,7 @@ def _run(origin: Origin, place: Path) -> dict[str, Any]:
 def _process(
     command: list[str], environment: dict[str, str], folder: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that does not outlive the block; what it says goes where ours goes."""
+    """Start a program that ends with the block; its output goes to ours."""
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment, cwd=folder
     )
@@ -234,7 +232,7 @@ def tell(found: Reproduction, stop: bool) -> Reproduction:
 
 
 def told(found: Reproduction) -> str:
-    """The first step that differs, and why."""
+    """Describe the first step that differs, and why."""
     first = found.first_difference
     return (
         f"{found.uri} is not reproduced: the {first.name if first else 'run'} differs first;"

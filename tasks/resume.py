@@ -1,4 +1,4 @@
-"""Which runs can be continued, and the one that is meant."""
+"""Find the runs that can be continued, and the chosen one."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Unfinished(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The flow that started it: `pipeline` or `train`."""
+        """Flow that started it: `pipeline` or `train`."""
         return self.started.kind
 
     @property
     def row(self) -> dict[str, str | int]:
-        """What a person needs for choosing: run, model, how and where it ended."""
+        """Columns for choosing a run: run, model, how and where it ended."""
         return {
             "run_id": self.started.run_id,
             "name": self.started.name,
@@ -65,16 +65,16 @@ class Unfinished(NamedTuple):
 
 
 def unfinished_runs() -> list[Unfinished]:
-    """The runs of this home that can be continued, newest first."""
+    """List the runs of this home that can be continued, newest first."""
     return [Unfinished(run_dir, started) for run_dir, started in resumable().items()]
 
 
 def unfinished(run: str) -> Unfinished | None:
-    """The run that a directory, a run id or an MLflow run id names; None, and a line that says so,
-    where it is finished.
+    """Return the run of a directory, run id or MLflow run id; print a line and return None if
+    finished.
 
     Raises:
-        ResumeError: there is no such run, it is still going, or it left nothing to go on from.
+        ResumeError: there is no such run, it is still running, or it left nothing to continue from.
     """
     from tasks.say import say  # loads Prefect, which completing a command line should not wait for
 

@@ -1,4 +1,4 @@
-"""Review of code from the command line: of files, of changes, and of a program while it runs."""
+"""Review code from the command line: files, changes, and a program while it runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class Ran(NamedTuple):
-    """How a program ended that was run under watch."""
+    """Outcome of a program that was run under watch."""
 
     steps: int
     complete: bool
@@ -56,7 +56,7 @@ class Ran(NamedTuple):
     backwards: int = 0
 
     def told(self) -> str:
-        """In a line, and another one for what the watch could not look at."""
+        """Describe the outcome in a line, and what the watch could not observe in another."""
         ended = (
             f"ended with {self.error}"
             if self.error
@@ -84,21 +84,20 @@ def review_run(
     rules: Sequence[Rule],
     strict: Callable[[str], bool],
 ) -> Reviewed:
-    """Run a program under watch in a process of its own, and add what was seen to what reading its
-    files finds.
+    """Run a program under watch in its own process; add the observations to the findings in its
+    files.
 
     Args:
-        program: a Python file; what it prints goes to standard error.
-        arguments: of its command line.
-        seconds: after which it is ended at its next optimizer step.
-        ranks: processes of it, in one group; None for two where it makes a group that works on a
-            CPU, else one.
-        rules: that read the code.
-        strict: which rules are told of what was seen.
+        program: a Python file; its output goes to standard error.
+        arguments: its command line.
+        seconds: end it at the next optimizer step after this time.
+        ranks: processes in one group; None: two if it makes a group that works on a CPU, else one.
+        rules: rules that read the code.
+        strict: selects the rules that get the observations.
 
     Raises:
-        ConfigError: it is no Python file, makes no group for several ranks, or ended without an
-            error before anything of a training was seen.
+        ConfigError: it is not a Python file, makes no group for several ranks, or ended without an
+            error before any training was observed.
     """
     if not program.exists():
         raise ConfigError(
@@ -140,7 +139,7 @@ def review_run(
             and Path(found["path"]).resolve() == program.resolve()
             and taken_in_parts(text, found["line"])
         ):
-            continue  # rows of both sides are scored at once, and each side by itself
+            continue  # rows of both splits are scored at once, and each split by itself
         if found["rule"] in KNOWN and strict(found["rule"]):
             line, message = found["line"], f"seen while it ran: {found['message']}"
             severity = KNOWN[found["rule"]].severity
@@ -157,7 +156,7 @@ def review_run(
                     (line, line),
                 )
             )
-    # what reading cannot know: the number of batches was a multiple of the window
+    # reading cannot know this: the number of batches was a multiple of the window
     if told["even_windows"]:
         rules = [r for r in rules if r.id != "BH122"]
     files = {program.resolve(): str(program)} | {
@@ -172,7 +171,7 @@ def review_run(
 
 
 def trains(path: Path) -> bool:
-    """Whether a file looks like a program that trains."""
+    """Return True if a file looks like a program that trains."""
     text = (
         path.read_text(encoding="utf-8", errors="replace")
         if path.suffix == ".py" and path.is_file()
@@ -182,14 +181,14 @@ def trains(path: Path) -> bool:
 
 
 def chooses(select: Sequence[str], ignore: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a rule, by its id, is told of what was seen while a program ran."""
+    """Return a predicate of rule ids: does the rule get the observations of a program."""
     return lambda id: (
         (not select or id.startswith(tuple(select))) and not id.startswith(tuple(ignore) or ("-",))
     )
 
 
 def explanation(id: str) -> str:
-    """The page of a rule, by its id or name; of `all` a line for each rule.
+    """Return the page of a rule, by its id or name; for `all`, a line for each rule.
 
     Raises:
         ConfigError: there is no such rule.
@@ -209,5 +208,5 @@ def explanation(id: str) -> str:
 
 
 def rule_ids() -> list[tuple[str, str]]:
-    """Ids and titles of all rules, for completion."""
+    """Return ids and titles of all rules, for completion."""
     return [(rule.id, rule.title) for rule in KNOWN.values()]

@@ -1,4 +1,4 @@
-"""Let a language model write, for `bulkhead sample`."""
+"""Generate text with a language model, for `bulkhead sample`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from training.registry.score_file import sample_model
 def sample(
     target: str, prompt: str, count: int, tracking_uri: str | None = None, **how: float
 ) -> SampleReport:
-    """Texts that a finished run, or a registered model, makes of a prompt.
+    """Generate texts with a finished run or a registered model.
 
     Args:
         target: a run directory or a model URI.
-        prompt: what each text begins with.
-        count: of texts.
+        prompt: beginning of each text.
+        count: number of texts.
         tracking_uri: address of the registry.
         how: max_new_tokens, temperature, top_k, seed.
 
     Raises:
-        ConfigError: an option makes no sense, or the target is no language model.
+        ConfigError: an option is invalid, or the target is not a language model.
     """
     try:
         options = sampling(how)

@@ -1,5 +1,4 @@
-"""What a person sees while a run is at work: one plain line per step, a bar where there is a
-terminal.
+"""Output of a running command: one plain line per step, and a bar on a terminal.
 
 Lines go to standard error, so that `--json` on standard output stays clean, and to the Prefect
 run's log.
@@ -51,7 +50,7 @@ STYLES = {
 
 
 def console() -> Console:
-    """The console of the terminal (made again, so that a redirected stderr is honoured)."""
+    """Return the terminal's console, created again so that a redirected stderr is used."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -59,12 +58,12 @@ def say(step: str, text: str, kind: str = "done") -> None:
     """Print one line for a person and log it with the Prefect run.
 
     Args:
-        step: what was done, at most 14 characters.
-        text: the outcome in figures.
+        step: the finished step, at most 14 characters.
+        text: the result in figures.
         kind: done, cached, warn, fail, info or unknown.
     """
     out = console()
-    with suppress(OSError):  # whoever read the lines is gone, e.g. a worker: the run goes on
+    with suppress(OSError):  # the reader of the lines is gone, e.g. a worker: the run continues
         if out.is_terminal:
             out.print(f"[{STYLES[kind]}]{MARKS[kind]}[/] [bold]{step:<14}[/] ", end="")
             out.print(text, markup=False)
@@ -74,13 +73,13 @@ def say(step: str, text: str, kind: str = "done") -> None:
     try:
         get_run_logger().log({"warn": 30, "fail": 40}.get(kind, 20), "%s: %s", step, text)
     except MissingContextError:
-        return  # called outside a run: the terminal line is all there is
+        return  # outside a run there is only the terminal
 
 
 @contextmanager
 def phases(kind: str) -> Iterator[None]:
-    """A bar in Prefect's UI over the steps of a run of this kind, moved by `say`; none where steps
-    come in no fixed order.
+    """Show a bar in Prefect's UI over the steps of a run, moved by `say`; none without a fixed
+    order.
     """
     steps = STEPS.get(kind, ())
     with progress("run") as show:
@@ -101,12 +100,12 @@ class Bar(Protocol):
     """Progress of one long step."""
 
     def __call__(self, done: float, text: str) -> None:
-        """Set the share done (0 to 1) and the text next to the bar."""
+        """Set the fraction done (0 to 1) and the text next to the bar."""
 
 
 @contextmanager
 def bar(step: str) -> Iterator[Bar]:
-    """A progress bar on the terminal and one in Prefect's UI."""
+    """Show a progress bar on the terminal and one in Prefect's UI."""
     with _line(step) as shown, progress(step) as told:
 
         def both(done: float, text: str) -> None:
@@ -118,7 +117,7 @@ def bar(step: str) -> Iterator[Bar]:
 
 @contextmanager
 def _line(step: str) -> Iterator[Bar]:
-    """A progress bar on a terminal; elsewhere a plain line whenever the text changes."""
+    """Show a progress bar on a terminal; elsewhere a plain line when the text changes."""
     out = console()
     if not out.is_terminal:
         shown: list[str] = []

@@ -26,7 +26,7 @@ from training.registry.score_file import FORMATS, predict_file
     cache_policy=NO_CACHE,
 )
 def score_rows(model_uri: str, source: str, target: str) -> Scored:
-    """What was written, and by which version."""
+    """Score the rows; return the output's record with the version."""
     source, target = expand(source), expand(target)
     require_registered(model_uri)
     require_readable(source, "source")

@@ -1,8 +1,7 @@
-"""The programs of `bulkhead up`: Prefect's server, MLflow's server and a Prefect worker, on
-loopback, kept at work until a stop is asked for.
+"""Programs of `bulkhead up`: Prefect's server, MLflow's server and a Prefect worker, on loopback.
 
-A program that ends by itself is started again, so that a run at work outlives it; one that keeps
-ending is given up with the end of its log.
+They run until a stop is requested. A program that ends by itself is started again, so that current
+runs outlive it. One that keeps ending is given up; the error shows the end of its log.
 """
 
 from __future__ import annotations
@@ -28,23 +27,21 @@ HOST = "127.0.0.1"
 LEASES = "prefect.server.concurrency.lease_storage.filesystem"
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
-FLOW_RUN_SECONDS = (
-    30.0  # for the checkpoints of flow runs, as Prefect gives them for a cancellation
-)
+FLOW_RUN_SECONDS = 30.0  # for the checkpoints of flow runs, as in Prefect's cancellation
 RESTART_SECONDS = 5.0
 RESTARTS, RESTARTS_WITHIN_SECONDS = 5, 300.0
 POLL_SECONDS, LOOK_SECONDS, AWAY_SECONDS = 0.3, 2.0, 60.0
 
 
 class Program:
-    """One program and its log; started, watched and stopped whole.
+    """One program and its log; started, watched and stopped with its children.
 
     Args:
-        name: as people read it.
-        command: of the environment that this interpreter is of.
-        log: gets what it prints.
-        settings: added to the environment; None takes a variable away.
-        folder: in which it works; default: this one's.
+        name: its name for people.
+        command: a command of this interpreter's environment.
+        log: gets its output.
+        settings: added to the environment; None removes a variable.
+        folder: its working folder; default: this process's.
     """
 
     def __init__(
@@ -64,11 +61,11 @@ class Program:
 
     @property
     def ended(self) -> bool:
-        """Whether it was started and is not at work any more."""
+        """True if it was started and is not running any more."""
         return self.process is not None and self.process.poll() is not None
 
     def start(self) -> None:
-        """Start it in a session of its own, so that Ctrl-C reaches this process alone."""
+        """Start it in its own session, so that Ctrl-C reaches this process alone."""
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 self.command,
@@ -81,7 +78,7 @@ class Program:
             )
 
     def last_lines(self) -> str:
-        """The end of its log, for a message."""
+        """Return the end of its log, for a message."""
         lines = self.log.read_text(errors="replace").splitlines()[-8:] if self.log.exists() else []
         return f"the end of {self.log}:\n" + "\n".join(lines)
 
@@ -108,11 +105,11 @@ class Program:
 
 
 def prefect_server(port: int, login: str, log: Path, settings: Mapping[str, str]) -> Program:
-    """Prefect's server and UI behind a password, over the database of the Bulkhead home unless the
-    settings name another.
+    """Return Prefect's server and UI behind a password, with the home's database unless set
+    otherwise.
 
-    Leases of concurrency limits are kept in files: in memory, Prefect's default, they would be lost
-    when the server is started again, and every run that holds one is ended when it cannot renew it.
+    Leases of concurrency limits are stored in files. In memory, Prefect's default, a restart of the
+    server would lose them, and every run that cannot renew its lease is ended.
     """
     ours = {
         "PREFECT_API_URL": None,
@@ -130,18 +127,17 @@ def prefect_server(port: int, login: str, log: Path, settings: Mapping[str, str]
 
 
 def mlflow_server(port: int, login: str, store: str | None, log: Path) -> Program:
-    """MLflow's server and UI behind a password.
+    """Return MLflow's server and UI behind a password.
 
     Files are not sent through the server: its clients are on this machine and write them to the
-    folder themselves, so that a model reads the same through the server and, without one, through
-    the database.
+    folder. A model therefore reads the same through the server and through the database.
 
     Args:
-        port: to listen on.
+        port: port to listen on.
         login: `user:password`.
-        store: address of the database, handed over in the environment because it may hold a
-            password; None: the SQLite file of the home.
-        log: gets what it prints.
+        store: address of the database, passed in the environment because it may contain a password;
+            None: the SQLite file of the home.
+        log: gets its output.
     """
     artifacts = (home() / "mlartifacts").as_uri()
     command = ["mlflow", "server", "--app-name", "bulkhead", "--host", HOST, "--port", str(port)]
@@ -164,9 +160,7 @@ def worker(
     folder: Path,
     options: Sequence[str] = (),
 ) -> Program:
-    """A worker that starts flow runs of the pool as processes, with this project's root as their
-    working folder.
-    """
+    """Return a worker that starts flow runs of the pool as processes in this project's root."""
     command = [
         "prefect",
         "worker",
@@ -185,13 +179,13 @@ def worker(
 
 
 def require_free(ports: Mapping[str, int]) -> None:
-    """Refuse ports that are taken, before anything is started.
+    """Refuse ports that are in use, before anything is started.
 
     Args:
         ports: option of the command line to port.
 
     Raises:
-        ConfigError: naming the port and the option that chooses another.
+        ConfigError: a port is in use; the message names the option that chooses another.
     """
     for option, port in ports.items():
         with socket.socket() as listener:
@@ -211,7 +205,7 @@ def require_free(ports: Mapping[str, int]) -> None:
 
 
 def wait_until(ready: Callable[[], bool], program: Program, what: str) -> None:
-    """Return when the program is ready.
+    """Wait until the program is ready.
 
     Raises:
         LaunchError: it ended, or took too long.
@@ -229,7 +223,7 @@ def wait_until(ready: Callable[[], bool], program: Program, what: str) -> None:
 
 
 def answers(url: str) -> bool:
-    """Whether a server answers at an address."""
+    """Return True if a server answers at an address."""
     try:
         with urllib.request.urlopen(url, timeout=2):  # noqa: S310 - always http on loopback
             return True
@@ -239,9 +233,7 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def kept(*programs: Program) -> Iterator[list[Program]]:
-    """Start programs, and stop them and all that is added to the list when the block ends, the last
-    one first.
-    """
+    """Start programs; at the end of the block stop them and all later ones, the last one first."""
     running: list[Program] = []
     try:
         for program in programs:
@@ -254,15 +246,15 @@ def kept(*programs: Program) -> Iterator[list[Program]]:
 
 
 def watch(programs: Sequence[Program], look: Callable[[], bool]) -> None:
-    """Start again what ends, for ever.
+    """Restart programs that end, until a stop.
 
     Args:
-        programs: that were started.
+        programs: the started programs.
         look: called every few seconds, and less often after it has returned False.
 
     Raises:
         LaunchError: a program keeps ending.
-        KeyboardInterrupt: a stop was asked for.
+        KeyboardInterrupt: a stop was requested.
     """
     again = 0.0
     while True:
@@ -275,8 +267,9 @@ def watch(programs: Sequence[Program], look: Callable[[], bool]) -> None:
 
 
 def stop(program: Program) -> None:
-    """Ask the whole session to stop, and kill what is left after the grace period; a second Ctrl-C
-    does not leave it half done.
+    """Ask the whole session to stop, and kill the rest after the grace period.
+
+    A second Ctrl-C does not interrupt this.
     """
     process = program.process
     if process is None:
@@ -294,13 +287,13 @@ def stop(program: Program) -> None:
 
 
 def stop_worker(program: Program) -> None:
-    """Ask the worker's flow runs to save and end, then stop it: a worker that is stopped would kill
-    them at once.
+    """Ask the worker's flow runs to save and end, then stop it: a stopped worker kills them at
+    once.
     """
     pid = program.process.pid if program.process else 0
     deadline = time.monotonic() + FLOW_RUN_SECONDS
     for child in children(pid):
-        _signal(child, signal.SIGTERM)  # Prefect gives each flow run a process group of its own
+        _signal(child, signal.SIGTERM)  # Prefect gives each flow run its own process group
     while children(pid) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     stop(program)

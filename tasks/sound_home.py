@@ -1,7 +1,6 @@
-"""What a Bulkhead home must be before anything is started on it: writable, with space, and with
-databases that can be read.
+"""Checks of a Bulkhead home before anything starts: writable, with space, readable databases.
 
-Loads neither Prefect nor MLflow: a command asks this first.
+It loads neither Prefect nor MLflow, because every command runs it first.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from schemas.home import home
 from schemas.scratch import remove_abandoned
 
 LEAST_FREE_BYTES = (
-    50_000_000  # for the databases of Prefect and MLflow, which end badly where a disk becomes full
+    50_000_000  # for the databases of Prefect and MLflow, which a full disk can damage
 )
 WHOLE_CHECK_BYTES = (
-    200_000_000  # up to which a database is also compared with its indexes; takes about a second
+    200_000_000  # up to here a database is also compared with its indexes: about a second
 )
 FOLDERS = ("prepared", "runs", "ledgers", "locks", "prefect", "mlartifacts")
 TRACKING, HISTORY = "mlflow.db", "prefect/prefect.db"
@@ -40,10 +39,10 @@ REMEDIES = {
 
 
 def open_home() -> None:
-    """Refuse a home that work could not end well on, and remove what killed processes left in it.
+    """Refuse a home that cannot be used, and remove leftovers of killed processes.
 
     Raises:
-        OSError: it cannot be written to, or has hardly any space left.
+        OSError: it is not writable, or has hardly any space left.
     """
     place = home()
     for folder in (place, *(place / name for name in FOLDERS if (place / name).is_dir())):
@@ -62,7 +61,7 @@ def open_home() -> None:
 
 
 def sweep() -> None:
-    """Remove temporary folders of killed processes; those of living ones stay."""
+    """Remove temporary folders of killed processes; keep those of running ones."""
     place = home()
     remove_abandoned(
         place, place / "prepared", *(place / "runs").glob("*/*"), Path(tempfile.gettempdir())
@@ -70,10 +69,10 @@ def sweep() -> None:
 
 
 def require_sound_databases() -> None:
-    """Refuse a home whose databases are damaged, or whose registry of models is gone.
+    """Refuse a home whose databases are damaged, or whose registry of models is missing.
 
     Raises:
-        IntegrityError: naming the file and what to do.
+        IntegrityError: the message names the file and what to do.
     """
     for name, remedy in REMEDIES.items():
         problem = _problem(home() / name)
@@ -86,7 +85,7 @@ def require_sound_databases() -> None:
 
 
 def _problem(path: Path) -> str:
-    """Why a database cannot be believed; empty where it can, is absent, or cannot be asked now."""
+    """Return why a database cannot be used; empty if it can, is absent, or cannot be read now."""
     if not path.is_file() or not path.stat().st_size:
         return ""
     check = "integrity_check" if path.stat().st_size <= WHOLE_CHECK_BYTES else "quick_check"
@@ -95,7 +94,7 @@ def _problem(path: Path) -> str:
             sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)
         ) as connection:
             found = str(connection.execute(f"pragma {check}(1)").fetchone()[0])
-    except sqlite3.OperationalError:  # locked, or not permitted: whoever uses it will say so
+    except sqlite3.OperationalError:  # locked, or not permitted: its user will report it
         return ""
     except sqlite3.DatabaseError as error:
         return str(error)
@@ -103,8 +102,8 @@ def _problem(path: Path) -> str:
 
 
 def _refuse_lost_registry() -> None:
-    """Refuse to begin a new registry where runs are recorded in one that is gone: the next model
-    would be promoted unopposed.
+    """Refuse a new registry if runs are recorded in a lost one: the next model would be promoted
+    without a comparison.
     """
     database = home() / TRACKING
     if (database.is_file() and database.stat().st_size) or os.environ.get("MLFLOW_TRACKING_URI"):

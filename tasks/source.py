@@ -1,4 +1,4 @@
-"""From a URI to a validated table."""
+"""Read a source URI into a validated table."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tasks.store import stored, stored_task
 from training.data.sources.source import fingerprint
 from training.data.table.validate import validate
 
-NOTES = 10  # that are shown
+NOTES = 10  # most notes to show
 
 
 def transient(_task: Any, _run: Any, state: Any) -> bool:
-    """Whether a retry can help: the operating system failed, not a check of ours."""
+    """Return True if a retry can help: the operating system failed, not one of our checks."""
     failure = state.result(raise_on_failure=False)
     return isinstance(failure, OSError) and not isinstance(failure, BulkheadError)
 
@@ -35,7 +35,7 @@ def transient(_task: Any, _run: Any, state: Any) -> bool:
     retry_condition_fn=transient,
 )
 def fingerprint_source(declaration: Declaration) -> SourceRef:
-    """The source as it is now."""
+    """Return the fingerprint of the current source."""
     source = fingerprint(declaration.data)
     megabytes = sum(f.num_bytes for f in source.files) / 1e6
     one = source.files[0].sha256 if len(source.files) == 1 else ""
@@ -57,7 +57,7 @@ def fingerprint_source(declaration: Declaration) -> SourceRef:
     tags=["data"],
 )
 def validate_table(source: SourceRef, declaration: Declaration) -> Any:
-    """The typed table, its columns' meaning and what was left out."""
+    """Return the typed table, its columns' meaning and the dropped rows."""
     inputs = {
         "source": source.sha256,
         "data": declaration.data.model_dump(mode="json", exclude={"uri", "memory_limit"}),

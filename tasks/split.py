@@ -1,4 +1,4 @@
-"""From the validated table to three sides that share nothing."""
+"""Split the validated table into three disjoint tables."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from training.data.split.split import split
 
 
 def ledger_path(declaration: Declaration) -> Path:
-    """Where the frozen decisions of this model's splits are kept; the ledger itself tells ways of
-    splitting apart.
+    """Return the ledger of frozen split decisions of this model; it separates kinds of splits
+    itself.
     """
     return home() / "ledgers" / declaration.name
 
@@ -35,7 +35,7 @@ def ledger_path(declaration: Declaration) -> Path:
     tags=["data", "split"],
 )
 def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
-    """Three tables; train is the only one that can be fitted on."""
+    """Return three tables; only train can be fitted on."""
     inputs = {
         "table": validated.table.file.sha256,
         "spec": validated.spec,
@@ -74,7 +74,7 @@ def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
 def split_fold(
     validated: ValidatedTable, pool: SplitTables, declaration: Declaration, number: int
 ) -> Any:
-    """Three tables of one fold, counted from 0; the declared test rows are in none."""
+    """Return three tables of one fold, counted from 0; none contains the declared test rows."""
     inputs: dict[str, Any] = {s: pool.side(s).file.sha256 for s in SPLITS}
     inputs |= {
         "table": validated.table.file.sha256,
@@ -113,7 +113,7 @@ def split_fold(
 def check_fold(
     fold: SplitTables, validated: ValidatedTable, declaration: Declaration
 ) -> CheckReport:
-    """The checks of one fold, none failed; a failed one raises `LeakageError`."""
+    """Run the checks of one fold; a failed one raises `LeakageError`."""
     promised = fold_declaration(declaration)
     reports = (
         check_overlap(fold, validated, promised),
@@ -134,7 +134,7 @@ def check_fold(
     cache_policy=NO_CACHE,
 )
 def check_all_folds(folds: Sequence[SplitTables], declaration: Declaration) -> CheckReport:
-    """The check over all folds, passed; a failed one raises `LeakageError`."""
+    """Run the check over all folds; a failed one raises `LeakageError`."""
     return _judge("all folds", check_folds(folds, declaration))
 
 
@@ -149,7 +149,7 @@ def check_all_folds(folds: Sequence[SplitTables], declaration: Declaration) -> C
 def assert_disjoint(
     split: SplitTables, validated: ValidatedTable, declaration: Declaration
 ) -> CheckReport:
-    """The overlap checks, all passed; a failed one raises `LeakageError`."""
+    """Run the overlap checks; a failed one raises `LeakageError`."""
     return _judge("disjoint", check_overlap(split, validated, declaration))
 
 
@@ -159,8 +159,8 @@ def assert_disjoint(
     tags=["check"],
 )
 def leakage_checks(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> Any:
-    """The leakage checks, none failed; a failed one raises `LeakageError`. The same rows under the
-    same declaration give the same report, which is reused.
+    """Run the leakage checks; a failed one raises `LeakageError`. The report of the same rows and
+    declaration is reused.
     """
     inputs: dict[str, Any] = {s: split.side(s).file.sha256 for s in SPLITS}
     inputs |= {"spec": validated.spec, "groups": split.plan.get("groups")}

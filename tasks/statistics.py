@@ -1,4 +1,4 @@
-"""Fit on train, then write every side as arrays."""
+"""Fit on train, then write every split as arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from training.data.fit.normalize import fit
     tags=["data", "fit"],
 )
 def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: Declaration) -> Any:
-    """All that is fitted before training; nothing but a train table is accepted."""
+    """Fit everything that is fitted before training; only a train table is accepted."""
     inputs = {
         "train": train.file.sha256,
         "spec": validated.spec,
@@ -71,7 +71,7 @@ def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: De
 def materialise_arrays(
     split: SplitTables, validated: ValidatedTable, statistics: Statistics, declaration: Declaration
 ) -> Any:
-    """Arrays that training gathers from."""
+    """Write the arrays that training gathers from."""
     inputs: dict[str, str] = {s: split.side(s).file.sha256 for s in SPLITS}
     inputs |= {"statistics": digest_of(statistics), "spec": digest_of(validated.spec)}
 

@@ -1,11 +1,10 @@
-"""Ctrl-C, SIGTERM and a closed terminal: heard at once, acted on where nothing is lost, over in
-seconds.
+"""Handle Ctrl-C, SIGTERM and a closed terminal: at once, without loss, within seconds.
 
-A signal sets a flag. The loop that waits for the training program asks for it; everywhere else the
-handler raises, as Python and Prefect do. An exception that is raised in a callback of the garbage
-collector is lost, and a query in C does not see one: a thread that the kernel wakes at each signal
-interrupts the queries, and raises again until the stop is taken. On the command line it also ends
-what takes too long, and a second Ctrl-C ends everything at once.
+A signal sets a flag. The loop that waits for the training program reads it; elsewhere the handler
+raises, as Python and Prefect do. An exception in a callback of the garbage collector is lost, and a
+query in C does not see one. Therefore a thread that the kernel wakes at each signal interrupts
+queries, and raises again until the stop is handled. On the command line it also ends slow steps,
+and a second Ctrl-C ends everything at once.
 """
 
 from __future__ import annotations
@@ -24,27 +23,25 @@ from typing import Any, NoReturn
 
 from tasks.family import VARIABLE, kill_family
 
-# SIGHUP: the terminal, or the tmux session, is closed
+# SIGHUP: the terminal, or the tmux session, was closed
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# from the thread to the main thread: raise once more
+# from the thread to the main thread: raise again
 AGAIN = getattr(signal, "SIGRTMIN", signal.SIGUSR2)
 STOP_SECONDS = 8.0  # from the signal to the end of the command
-SAVE_SECONDS = 25.0  # where ranks save: the launcher gives them 20
+SAVE_SECONDS = 25.0  # while ranks save: the launcher gives them 20
 EXIT_SECONDS = 15.0  # from the last line of a command to the end of its process
 AGAIN_SECONDS, POLLED_SECONDS = 0.5, 2.0
-SECOND_SECONDS = (
-    0.5  # `timeout` sends its signal twice within a millisecond: that is no second Ctrl-C
-)
+SECOND_SECONDS = 0.5  # `timeout` sends its signal twice within a millisecond: not a second Ctrl-C
 LOOK_SECONDS = 0.1
 FLOW_RUN = "PREFECT__FLOW_RUN_ID"  # in the environment of a flow run that a worker started
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM outside of a flow, inside of which Prefect has an exception for it; or SIGHUP."""
+    """SIGTERM outside a flow (inside, Prefect has its own exception), or SIGHUP."""
 
 
 class _Stop:
-    """The stop of this process: which signal asked for it, and who deals with it."""
+    """Stop of this process: the signal that requested it, and the code that handles it."""
 
     def __init__(self) -> None:
         self.number, self.since, self.deadline, self.code = 0, 0.0, 0.0, 1
@@ -69,7 +66,7 @@ class _Stop:
             self.raise_it(frame)
 
     def raise_it(self, frame: FrameType | None = None) -> NoReturn:
-        """Raise what the handler before would raise: KeyboardInterrupt, or Prefect's
+        """Raise what the previous handler would raise: KeyboardInterrupt or Prefect's
         TerminationSignal.
         """
         handler = self.before.get(self.number)
@@ -79,17 +76,18 @@ class _Stop:
 
 
 _stop = _Stop()
-_for_ever = ExitStack()  # what a command keeps to the end of its process
+_for_ever = ExitStack()  # open until the end of the process
 
 
 def reason() -> str:
-    """Name of the signal that asked for a stop; empty where none did."""
+    """Return the name of the signal that requested a stop; empty without one."""
     return signal.Signals(_stop.number).name if _stop.number else ""
 
 
 def say_stopped() -> int:
-    """Print the last line of a command that was stopped; its exit code, 128 and the number of the
-    signal, as shells say it.
+    """Print the last line of a stopped command; return its exit code.
+
+    Like a shell, it is 128 plus the number of the signal.
     """
     take()
     with suppress(OSError):
@@ -107,9 +105,7 @@ def _exit_code() -> int:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Hear SIGINT, SIGTERM and SIGHUP in the block, over the handlers of others; may be entered
-    again inside.
-    """
+    """Handle SIGINT, SIGTERM and SIGHUP in the block, before other handlers; it may be nested."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -119,10 +115,10 @@ def listening() -> Iterator[None]:
         number: handler for number, handler in handlers.items() if handler != _stop.hear
     }
     for number in SIGNALS:
-        # as nohup, or a shell that starts it in the background, wants it
+        # ignored by nohup, or by a shell that starts it in the background
         if handlers[number] is signal.SIG_IGN:
             continue
-        # Prefect says Cancelled only where the handler is its own
+        # Prefect shows Cancelled only if the handler is its own
         if number == signal.SIGTERM and FLOW_RUN in os.environ:
             continue
         signal.signal(number, _stop.hear)
@@ -158,8 +154,9 @@ def _thread() -> Iterator[None]:
 
 @contextmanager
 def command() -> Iterator[None]:
-    """Run a command of the command line: stopped or not, its process ends within seconds of it,
-    with all that it started.
+    """Run a command of the command line; its process ends within seconds of it.
+
+    Everything that it started ends too, after a stop or without one.
     """
     code: object = 1
     atexit.register(_end_process)  # before all others, so it runs last
@@ -170,7 +167,7 @@ def command() -> Iterator[None]:
         code = None
     except SystemExit as ended:
         code = ended.code
-        # outside of a command's own block typer makes an exit of the interruption
+        # outside a command's own block typer turns the interruption into an exit
         if _stop.number and not _stop.taken:
             code = say_stopped()
             raise SystemExit(code) from None
@@ -190,16 +187,14 @@ def command() -> Iterator[None]:
 
 
 def stand_aside() -> None:
-    """Leave signals to the command itself, which has handlers and time limits for them."""
+    """Leave signals to the command itself, which has its own handlers and time limits."""
     _stop.command = False
     _stop.taken = True
 
 
 @contextmanager
 def polled() -> Iterator[Callable[[], None]]:
-    """In this block signals raise nothing by themselves, but where the function that it gives is
-    called, and at its end.
-    """
+    """Raise signals in this block only when the yielded function is called, and at the end."""
 
     def check() -> None:
         if _stop.number and not _stop.taken:
@@ -214,10 +209,10 @@ def polled() -> Iterator[Callable[[], None]]:
 
 
 def take(seconds: float = 0.0) -> None:
-    """From now on the stop is acted on, and no signal disturbs that.
+    """Begin to handle the stop; no later signal interrupts it.
 
     Args:
-        seconds: that it may take from now on, where that is more than a command has.
+        seconds: time limit from now on, if longer than a command's.
     """
     raised = sys.exc_info()[1]
     # Prefect's own handler raised it, perhaps before the thread was woken
@@ -233,8 +228,9 @@ def take(seconds: float = 0.0) -> None:
 
 
 def stopped(error: BaseException) -> BaseException:
-    """The error itself, or the stop where one was asked for: what fails after that, such as an
-    interrupted query, is no cause.
+    """Return the error itself, or the stop if one was requested.
+
+    A later error, such as an interrupted query, is not the cause.
     """
     if not _stop.number or not isinstance(error, Exception):
         return error
@@ -249,9 +245,7 @@ def stopped(error: BaseException) -> BaseException:
 
 
 def _follow(own: socket.socket, over: threading.Event) -> None:
-    """Read the signals that the kernel writes, whether the main thread has come to its handlers or
-    not.
-    """
+    """Read the signals from the kernel, even if the main thread has not reached its handlers."""
     own.settimeout(LOOK_SECONDS)
     again = 0.0
     while not over.is_set():
@@ -303,14 +297,14 @@ def _leave(seconds: float) -> None:
 
 
 def _end_process() -> None:
-    """End here: to take torch and DuckDB apart object by object takes seconds and changes nothing
-    but what DuckDB prints.
+    """End the process now: tearing down torch and DuckDB object by object takes seconds for
+    nothing.
     """
     code = _stop.code
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):  # whoever reads it is gone, or its disk is full
+        except (OSError, ValueError):  # the reader is gone, or its disk is full
             code = code or 1
     os._exit(code)
 

@@ -1,9 +1,8 @@
-"""Results kept by content: a step whose inputs have not changed is not done again.
+"""Results stored by content: a step with unchanged inputs is not repeated.
 
-The key of a step is the digest of its inputs (content digests and the sections of the declaration
-that it reads) and of the code and libraries that compute it. A stored result counts only after its
-own digest and that of every file it names were found right again; anything else is said, and the
-step is done again.
+The key of a step is the digest of its inputs (content digests and the declaration's sections that
+it reads), of its code and its libraries. A stored result is used only after its digest and that of
+every file in it match. Otherwise a message says so, and the step runs again.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ LIBRARIES = ("duckdb", "pyarrow", "pandera", "numpy", "rdkit", "pyspark")
 
 @functools.cache
 def code_fingerprint() -> str:
-    """SHA-256 over the sources of `schemas` and `training.data` and the versions of the libraries
-    they call.
+    """Return the SHA-256 of the sources of `schemas` and `training.data` and their libraries'
+    versions.
 
-    Prefect's own TASK_SOURCE policy sees a task's body only, so that a change in the pure function
-    behind it would go unnoticed.
+    Prefect's own TASK_SOURCE policy sees a task's body only, and would miss a change in the pure
+    function behind it.
     """
     digest = hashlib.sha256()
     for package in (schemas, training.data):
@@ -60,7 +59,7 @@ def code_fingerprint() -> str:
 
 
 def _version(library: str) -> str:
-    """Of an extra that is not installed: none."""
+    """Return the version of a library; none for an extra that is not installed."""
     try:
         return version(library)
     except PackageNotFoundError:
@@ -68,7 +67,7 @@ def _version(library: str) -> str:
 
 
 def step_key(step: str, inputs: dict[str, Any]) -> str:
-    """The name under which a step's result is stored."""
+    """Return the name under which a step's result is stored."""
     plain = {
         k: v.model_dump(mode="json") if isinstance(v, BaseModel) else v for k, v in inputs.items()
     }
@@ -76,7 +75,7 @@ def step_key(step: str, inputs: dict[str, Any]) -> str:
 
 
 def file_refs(value: Any) -> Iterator[FileRef]:
-    """Every file that a record names, at any depth."""
+    """Return every file that a record names, at any depth."""
     if isinstance(value, FileRef):
         yield value
     elif isinstance(value, BaseModel):
@@ -91,10 +90,10 @@ def file_refs(value: Any) -> Iterator[FileRef]:
 
 
 def load(step: str, key: str, record: type[StoredRecord]) -> StoredRecord | None:
-    """The stored result; None where there is none.
+    """Return the stored result; None if there is none.
 
     Raises:
-        IntegrityError: the record or one of its files is gone or was changed.
+        IntegrityError: the record or one of its files is missing or was changed.
     """
     if not folder(step, key).exists():
         return None
@@ -105,23 +104,22 @@ def load(step: str, key: str, record: type[StoredRecord]) -> StoredRecord | None
 
 
 def folder(step: str, key: str) -> Path:
-    """Where a step's files are kept."""
+    """Return the folder of a step's files."""
     return home() / "prepared" / f"{step}-{key[:20]}"
 
 
 def save(step: str, key: str, make: Callable[[Path], StoredRecord]) -> StoredRecord:
-    """Make a result in a temporary folder and move it into place whole; nothing half-written stays
-    behind.
+    """Make a result in a temporary folder and move it into place when complete.
 
     Args:
         step: name of the step, the first part of the folder's name.
         key: from `step_key`.
-        make: writes its files into the folder it is given and returns the record that names them.
+        make: writes its files into the given folder and returns the record that names them.
     """
     target = folder(step, key)
     target.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(target.parent, target.name) as scratch:
-        temporary = scratch / target.name  # a step may replace its folder, which the lock is not on
+        temporary = scratch / target.name  # a step may replace this folder, so its parent is locked
         temporary.mkdir()
         made = make(temporary)
         moved = type(made).model_validate_json(
@@ -140,7 +138,7 @@ def stored(
     record: type[StoredRecord],
     make: Callable[[Path], StoredRecord],
 ) -> StoredRecord | State[Any]:
-    """The stored result as a state that Prefect shows as `Cached`, or the result made now."""
+    """Return the stored result as a state that Prefect shows as `Cached`, or a new result."""
     key = step_key(step, inputs)
     try:
         found = load(step, key, record)
@@ -156,9 +154,10 @@ def stored(
 
 
 def stored_task(**options: Any) -> Callable[[Callable[P, R]], Callable[P, Any]]:
-    """A Prefect task whose reused result shows as `Cached`; the caller gets the value itself.
+    """Turn a function into a Prefect task whose reused result shows as `Cached`; callers get the
+    value.
 
-    The Prefect task stands in the attribute `task`.
+    The Prefect task is the attribute `task`.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, Any]:

@@ -1,4 +1,4 @@
-"""What MLflow and Prefect hear of a run besides its metrics: digests, split, checks."""
+"""Log a run's digests, split and checks to MLflow and Prefect."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ CONTEXTS: dict[SplitName, str] = {"train": "training", "val": "validation", "tes
     cache_policy=NO_CACHE,
 )
 def log_prepared(run: RunContext, prepared: Prepared) -> None:
-    """The data's side of the run: data sets by our own digests, the split, the checks, the
-    statistics.
-    """
+    """Log the data of the run: data sets by our digests, split, checks and statistics."""
     tracker, split = run.tracker, prepared.split
     uris = ", ".join(prepared.source.uri)
     tracker.log_dataset("source", uris, prepared.source.sha256, -1, "source")
@@ -51,7 +49,7 @@ def log_prepared(run: RunContext, prepared: Prepared) -> None:
     cache_policy=NO_CACHE,
 )
 def log_checks(run: RunContext, name: str, report: CheckReport) -> None:
-    """One stage's checks."""
+    """Log the checks of one stage."""
     run.tracker.log_record(f"checks/{name}.json", report)
     rows = "\n".join(
         f"| {r.verdict} | {r.name} | {r.summary.replace('|', '/')} |" for r in report.results

@@ -1,8 +1,8 @@
-"""One run of a model at a time, whichever deployments ask for it.
+"""One run of a model at a time, from any deployment.
 
-Prefect's limits count by deployment or by queue; a form may name any declaration. So flow runs of
-workers, and whatever may register a model, take turns on a lock of the model in the home they
-share. The lock goes with its process, however that ends.
+Prefect's limits count by deployment or by queue, but a form may name any declaration. Therefore
+flow runs of workers, and runs that may register a model, lock the model in their shared home. The
+lock ends with its process.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ POLL_SECONDS, TELL_SECONDS = 1.0, 600.0
 
 @contextmanager
 def turn(name: str, registers: bool) -> Iterator[None]:
-    """Hold a model's turn: wait for it, or, in a person's run that registers nothing, only say that
-    another is at work.
+    """Hold a model's turn: wait for it, or, in a person's run that registers nothing, only report
+    another run.
 
     Args:
-        name: of the model.
-        registers: whether the run may register a version. Of two at once the second would be
-            compared with a champion that is replaced meanwhile.
+        name: name of the model.
+        registers: the run may register a version. Of two at once, the second would be compared with
+            a champion that is being replaced.
     """
     folder = home() / "locks"
     folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Prove what the registry alone can prove of a model version, for `bulkhead verify`."""
+"""Check a model version from the registry alone, for `bulkhead verify`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,5 @@ from training.tracking.mlflow import default_tracking_uri
 
 
 def verify_model(model_uri: str, tracking_uri: str | None) -> Verification:
-    """Statement by statement, whether files, digests, checks, metrics and run of a version
-    agree.
-    """
+    """Check each statement: files, digests, checks, metrics and run of a version agree."""
     return verify_version(model_uri, tracking_uri or default_tracking_uri(None))

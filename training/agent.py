@@ -3,11 +3,11 @@
     python -m training.agent --nproc-per-node 2 --rdzv-backend c10d … -m training.main --config
     resolved.json --run-dir DIR
 
-Takes torchrun's arguments and is torchrun, with two differences. When the launcher ends, however it
-ends, the agent asks its ranks to save and stop, and nothing of the run is left after the grace
-period; the launcher tells its process id in BULKHEAD_LAUNCHER, and without that the agent follows
-nobody, as torchrun does. And the folder through which its ranks hand over their causes, which
-torchrun leaves in the system's temporary folder for ever, goes with it.
+It is torchrun, with torchrun's arguments and two differences. When the launcher ends in any way,
+the agent asks its ranks to save and stop. After the grace period nothing of the run is left. The
+launcher's process id is in BULKHEAD_LAUNCHER; without it the agent follows no process. The second:
+it removes the folder of its ranks' error files, which torchrun leaves in the system's temporary
+folder.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run torchrun with these arguments, or those of the command line."""
     follow_parent(LAUNCHER)
     os.environ[AGENT] = str(os.getpid())
-    # loading torch makes a million objects that stay: looking through them again and again takes a
-    # tenth of the time
+    # loading torch creates a million objects that stay: scanning them repeatedly takes a tenth of
+    # the time
     gc.disable()
     from torch.distributed.run import get_args_parser
     from torch.distributed.run import main as torchrun
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def with_known(arguments: list[str], parser: ArgumentParser) -> list[str]:
-    """The arguments, after the options of ours that this torchrun knows (2.11 has no
+    """Return the arguments, after those of our options that this torchrun knows (2.11 has no
     `--shutdown-timeout`, and gives ranks 30 s).
     """
     known = parser._option_string_actions  # argparse has no public list of its options

@@ -1,7 +1,7 @@
-"""How the report writes numbers, times and text from data: one way everywhere.
+"""Format numbers, times and text from data for the report, in one way everywhere.
 
-Text that comes from data (categories, ids, file names, messages) passes through `plain`; the
-template escapes it, so that a hostile category name is shown and never run.
+Text from data (categories, ids, file names, messages) passes through `plain`; the template escapes
+it, so a hostile category name is shown and never run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ METRIC_NAMES = {
 
 
 def number(value: float | None) -> str:
-    """Four significant digits; integer digits are never dropped, and counts are exact.
+    """Format a number with four significant digits; keep all integer digits and exact counts.
 
     >>> number(0.73124), number(12345.678), number(-0.00001234), number(None), number(12345)
     ('0.7312', '12,346', '−1.234e-05', '–', '12,345')
@@ -62,12 +62,12 @@ def _size(size: float) -> str:
 
 
 def count(value: int) -> str:
-    """A whole number with thousands separators."""
+    """Format a whole number with thousands separators."""
     return f"{int(value):,}"
 
 
 def plural(value: int, noun: str) -> str:
-    """A count with its noun.
+    """Format a count with its noun.
 
     >>> plural(1, "check"), plural(1200, "row")
     ('1 check', '1,200 rows')
@@ -76,7 +76,7 @@ def plural(value: int, noun: str) -> str:
 
 
 def capital(text: str) -> str:
-    """The text with its first letter in upper case, the rest as it is.
+    """Return the text with its first letter in upper case, the rest unchanged.
 
     >>> capital("macro F1"), capital("")
     ('Macro F1', '')
@@ -85,7 +85,7 @@ def capital(text: str) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share between 0 and 1 as per cent, with enough digits that a rare class is not shown as 0.
+    """Format a fraction between 0 and 1 as per cent, with enough digits that a rare class is not 0.
 
     >>> share(0.1234), share(0.00012), share(1.0)
     ('12.3 %', '0.012 %', '100.0 %')
@@ -96,7 +96,7 @@ def share(value: float | None) -> str:
 
 
 def percent(level: float) -> str:
-    """A round share such as a confidence level.
+    """Format a round fraction such as a confidence level as per cent.
 
     >>> percent(0.95), percent(0.995)
     ('95 %', '99.5 %')
@@ -105,14 +105,14 @@ def percent(level: float) -> str:
 
 
 def interval(value: Interval) -> str:
-    """`0.7312 (0.7011 to 0.7598)`, or the value alone where no interval is known."""
+    """Format `0.7312 (0.7011 to 0.7598)`, or the value alone without an interval."""
     if value.value is None or value.low is None or value.high is None:
         return number(value.value)
     return f"{number(value.value)} ({number(value.low)} to {number(value.high)})"
 
 
 def duration(seconds: float) -> str:
-    """A length of time in the two largest units that matter.
+    """Format a duration in its two largest units.
 
     >>> duration(0.42), duration(75), duration(7322), duration(14 * 86400)
     ('0.42 s', '1 min 15 s', '2 h 2 min', '14 d')
@@ -132,7 +132,7 @@ def duration(seconds: float) -> str:
 
 
 def instant(value: float | None, timestamp: bool) -> str:
-    """A time: UTC date (with the hour where it is not midnight) of epoch seconds, or the number
+    """Format epoch seconds as a UTC date, with the hour unless it is midnight; else the number
     itself.
 
     >>> instant(86400.0, True), instant(86400.0 + 3660, True), instant(12.0, False)
@@ -152,8 +152,8 @@ def instant(value: float | None, timestamp: bool) -> str:
 
 
 def plain(value: object, limit: int = 80) -> str:
-    r"""Text from data on one line: control and direction characters made visible as `·`, cut at
-    `limit` with an ellipsis.
+    r"""Format text from data on one line: control characters as `·`, cut at `limit` with an
+    ellipsis.
 
     >>> plain("a\x00b\u202ec", 80), plain("abcdef", 4)
     ('a·b·c', 'abc…')
@@ -171,7 +171,7 @@ def plain(value: object, limit: int = 80) -> str:
 
 
 def show(value: Any, limit: int = 200) -> str:
-    """Any small value of a record or declaration as one line of text.
+    """Format a small value of a record or declaration as one line of text.
 
     >>> show(None), show(True), show((1, 2)), show({"a": 1.5}), show(0.1)
     ('none', 'yes', '1, 2', 'a: 1.5', '0.1')
@@ -192,12 +192,12 @@ def show(value: Any, limit: int = 200) -> str:
 
 
 def figure(value: Any) -> str:
-    """A figure of a check or a group: numbers as in the tables, anything else as text."""
+    """Format a figure of a check or a group: numbers as in the tables, anything else as text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return MISSING if value is None else show(value, 80)
     return number(value)
 
 
 def metric_name(name: str) -> str:
-    """The printed name of a metric."""
+    """Return the printed name of a metric."""
     return METRIC_NAMES.get(name, plain(name))

@@ -2,11 +2,11 @@
 
     torchrun --nproc-per-node R -m training.main --config resolved.json --run-dir DIR
 
-There are no other flags: `resolved.json` (a RunSpec) says everything. Started again on the same run
-directory it goes on where it was; SIGTERM or SIGINT ends it at the next step boundary with a
-checkpoint and exit code 0 (while it starts: at once, for nothing is lost). The result is
-`result.json` in the run directory. A failure's cause goes to TORCHELASTIC_ERROR_FILE, from where
-torchrun's parent gets it, and to standard error.
+There are no other flags: `resolved.json` (a RunSpec) has every setting. Restarted on the same run
+directory, it continues where it was. SIGTERM or SIGINT ends it at the next step boundary with a
+checkpoint and exit code 0 (during startup at once, as nothing is lost). The result is `result.json`
+in the run directory. A failure's cause goes to TORCHELASTIC_ERROR_FILE, where torchrun's parent
+reads it, and to standard error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from training.launch.stop_signal import AGENT, StopSignal, follow_parent
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run from the command line; the exit code."""
+    """Run from the command line; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m training.main", description="Train one run from its resolved declaration."
     )
@@ -41,8 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ.setdefault(AGENT, str(os.getppid()))  # under a plain torchrun
     follow_parent(AGENT)
     stop = StopSignal().install_when_ready()
-    # loading torch makes a million objects that stay: looking through them again and again takes a
-    # tenth of the time
+    # loading torch creates a million objects that stay: scanning them repeatedly takes a tenth of
+    # the time
     gc.disable()
     from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -84,11 +84,11 @@ def _run(config: Path, run_dir: Path, stop: StopSignal, stack: ExitStack) -> Non
 
 
 def read_spec(path: Path) -> RunSpec:
-    """The run that a `resolved.json` describes.
+    """Return the run that a `resolved.json` describes.
 
     Raises:
-        ConfigError: the file cannot be read, is not a RunSpec, or does not match its seal; one that
-            was written by hand has none.
+        ConfigError: the file cannot be read, is not a RunSpec, or does not match its seal; a file
+            written by hand has none.
     """
     try:
         return read_record(path, RunSpec, "write it with `bulkhead run`", required=False)

@@ -1,6 +1,4 @@
-"""Work that makes objects by the hundred thousand, done without the garbage collector going through
-them again and again.
-"""
+"""Disable the garbage collector during work that creates hundreds of thousands of objects."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the garbage collector, as it was before when left; what is garbage by then is
-    collected in its own time.
-    """
+    """Disable the garbage collector in the block, then restore it; garbage is collected later."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The command line, `bulkhead`."""
+"""Command line `bulkhead`."""
 
 from flows.cli.main import app, main
 

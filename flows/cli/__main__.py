@@ -1,4 +1,4 @@
-"""`python -m flows.cli`: the command line without an installation."""
+"""Command line without an installation: `python -m flows.cli`."""
 
 from flows.cli.main import main
 

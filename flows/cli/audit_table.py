@@ -1,6 +1,4 @@
-"""An audit as a person reads it in the terminal: a table where there is one, plain lines
-elsewhere.
-"""
+"""Format an audit for the terminal: a table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ def _mark(result: CheckResult) -> tuple[str, str]:
 
 
 def print_audit(report: AuditReport, page: Path) -> None:
-    """Print checks, findings in words, open questions and where the report stands, on standard
-    output.
-    """
+    """Print checks, findings, open questions and the report's path on standard output."""
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     console.print(_roles(report), style="dim", markup=False)
     for guess in report.guesses:

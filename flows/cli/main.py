@@ -1,7 +1,7 @@
-"""The command line: `bulkhead run FILE [path=value …]` and its sisters.
+"""Command line: `bulkhead run FILE [path=value …]` and the other commands.
 
-Exit codes: 0 done, 1 the run refused or failed for a stated reason, 2 usage (the declaration
-included). Nothing heavy is imported before a command needs it, so that `--help` answers at once.
+Exit codes: 0 done, 1 the run refused or failed for a stated reason, 2 usage error (also in the
+declaration). Heavy modules are imported only on use, so `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def root(
 
 
 def _unwrapped(docstring: str) -> str:
-    """Join the lines of each paragraph, which the terminal breaks at its own width."""
+    """Join the lines of each paragraph, which the terminal wraps at its own width."""
     return "\n\n".join(" ".join(text.split()) for text in inspect.cleandoc(docstring).split("\n\n"))
 
 
@@ -95,9 +95,9 @@ for command in COMMANDS:
 
 
 def main() -> None:
-    """Entry point of the `bulkhead` command."""
+    """Run the `bulkhead` command."""
     for number, name in ((1, "stdout"), (2, "stderr")):
-        # closed by who called; programs that are started need it, too
+        # closed by the caller; started programs need it too
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
             os.set_inheritable(number, True)
@@ -117,17 +117,15 @@ def main() -> None:
 
 
 def _call() -> None:
-    """The command, and all that it printed; what cannot be written, e.g. to a full disk, is an
-    error.
-    """
+    """Run the command and flush its output; a failed write, e.g. on a full disk, is an error."""
     try:
         app()
     finally:
         try:
             sys.stdout.flush()
         except OSError as error:
-            # else the interpreter tries again at its end, and complains
+            # else the interpreter tries again at its end and prints an error
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if isinstance(error, BrokenPipeError):  # who read it, e.g. head, has seen enough
+            if isinstance(error, BrokenPipeError):  # the reader, e.g. head, has seen enough
                 raise typer.Exit(1) from None
             raise

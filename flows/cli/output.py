@@ -1,4 +1,4 @@
-"""What a command prints: an error as its sentence and exit code, JSON on standard output."""
+"""Output of a command: an error as its sentence and exit code, JSON on standard output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from schemas.home import home
 from tasks.stop import reason, say_stopped
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_CHARACTERS = 10_000  # of an error in the terminal
+MOST_CHARACTERS = 10_000  # most characters of an error in the terminal
 STORAGE = {
     errno.ENOSPC: (
         "the disk is full; free some space, or let BULKHEAD_HOME name a folder of a larger one"
@@ -46,14 +46,12 @@ STORAGE = {
         " name a folder of this user"
     ),
 }
-FULL_BYTES = 2_000_000  # free, below which an error of a database is put down to the disk
+FULL_BYTES = 2_000_000  # less free space than this explains a database error
 
 
 @contextmanager
 def stated_errors(debug: bool = False) -> Iterator[None]:
-    """Turn an error into its sentence and exit code: one that is stated, of the machine, or a
-    mistake of ours, which says so.
-    """
+    """Turn an error into its sentence and exit code: a stated one, one of the machine, or a bug."""
     try:
         yield
     except BaseException as error:
@@ -63,7 +61,7 @@ def stated_errors(debug: bool = False) -> Iterator[None]:
             raise typer.Exit(say_stopped()) from None
         if debug or not isinstance(error, Exception):
             raise
-        if isinstance(error, BrokenPipeError):  # who read the output, e.g. head, has seen enough
+        if isinstance(error, BrokenPipeError):  # the reader, e.g. head, has seen enough
             raise typer.Exit(1) from None
         with suppress(OSError):  # standard error may be what failed
             print(f"\n✗ {shortened(told(error), MOST_CHARACTERS, plain=True)}", file=sys.stderr)
@@ -71,10 +69,10 @@ def stated_errors(debug: bool = False) -> Iterator[None]:
 
 
 def storage_refusal(error: BaseException) -> OSError | None:
-    """What the system's storage refused behind an error; None where it is about something else.
+    """Return the storage failure behind an error; None if it has another cause.
 
-    On a full disk Prefect and MLflow fail with errors of their own (an HTTP status, SQLite's
-    "database or disk is full"): the disk is looked at.
+    On a full disk Prefect and MLflow fail with their own errors (an HTTP status, SQLite's "database
+    or disk is full"), so the free space is checked.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -92,8 +90,8 @@ def storage_refusal(error: BaseException) -> OSError | None:
 
 
 def told(error: Exception) -> str:
-    """The sentence of an error; one that nobody foresaw says where it was raised, and asks for a
-    report.
+    """Return the sentence of an error; for an unexpected one, also its place and a request to
+    report it.
     """
     if isinstance(error, BulkheadError):
         return f"{type(error).__name__}: {error}"
@@ -122,7 +120,7 @@ def told(error: Exception) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print a value for scripts."""
-    # a terminal of ASCII could not show the rest
+    """Print a value as JSON, for scripts."""
+    # an ASCII terminal could not show other characters
     plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     print(json.dumps(value, indent=2, ensure_ascii=plain, default=str))

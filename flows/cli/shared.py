@@ -1,4 +1,4 @@
-"""What commands share: arguments, settings of Prefect and MLflow, a server that starts."""
+"""Shared parts of commands: arguments, settings of Prefect and MLflow, and a server that starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tasks.sound_home import open_home, require_sound_databases
 
 
 def declared_paths(incomplete: str) -> list[str]:
-    """Tab-completion of overrides: the dotted paths of the declaration."""
+    """Complete overrides: the dotted paths of the declaration."""
     from schemas.describe import value_paths
 
     return [f"{path}=" for path in value_paths() if path.startswith(incomplete)]
@@ -61,11 +61,12 @@ PREFECT_REMEDY = (
 
 
 def environment(debug: bool) -> None:
-    """Settings of Prefect and MLflow for a run without servers; what the user has set stays. Their
-    databases are looked at first.
+    """Set up Prefect and MLflow for a run without servers; keep the user's settings.
+
+    Their databases are checked first.
 
     Raises:
-        IntegrityError: a database of the home is damaged or gone.
+        IntegrityError: a database of the home is damaged or missing.
     """
     defaults = {
         "PREFECT_HOME": str(home() / "prefect"),
@@ -90,7 +91,7 @@ def environment(debug: bool) -> None:
             os.environ.get("PREFECT_HOME", defaults["PREFECT_HOME"]), "profiles.toml"
         ).exists()
     ):
-        login = (  # of the server that this process starts for itself alone
+        login = (  # of the server that this process starts for itself
             f"bulkhead:{secrets.token_urlsafe(24)}"
         )
         defaults |= {"PREFECT_SERVER_API_AUTH_STRING": login, "PREFECT_API_AUTH_STRING": login}
@@ -102,11 +103,11 @@ def environment(debug: bool) -> None:
 
 
 def require_address(address: str) -> str:
-    """Refuse a PREFECT_API_URL that is no address, which Prefect would do with a traceback; else
-    return it as it may be shown.
+    """Return PREFECT_API_URL, masked; refuse an invalid one, which Prefect would do with a
+    traceback.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not an address.
     """
     try:
         parts = urlsplit(address)
@@ -123,16 +124,16 @@ def require_address(address: str) -> str:
 
 
 def require_prefect(address: str) -> None:
-    """Refuse to start on a Prefect server that does not answer, before anything is prepared.
+    """Refuse to start with a Prefect server that does not answer, before anything is prepared.
 
     Raises:
-        ConfigError: the address is none.
+        ConfigError: the address is invalid.
         LaunchError: nothing answers there.
     """
     shown = require_address(address)
     try:
         urlopen(f"{address.rstrip('/')}/health", timeout=10).close()  # noqa: S310 - the user's own setting
-    except HTTPError:  # an answer, e.g. that it wants a password
+    except HTTPError:  # an answer, e.g. that it needs a password
         return
     except (OSError, HTTPException, ValueError) as error:
         raise LaunchError(
@@ -143,16 +144,13 @@ def require_prefect(address: str) -> None:
 
 @contextmanager
 def server_starting() -> Iterator[None]:
-    """Where Prefect will start a server for this process, have it start now, while the block
-    imports what the flow needs.
+    """Start the Prefect server of this process early, while the block imports what the flow needs.
 
-    The server is a program of its own and takes some seconds of a second core; Prefect itself would
-    begin at the flow's first call. If it does not come up, Prefect tries again there, and says what
-    is wrong.
+    The server is a separate program and takes some seconds of a second core; Prefect itself would
+    start it at the flow's first call. If it fails, Prefect tries again there and reports the error.
 
     Raises:
-        OSError: the home cannot be written to, or has hardly any space left; before anything is
-            started.
+        OSError: the home is not writable, or has hardly any space left; nothing was started.
     """
     open_home()
     # after `environment`: Prefect reads its settings once
@@ -166,14 +164,14 @@ def server_starting() -> Iterator[None]:
     from tasks.embedded import start
 
     def begin() -> None:
-        # Prefect tries again at the flow's first call, and says what is wrong
+        # Prefect tries again at the flow's first call, and reports the error
         with suppress(Exception):
             start()
 
     started = Thread(target=begin, name="server", daemon=True)
     started.start()
     yield
-    started.join()  # Prefect would take one that is still starting for one that answers
+    started.join()  # Prefect would treat a starting server as one that answers
 
 
 def stated(command: Callable[P, R]) -> Callable[P, R]:

@@ -1,1 +1,1 @@
-"""The training loop: batches, steps, validation, scoring and what a run leaves."""
+"""The training loop: batches, steps, validation, scoring and the result files of a run."""

@@ -1,5 +1,4 @@
-"""Random changes of train inputs; drawn from the window's own stream, so that a resumed run draws
-the same.
+"""Random changes of train inputs, drawn from the window's own stream: a resumed run repeats them.
 
 Shapes: B rows, D numeric columns of which the last `indicators` are 0/1 flags of missing values, C
 channels, H height, W width.
@@ -15,11 +14,11 @@ from schemas.errors import ConfigError
 
 
 class Augment:
-    """Applies what is declared to a batch; returns the batch itself where nothing is.
+    """Apply the declared changes to a batch; return the same batch if none are declared.
 
     Args:
         config: `train.augment`.
-        indicators: how many of the last numeric columns are flags, which get no noise.
+        indicators: number of last numeric columns that are flags and get no noise.
         inputs: a batch's tensors, or anything with the same keys and shapes.
 
     Raises:
@@ -44,7 +43,7 @@ class Augment:
             )
 
     def __call__(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The batch with changed copies in place of what is changed."""
+        """Return the batch with copies of the tensors that changed."""
         changed = dict(batch)
         if self.config.noise:
             changed["numeric"] = self._noisy(batch["numeric"])
@@ -59,7 +58,7 @@ class Augment:
         return numeric + noise
 
     def _moved(self, images: Tensor) -> Tensor:
-        """Images [B, H, W] or [B, C, H, W], each mirrored or not and moved by its own offset; edges
+        """Mirror images [B, H, W] or [B, C, H, W] at random, shift each by its own offset; edges
         repeat.
         """
         rows, by = len(images), self.config.shift

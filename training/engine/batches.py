@@ -1,11 +1,9 @@
-"""Windows of the materialised arrays as tensors on the rank's device, gathered without per-row
-Python.
+"""Windows of the materialised arrays as tensors on the rank's device, without per-row Python.
 
-Rows come by `torch.index_select` from memory-mapped arrays into two sets of buffers that are used
-in turn, pinned and copied without blocking on CUDA. A table that fits well into the device's free
-memory goes there whole, and is gathered there. The next window is gathered while the device still
-works on this one (`prefetch`). Of a table that is larger than the machine's memory, pages are read
-with care (see page_cache.py).
+`torch.index_select` gathers rows from memory-mapped arrays into two alternating sets of buffers; on
+CUDA they are pinned and copied without blocking. A table that fits well into the device's free
+memory is moved there and gathered there. The next window is gathered while the device works on this
+one (`prefetch`). page_cache.py reads tables that are larger than the machine's memory.
 
 N rows, B rows of the global window, S rows of this rank's share (at least one).
 """
@@ -25,17 +23,17 @@ from training.engine.sampling import Sampler, share
 from training.objectives.losses import Loss
 
 TARGETS = ("label", "weight")
-DEVICE_SHARE = 0.25  # of the free device memory that a resident table may take
+DEVICE_SHARE = 0.25  # fraction of free device memory for a resident table
 TINY = torch.finfo(torch.float64).tiny
 
 Tensors = dict[str, Tensor]
 
 
 def as_tensors(arrays: dict[str, np.ndarray]) -> Tensors:
-    """The arrays as tensors over the same memory; they must not be written to.
+    """Return the arrays as tensors over the same memory, which must not be written to.
 
-    torch has no read-only tensors and warns of a read-only array; training only ever gathers from
-    it.
+    torch has no read-only tensors and warns about read-only arrays; training only gathers from
+    them.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -43,9 +41,7 @@ def as_tensors(arrays: dict[str, np.ndarray]) -> Tensors:
 
 
 def to_device_if_it_fits(tensors: Tensors, device: torch.device) -> Tensors:
-    """The tensors on the device, where they take less than a quarter of its free memory; else as
-    they are.
-    """
+    """Move the tensors to the device if they take less than a quarter of its free memory."""
     if device.type != "cuda":
         return tensors
     num_bytes = sum(t.numel() * t.element_size() for t in tensors.values())
@@ -62,11 +58,11 @@ class Window:
     """One rank's share of a global window, on its device.
 
     `rows` int64 [B]: row numbers of the global window. `begin`, `end`: this rank's part of it
-    (equal: none). `batch`: model inputs [S, ...]. `label` [S]. `coefficient` float64 [S]: what each
-    row's loss is multiplied by, w / sum of w over the global window, times R where ranks average
-    gradients; zero for the stand-in row of a rank without rows. `weight_sum` float64 []: that sum.
-    `shards`: number, begin and end within the share of each logical shard; the share is one shard,
-    with the rank's number, unless logical shards are declared.
+    (equal: none). `batch`: model inputs [S, ...]. `label` [S]. `coefficient` float64 [S]: factor of
+    each row's loss: w / sum of w over the global window, times R if ranks average gradients; zero
+    for the placeholder row of a rank without rows. `weight_sum` float64 []: that sum. `shards`:
+    number, begin and end within the share of each logical shard; without declared logical shards,
+    the share is one shard with the rank's number.
     """
 
     step: int
@@ -82,21 +78,20 @@ class Window:
 
     @property
     def own_rows(self) -> Tensor:
-        """Row numbers of this rank's share; empty where it has none."""
+        """Row numbers of this rank's share; empty if it has none."""
         return self.rows[self.begin : self.end].cpu()
 
 
 class WindowReader:
-    """Reads windows by step; `read(step)` is a pure function of the step.
+    """Read windows by step; `read(step)` is a pure function of the step.
 
     Args:
-        tensors: inputs, `label` and perhaps `weight` of the train side, [N, ...] each, all on one
-            device.
-        sampler: with row numbers on that device.
+        tensors: inputs, `label` and optionally `weight` of train, [N, ...] each, all on one device.
+        sampler: gives row numbers on that device.
         loss: gives the row weights.
         parallel: rank, ranks and target device.
-        logical_shards: parts of a window whose gradients are summed one by one (mode elastic); None
-            = ranks average gradients.
+        logical_shards: parts of a window whose gradients are summed separately (mode elastic);
+            None: ranks average gradients.
     """
 
     def __init__(
@@ -136,26 +131,26 @@ class WindowReader:
             read_pages_alone(tensors, whole)
 
     def read(self, step: int) -> Window:
-        """The window of a step (from 0)."""
+        """Return the window of a step (from 0)."""
         found, self._prefetched = self._prefetched, None
         return found if found is not None and found.step == step else self._gather(step)
 
     def prefetch(self, step: int) -> None:
-        """Gather a window ahead; its copies run while the device is busy with the current one."""
+        """Gather a window ahead; its copies run while the device works on the current one."""
         self._prefetched = self._gather(step)
 
     def _gather(self, step: int) -> Window:
         rows = self.sampler.window(step)
         begin, end = share(len(rows), self.parallel.rank, self.parallel.world_size)
-        # A rank without rows runs the window's first row with weight zero: every rank must take
-        # part in the reduction.
+        # A rank without rows computes the window's first row with weight zero, because every rank
+        # must take part in the reduction.
         first, last = (begin, end) if end > begin else (0, 1)
         batch = {
             name: self._take(step, name, rows[first:last])
             for name in self.tensors
             if name not in TARGETS
         }
-        # Label and weight of the whole window: the divisor then needs no communication.
+        # With label and weight of the whole window, the divisor needs no communication.
         label = self._take(step, "label", rows)
         weight = self._take(step, "weight", rows) if "weight" in self.tensors else None
         weights = self.loss.row_weights(label, weight).to(torch.float64)
@@ -182,8 +177,8 @@ class WindowReader:
         rank, ranks, logical = self.parallel.rank, self.parallel.world_size, self.logical_shards
         if logical is None:
             return ((rank, 0, share_rows),)
-        # [rank L/R, (rank+1) L/R): together exactly the rank's share, as floor(k N/L) at k = r L/R
-        # is floor(r N/R)
+        # [rank L/R, (rank+1) L/R) is exactly the rank's share, as floor(k N/L) at k = r L/R is
+        # floor(r N/R)
         spans = (
             (number, share(num_rows, number, logical))
             for number in range(rank * logical // ranks, (rank + 1) * logical // ranks)

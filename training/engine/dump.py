@@ -1,5 +1,4 @@
-"""What is left of a step whose loss or gradient was not finite: one file a rank, readable with
-`weights_only`.
+"""Dump of a step whose loss or gradient was not finite: one file per rank, for `weights_only`.
 
 RUN_DIR/dumps/step-00000041-rank-0/dump.pt
     step, epoch, rank, world_size, lr, cause
@@ -39,13 +38,13 @@ NAME = re.compile(r"step-(\d{8,})-rank-(\d+)")
 
 
 def row_ids(side: SplitArrays, rows: Iterable[int]) -> list[str]:
-    """The ids of rows of the arrays, in the order asked for."""
+    """Return the ids of rows of the arrays, in the given order."""
     column = pq.read_table(side.ids.path, columns=["__id"]).column(0)
     return [str(value) for value in column.take(list(rows)).to_pylist()]
 
 
 def offending_tensors(trace: Trace) -> dict[str, Tensor]:
-    """Everything of this rank's step that is not finite, by name."""
+    """Return every tensor of this rank's step that is not finite, by name."""
     found = {f"micro_batch_{index}/scores": value for index, value in enumerate(trace.scores)}
     found |= {
         f"micro_batch_{index}/row_losses": value for index, value in enumerate(trace.row_losses)
@@ -57,7 +56,7 @@ def offending_tensors(trace: Trace) -> dict[str, Tensor]:
 
 
 def wrong_rows(trace: Trace) -> list[int]:
-    """Rows of the share whose scores or loss are not finite."""
+    """Return the rows of the share whose scores or loss are not finite."""
     found: set[int] = set()
     for (begin, _), values in (
         (span, tensor)
@@ -70,12 +69,11 @@ def wrong_rows(trace: Trace) -> list[int]:
 
 
 def contents(step: Step, window: Window, rate: float, side: SplitArrays) -> dict[str, Any]:
-    """What a dump says of this rank's window; `cause` is empty where everything of its own is
-    finite.
+    """Return the dump of this rank's window; `cause` is empty if all its values are finite.
 
     Args:
-        step: just after its gradients.
-        window: that they are of.
+        step: right after computing its gradients.
+        window: window of these gradients.
         rate: learning rate of the step.
         side: the train arrays, for ids.
     """
@@ -106,7 +104,7 @@ def contents(step: Step, window: Window, rate: float, side: SplitArrays) -> dict
 
 
 def _kept(value: Any) -> Any:
-    """A copy on the CPU of a tensor, or of those of a dictionary; plain values as they are."""
+    """Copy a tensor or a dictionary of tensors to the CPU; return other values unchanged."""
     if isinstance(value, dict):
         return {name: _kept(inner) for name, inner in value.items()}
     return value.detach().cpu().clone() if isinstance(value, Tensor) else value
@@ -125,7 +123,7 @@ def _describe(tensors: dict[str, Tensor], losses: list[float]) -> str:
 
 
 def write_dump(run_dir: Path, content: dict[str, Any]) -> Path:
-    """Write one rank's dump durably; its folder."""
+    """Write one rank's dump durably; return its folder."""
     folder = run_dir / DUMPS / f"step-{content['step']:08d}-rank-{content['rank']}"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "dump.pt", "wb") as file:
@@ -137,7 +135,7 @@ def write_dump(run_dir: Path, content: dict[str, Any]) -> Path:
 
 
 def steps_dumped(run_dir: Path) -> list[int]:
-    """Steps of a run that left dumps, in order."""
+    """List the steps of a run that have dumps, in order."""
     return sorted(
         {
             int(match[1])
@@ -148,16 +146,16 @@ def steps_dumped(run_dir: Path) -> list[int]:
 
 
 def read_dumps(run_dir: Path, step: int) -> list[dict[str, Any]]:
-    """The dumps of a step, by rank.
+    """Return the dumps of a step, by rank.
 
     Raises:
-        IntegrityError: one cannot be read, or a rank's is missing.
+        IntegrityError: a dump cannot be read, or a rank's dump is missing.
     """
     found = {}
     for path in sorted((run_dir / DUMPS).glob(f"step-{step:08d}-rank-*/dump.pt")):
         try:
             content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # the unpickler raises what it likes
+        except Exception as error:  # the unpickler can raise any error
             raise IntegrityError(
                 f"{path}: cannot be read as a dump ({str(error).splitlines()[0]}); it was cut off"
                 " or changed"

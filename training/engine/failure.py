@@ -1,6 +1,4 @@
-"""Ending a run that cannot go on: a step that is not finite, memory that ran out. What was reached
-is saved first.
-"""
+"""End a run after a step that is not finite or out of memory; first save the progress."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ log = logging.getLogger("training")
 def non_finite(
     spec: RunSpec, run_dir: Path, step: Step, window: Window, gate: Gate, rate: float
 ) -> NonFiniteError:
-    """Write this rank's dump and agree on the cause: the error to raise on every rank.
+    """Write this rank's dump, agree on the cause, and return the error for every rank.
     Collective.
     """
     parallel = step.parallel
@@ -37,8 +35,7 @@ def non_finite(
         else ""
     )
     causes = [text.decode() for text in parallel.gather_bytes(cause.encode()) if text]
-    # After the exchange every rank has the gradient that is not finite; the loss tells where it
-    # began.
+    # After the exchange every rank has the non-finite gradient; the loss shows where it began.
     what = (
         min(causes, key=lambda text: not text.startswith("loss"))
         if causes
@@ -54,7 +51,7 @@ def non_finite(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, on the device or on the host."""
+    """Return True if an allocation failed, on the device or on the host."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     )
@@ -63,17 +60,16 @@ def is_out_of_memory(error: BaseException) -> bool:
 def explained(
     error: Exception, declaration: Declaration, step: int, rank: int, save: Callable[[], str]
 ) -> Exception:
-    """The error to raise in place of one that broke training off, after what can be saved was
-    saved.
+    """Save what can be saved, and return the error to raise in place of the one that ended
+    training.
 
     Args:
-        error: what happened on this rank.
-        declaration: for the advice.
-        step: steps made.
-        rank: of this process.
-        save: commits the last boundary without the other ranks and says what is saved; called where
-            memory ran out here, or where a peer has gone (whose memory may have run out, or which
-            was killed).
+        error: error on this rank.
+        declaration: for the advice in the message.
+        step: completed steps.
+        rank: rank of this process.
+        save: commits the last boundary without the other ranks and describes it; called if memory
+            ran out here, or if a peer is gone (killed, or out of memory).
     """
     out_of_memory = is_out_of_memory(error)
     if isinstance(error, BulkheadError) or not (out_of_memory or is_peer_failure(error)):
@@ -92,9 +88,7 @@ def explained(
 def _tried(save: Callable[[], str]) -> str:
     try:
         return save()
-    except (
-        Exception
-    ) as error:  # must not hide what broke the step; the last checkpoint is whole in any case
+    except Exception as error:  # must not hide the cause; the last checkpoint is complete anyway
         log.error("the state could not be saved after a failure: %s", error)
         return "the last checkpoint stands"
 

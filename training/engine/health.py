@@ -1,7 +1,6 @@
-"""Peak memory, and gradient health by layer: the norms for the log, and notes on vanishing and
-exploding gradients.
+"""Peak memory, and gradient norms by layer with notes on vanishing and exploding gradients.
 
-Looked at on logged steps. A layer is a module that owns parameters; its norm is that of all its
+Measured on logged steps. A layer is a module with parameters; its norm is that of all its
 gradients.
 
 - Vanishing: a layer's norm is below 1e-6 of the median layer's (or zero), three logged steps in a
@@ -9,7 +8,7 @@ gradients.
 - Exploding: the whole gradient's norm is above 100 times its median over the last 50 logged steps,
   of at least 5.
 
-Each is noted once per layer.
+Each is reported once per layer.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ EXPLODING_MINIMUM = 5
 
 
 def layer_norms(norms: dict[str, float]) -> dict[str, float]:
-    """Norm by layer from the norm by parameter.
+    """Compute the norm of each layer from the norms of its parameters.
 
     >>> layer_norms({"head.weight": 3.0, "head.bias": 4.0, "scale": 1.0})
     {'head': 5.0, 'scale': 1.0}
@@ -42,7 +41,7 @@ def layer_norms(norms: dict[str, float]) -> dict[str, float]:
 
 
 class GradientHealth:
-    """Watches the norms of logged steps."""
+    """Monitor of gradient norms at logged steps."""
 
     def __init__(self) -> None:
         self._history: deque[float] = deque(maxlen=EXPLODING_HISTORY)
@@ -50,7 +49,7 @@ class GradientHealth:
         self._noted: set[str] = set()
 
     def observe(self, step: int, layers: dict[str, float], total: float) -> list[str]:
-        """What is new at this step, in plain sentences."""
+        """Return new findings at this step, as plain sentences."""
         notes = [
             note
             for layer, norm in layers.items()
@@ -86,7 +85,7 @@ class GradientHealth:
 
 
 def memory_mb(device: torch.device) -> float:
-    """Peak memory in MiB: of the device, or of this process on the CPU."""
+    """Return the peak memory in MiB: of the device, or of this process on the CPU."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device)) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

@@ -1,7 +1,6 @@
-"""A witness of the training loop: hooks of torch count what network and optimizer really did,
-whatever the loop meant to do.
+"""Observer of the training loop: torch hooks count what network and optimizer really do.
 
-What it saw goes into `result.json`, from where the report's checklist takes it
+Its record goes into `result.json`, where the report's checklist reads it
 (training.report.checklist). It changes nothing and never waits for the device. Under torch.compile
 there are no hooks, because the compiler would trace them.
 """
@@ -24,13 +23,13 @@ from training.optim.schedule import Schedule
 
 
 class Witness:
-    """Counts from the moment it is made.
+    """Observer that counts from its creation.
 
     Args:
-        step: with network, optimizer and loss scaler.
-        schedule: says which rate an update should have.
-        sampler: of the train rows.
-        state: where the run is; it is looked at before each update and at the end.
+        step: network, optimizer and loss scaler.
+        schedule: gives the expected learning rate of an update.
+        sampler: sampler of the train rows.
+        state: position of the run, read before each update and at the end.
     """
 
     def __init__(
@@ -44,8 +43,7 @@ class Witness:
         self._clean = False
         self._measured: list[Tensor] = []
         self._left_out: Tensor | float = (
-            # calls of the optimizer that changed nothing: known to the device alone
-            # (training.engine.step)
+            # optimizer calls that changed nothing: only the device knows (training.engine.step)
             0.0
         )
         self._hooked = not self.layout.train.compile
@@ -88,8 +86,8 @@ class Witness:
             self._measure(left_out)
 
     def _measure(self, left_out: Tensor | float) -> None:
-        """Norm and largest value of the gradient that the optimizer gets, 0 where it is left out;
-        kept on the device.
+        """Measure norm and largest value of the optimizer's gradient, 0 if skipped; stays on the
+        device.
         """
         gradients = [p.grad.detach() for p in self._parameters if p.grad is not None]
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
@@ -99,7 +97,7 @@ class Witness:
         )
 
     def observed(self) -> Observed:
-        """All that is known at the end of the run. Collective."""
+        """Return all observations at the end of the run. Collective."""
         sampler, scaler = self.sampler, self.step.scaler
         memberships = Counter(p for group in self.optimizer.param_groups for p in group["params"])
         return Observed(
@@ -156,7 +154,7 @@ class Witness:
         )
 
     def _ranks(self) -> tuple[RankFacts, ...]:
-        """Each process in its own words. Collective."""
+        """Describe each process in words. Collective."""
         parallel = self.layout.parallel
         whole = (
             None

@@ -1,9 +1,9 @@
 """A torch.profiler trace of a few declared steps on rank 0, for chrome://tracing or Perfetto.
 
-RUN_DIR/profile/steps-00000011-00000015.json.gz     the trace
-RUN_DIR/profile/steps-00000011-00000015.txt         its dearest operations, also in train.log
+RUN_DIR/profile/steps-00000011-00000015.json.gz the trace
+RUN_DIR/profile/steps-00000011-00000015.txt its most expensive operations, also in train.log
 
-Two calls in the loop: one when it starts, one after each step. Without a declaration the second
+The loop calls it once at the start and after each step. Without a declaration the second call
 returns at once.
 """
 
@@ -28,15 +28,15 @@ NUM_OPERATIONS = 20
 
 
 class StepProfiler:
-    """Traces the declared steps of this process, if it makes them all.
+    """Trace the declared steps of this process, if it runs them all.
 
     Args:
-        config: which steps; None = none.
+        config: steps to trace; None = none.
         run_dir: gets the folder `profile`.
         parallel: only rank 0 traces.
-        position: steps made before this process goes on.
-        total_steps: of the run.
-        allowed: called before anything is written; raises where this process may no longer write.
+        position: completed steps when this process starts.
+        total_steps: steps of the run.
+        allowed: called before each write; raises if this process may no longer write.
 
     Raises:
         ConfigError: the run ends before the declared steps do.
@@ -65,7 +65,7 @@ class StepProfiler:
         self.step(position)
 
     def step(self, made: int) -> None:
-        """Begin or end the trace if it is time. Call after each step.
+        """Begin or end the trace if it is due. Call after each step.
 
         Args:
             made: steps of the run so far.
@@ -84,7 +84,7 @@ class StepProfiler:
     def _write(self, found: profile, name: str) -> None:
         self._allowed()
         self._folder.mkdir(parents=True, exist_ok=True)
-        # torch compresses by the end of the name
+        # torch compresses if the name ends in .gz
         trace, temporary = (self._folder / f"{name}.json.gz", self._folder / f".{name}.json.gz")
         found.export_chrome_trace(str(temporary))
         os.replace(temporary, trace)

@@ -1,4 +1,4 @@
-"""`result.json`: how a run ended, and which weights are its best."""
+"""`result.json`: the outcome of a run, and its best weights."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ Status = Literal["finished", "stopped_early", "interrupted"]
 
 
 def finished_report(run_dir: Path, run_id: str) -> dict[str, Any] | None:
-    """The report of a run that ended by itself and whose best weights verify; None where there is
-    still work to do, or the report is damaged.
-    """
+    """Return the report of a finished run whose best weights verify; None if it must continue."""
     try:
         report = read_part(run_dir, RESULT, TrainReport)
         digest.verify(report.best_checkpoint)
@@ -35,13 +33,12 @@ def finished_report(run_dir: Path, run_id: str) -> dict[str, Any] | None:
 def best_weights(
     checkpoints: Checkpoints, state: TrainerState, newest: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """`best_checkpoint` and `model_sha256` of a TrainReport, from the committed bytes.
+    """Return `best_checkpoint` and `model_sha256` of a TrainReport, from the committed bytes.
 
     Args:
-        checkpoints: of the run; the present step is saved.
-        state: says which step was best.
-        newest: the whole present weights, for a run that was interrupted before its first
-            evaluation.
+        checkpoints: checkpoints of the run; the current step is saved.
+        state: names the best step.
+        newest: use the whole current weights, for a run interrupted before its first evaluation.
     """
     if state.best_step:
         weights, folder = (
@@ -58,7 +55,7 @@ def best_weights(
 
 
 def in_words(report: TrainReport, signal: str) -> str:
-    """How a run ended, in one line; `signal` is what interrupted it."""
+    """Describe the end of a run in one line; `signal` is what interrupted it."""
     best = (
         f"best {report.metric} {report.best_metric:.6g} at step {report.best_step}"
         if report.best_metric is not None

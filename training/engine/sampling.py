@@ -1,10 +1,9 @@
-"""Which rows a step trains on, as stateless arithmetic: the position of a run is one integer, the
-optimizer step.
+"""Stateless choice of a step's rows: a run's position is one integer, the optimizer step.
 
-An epoch is a permutation of the rows that is a pure function of (seed, epoch, number of rows). A
-*window* is the next `batch_size` rows of it: the global batch of one optimizer step. Each rank
-takes a contiguous share of the window, and works through it in micro-batches. No row is repeated
-and none is left out, unless `drop_last`.
+An epoch is a permutation of the rows, a pure function of (seed, epoch, number of rows). A *window*
+is its next `batch_size` rows: the global batch of one optimizer step. Each rank takes a contiguous
+share of the window and splits it into micro-batches. No row is repeated, and none is left out
+unless `drop_last` is set.
 
 N rows, B rows of a window, R ranks.
 """
@@ -21,16 +20,15 @@ from training.checkpoint.randomness import generator
 
 
 def epoch_order(seed: int, epoch: int, num_rows: int) -> Tensor:
-    """The permutation [N] of one epoch: int32 wherever that can count the rows, at half the memory;
-    the numbers do not depend on it.
+    """Return the permutation [N] of an epoch: int32 if it can count the rows; the order is the
+    same.
     """
     kind = torch.int32 if num_rows <= torch.iinfo(torch.int32).max else torch.int64
     return torch.randperm(num_rows, generator=generator(seed, "order", epoch), dtype=kind)
 
 
 def share(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Begin and end of a rank's part of a window; parts differ by one row at most, and may be
-    empty.
+    """Return begin and end of a rank's part of a window; parts differ by at most one row.
 
     >>> [share(5, rank, 3) for rank in range(3)]
     [(0, 1), (1, 3), (3, 5)]
@@ -39,7 +37,7 @@ def share(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
 
 
 def spans(num_rows: int, size: int) -> list[tuple[int, int]]:
-    """Begin and end of each micro-batch of a share; the last may be smaller.
+    """Return begin and end of each micro-batch of a share; the last may be smaller.
 
     >>> spans(5, 2)
     [(0, 2), (2, 4), (4, 5)]
@@ -54,9 +52,9 @@ class Sampler:
     Args:
         num_rows: train rows [N].
         batch_size: rows of a window over all ranks.
-        seed: of the order.
-        drop_last: leave out an epoch's last window where it is smaller.
-        device: where row numbers are wanted.
+        seed: seed of the order.
+        drop_last: leave out an epoch's last window if it is smaller.
+        device: device of the row numbers.
 
     Raises:
         ConfigError: `drop_last` leaves no window.
@@ -81,7 +79,7 @@ class Sampler:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Windows of one epoch."""
+        """Number of windows of one epoch."""
         return (
             self.num_rows // self.batch_size
             if self.drop_last
@@ -89,14 +87,14 @@ class Sampler:
         )
 
     def epoch(self, step: int) -> int:
-        """The epoch, from 0, that a step (from 0) belongs to."""
+        """Return the epoch (from 0) of a step (from 0)."""
         return step // self.steps_per_epoch
 
     def window(self, step: int) -> Tensor:
-        """Row numbers int64 [B] of a step (from 0)."""
+        """Return the row numbers int64 [B] of a step (from 0)."""
         epoch, index = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
-            self._order = (-1, torch.empty(0))  # let the last epoch's go before the next is made
+            self._order = (-1, torch.empty(0))  # free the last epoch's order before making the next
             self._order = (epoch, epoch_order(self.seed, epoch, self.num_rows).to(self.device))
         return self._order[1][index * self.batch_size : (index + 1) * self.batch_size].to(
             torch.int64
@@ -107,7 +105,7 @@ def require_enough_rows(num_rows: int, world_size: int) -> None:
     """Refuse more ranks than train rows.
 
     Raises:
-        DataError: naming both numbers.
+        DataError: there are too few rows; the message gives both numbers.
     """
     if num_rows < world_size:
         raise DataError(

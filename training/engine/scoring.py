@@ -1,9 +1,8 @@
-"""Scores of every row of a side exactly once, whole on every rank, and the figures computed from
-them.
+"""Scores of every row of a split exactly once, on every rank, and the metrics computed from them.
 
-Rows are cut into chunks of `batch_size`; a rank scores a contiguous run of whole chunks, unpadded.
-Each row is thus computed in the same company for any number of ranks, and its score does not depend
-on that number.
+Rows are cut into chunks of `batch_size`; a rank scores consecutive whole chunks, without padding. A
+row is therefore always computed with the same other rows, and its score does not depend on the
+number of ranks.
 
 N rows, K scores of a row, R ranks.
 """
@@ -29,12 +28,12 @@ from training.objectives.losses import Loss
 
 
 class Interrupted(Exception):
-    """A stop was asked for on some rank while rows were scored; raised on every rank."""
+    """A stop was requested on some rank while rows were scored; raised on every rank."""
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode and inference mode inside; afterwards every module is back in the mode it had."""
+    """Set eval mode and inference mode inside; afterwards restore the mode of every module."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -46,17 +45,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def score(model: nn.Module, arrays: SplitArrays, batch_size: int, parallel: Parallel) -> np.ndarray:
-    """Raw scores float32 [N, K] of a side, every row exactly once, whole on every rank. Collective.
+    """Return raw scores float32 [N, K] of a split, every row once, on every rank. Collective.
 
     Args:
-        model: not wrapped; on `parallel.device`, the same weights on every rank.
-        arrays: the side.
+        model: not wrapped; on `parallel.device`, with the same weights on every rank.
+        arrays: the split.
         batch_size: rows of one forward pass.
         parallel: the ranks that share the work.
 
     Raises:
-        DataError: the side has no rows.
-        NonFiniteError: scores are not finite, naming the first row ids.
+        DataError: the split has no rows.
+        NonFiniteError: scores are not finite; the message names the first row ids.
         TrainingError: a row was not scored, or more than once.
     """
     inputs = {name: t for name, t in as_tensors(load_arrays(arrays)).items() if name not in TARGETS}
@@ -75,21 +74,21 @@ def score_tensors(
     lockstep: bool = False,
     stop: Callable[[], bool] | None = None,
 ) -> np.ndarray:
-    """Raw scores float32 [N, K] of the first N rows of the inputs, as `score`, finite or not.
+    """Return raw scores float32 [N, K] of the first N rows, like `score`, finite or not.
     Collective.
 
     Args:
         model: as in `score`, or sharded.
-        inputs: of at least N rows.
+        inputs: inputs with at least N rows.
         num_rows: N.
         batch_size: rows of one forward pass.
         parallel: the ranks that share the work.
-        lockstep: a forward pass is collective (sharded model): every rank makes as many.
-        stop: asked before each forward pass.
+        lockstep: a forward pass is collective (sharded model): every rank makes the same number.
+        stop: called before each forward pass.
 
     Raises:
         DataError: no rows.
-        Interrupted: a stop was asked for on some rank.
+        Interrupted: a stop was requested on some rank.
         TrainingError: a row was not scored, or more than once.
     """
     if num_rows < 1:
@@ -124,10 +123,10 @@ def _gather(
 
 
 def require_once(counts: Tensor) -> None:
-    """Refuse a gathered result in which a row was scored never or several times.
+    """Refuse a gathered result in which a row was not scored exactly once.
 
     Raises:
-        TrainingError: with the first row numbers.
+        TrainingError: the message gives the first row numbers.
     """
     wrong = torch.nonzero(counts != 1).flatten().tolist()
     if wrong:
@@ -138,10 +137,10 @@ def require_once(counts: Tensor) -> None:
 
 
 def require_finite(scores: np.ndarray, arrays: SplitArrays) -> None:
-    """Refuse scores that are not finite: no metric of them would mean anything.
+    """Refuse scores that are not finite: no metric of them is meaningful.
 
     Raises:
-        NonFiniteError: with the first row ids.
+        NonFiniteError: the message gives the first row ids.
     """
     bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
     if len(bad):
@@ -155,7 +154,7 @@ def require_finite(scores: np.ndarray, arrays: SplitArrays) -> None:
 def _forward(
     model: nn.Module, inputs: Tensors, begin: int, end: int, device: torch.device
 ) -> Tensor:
-    # A copy also on the CPU: the arrays are mapped read-only, and a model may work in place.
+    # Copy on the CPU as well: the arrays are mapped read-only, and a model may work in place.
     scores: Tensor = model(
         {name: tensor[begin:end].to(device, copy=True) for name, tensor in inputs.items()}
     )
@@ -169,14 +168,14 @@ def measure(
     scores: np.ndarray,
     targets: dict[str, np.ndarray],
 ) -> dict[str, float | None]:
-    """`loss` (over all rows) and every metric of the task, from the whole gathered scores.
+    """Compute `loss` (over all rows) and every metric of the task from the gathered scores.
 
     Args:
-        declaration: the task.
+        declaration: gives the task.
         statistics: class names and label scaling.
-        loss: the training loss; on the CPU.
+        loss: the training loss, on the CPU.
         scores: [N, K], or [N, 3] of a language model (training.engine.token_scoring).
-        targets: `label` [N] as stored and perhaps `weight` [N].
+        targets: `label` [N] as stored and optionally `weight` [N].
     """
     from training.objectives import metrics, token_metrics
 

@@ -1,18 +1,17 @@
 """One optimizer step, in this order: zero_grad, micro-batches, unscale, clip, finite gate, update.
 
-The gradient of a window is that of one big weighted batch over all ranks, `sum(w l) / sum(w)`: each
+The gradient of a window is that of one big weighted batch over all ranks, `sum(w l) / sum(w)`. Each
 row's loss is multiplied by its final coefficient (training.engine.batches), so micro-batches and
-ranks only ever add. Gradients are exchanged in the last micro-batch only. In mode elastic the
-gradient of each logical shard stands alone, and they are added in a fixed tree, so that the sum
-does not depend on which rank has which shard. The learning rate moves after the step
-(training.optim.schedule), if it updated.
+ranks only add. Gradients are exchanged in the last micro-batch only. In mode elastic the gradients
+of logical shards are added in a fixed tree. Their sum does not depend on which rank has which
+shard. The learning rate changes after the step (training.optim.schedule), if it updated.
 
-The gate tells every rank loss, gradient norm and stop flag of all. Loss and flag set out before the
-last backward pass and are summed beneath it; the norm is that of gradients which are exchanged
-already. A value that is not finite on any rank is not finite on every rank, and changes no
-parameter. Where a wait for the device costs (CUDA), the update is made or left out on the device,
-and the gate's figures travel to the host meanwhile: whoever asks for them a step later does not
-wait. `undo` takes back what else a window changed, so that it can be made again.
+The gate gives every rank the loss, gradient norm and stop flag of all ranks. Loss and flag are sent
+before the last backward pass and summed during it; the norm is computed from exchanged gradients. A
+value that is not finite on any rank is not finite on every rank, and changes no parameter. On CUDA,
+where a wait is expensive, the device itself makes or skips the update while the gate's figures are
+copied to the host. Code that reads them a step later does not wait. `undo` reverts what else a
+window changed, so that it can be computed again.
 
 S rows of this rank's share, M micro-batches, P trainable parameters.
 """
@@ -36,16 +35,16 @@ from training.engine.batches import Window
 from training.engine.sampling import spans
 from training.objectives.losses import Loss
 
-SMALLEST_SCALE = 1.0  # of fp16: below it a gradient that overflows is no matter of scale
+SMALLEST_SCALE = 1.0  # of fp16: below it, a smaller scale cannot fix an overflow
 
 
 @dataclass
 class Trace:
-    """What a step computed on this rank: kept until the next step begins, for the dump.
+    """Results of a step on this rank, kept for the dump until the next step begins.
 
-    `step`: of the window. `spans`: begin and end in the share of each micro-batch [M].
+    `step`: step of the window. `spans`: begin and end of each micro-batch in the share [M].
     `row_losses`, `scores`: per micro-batch, [M] of [rows] and [rows, K]. `losses`: per micro-batch,
-    its part of the window's loss (times the number of ranks, where they average), float64 [];
+    its part of the window's loss (times the number of ranks if they average), float64 [];
     `shard_losses`: their sum by logical shard. `gradients`, `norms`: by parameter, [P]; norms
     before clipping.
     """
@@ -65,14 +64,13 @@ class Trace:
 
 
 class Gate:
-    """What every rank knows after the gate. The figures are on their way from the device; the first
-    that is asked for waits for them.
+    """Figures that every rank has after the gate; the first access waits for their copy.
 
     Args:
-        figures: float64 [5 + P] on the device: loss, gradient norm, weight sum, ranks that ask for
+        figures: float64 [5 + P] on the device: loss, gradient norm, weight sum, ranks that request
             a stop, loss scale, norm by parameter.
-        names: of the parameters [P].
-        scaled: fp16, so that a gradient that is not finite may be an overflow.
+        names: names of the parameters [P].
+        scaled: fp16, where a non-finite gradient may be an overflow.
     """
 
     def __init__(self, figures: Tensor, names: tuple[str, ...], scaled: bool) -> None:
@@ -90,7 +88,7 @@ class Gate:
 
     @property
     def left_out(self) -> Tensor:
-        """1 where the update must not be made, else 0: float32 [] on the device. Never waits."""
+        """1 if the update must be skipped, else 0: float32 [] on the device. Never waits."""
         return (~torch.isfinite(self._on_device)).any().to(torch.float32)
 
     @property
@@ -100,22 +98,22 @@ class Gate:
 
     @property
     def grad_norm(self) -> float:
-        """Before clipping."""
+        """Gradient norm before clipping."""
         return self._figures[1]
 
     @property
     def weight_sum(self) -> float:
-        """Of the global window."""
+        """Sum of row weights over the global window."""
         return self._figures[2]
 
     @property
     def stop(self) -> bool:
-        """Whether a stop was asked for on some rank."""
+        """True if a stop was requested on some rank."""
         return self._figures[3] > 0
 
     @property
     def loss_scale(self) -> float:
-        """With which the step was made; 1 without fp16."""
+        """Loss scale of this step; 1 without fp16."""
         return self._figures[4]
 
     @property
@@ -125,20 +123,21 @@ class Gate:
 
     @property
     def finite(self) -> bool:
-        """Whether the update may be made."""
+        """True if the update may be made."""
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
     @property
     def failed(self) -> bool:
-        """Whether the run must stop: a value is not finite, and no smaller loss scale would cure
+        """True if the run must stop: a value is not finite, and a smaller loss scale cannot fix
         it.
         """
         return not self.finite and not self.overflowed
 
     @property
     def overflowed(self) -> bool:
-        """Whether the step is left out and the loss scale lowered: the loss is finite, its scaled
-        gradient is not, and the scale can still be lowered.
+        """True if the step is skipped and the loss scale lowered.
+
+        The loss is finite, its scaled gradient is not, and the scale can still be lowered.
         """
         return (
             self._scaled
@@ -150,8 +149,9 @@ class Gate:
 
 @dataclass(frozen=True)
 class Launched:
-    """A step that may still be on its way through the device. `rate`: the learning rate it was made
-    with; `boundary`: for `Step.undo`.
+    """A step that the device may still be computing.
+
+    `rate`: its learning rate; `boundary`: for `Step.undo`.
     """
 
     window: Window
@@ -161,14 +161,14 @@ class Launched:
 
 
 class Step:
-    """The parts that a step works on, and the step itself.
+    """Parts of an optimizer step, and the step itself.
 
     Args:
-        layout: the network as it lies over the ranks.
+        layout: the network with its parallel layout.
         loss: per-row loss.
         optimizer: over all trainable parameters.
         train: micro-batch size, clipping, precision and seed.
-        augment: changes the inputs of a micro-batch; None = they stay as they are.
+        augment: changes the inputs of a micro-batch; None: no change.
     """
 
     def __init__(
@@ -196,8 +196,8 @@ class Step:
         )
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.trace = Trace()
-        # Whether the update is decided on the device, where reading the gate before it would be a
-        # wait. Fused optimizers can.
+        # Decide the update on the device where reading the gate first would be a wait. Fused
+        # optimizers can do that.
         self.ahead = self.parallel.device.type == "cuda" and bool(optimizer.defaults.get("fused"))
         self.boundary: list[Tensor] = []
         self._complete = self._updated = False
@@ -211,10 +211,11 @@ class Step:
         self._agreed: Callable[[], Tensor] | None = None
 
     def rehearse(self, window: Window) -> None:
-        """One forward and backward pass that changes nothing; before the first step. Collective.
+        """Run one forward and backward pass that changes nothing, before the first step.
+        Collective.
 
-        DDP reorders its buckets after its first backward pass. Having that happen here, a process
-        that resumes in mid-run sums gradients in the same order as one that was never stopped.
+        DDP reorders its buckets after its first backward pass. This pass triggers that, so a
+        resumed process sums gradients in the same order as one that was never stopped.
 
         Raises:
             TrainingError: a parameter got no gradient.
@@ -231,13 +232,13 @@ class Step:
         keys.restore(state, self.parallel.device)
 
     def gradients(self, window: Window, stop: Callable[[], bool] = lambda: False) -> None:
-        """Leave the gradient of the global window in `.grad`, unscaled, and its norms in `trace`.
+        """Compute the unscaled gradient of the global window in `.grad`; norms in `trace`.
         Collective.
 
         Args:
             window: this rank's share.
-            stop: whether a stop was asked for on this rank, asked as late as can be; the gate tells
-                every rank.
+            stop: returns True if a stop was requested on this rank; called as late as possible. The
+                gate sends it to every rank.
 
         Raises:
             TrainingError: a parameter got no gradient.
@@ -251,8 +252,9 @@ class Step:
         self.trace.norms = self.layout.grad_norms(list(self.trace.gradients.values()))
 
     def clip(self) -> Tensor:
-        """Clip as declared; the gradient norm before clipping, []. A gradient that is not finite is
-        left as it is, for the dump.
+        """Clip as declared; return the gradient norm before clipping, [].
+
+        A gradient that is not finite stays unchanged, for the dump.
         """
         total = torch.linalg.vector_norm(self.trace.norms)
         gradients = list(self.trace.gradients.values())
@@ -266,7 +268,7 @@ class Step:
         return total
 
     def gate(self, window: Window, grad_norm: Tensor) -> Gate:
-        """Bring loss, gradient norm and stop of all ranks on their way. Collective."""
+        """Start the exchange of loss, gradient norm and stop flag of all ranks. Collective."""
         loss, stop = self._sums().unbind()
         first = torch.stack(
             [
@@ -284,7 +286,7 @@ class Step:
         )
 
     def _sums(self) -> Tensor:
-        """The window's loss and the number of ranks that ask for a stop, float64 [2].
+        """Return the window's loss and the number of ranks that request a stop, float64 [2].
         Collective.
         """
         if self.layout.kind == "logical":
@@ -298,40 +300,38 @@ class Step:
         return torch.stack([loss, torch.full_like(loss, float(self._stop()))])
 
     def update(self, gate: Gate) -> None:
-        """Change the parameters, unless a value is not finite on some rank: then only the loss
-        scale moves, if there is one.
+        """Update the parameters; if a value is not finite on some rank, only lower the loss scale.
 
-        The first update is decided on the host: a fused optimizer that left out its first one would
-        go on with momentum that was never written (torch 2.13), and would have a state that an
-        undisturbed run has not.
+        The host decides the first update. A fused optimizer that skips its first one would continue
+        with uninitialised momentum (torch 2.13), with a state that an undisturbed run does not
+        have.
         """
         if self.ahead and self._updated:
-            self.optimizer.found_inf = gate.left_out  # as torch's GradScaler tells it
+            self.optimizer.found_inf = gate.left_out  # set as by torch's GradScaler
             self.optimizer.step()
             del self.optimizer.found_inf
         elif gate.finite:
-            self.optimizer.step()  # gradients are unscaled already
+            self.optimizer.step()  # gradients are already unscaled
             self._updated = True
         self.scaler.update()
         self.boundary = []
 
     def undo(self, boundary: list[Tensor] | None = None) -> None:
-        """Put running statistics and the loss scale back: a window changes them long before it is
-        known whether it counts.
+        """Restore running statistics and the loss scale, which a window changes before it counts.
 
         Args:
-            boundary: what `boundary` was while the window was worked on; by default that of the
-                present one. Empty: nothing is undone.
+            boundary: value of `boundary` while the window was computed; default: the current one.
+                If empty, nothing is undone.
         """
         for value, before in zip(
             self._running, self.boundary if boundary is None else boundary, strict=False
         ):
             value.copy_(before)
-        # forget what was unscaled, so that a window can be made again
+        # forget the unscaling, so that a window can be computed again
         self.scaler.update(new_scale=self._scale)
 
     def _scale_and_growth(self) -> list[Tensor]:
-        """The scaler's two tensors, which it makes at its first use."""
+        """Return the scaler's two tensors, which it creates at its first use."""
         if not self.scaler.is_enabled():
             return []
         self.scaler.scale(torch.zeros((), device=self.parallel.device))
@@ -355,9 +355,7 @@ class Step:
             self._require_gradients()
 
     def _tree(self, window: Window, first: int, last: int) -> Tensor:
-        """Flat gradient [values of all P] of logical shards [first, last), added as a balanced
-        binary tree.
-        """
+        """Add the flat gradients of logical shards [first, last) as a balanced binary tree."""
         if last - first == 1:
             self._shard(window, *window.shards[first])
             return self._take_flat()
@@ -393,8 +391,9 @@ class Step:
         )
 
     def _keep_pace(self, window: Window, rows: int) -> None:
-        """Passes that add nothing, where another rank's share makes one micro-batch more: of a
-        sharded model every pass is collective.
+        """Run passes that add nothing if another rank's share has one more micro-batch.
+
+        Every pass of a sharded model is collective.
         """
         size = self.train.micro_batch_size or len(window.rows)
         most = -(-len(window.rows) // self.parallel.world_size)
@@ -414,7 +413,7 @@ class Step:
             scores = self.layout.call(batch)
         scores = scores.float() if scores.dtype in HALF.values() else scores
         row_losses = self.loss.per_row(scores, window.label[begin:end])
-        # float64, as the coefficients are
+        # float64, like the coefficients
         loss = (row_losses * window.coefficient[begin:end]).sum()
         self.trace.losses.append(loss.detach())
         if last and self.layout.kind != "logical":
@@ -436,7 +435,7 @@ class Step:
 
 
 def _pairwise(values: list[Tensor]) -> Tensor:
-    """Sum [] of a power of two of values, added as the gradients are."""
+    """Add a power of two of values like the gradients; return the sum []."""
     while len(values) > 1:
         values = [left + right for left, right in zip(values[::2], values[1::2], strict=True)]
     return values[0]

@@ -1,6 +1,4 @@
-"""The journal's line of a logged step: loss, rate, norms by layer, speed, memory, and notes on
-gradients that vanish or explode.
-"""
+"""Journal line of a logged step: loss, learning rate, norms, speed, memory and gradient notes."""
 
 from __future__ import annotations
 
@@ -15,13 +13,12 @@ from training.run.metrics_file import Journal, Values
 
 
 class StepLog:
-    """Writes a step's line from its gate alone, so that it can be written while the device works on
-    the next step.
+    """Write a step's line from its gate alone, while the device computes the next step.
 
     Args:
-        journal: of the run.
-        device: whose memory is told.
-        scaled: fp16, whose loss scale is told.
+        journal: journal of the run.
+        device: device whose memory is logged.
+        scaled: fp16, whose loss scale is logged.
     """
 
     def __init__(self, journal: Journal, device: torch.device, scaled: bool) -> None:
@@ -33,17 +30,17 @@ class StepLog:
         """Measure speed from now on.
 
         Args:
-            rows: worked through so far.
+            rows: rows processed so far.
         """
         self._since = (time.monotonic(), rows)
 
     def write(self, gate: Gate, rate: float, state: TrainerState) -> None:
-        """One line, and what is new about the gradients; the journal stands at the step already.
+        """Write one line and new gradient notes; the journal is already at the step.
 
         Args:
-            gate: of the step.
+            gate: gate of the step.
             rate: learning rate of the step.
-            state: after the step; gets the notes.
+            state: state after the step; gets the notes.
         """
         layers = layer_norms(gate.grad_norms)
         seconds, rows = self._since

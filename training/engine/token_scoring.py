@@ -1,4 +1,4 @@
-"""What a language model scores on a side: sums over tokens, never their logits.
+"""Scores of a language model on a split: sums over tokens; logits are not kept.
 
 N sequences of T positions, D documents, V tokens of the vocabulary. Losses are in nats.
 """
@@ -20,12 +20,12 @@ from training.data.arrays.shards import load_arrays
 from training.engine.scoring import require_finite
 from training.models.token_network import KEYS
 
-LOGITS_PER_CALL = 2**23  # float64 values held at a time
+LOGITS_PER_CALL = 2**23  # most float64 values in memory at a time
 
 
 class TokenScorer(nn.Module):
-    """A network with its loss: batch of tokens, segments and label → [B, 3], the sum of losses, the
-    targets, and those that were guessed right.
+    """Network with its loss: batch of tokens, segments and label → [B, 3], the sum of losses, the
+    number of targets, and the correctly predicted ones.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -33,7 +33,7 @@ class TokenScorer(nn.Module):
         self.network = network
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Sums over the targets of each row, [B, 3]."""
+        """Return sums over the targets of each row, [B, 3]."""
         losses, right = token_losses(
             self.network({name: batch[name] for name in KEYS}), batch["label"]
         )
@@ -42,8 +42,8 @@ class TokenScorer(nn.Module):
 
 
 def token_losses(scores: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss of each target [B, T], 0 where there is none, and whether its logit is the largest, from
-    logits [B, T, V].
+    """Return the loss of each target [B, T] (0 without target) and if its logit is the largest,
+    from logits [B, T, V].
     """
     losses = nn.functional.cross_entropy(
         scores.flatten(0, 1), label.flatten().long(), reduction="none", ignore_index=NO_TARGET
@@ -52,10 +52,10 @@ def token_losses(scores: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Documents(NamedTuple):
-    """A side's documents in the order of its table, and sums of what was scored on each.
+    """Documents of a split in the order of its table, with the sums of their scores.
 
-    `predictions` float64 [D, 2]: sum of losses, tokens guessed right. `targets` float64 [D, 2]:
-    tokens (its own and the end), characters. `weight` [D] or None.
+    `predictions` float64 [D, 2]: sum of losses, correctly predicted tokens. `targets` float64 [D,
+    2]: tokens (with the end token), characters. `weight` [D] or None.
     """
 
     predictions: np.ndarray
@@ -64,9 +64,9 @@ class Documents(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where documents stand in the sequences of a side.
+    """Positions of documents in the sequences of a split.
 
-    `document` int64 [windows]: whose each window is, in the order of rows and segments; `start`:
+    `document` int64 [windows]: document of each window, in the order of rows and segments; `start`:
     its first input in that document. `first` window of each row [N].
     """
 
@@ -75,13 +75,14 @@ class Places(NamedTuple):
     first: np.ndarray
 
     def of(self, rows: slice | np.ndarray, segments: np.ndarray) -> np.ndarray:
-        """Document of each position of some rows, from their segments [b, T]; any where the segment
-        is 0 (padding).
+        """Return the document of each position of some rows, from their segments [b, T].
+
+        Where the segment is 0 (padding), it is an arbitrary document.
         """
         return np.asarray(self.document[np.maximum(self.first[rows][:, None] + segments - 1, 0)])
 
     def rows_of(self, documents: int) -> np.ndarray:
-        """The rows that hold a window of the first so many documents."""
+        """Return the rows that contain a window of the first `documents` documents."""
         row = (
             np.searchsorted(self.first, np.flatnonzero(self.document < documents), side="right") - 1
         )
@@ -89,7 +90,7 @@ class Places(NamedTuple):
 
 
 def places(arrays: SplitArrays) -> Places:
-    """Read from the side's ids.
+    """Read document positions from the ids of a split.
 
     Raises:
         IntegrityError: the file was changed.
@@ -107,11 +108,10 @@ def places(arrays: SplitArrays) -> Places:
 
 
 def document_facts(arrays: SplitArrays) -> tuple[np.ndarray, np.ndarray | None]:
-    """Tokens and characters of each document float64 [D, 2], and their weights [D] where there are
-    any.
+    """Return tokens and characters of each document float64 [D, 2], and their weights [D] if any.
 
     Raises:
-        IntegrityError: the side has no documents, or their file was changed.
+        IntegrityError: the split has no documents, or their file was changed.
     """
     if arrays.documents is None:
         raise IntegrityError(
@@ -127,16 +127,16 @@ def document_facts(arrays: SplitArrays) -> tuple[np.ndarray, np.ndarray | None]:
 def score_documents(
     network: nn.Module, arrays: SplitArrays, documents: int | None = None
 ) -> Documents:
-    """Sums of every document of a side, each target once, by a network in eval mode on the CPU.
+    """Sum the scores of every document of a split, each target once; the network is on the CPU.
 
     Args:
-        network: the network.
-        arrays: the side; each file's digest is compared first.
-        documents: only the first so many; default all.
+        network: the network, in eval mode.
+        arrays: the split; each file's digest is compared first.
+        documents: use only the first `documents`; default all.
 
     Raises:
-        IntegrityError: an array was changed, or a document's targets are not all there.
-        NonFiniteError: losses are not finite, naming the first documents.
+        IntegrityError: an array was changed, or targets of a document are missing.
+        NonFiniteError: losses are not finite; the message names the first documents.
     """
     targets, weight = document_facts(arrays)
     count = min(len(targets), documents or len(targets))
@@ -171,6 +171,6 @@ def score_documents(
 
 
 def _rows_per_call(network: nn.Module, blocks: dict[str, np.ndarray]) -> int:
-    """So many sequences that their logits stay within bounds."""
+    """Return the number of sequences whose logits fit the limit."""
     context, outputs = blocks["tokens"].shape[1], network.shape.outputs
     return int(max(1, LOGITS_PER_CALL // (context * (outputs + context))))

@@ -1,14 +1,12 @@
-"""Training from the first step, or from the newest verified checkpoint, to the best weights by
-validation.
+"""Training from the first step or the newest verified checkpoint to the best validation weights.
 
-The loop has one position, `state.step`. At each boundary it evaluates if that is due, saves, and
-stops if that was agreed; otherwise it makes the next step. Whatever it does next follows from the
-state alone, so a run that was killed anywhere goes on from its last checkpoint as if nothing had
-happened.
+The loop has one position, `state.step`. At each boundary it evaluates if due, saves, and stops if
+the ranks agreed; otherwise it makes the next step. What it does next depends only on the state. A
+run that was killed anywhere continues from its last checkpoint as if nothing had happened.
 
-A step that was launched counts once its gate is read (`_settle`). On the CPU that is at once; where
-waiting costs, it is after the next step's backward pass was launched, and before anything that
-needs the state: an update, an evaluation, a checkpoint.
+A launched step counts once its gate is read (`_settle`). On the CPU that is at once. Where waiting
+is expensive, it is after the launch of the next backward pass, and before anything that needs the
+state: an update, an evaluation, a checkpoint.
 """
 
 from __future__ import annotations
@@ -62,18 +60,18 @@ log = logging.getLogger("training")
 
 
 def train(spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal) -> TrainReport:
-    """Train the run to its end, or to the next step boundary after a stop; `result.json` holds what
-    is returned. Collective.
+    """Train to the end, or to the next boundary after a stop; return `result.json`. Collective.
 
-    Started again on the same run directory it goes on from the newest verified checkpoint; a
-    finished run returns its report at once.
+    Restarted on the same run directory it continues from the newest verified checkpoint; a finished
+    run returns its report at once.
 
     Raises:
         LeaseError: another process trains in this run directory.
         CheckpointError: no checkpoint verifies, or they belong to another run.
         NonFiniteError: loss, gradient or scores are not finite; nothing was updated, and a dump was
             written.
-        DataError, IntegrityError, ConfigError: the arrays or the declaration cannot be trained on.
+        DataError, IntegrityError, ConfigError: the arrays or the declaration are not valid for
+            training.
     """
     finished = parallel.on_main(lambda: finished_report(run_dir, spec.run_id))
     if finished is not None:
@@ -96,11 +94,10 @@ class Trainer:
 
     Args:
         spec: `resolved.json`.
-        run_dir: written by rank 0 only, except dumps.
+        run_dir: only rank 0 writes to it, except dumps.
         parallel: the ranks.
-        stop: asked at each step.
-        allowed: called before rank 0 changes anything; raises where this process may no longer
-            write.
+        stop: called at each step.
+        allowed: called before rank 0 writes; raises if this process may no longer write.
     """
 
     def __init__(
@@ -136,7 +133,7 @@ class Trainer:
     def _open_data(self) -> None:
         arrays = self.spec.arrays
         require_enough_rows(arrays.train.rows, self.parallel.world_size)
-        # compares digests, once a machine: its ranks map the same files
+        # compares digests, once per machine: its ranks map the same files
         first = self.parallel.local_rank == 0
         train, val = (load_arrays(side, first) for side in (arrays.train, arrays.val))
         self.train_tensors = to_device_if_it_fits(as_tensors(train), self.parallel.device)
@@ -184,7 +181,7 @@ class Trainer:
         return self.resumable.state
 
     def _resume(self) -> None:
-        """Take the state of the newest checkpoint that verifies, if there is one."""
+        """Restore the newest checkpoint that verifies, if there is one."""
         step = self.parallel.on_main(self.checkpoints.newest)
         if step is not None:
             self.resumable.restore(self.checkpoints, step)
@@ -221,7 +218,7 @@ class Trainer:
     def _announce(self) -> None:
         self.allowed()
         digest.remove_leftovers(self.run_dir)
-        remove_sealed(self.run_dir / RESULT)  # of an interrupted run that goes on now
+        remove_sealed(self.run_dir / RESULT)  # of an interrupted run that continues now
         if not (config := self.run_dir / "config.yaml").exists():
             digest.write_atomic(
                 config, yaml.safe_dump(self.spec.declaration, sort_keys=False, allow_unicode=True)
@@ -243,11 +240,10 @@ class Trainer:
     # -------------------------------------------------------------------------------------- loop
 
     def run(self) -> TrainReport:
-        """Steps and evaluations to the end, an early stop, or an agreed stop. Collective.
+        """Run steps and evaluations to the end, an early stop, or an agreed stop. Collective.
 
         Raises:
-            OutOfMemoryError: on the rank whose memory ran out, after rank 0 saved the last step
-                boundary.
+            OutOfMemoryError: memory ran out on this rank; rank 0 saved the last step boundary.
         """
         try:
             return self._loop()
@@ -284,14 +280,16 @@ class Trainer:
                     self._save()
 
     def _train_one_step(self) -> bool:
-        """zero_grad, micro-batches, clip, gate, update, schedule; whether a stop was agreed."""
+        """Run one step: zero_grad, micro-batches, clip, gate, update, schedule; True if a stop is
+        agreed.
+        """
         begun = time.monotonic()
         step = self.state.step + (self.launched is not None)
         reach("step.begun")
         window = self.reader.read(step)
         self.step.gradients(window, lambda: self.stop.requested)
         reach("step.backward")
-        if self._settle():  # in the step before: then this one is left to the run that goes on
+        if self._settle():  # agreed in the step before: the resumed run makes this one
             self.step.undo()
             return True
         grad_norm = self.step.clip()
@@ -317,8 +315,8 @@ class Trainer:
         return stopping
 
     def _settle(self) -> bool:
-        """Count the step that was launched, if there is one, and log it, or raise that it is not
-        finite; whether a stop was agreed in it.
+        """Count and log the launched step, or raise if it is not finite; True if a stop was
+        agreed.
         """
         launched = self.launched
         if launched is None:
@@ -333,7 +331,7 @@ class Trainer:
         return launched.gate.stop
 
     def _count(self, launched: Launched) -> None:
-        """The state after a step."""
+        """Return the state after a step."""
         gate, self.between_updates = launched.gate, False
         self.state.count(
             len(launched.window.rows), gate.loss, gate.weight_sum, updated=not gate.overflowed
@@ -342,7 +340,7 @@ class Trainer:
         self.launched, self.between_updates = None, True
 
     def _take_or_undo(self, launched: Launched) -> None:
-        """Count a launched step without the other ranks; one that may not count changed no
+        """Count a launched step without the other ranks, or undo it; a step that fails changed no
         weights.
         """
         if launched.gate.failed:
@@ -356,12 +354,11 @@ class Trainer:
     # -------------------------------------------------------------------------------- evaluation
 
     def _evaluate(self) -> bool:
-        """Score validation and a slice of train in eval mode; keep the weights if they are the best
-        so far. Collective.
+        """Score validation and a train sample in eval mode; keep the best weights. Collective.
 
         Returns:
-            Whether a stop was agreed, perhaps before all was scored: this evaluation is then made
-                again.
+            True if a stop was agreed, perhaps before all rows were scored; this evaluation is then
+            repeated.
         """
         reach("evaluation.begun")
         try:
@@ -437,7 +434,7 @@ class Trainer:
         self.between_updates = True
 
     def _save_alone(self) -> str:
-        """The same after a failure, without the other ranks; what is saved, in words."""
+        """Save after a failure without the other ranks; return a description of what is saved."""
         if not self.between_updates:
             return "the last checkpoint stands"
         if not self.parallel.is_main:
@@ -450,7 +447,7 @@ class Trainer:
         return f"the state after step {self.state.step} is saved"
 
     def _finish(self, status: Status) -> TrainReport:
-        """Write `result.json`, of the best weights by validation. Collective."""
+        """Write `result.json` with the best weights by validation. Collective."""
         reach("finish.begun")
         newest = {} if self.state.best_step else self.layout.full_weights()
         seen = self.witness.observed()
@@ -494,8 +491,8 @@ class Trainer:
         """Dump the step, save the state before it, and raise the agreed cause on every rank.
         Collective.
 
-        Where the next window was begun already, the step is made again for its dump: it depends on
-        nothing that has changed.
+        If the next window has already begun, the failed step is computed again for its dump;
+        nothing that it depends on has changed.
 
         Raises:
             NonFiniteError: always.
@@ -503,7 +500,7 @@ class Trainer:
         self.step.undo(launched.boundary)
         window = launched.window
         if self.step.trace.step != window.step:
-            # as it was before a network that works in place on its inputs had it
+            # restore what the network changed in place in its inputs
             window = self.reader.read(window.step)
             self.step.gradients(window)
         error = non_finite(self.spec, self.run_dir, self.step, window, launched.gate, launched.rate)

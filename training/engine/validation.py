@@ -1,6 +1,4 @@
-"""The evaluation inside of training: validation rows and as many train rows, scored in eval mode,
-measured on rank 0.
-"""
+"""Evaluation during training: validation rows and as many train rows, measured on rank 0."""
 
 from __future__ import annotations
 
@@ -19,13 +17,13 @@ from training.run.metrics_file import Values
 
 
 class Validation:
-    """What is scored at each evaluation.
+    """Rows that each evaluation scores.
 
     Args:
         spec: the run.
         declaration: its declaration.
-        train: inputs and targets of the train side as tensors, perhaps on the device.
-        val: those of the validation side, on the host.
+        train: inputs and targets of train as tensors, possibly on the device.
+        val: those of validation, on the host.
     """
 
     def __init__(
@@ -34,13 +32,13 @@ class Validation:
         self.spec, self.declaration = spec, declaration
         self.loss = make_loss(declaration, spec.statistics)
         self.batch_size = declaration.train.micro_batch_size or declaration.train.batch_size
-        # A language model is scored together with its loss, because logits of a whole side would
-        # not fit.
+        # A language model is scored together with its loss, because the logits of a split would not
+        # fit.
         self.with_loss = declaration.task.kind == "causal_lm"
         targets = ("weight",) if self.with_loss else TARGETS
         self.val_inputs = {name: t for name, t in as_tensors(val).items() if name not in targets}
         self.val_targets = {name: val[name] for name in TARGETS if name in val}
-        # Rows are ordered by the hash of their id, so that the first ones are a random sample.
+        # Rows are ordered by the hash of their id, so the first ones are a random sample.
         self.train_rows = min(spec.arrays.train.rows, spec.arrays.val.rows)
         self.train_inputs = {name: t for name, t in train.items() if name not in targets}
         self.train_targets = {
@@ -48,12 +46,12 @@ class Validation:
         }
 
     def scores(self, layout: Layout, stop: Callable[[], bool]) -> tuple[np.ndarray, np.ndarray]:
-        """Raw scores [N, K], or sums [N, 3] of a language model, of validation rows and of the
-        train sample, whole on every rank. Collective.
+        """Score validation rows and the train sample on every rank: [N, K], or sums [N, 3].
+        Collective.
 
         Raises:
-            Interrupted: a stop was asked for on some rank.
-            NonFiniteError: scores are not finite, naming rows.
+            Interrupted: a stop was requested on some rank.
+            NonFiniteError: scores are not finite; the message names rows.
         """
         sides = ((self.val_inputs, self.spec.arrays.val.rows), (self.train_inputs, self.train_rows))
         model = TokenScorer(layout.model) if self.with_loss else layout.model
@@ -75,7 +73,7 @@ class Validation:
         return val, train
 
     def measure(self, val: np.ndarray, train: np.ndarray) -> Values:
-        """Loss and metrics of both sides, as `val/<name>` and `train_eval/<name>`."""
+        """Compute loss and metrics of both splits, as `val/<name>` and `train_eval/<name>`."""
         figures: Values = {}
         for side, scores, targets in (
             ("val", val, self.val_targets),

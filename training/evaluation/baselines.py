@@ -1,9 +1,8 @@
-"""What simple models reach on the same rows: constant, linear, boosted trees; and whether the
-network beats them.
+"""Baselines on the same rows (constant, linear, boosted trees), and the verdict on the network.
 
-Baselines see the materialised arrays that the network sees, are fitted on the train side alone
-(boosting stops early on val, as the network does), and are scored by the same metrics on the same
-rows. N rows, D columns, C classes.
+Baselines use the same materialised arrays as the network and are fitted on train alone (boosting
+stops early on val, as the network does). They are scored by the same metrics on the same rows. N
+rows, D columns, C classes.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from training.objectives.targets import Target, targets_of
 Arrays = dict[str, np.ndarray]
 Predict = Callable[[Arrays], np.ndarray]
 
-MAX_LINEAR_VALUES = 50_000_000  # rows x dense columns that the linear model is fitted on
-WIDE = 256  # inputs above which less is spent on a fit: pictures would take minutes
+MAX_LINEAR_VALUES = 50_000_000  # most rows x dense columns for fitting the linear model
+WIDE = 256  # with more inputs, less is spent on a fit: pictures would take minutes
 LINEAR_STEPS, WIDE_LINEAR_STEPS = 200, 50
 TREES: dict[str, Any] = {"max_iter": 500, "learning_rate": 0.1, "max_bins": 255}
 WIDE_TREES: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.2, "max_bins": 31}
 TREE_PATIENCE = 20
-MAX_TREE_VALUES = 100_000_000  # rows x columns that boosting is fitted on
+MAX_TREE_VALUES = 100_000_000  # most rows x columns for fitting boosting
 MAX_CHUNK_VALUES = 20_000_000  # rows x columns predicted at a time
 ALL = slice(None)
 NAMES = {
@@ -51,15 +50,15 @@ NAMES = {
     "bigram": "the bigram model",
     "5-gram": "the 5-gram model",
 }
-CONSTANTS = ("constant", "unigram")  # what knows nothing of a row
+CONSTANTS = ("constant", "unigram")  # independent of the row
 
 
 def baseline_metrics(
     declaration: Declaration, statistics: Statistics, arrays: ArraysRef, side: SplitName = "test"
 ) -> dict[str, Metrics]:
-    """Every metric of the task for each declared baseline on one side: name → metric → value.
+    """Compute every metric of the task for each declared baseline: name → metric → value.
 
-    `constant` is always among them, because skill is measured against it.
+    `constant` is always included, because skill is measured against it.
     """
     data = load_arrays(arrays.side(side))
     target, weight = targets(declaration, statistics, data["label"]), data.get("weight")
@@ -76,12 +75,12 @@ def baseline_metrics(
 def baseline_predictions(
     declaration: Declaration, statistics: Statistics, arrays: ArraysRef, side: SplitName = "test"
 ) -> dict[str, np.ndarray]:
-    """Predictions of each declared baseline, and of `constant`, for the rows of one side, in their
+    """Return predictions of each declared baseline and `constant` for the rows of a split, in
     order.
 
     Returns:
-        Name → float64 probabilities [N, C] or values [N] in the user's units, as `metrics.predict`
-        gives them; of a language model sums by document [D, 2], as its metrics take them.
+        Name → float64 probabilities [N, C] or values [N] in the user's units, like
+        `metrics.predict`; for a language model sums by document [D, 2], as its metrics need them.
     """
     if statistics.tokens is not None:
         return ngrams.document_predictions(declaration, statistics.tokens, arrays, side)
@@ -94,7 +93,7 @@ def baseline_predictions(
 
 
 def _dense(statistics: Statistics, arrays: Arrays, rows: slice) -> np.ndarray:
-    """Numeric columns and flattened, scaled tensors, float32 [N, D]."""
+    """Return numeric columns and flattened, scaled tensors, float32 [N, D]."""
     count = len(arrays["label"][rows])
     parts = [arrays["numeric"][rows]] if "numeric" in arrays else []
     for stats in statistics.tensor:
@@ -112,7 +111,7 @@ def _dense(statistics: Statistics, arrays: Arrays, rows: slice) -> np.ndarray:
 
 
 def _matrix(statistics: Statistics, arrays: Arrays, rows: slice = ALL) -> np.ndarray:
-    """All inputs side by side, float32 [N, D]: dense columns, then category codes."""
+    """Join all inputs, float32 [N, D]: dense columns, then category codes."""
     dense = _dense(statistics, arrays, rows)
     return (
         np.concatenate([dense, arrays["categorical"][rows]], axis=1, dtype=np.float32)
@@ -122,13 +121,13 @@ def _matrix(statistics: Statistics, arrays: Arrays, rows: slice = ALL) -> np.nda
 
 
 def _category_columns(statistics: Statistics) -> list[int]:
-    """Columns of `_matrix` that hold category codes."""
+    """Return the columns of `_matrix` that contain category codes."""
     width = _width(statistics)
     return list(range(width - len(statistics.categorical), width))
 
 
 def _width(statistics: Statistics) -> int:
-    """Columns of `_matrix`."""
+    """Return the number of columns of `_matrix`."""
     return (
         statistics.num_numeric
         + sum(math.prod(t.shape) for t in statistics.tensor)
@@ -137,8 +136,9 @@ def _width(statistics: Statistics) -> int:
 
 
 def _first_rows(statistics: Statistics, values: int) -> slice:
-    """So many rows that their inputs stay within a number of values. Rows lie in the order of a
-    hash: the first are a random sample.
+    """Return the first rows whose inputs fit a number of values.
+
+    Rows are in the order of a hash, so the first ones are a random sample.
     """
     return slice(0, max(1000, values // _width(statistics)))
 
@@ -153,10 +153,9 @@ def _weight(arrays: Arrays, rows: slice) -> np.ndarray | None:
 def _fit(
     name: str, declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
 ) -> Predict:
-    """The named baseline; the constant where the rows that it would be fitted on hold one class
-    only.
+    """Fit the named baseline; the constant if its rows have one class only.
 
-    Of several labels one for each, fitted on the rows that know it.
+    With several labels there is one for each, fitted on the rows where it is known.
     """
     if statistics.labels:
         labels = targets_of(declaration, statistics)
@@ -174,8 +173,8 @@ def _fit(
 
 
 def _known(arrays: Arrays, index: int, label: Target, otherwise: Arrays | None = None) -> Arrays:
-    """The rows whose label is known, within the most that a baseline is fitted on, with this label
-    alone; of `otherwise` where there are none.
+    """Return rows whose label is known, at most a fit's limit; rows of `otherwise` if there are
+    none.
     """
     rows = np.flatnonzero(~np.isnan(arrays["label"][:, index]))[
         _first_rows(label.statistics, MAX_TREE_VALUES)
@@ -191,7 +190,7 @@ def _known(arrays: Arrays, index: int, label: Target, otherwise: Arrays | None =
 def _constant(
     declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
 ) -> Predict:
-    """Weighted class shares, or weighted mean, of the train rows."""
+    """Fit weighted class fractions, or the weighted mean, of the train rows."""
     target, weight = targets(declaration, statistics, train["label"]), train.get("weight")
     if declaration.task.kind == "regression":
         mean = float(np.average(target, weights=weight))
@@ -205,7 +204,7 @@ def _constant(
 def _linear(
     declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
 ) -> Predict:
-    """Logistic or ridge regression on scaled numbers and one-hot categories (sparse)."""
+    """Fit logistic or ridge regression on scaled numbers and one-hot categories (sparse)."""
     some = _first_rows(statistics, MAX_LINEAR_VALUES)
     one_hot = ("categories", OneHotEncoder(handle_unknown="ignore"), _category_columns(statistics))
     encode = ColumnTransformer([one_hot], remainder="passthrough", sparse_threshold=1.0)
@@ -224,7 +223,7 @@ def _linear(
         ]
     )
     with warnings.catch_warnings():
-        # capped steps: near enough for a baseline
+        # capped iterations: accurate enough for a baseline
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(
             _matrix(statistics, train, some),
@@ -237,13 +236,10 @@ def _linear(
 def _boosting(
     declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
 ) -> Predict:
-    """Histogram gradient boosting, stopped early on the val rows; of native and ordered categories,
-    what does better on them.
-    """
+    """Fit gradient boosting, stopped early on val; native or ordered categories, best on val."""
     some = _first_rows(statistics, MAX_TREE_VALUES)
     options = WIDE_TREES if _width(statistics) > WIDE else TREES
-    # scikit-learn takes as many categories as bins; columns with more enter as numbers, in the
-    # order of their codes
+    # scikit-learn accepts as many categories as bins; columns with more are numbers in code order
     native = [
         i
         for i, c in zip(_category_columns(statistics), statistics.categorical, strict=True)
@@ -260,7 +256,7 @@ def _boosting(
     if "weight" in train:
         held_out["sample_weight_val"] = val["weight"][some][known]
     features, weight, fitted = _matrix(statistics, train, some), _weight(train, some), []
-    # native categories can overfit where there are many values
+    # native categories can overfit with many values
     for categories in [native, None] if native else [None]:
         model = make(
             categorical_features=categories,
@@ -282,8 +278,9 @@ _FITTERS: dict[str, Callable[[Declaration, Statistics, Arrays, Arrays], Predict]
 
 
 def _predictor(declaration: Declaration, statistics: Statistics, model: Any) -> Predict:
-    """Predictions in the form of `metrics.predict`, in chunks; a class that the fitted rows lacked
-    has probability 0.
+    """Return predictions like `metrics.predict`, in chunks.
+
+    A class that the fitted rows lacked has probability 0.
     """
 
     def chunk(rows: Arrays, some: slice) -> np.ndarray:
@@ -314,11 +311,11 @@ def _predictor(declaration: Declaration, statistics: Statistics, model: Any) -> 
 
 
 class Skill(NamedTuple):
-    """What is known of skill besides intervals.
+    """Evidence of skill besides intervals.
 
-    `chance`: of scores that say nothing of the labels to do as well
-    (`permutation.permutation_chance`), where it was computed. `too_few`: why no scores could show
-    skill on so few rows; empty where some could.
+    `chance`: probability that scores independent of the labels do as well
+    (`permutation.permutation_chance`), if computed. `too_few`: why no scores could show skill on so
+    few rows; empty if some could.
     """
 
     chance: float | None = None
@@ -332,20 +329,19 @@ def verdict(
     differences: dict[str, Interval] | None = None,
     skill: Skill = Skill(),  # noqa: B008 - immutable
 ) -> tuple[bool, str]:
-    """Whether the network is better than the constant prediction beyond uncertainty, and a plain
-    sentence on all baselines.
+    """Decide if the network beats the constant beyond uncertainty; describe all baselines.
 
     Args:
         declaration: Gives the metric and its direction.
         metrics: The network's metrics with intervals.
-        baselines: Name → metric → value, on the same rows; `constant` among them.
+        baselines: Name → metric → value, on the same rows, with `constant`.
         differences: Name → interval of network minus baseline in the metric, on the same resamples;
-            the sharper comparison. Without it the baseline's value is held against the network's
+            the sharper comparison. Without it the baseline's value is compared with the network's
             own interval.
-        skill: A constant is beaten only where `chance` is small, too.
+        skill: A constant is beaten only if `chance` is small, too.
 
     Returns:
-        (has_skill, sentence). No skill where the metric is not defined, or rows are too few.
+        (has_skill, sentence). No skill if the metric is not defined, or rows are too few.
     """
     metric = declaration.metric
     found, values = metrics[metric], {b: baselines[b].get(metric) for b in baselines}
@@ -377,9 +373,7 @@ def standings(
     differences: dict[str, Interval] | None = None,
     skill: Skill = Skill(),  # noqa: B008 - immutable
 ) -> dict[str, Standing]:
-    """Where the network stands to each baseline; args are those of `verdict`. Unknown where rows
-    are too few.
-    """
+    """Compare the network with each baseline, with arguments of `verdict`; unknown for few rows."""
     metric = declaration.metric
     if skill.too_few:
         return dict.fromkeys(baselines, "unknown")
@@ -415,7 +409,7 @@ def _has_skill(standing: dict[str, Standing]) -> bool:
 def _standing(
     declaration: Declaration, found: Interval, baseline: float | None, difference: Interval | None
 ) -> Standing:
-    """ahead, behind, or level: within the uncertainty; unknown where the baseline has no value."""
+    """Return ahead, behind or level (within the uncertainty); unknown without a baseline value."""
     if baseline is None or found.value is None:
         return "unknown"
     if difference is not None and difference.low is not None and difference.high is not None:
@@ -423,7 +417,7 @@ def _standing(
     elif found.low is not None and found.high is not None:
         low, high = found.low - baseline, found.high - baseline
     else:
-        return "level"  # a difference without an interval is none that is known
+        return "level"  # the difference has no known interval
     if not declaration.greater_is_better:
         low, high = -high, -low
     return "ahead" if low > 0 else "behind" if high < 0 else "level"
@@ -462,7 +456,7 @@ def _sentence(
 def _advice(
     declaration: Declaration, values: dict[str, float | None], standing: dict[str, Standing]
 ) -> str:
-    """What to do about the best baseline that the network does not beat."""
+    """Suggest what to do about the best baseline that the network does not beat."""
     if not _has_skill(standing):
         where = (
             "the text, its tokens"

@@ -1,6 +1,4 @@
-"""What RDKit says of molecules that a model made up; RDKit is optional (`pip install
-'bulkhead[chem]'`).
-"""
+"""Statistics of generated molecules with the optional RDKit (`pip install 'bulkhead[chem]'`)."""
 
 from __future__ import annotations
 
@@ -15,16 +13,15 @@ ABSENT = (
 def molecule_figures(
     made: Sequence[str], known: Callable[[], Iterable[str]] | None
 ) -> tuple[dict[str, float], str]:
-    """Shares of made-up SMILES that are valid, of valid ones that are distinct, and of distinct
-    ones that are new; and a note on how they were counted.
+    """Return the fractions of valid, distinct and new generated SMILES, with a note on the counts.
 
-    Two SMILES are one molecule if their canonical forms are equal. Where RDKit is absent there are
-    no figures, and the note says so.
+    Distinct ones are counted among valid, new ones among distinct. Two SMILES are one molecule if
+    their canonical forms are equal. Without RDKit there are no figures, and the note says so.
 
     Args:
         made: SMILES.
-        known: gives the train SMILES; None where they are not at hand, and nothing is said of what
-            is new.
+        known: returns the train SMILES; None if they are not available, then new ones are not
+            counted.
 
     Source: the benchmarks of Brown et al. 2019, GuacaMol, 10.1021/acs.jcim.8b00839, sec. 3.1.
     """
@@ -51,8 +48,9 @@ def molecule_figures(
 
 
 def letters_of(smiles: str) -> str:
-    """The letters of a SMILES without hydrogen, sorted: equal for all spellings of one molecule, so
-    that few others need to be compared with it.
+    """Return the letters of a SMILES without hydrogen, sorted.
+
+    They are equal for all spellings of a molecule, so few others must be compared with it.
 
     >>> (letters_of("c1ccccc1Cl") == letters_of("ClC1=CC=CC=C1"),
     ...     letters_of("C[nH]") == letters_of("CN"))
@@ -64,7 +62,7 @@ def letters_of(smiles: str) -> str:
 
 
 def _canonical() -> Callable[[str], str | None] | None:
-    """SMILES → canonical SMILES, None for what is no molecule; None where RDKit is absent."""
+    """Map SMILES to canonical SMILES, None for an invalid one; return None without RDKit."""
     try:
         from rdkit import Chem, rdBase
     except ImportError:

@@ -1,4 +1,4 @@
-"""Mean and spread over folds, and what they say."""
+"""Mean and spread over folds, and a verdict."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ NOTE = (
 
 
 def spread_of(values: Iterable[float | None]) -> Spread:
-    """Mean, standard deviation (n - 1) and extremes of the values that are defined.
-
-    >>> spread_of([1.0, 3.0, None])
-    Spread(mean=2.0, std=1.4142135623730951, min=1.0, max=3.0, folds=2)
+    """Compute mean, standard deviation (n - 1) and extremes of the defined values. >>>
+    spread_of([1.0, 3.0, None]) Spread(mean=2.0, std=1.4142135623730951, min=1.0, max=3.0, folds=2)
     """
     known = [v for v in values if v is not None]
     if not known:
@@ -36,14 +34,14 @@ def spread_of(values: Iterable[float | None]) -> Spread:
 
 
 def metric_spreads(folds: Sequence[FoldResult]) -> dict[str, Spread]:
-    """Each metric of the test rows over the folds."""
+    """Compute the spread of each metric of the test rows over the folds."""
     return {
         name: spread_of(fold.metrics[name].value for fold in folds) for name in folds[0].metrics
     }
 
 
 def baseline_spreads(folds: Sequence[FoldResult]) -> dict[str, dict[str, Spread]]:
-    """Each baseline's metrics over the folds."""
+    """Compute the spread of each baseline's metrics over the folds."""
     names = list(dict.fromkeys(name for fold in folds for name in fold.baselines))
     metrics = {
         name: list(dict.fromkeys(m for fold in folds for m in fold.baselines.get(name, {})))
@@ -59,8 +57,9 @@ def baseline_spreads(folds: Sequence[FoldResult]) -> dict[str, dict[str, Spread]
 
 
 def fold_verdict(declaration: Declaration, folds: Sequence[FoldResult]) -> str:
-    """One sentence: the declared metric over folds, and in how many the model beats the baseline
-    that is best on average.
+    """Describe the declared metric over folds in one sentence.
+
+    It counts the folds in which the model beats the baseline that is best on average.
     """
     metric, sign = declaration.metric, 1 if declaration.greater_is_better else -1
     found = metric_spreads(folds)[metric]

@@ -1,8 +1,7 @@
-"""Score the best weights once on one side, and say how good they are, how sure that is, and
-compared with what.
+"""Score the best weights once on one split: metrics, their uncertainty, and comparisons.
 
-Scores come from the network that is registered (float64 on the CPU where the model allows it), so
-that the registered model gives the very predictions that were evaluated. N rows, C classes.
+Scores come from the network that is registered (float64 on the CPU if the model allows it), so the
+registered model gives exactly the evaluated predictions. N rows, C classes.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from training.objectives.targets import Targets, targets_of
 from training.serving.reference_network import reference_network, reference_scores
 
 MAX_GROUPS = 30
-MIN_GROUP_ROWS = 10  # a metric of fewer rows says nothing about its group
+MIN_GROUP_ROWS = 10  # a metric of fewer rows is meaningless for its group
 MIN_CLUSTERS = (
     5  # resampling fewer groups gives intervals that are far too narrow; one group gives none
 )
@@ -66,17 +65,16 @@ MIN_CLUSTERS = (
 def evaluate(
     run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Path
 ) -> EvaluationReport:
-    """Metrics with bootstrap intervals of one side, every row exactly once, next to baselines and
-    the base rate.
+    """Evaluate one split: metrics with bootstrap intervals, next to baselines and the base rate.
 
-    Writes `predictions.parquet` (ids, label as given, prediction, probabilities) and
-    `evaluation.json`. Baselines and verdict are made for the test side alone: boosting stops early
-    on val and is fitted on train.
+    Every row is scored exactly once. It writes `predictions.parquet` (ids, label as given,
+    prediction, probabilities) and `evaluation.json`. Baselines and verdict are computed for test
+    alone: boosting stops early on val and is fitted on train.
 
     Args:
-        run: What was trained.
+        run: The trained run.
         weights: File with the network's state dict; a reference is verified first.
-        side: The rows to score.
+        side: Split to score.
         out_dir: Created; files of an earlier evaluation are replaced.
 
     Raises:
@@ -139,7 +137,7 @@ def evaluate(
 
 
 def _samples(run: RunSpec, declaration: Declaration, network: nn.Module) -> SampleReport | None:
-    """Texts of a language model, where any are declared."""
+    """Generate texts of a language model, if declared."""
     tokens, config = run.statistics.tokens, declaration.tokens
     if tokens is None or config is None or not config.samples:
         return None
@@ -147,9 +145,7 @@ def _samples(run: RunSpec, declaration: Declaration, network: nn.Module) -> Samp
 
 
 class Scored(NamedTuple):
-    """What is measured: one prediction, target, id and weight for each row (or document), and how
-    they are written to a file.
-    """
+    """One prediction, target, id and weight per row (or document), and their form in a file."""
 
     predictions: np.ndarray
     target: np.ndarray
@@ -195,7 +191,7 @@ def _score_documents(
 
 
 def _base_rate(statistics: Statistics, labels: Targets, scored: Scored) -> dict[str, float]:
-    """What is known of the labels, or of the documents, without any model."""
+    """Return the facts of labels or documents that need no model."""
     if statistics.tokens:
         return text_facts(scored.ids)
     return (
@@ -206,14 +202,14 @@ def _base_rate(statistics: Statistics, labels: Targets, scored: Scored) -> dict[
 
 
 def label_names(statistics: Statistics) -> list[str]:
-    """Columns in which ids and predictions hold the true labels: `label`, or `label_<name>` of
+    """Return the true label's columns in ids and predictions: `label`, or `label_<name>` of
     several.
     """
     return [f"label_{label.name}" for label in statistics.labels] or ["label"]
 
 
 def read_ids(arrays: SplitArrays, statistics: Statistics) -> pd.DataFrame:
-    """`__id`, `__group` and the labels (as given) of a side's rows, in the order of its arrays.
+    """Return `__id`, `__group` and labels (as given) of a split's rows, in the order of its arrays.
 
     Raises:
         IntegrityError: the file was changed, or has other rows than recorded.
@@ -232,12 +228,13 @@ def read_ids(arrays: SplitArrays, statistics: Statistics) -> pd.DataFrame:
 def given_targets(
     declaration: Declaration, statistics: Statistics, label: np.ndarray, given: pd.DataFrame
 ) -> np.ndarray:
-    """Class indices, or the values as given (the stored label is scaled and rounded to float32); of
-    several labels [N, L].
+    """Return class indices, or the values as given; for several labels [N, L].
+
+    The stored label is scaled and rounded to float32, so it is not used.
 
     Args:
         declaration: the task.
-        statistics: of the labels.
+        statistics: statistics of the labels.
         label: the label array.
         given: the same rows with the columns of `label_names`.
     """
@@ -257,8 +254,8 @@ def _compare(
     resampling: dict[str, Any],
     skill: dict[str, Any],
 ) -> dict[str, Any]:
-    """Baselines on the same rows, and the verdict from paired differences and permutations: fields
-    of the report.
+    """Compare with baselines on the same rows by paired differences and permutations; report
+    fields.
     """
     weight, labels = resampling["weight"], resampling["labels"]
     baselines = {
@@ -294,9 +291,7 @@ def _compare(
 
 
 def clusters_of(group: np.ndarray | None) -> tuple[np.ndarray | None, str]:
-    """The groups to resample, or None with the reason where they are too few for an interval over
-    groups.
-    """
+    """Return the groups to resample, or None with the reason if they are too few."""
     num_groups = 0 if group is None else len(np.unique(group[~pd.isna(group)].astype(str)))
     if group is None or num_groups >= MIN_CLUSTERS:
         return group, ""
@@ -313,9 +308,7 @@ def clusters_of(group: np.ndarray | None) -> tuple[np.ndarray | None, str]:
 def base_rate(
     statistics: Statistics, target: np.ndarray, weight: np.ndarray | None
 ) -> dict[str, float]:
-    """Share of each class among the scored rows, or mean and standard deviation of the label,
-    weighted.
-    """
+    """Return the weighted fraction of each class in the scored rows, or the label's mean and sd."""
     if statistics.classes:
         counts = np.bincount(target, weights=weight, minlength=len(statistics.classes))
         return {
@@ -337,8 +330,9 @@ def group_table(
     weight: np.ndarray | None,
     labels: Targets = (),
 ) -> tuple[dict[str, Any], ...]:
-    """Metrics of the 30 largest groups that have at least 10 rows, largest first; of several labels
-    those over all of them.
+    """Return metrics of the 30 largest groups with at least 10 rows, largest first.
+
+    With several labels, they are those over all labels.
     """
     names, counts = np.unique(group[~pd.isna(group)].astype(str), return_counts=True)
     largest = sorted(zip(-counts, names, strict=True))[:MAX_GROUPS]
@@ -370,8 +364,9 @@ def write_predictions(
     predictions: np.ndarray,
     labels: Targets = (),
 ) -> FileRef:
-    """`__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`, as Parquet,
-    whole or not at all; see EvaluationReport.
+    """Write `__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`.
+
+    The Parquet file is written completely or not at all; see EvaluationReport.
     """
     columns = {name: pa.array(ids[name]) for name in ("__id", "__group", *label_names(statistics))}
     if labels:

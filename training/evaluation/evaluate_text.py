@@ -1,7 +1,5 @@
-"""What evaluation says of a language model: its documents with their sums, facts of the side, and
-texts that it makes up.
-
-D documents.
+"""Evaluation of a language model: documents with their sums, facts of the split, generated texts. D
+documents.
 """
 
 from __future__ import annotations
@@ -21,11 +19,12 @@ from training.engine.token_scoring import Documents
 
 
 def read_documents(arrays: SplitArrays) -> pd.DataFrame:
-    """`__id`, `__group`, `tokens`, `characters` and `unknown` of a side's documents, in the order
-    of its table.
+    """Return a split's documents in the order of its table.
+
+    Columns: `__id`, `__group`, `tokens`, `characters` and `unknown`.
 
     Raises:
-        IntegrityError: the side has no documents, or their file was changed.
+        IntegrityError: the split has no documents, or their file was changed.
     """
     if arrays.documents is None:
         raise IntegrityError(
@@ -38,7 +37,7 @@ def read_documents(arrays: SplitArrays) -> pd.DataFrame:
 
 
 def text_facts(documents: pd.DataFrame) -> dict[str, float]:
-    """Documents, tokens, characters and tokens that train does not know, of the scored side."""
+    """Count documents, tokens, characters and tokens unknown to train in the scored split."""
     totals = {
         f"{name} tokens" if name == "unknown" else name: float(documents[name].sum())
         for name in ("tokens", "characters", "unknown")
@@ -51,8 +50,8 @@ def text_facts(documents: pd.DataFrame) -> dict[str, float]:
 
 
 def write_losses(path: Path, documents: pd.DataFrame, scored: Documents) -> FileRef:
-    """`__id`, `__group`, `tokens`, `characters`, `loss` (nats per token) and `accuracy` by
-    document, as Parquet, whole or not at all.
+    """Write the losses of documents as Parquet, completely or not at all. Columns: `__id`,
+    `__group`, `tokens`, `characters`, `loss` (nats per token) and `accuracy`.
     """
     columns = {
         name: pa.array(documents[name]) for name in ("__id", "__group", "tokens", "characters")
@@ -70,8 +69,9 @@ def write_losses(path: Path, documents: pd.DataFrame, scored: Documents) -> File
 
 
 def sums_of(losses: pd.DataFrame) -> np.ndarray:
-    """Sum of losses and tokens guessed right, float64 [D, 2], from `tokens`, `loss` and `accuracy`
-    of each document.
+    """Return loss sums and correctly predicted tokens, float64 [D, 2].
+
+    They come from `tokens`, `loss` and `accuracy` of each document.
     """
     tokens = losses["tokens"].to_numpy(dtype=np.float64)
     return np.stack(

@@ -1,7 +1,5 @@
-"""Several labels on the scored rows: their true values, the table of predictions, and a row of
-figures for each label.
-
-N rows, L labels, K columns of predictions.
+"""Evaluation of several labels on the scored rows: true values, predictions, figures per label. N
+rows, L labels, K columns of predictions.
 """
 
 from __future__ import annotations
@@ -21,8 +19,9 @@ from training.objectives.targets import Target, Targets
 
 
 def given_values(labels: Targets, stored: np.ndarray, given: pd.DataFrame) -> np.ndarray:
-    """True values float64 [N, L], NaN where unknown: class indices as stored, values as given
-    (stored ones are scaled and rounded).
+    """Return true values float64 [N, L], NaN if unknown: class indices as stored, values as given.
+
+    Stored values are scaled and rounded.
 
     Args:
         labels: the labels.
@@ -45,8 +44,9 @@ def given_values(labels: Targets, stored: np.ndarray, given: pd.DataFrame) -> np
 
 
 def prediction_columns(labels: Targets, predictions: np.ndarray) -> dict[str, pa.Array]:
-    """The columns that the registered model gives: of each label the predicted class or value, then
-    its probabilities.
+    """Return the registered model's columns.
+
+    Each label has the predicted class or value, then its probabilities.
     """
     columns: dict[str, pa.Array] = {}
     for t in labels:
@@ -63,8 +63,9 @@ def prediction_columns(labels: Targets, predictions: np.ndarray) -> dict[str, pa
 
 
 def base_rates(labels: Targets, target: np.ndarray, weight: np.ndarray | None) -> dict[str, float]:
-    """Share of positives, share of each class, or mean of each label among its known rows; labels
-    that are known in no row are left out.
+    """Return the fraction of positives, of each class, or the mean, of each label's known rows.
+
+    Labels without known rows are left out.
     """
     found: dict[str, float] = {}
     for i, t in enumerate(labels):
@@ -97,13 +98,12 @@ def label_table(
     baselines: Mapping[str, np.ndarray],
     resampling: Mapping[str, Any],
 ) -> tuple[dict[str, Any], ...]:
-    """For each label: known rows, base rate, its main metric with interval and next to each
-    baseline, its other metrics.
+    """Return for each label known rows, base rate, main metric with interval and baselines, others.
 
     Args:
         labels: the labels.
         predictions: [N, K].
-        target: [N, L], NaN where unknown.
+        target: [N, L], NaN if unknown.
         baselines: name to predictions [N, K] of the same rows.
         resampling: arguments of `bootstrap.intervals`.
     """

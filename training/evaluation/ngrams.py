@@ -1,10 +1,9 @@
-"""What counting reaches: language models that know the last n - 1 tokens, fitted on the train
-sequences alone.
+"""N-gram baselines: language models on the last n - 1 tokens, fitted on train sequences alone.
 
 P(w | h) = (c(h w) + d(h) P(w | h')) / (c(h) + d(h)), where h' is the context without its oldest
-token, c counts and d(h) is how many different tokens followed h in train; the empty context is
-backed by the uniform distribution. A context that train does not have, or that would reach beyond
-the window, is passed over: the network sees the same windows.
+token, c counts, and d(h) is the number of different tokens after h in train. The empty context uses
+the uniform distribution. Contexts that train lacks, or that would reach beyond the window, are
+skipped: the network sees the same windows.
 
 Source: Witten and Bell 1991, 10.1109/18.87000, method C; interpolated as in Chen and Goodman 1999,
 10.1006/csla.1999.0128, sec. 2.5.
@@ -26,7 +25,7 @@ from training.data.serving_text.tokenizers import END, PAD
 from training.engine.token_scoring import document_facts, places
 
 ORDERS = {"unigram": 1, "bigram": 2, "5-gram": 5}
-MAX_TRAIN_TOKENS = 20_000_000  # rows lie in random order: the first ones are a sample
+MAX_TRAIN_TOKENS = 20_000_000  # rows are in random order: the first ones are a sample
 CHUNK_TOKENS = 2_000_000
 
 Arrays = dict[str, np.ndarray]
@@ -58,10 +57,10 @@ class NGrams(NamedTuple):
 def document_predictions(
     declaration: Declaration, tokens: TokenStats, arrays: ArraysRef, side: SplitName
 ) -> dict[str, np.ndarray]:
-    """Loss sum and right guesses of each document [D, 2] by each declared baseline, and by
-    `unigram`: as token metrics take them.
+    """Return loss sum and correct predictions of each document [D, 2] by each baseline and
+    `unigram`.
 
-    A guess is the likeliest token after the longest context that train has.
+    A prediction is the likeliest token after the longest context that train has.
     """
     wanted = list(dict.fromkeys(map(str, ("unigram", *declaration.evaluate.baselines))))
     longest = max(ORDERS[name] for name in wanted)
@@ -85,10 +84,10 @@ def document_predictions(
 
 
 def fit(arrays: Arrays, size: int, order: int) -> NGrams:
-    """Counts of contexts of 0 to `order` - 1 tokens.
+    """Count contexts of 0 to `order` - 1 tokens.
 
     Args:
-        arrays: `tokens`, `segments` and `label` [N, T] of the train side.
+        arrays: `tokens`, `segments` and `label` [N, T] of train.
         size: V.
         order: tokens of the longest n-gram, the next token included.
     """
@@ -123,11 +122,12 @@ def _count(contexts: np.ndarray, context: np.ndarray, label: np.ndarray, size: i
 
 
 def score(model: NGrams, arrays: Arrays) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each length of context the loss float64 [M] of every target in the order of the arrays,
-    and whether it was guessed [M].
+    """Score every target for each length of context, in the order of the arrays.
+
+    Each gets its loss float64 [M], and if it was predicted correctly [M].
     """
     label, history = _history(arrays, len(model.orders) - 1)
-    # padding and begin are never asked for
+    # padding and begin are never targets
     probability = np.full(len(label), 1.0 / (model.size - END))
     context, known = np.zeros(len(label), dtype=np.int64), np.ones(len(label), dtype=bool)
     guess, found = np.full(len(label), -1), []
@@ -147,16 +147,14 @@ def score(model: NGrams, arrays: Arrays) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _find(among: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Place of each value among sorted ones, and whether it is there (else the place means
-    nothing).
-    """
+    """Find each value among sorted ones: its place, and if it is there (else place is invalid)."""
     place = np.minimum(np.searchsorted(among, values), len(among) - 1)
     return place, among[place] == values
 
 
 def _history(arrays: Arrays, length: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Targets int64 [M], and the tokens before them, nearest first, [M] each; padding where the
-    window has none.
+    """Return targets int64 [M] and their previous tokens, nearest first, [M] each; padded if
+    missing.
     """
     tokens, segments = arrays["tokens"].astype(np.int64), arrays["segments"]
     asked = arrays["label"] != NO_TARGET

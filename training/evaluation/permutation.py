@@ -1,9 +1,9 @@
-"""The chance that scores which say nothing of the labels do as well as these: a permutation test.
+"""Permutation test: probability that scores independent of the labels do as well as these.
 
-Labels are dealt to other rows at random, whole groups where rows have them, and the metric is
-computed again. This holds for any metric and any number of rows, where a bootstrap of a few rows
-gives intervals that are too narrow or have no width, and where the constant prediction is easy to
-beat (macro F1 of one class only). N rows, K values a row.
+Labels are permuted over the rows, whole groups if rows have them, and the metric is computed again.
+This holds for any metric and any number of rows. A bootstrap of few rows gives intervals that are
+too narrow or have no width. Some metrics make the constant prediction easy to beat (macro F1 of one
+class only). N rows, K values per row.
 
 Source: p-values that are never 0 as in Phipson and Smyth 2010; an early end where chance suffices
 as in Besag and Clifford 1991.
@@ -23,22 +23,21 @@ from training.objectives.bootstrap import one_resample, units_of
 from training.objectives.targets import Targets
 
 FEWEST_DRAWS, MOST_DRAWS = 99, 999
-MOST_VALUES = 20_000_000  # rows x draws
-# from here on the bootstrap holds, for metrics in which a constant has what scores without skill
-# have
+MOST_VALUES = 20_000_000  # most rows x draws
+# above it the bootstrap holds, for metrics where a constant equals scores without skill
 MANY_UNITS = 2000
-# scores without skill beat a constant that names one class
+# scores without skill beat a constant that always predicts one class
 UNFAIR_TO_CONSTANTS = ("f1", "macro_f1")
-STREAM = 0x7065726D  # keeps these draws apart from other uses of the seed
+STREAM = 0x7065726D  # separates these draws from other uses of the seed
 
 
 def too_few_units(declaration: Declaration, target: np.ndarray, group: np.ndarray | None) -> str:
-    """Why no scores could show skill on these rows; empty where some could.
+    """Return why no scores could show skill on these rows; empty if some could.
 
     Args:
         declaration: Gives task and confidence.
-        target: Of the rows, as `metrics.targets` gives them; of documents any array [N, 2].
-        group: Group of each row [N]; None = each row is a unit.
+        target: Targets from `metrics.targets`; for documents any array [N, 2].
+        group: Group of each row [N]; None: each row is a unit.
     """
     units = units_of(group, len(target))
     unit = (
@@ -70,22 +69,23 @@ def permutation_chance(
     seed: int = 0,
     always: bool = False,
 ) -> float | None:
-    """Share of permutations of the labels in which the declared metric is at least as good; the
-    rows as they are count as one.
+    """Return the fraction of permutations in which the declared metric is at least as good.
+
+    The unpermuted rows count as one.
 
     Args:
         declaration: Gives metric, task and confidence.
-        predictions: Of the rows, as `metrics.predict` gives them.
-        target: As `metrics.targets` gives them.
-        group: Group of each row [N], None for a row of its own.
+        predictions: From `metrics.predict`.
+        target: From `metrics.targets`.
+        group: Group of each row [N], None for a row without group.
         weight: Sample weights [N].
-        labels: Of a task of several labels.
+        labels: Labels of a task of several labels.
         seed: Same seed, same draws.
-        always: Also where there are many rows.
+        always: Also with many rows.
 
     Returns:
-        None where the bootstrap says as much: many units, and a metric in which a constant is not
-            worse than chance.
+        None if the bootstrap is enough: many units, and a metric in which a constant is not worse
+        than chance.
     """
     metric = declaration.metric
     units = units_of(group, len(target))
@@ -96,7 +96,7 @@ def permutation_chance(
 
     def measured(labels_of_rows: np.ndarray) -> float:
         found = sign * one_resample(task, metric, predictions, labels_of_rows, weight, labels)
-        return found if math.isfinite(found) else math.inf  # not defined: no argument for skill
+        return found if math.isfinite(found) else math.inf  # not defined: no evidence of skill
 
     observed = measured(target)
     if not math.isfinite(observed):
@@ -119,13 +119,13 @@ def permutation_chance(
 def permutations(
     units: np.ndarray, draws: int, generator: np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """Of each draw the row [N] whose label each row gets: all rows of a unit from one other unit,
-    again and again where that has fewer.
+    """Yield for each draw the row [N] that gives each row its label. All rows of a unit get labels
+    of one other unit, repeated if that has fewer rows.
     """
     order = np.argsort(units, kind="stable")
     sizes = np.bincount(units)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    place = np.arange(len(units)) - np.repeat(starts, sizes)  # within its unit
+    place = np.arange(len(units)) - np.repeat(starts, sizes)  # position within its unit
 
     for _ in range(draws):
         other = generator.permutation(len(sizes))
@@ -137,7 +137,7 @@ def permutations(
 
 
 def _has_many(target: np.ndarray, units: np.ndarray, labels: Targets) -> bool:
-    """Whether units are many, and those of the rarer class are not few."""
+    """Return True if there are many units, also of the rarer class."""
     if units.max() + 1 < MANY_UNITS:
         return False
     if labels or target.dtype.kind == "f":

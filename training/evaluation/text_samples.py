@@ -1,7 +1,4 @@
-"""Texts that a network makes up.
-
-V tokens of the vocabulary, T positions.
-"""
+"""Text generation with a network. V tokens of the vocabulary, T positions."""
 
 from __future__ import annotations
 
@@ -27,8 +24,8 @@ from training.serving.reference_network import reference_network
 
 
 def logits_of(network: nn.Module) -> Logits:
-    """The network as a function of NumPy arrays: tokens int64 [b, t] of one window a row → logits
-    float64 [b, t, V].
+    """Return the network as a function of NumPy arrays: int64 [b, t] → logits float64 [b, t, V].
+    Each row of tokens is one window.
     """
 
     def logits(tokens: np.ndarray) -> np.ndarray:
@@ -44,15 +41,16 @@ def logits_of(network: nn.Module) -> Logits:
 def make_samples(
     network: nn.Module, tokens: TokenStats, config: TokensConfig, seed: int, train: SplitArrays
 ) -> SampleReport:
-    """Texts begun from nothing, at temperature 1; of SMILES with the shares of valid, unique and
-    novel molecules.
+    """Generate texts without a prompt, at temperature 1.
+
+    For SMILES also return the fractions of valid, unique and novel molecules.
 
     Args:
         network: in eval mode, on the CPU.
         tokens: the vocabulary.
-        config: how many, and how long.
+        config: number and length of the texts.
         seed: the same seed gives the same texts.
-        train: what novel molecules are not among.
+        train: train texts; novel molecules are not among them.
     """
     how = Sampling(config.sample_tokens, seed=seed)
     return sampled(
@@ -66,8 +64,9 @@ def make_samples(
 
 
 def documents_of(side: SplitArrays, tokens: TokenStats) -> Iterator[str]:
-    """The texts of the train side, in the order of its table, read back from its sequences; unknown
-    tokens read as the replacement character.
+    """Return the train texts in the order of the table, decoded from its sequences.
+
+    Unknown tokens become the replacement character.
     """
     arrays, where, vocabulary = load_arrays(side), places(side), tokens.model_dump()
     inside = arrays["segments"] > 0
@@ -79,11 +78,11 @@ def documents_of(side: SplitArrays, tokens: TokenStats) -> Iterator[str]:
 
 
 def sample_run(run_dir: Path, prompt: str, count: int, how: Sampling) -> SampleReport:
-    """Texts by the best weights of a finished training; see `sampled`.
+    """Generate texts with the best weights of a finished training; see `sampled`.
 
     Raises:
-        ConfigError: the folder is no run directory, its training did not finish, or it trained no
-            language model.
+        ConfigError: the folder is not a run directory, its training did not finish, or it trained
+            no language model.
         IntegrityError: the weights were changed.
     """
     run, trained = read_run(run_dir)
@@ -112,17 +111,17 @@ def sampled(
     how: Sampling,
     train: Callable[[], Iterable[str]] | None,
 ) -> SampleReport:
-    """The prompt `count` times, each with a continuation of its own; of SMILES with the shares of
-    molecules.
+    """Return the prompt `count` times, each with its own continuation.
+
+    For SMILES also return the fractions of valid, unique and novel molecules.
 
     Args:
         text: tokenizer, values and context.
         logits: the network or program.
-        prompt: what every text begins with.
-        count: of texts.
+        prompt: beginning of every text.
+        count: number of texts.
         how: length, temperature, seed.
-        train: gives the train texts, which novel molecules are not among; None where they are not
-            at hand.
+        train: returns the train texts, which contain no novel molecules; None if not available.
     """
     made = [prompt + end for end in complete([prompt] * count, text, logits, how)]
     figures, note = (

@@ -1,1 +1,1 @@
-"""Start of torchrun on one or several machines, and the signal to stop."""
+"""Start of torchrun on one or several machines, and the stop signal."""

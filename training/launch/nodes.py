@@ -1,12 +1,11 @@
-"""One run on several machines: what the first one announces, what the others compare, and how they
-find each other.
+"""One run on several machines: announcement, comparison and rendezvous.
 
-RUN_DIR/launch.json                 while the run is started: rendezvous, ranks, versions
-RUN_DIR/nodes/<launch>-<n>.json     the n-th machine has joined
+RUN_DIR/launch.json while the run is started: rendezvous, ranks, versions
+RUN_DIR/nodes/<launch>-<n>.json the n-th machine has joined
 
-The run directory and the arrays must lie on a file system that all machines share under the same
-paths. The rendezvous is an address and port of the first machine that the others reach; whoever
-reaches it can take part, so the network must be trusted.
+The run directory and the arrays must be on a file system that all machines share under the same
+paths. The rendezvous is an address and port of the first machine that the others can reach. Anyone
+who reaches it can join, so the network must be trusted.
 """
 
 from __future__ import annotations
@@ -32,14 +31,15 @@ from schemas.records import Record, RunSpec
 from schemas.seal import read_record, remove_sealed, write_sealed
 
 RECORD, FOLDER = "launch.json", "nodes"
-JOIN_SECONDS = 900  # that the first machine waits for the others
+JOIN_SECONDS = 900  # longest wait of the first machine for the others
 LOOK_SECONDS = 0.5
 SIOCGIFADDR = 0x8915
 
 
 class Launch(Record):
-    """`launch.json`: `launch` tells this start of the run from any other; `environment` is what all
-    machines must have alike.
+    """`launch.json`.
+
+    `launch` identifies this start of the run; `environment` must be equal on all machines.
     """
 
     launch: str
@@ -51,13 +51,13 @@ class Launch(Record):
 
 
 class Node(Record):
-    """One machine among those of a launch; number 0 announced it and holds the rendezvous."""
+    """One machine of a launch; number 0 announced it and holds the rendezvous."""
 
     number: int
     launch: Launch
 
     def arguments(self) -> list[str]:
-        """What torchrun needs to know of it: ranks follow the numbers of the machines."""
+        """Torchrun's arguments for it: ranks follow the numbers of the machines."""
         launch = self.launch
         place = [
             "--nnodes",
@@ -80,8 +80,9 @@ class Node(Record):
         ]
 
     def variables(self) -> dict[str, str]:
-        """Environment that lets ranks talk over the interface on the route to the rendezvous; what
-        is set stays.
+        """Environment that makes ranks use the interface on the route to the rendezvous.
+
+        Variables that are already set stay.
         """
         interface = interface_of(own_address(self.launch.rendezvous))
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -96,9 +97,7 @@ class Node(Record):
 
 
 def announce(run_dir: Path, train: TrainConfig, run_id: str) -> Node | None:
-    """The first machine's place in a launch that others can join from now on; None for a run on one
-    machine.
-    """
+    """Announce a launch and return the first machine's place; None for a run on one machine."""
     if train.rendezvous is None:
         return None
     launch = Launch(
@@ -115,12 +114,12 @@ def announce(run_dir: Path, train: TrainConfig, run_id: str) -> Node | None:
 
 
 def withdraw(run_dir: Path) -> None:
-    """Nobody can join any more."""
+    """End the announcement: nobody can join any more."""
     remove_sealed(run_dir / RECORD)
 
 
 def wait_for_launch(run_dir: Path, wait_seconds: float) -> Launch:
-    """The launch that the first machine announced, once its rendezvous answers.
+    """Return the launch that the first machine announced, once its rendezvous answers.
 
     Raises:
         LaunchError: nothing was announced, or nobody answered, in time.
@@ -146,10 +145,10 @@ def wait_for_launch(run_dir: Path, wait_seconds: float) -> Launch:
 
 
 def claim(run_dir: Path, launch: Launch) -> Node:
-    """The next free place in a launch, taken for this machine.
+    """Take the next free place in a launch for this machine.
 
     Raises:
-        ConfigError: Python, libraries, code or machine type are not those of the first machine.
+        ConfigError: Python, libraries, code or machine type differ from the first machine's.
         LaunchError: all places are taken.
     """
     require_same_environment(launch.environment)
@@ -191,9 +190,7 @@ def _answers(rendezvous: str) -> bool:
 
 
 def shared_environment() -> dict[str, str]:
-    """What must be equal on all machines for one run: interpreter, libraries, machine type, and the
-    code itself.
-    """
+    """Return what all machines of a run must share: interpreter, libraries, machine, code."""
     digest = hashlib.sha256()
     for package in (schemas, training):
         root = Path(str(package.__file__)).parent
@@ -212,10 +209,10 @@ def shared_environment() -> dict[str, str]:
 
 
 def require_same_environment(first: dict[str, str]) -> None:
-    """Refuse to take part with other software than the first machine's.
+    """Refuse to join with other software than the first machine's.
 
     Raises:
-        ConfigError: naming each difference.
+        ConfigError: the message names each difference.
     """
     here = shared_environment()
     wrong = [
@@ -234,7 +231,7 @@ def require_same_environment(first: dict[str, str]) -> None:
 
 
 def address_of(rendezvous: str) -> tuple[str, int]:
-    """Host and port.
+    """Parse host and port.
 
     >>> address_of("node1.local:29400"), address_of("[fe80::1]:29400")
     (('node1.local', 29400), ('fe80::1', 29400))
@@ -244,7 +241,7 @@ def address_of(rendezvous: str) -> tuple[str, int]:
 
 
 def own_address(rendezvous: str) -> str:
-    """This machine's address on the route to the rendezvous.
+    """Return this machine's address on the route to the rendezvous.
 
     Raises:
         LaunchError: the host is unknown, or there is no route to it.
@@ -263,7 +260,7 @@ def own_address(rendezvous: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Name of the network interface that has an IPv4 address; empty where none has it."""
+    """Return the name of the network interface that has an IPv4 address; empty without one."""
     for _, name in socket.if_nameindex():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:

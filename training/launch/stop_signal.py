@@ -1,10 +1,9 @@
-"""Being asked to stop, and following the process that started this one to its end.
+"""Stop signals, and a process that ends with its parent.
 
 SIGTERM and SIGINT set a flag that the ranks act on together at the next step boundary; before the
-first one, they end the process. Nothing that this project starts outlives its parent by more than
-the grace period, whatever it is busy with: the launcher may be killed, and so may the torchrun
-agent, which puts every rank into a session of its own where no signal of a terminal or a group
-reaches it.
+first one, they end the process. No process that this project starts outlives its parent by more
+than the grace period, even when it is busy. The launcher or the torchrun agent may be killed. The
+agent gives every rank its own session, which no signal of a terminal or a group reaches.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-LAUNCHER = "BULKHEAD_LAUNCHER"  # process id of what started the torchrun agent
+LAUNCHER = "BULKHEAD_LAUNCHER"  # process id of the launcher of the torchrun agent
 AGENT = "BULKHEAD_AGENT"  # process id of the torchrun agent
 # for a checkpoint at the step boundary; nothing of the run is left 10 s after the parent's end
 ORPHAN_GRACE_SECONDS = 8.0
@@ -28,11 +27,11 @@ T = TypeVar("T")
 
 
 class StopRequested(Exception):
-    """A stop was asked for during work that may be abandoned."""
+    """A stop was requested during work that may be abandoned."""
 
 
 class StopSignal:
-    """A flag that signals set; install it from the main thread."""
+    """Flag that signals set; install it from the main thread."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -41,14 +40,15 @@ class StopSignal:
         self._abandoning = False
 
     def install(self) -> StopSignal:
-        """Take SIGTERM and SIGINT from now on."""
+        """Handle SIGTERM and SIGINT from now on."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._set)
         return self
 
     def install_when_ready(self) -> StopSignal:
-        """Take the signals only once there is something to save; until then they end the process at
-        once, whatever it loads or waits for.
+        """Handle the signals only once there is something to save.
+
+        Until then they end the process at once, even while it loads or waits.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
@@ -56,15 +56,15 @@ class StopSignal:
         return self
 
     def ready(self) -> None:
-        """From now on there is something to save."""
+        """Mark that there is something to save from now on."""
         if self._when_ready:
             self.install()
 
     def unless_stopped(self, work: Callable[[], T]) -> T | None:
-        """What the work returns, or None where a stop was asked for before it was done: the signal
-        ends it at once.
+        """Return the work's result, or None if a stop is requested before its end; the signal ends
+        it.
 
-        Only for work in the main thread that changes nothing and in which no other rank takes part.
+        Only for work in the main thread that changes nothing and needs no other rank.
         """
         try:
             return self._abandonable(work)
@@ -87,17 +87,15 @@ class StopSignal:
 
 
 def follow_parent(variable: str, grace_seconds: float = ORPHAN_GRACE_SECONDS) -> None:
-    """End this process when the one that started it has ended: asked to stop at once, killed with
-    its children after the grace period.
+    """End this process after its parent: request a stop, then kill it and its children.
 
-    The kill does not depend on what the main thread is busy with. The kernel's own parent-death
-    signal is not used: it follows the thread that started this process, not the process.
+    The kill works even if the main thread is busy. The kernel's parent-death signal is not used: it
+    follows the thread that started this process, not the process.
 
     Args:
-        variable: of the environment; holds the process id of the parent as the parent wrote it,
-            which tells of a parent that ended before this call. Where it is not set nothing is
-            followed.
-        grace_seconds: between the two.
+        variable: environment variable with the parent's process id, written by the parent, which
+            reveals a parent that ended before this call. If it is not set, no process is followed.
+        grace_seconds: time between the two.
     """
     if variable in os.environ:
         threading.Thread(
@@ -119,9 +117,7 @@ def _follow(parent: int, grace_seconds: float) -> None:
 
 
 def children(parent: int) -> list[int]:
-    """Process ids of the children of a process, from /proc; none where there is no such file
-    system.
-    """
+    """Return the process ids of a process's children, from /proc; none without /proc."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

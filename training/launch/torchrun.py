@@ -1,6 +1,4 @@
-"""Start torchrun over the training program on this machine, stop it whole, and learn why it
-failed.
-"""
+"""Start torchrun for the training program here, stop it completely, report its failure."""
 
 from __future__ import annotations
 
@@ -21,18 +19,18 @@ from training.distributed.parallel import LOST_PEER
 from training.launch.nodes import Node
 from training.launch.stop_signal import LAUNCHER
 
-GRACE_SECONDS = 20.0  # before the agent is killed; Prefect kills 30 s after it has asked
+GRACE_SECONDS = 20.0  # before the agent is killed; Prefect kills 30 s after its request
 OTHER_CAUSE_SECONDS = 5.0  # for the cause of another machine to reach the shared folder
 CAUSES = "error*.json"
 
 
 def command(ranks: int, resolved: Path, run_dir: Path, node: Node | None = None) -> list[str]:
-    """The torchrun call.
+    """Return the torchrun command.
 
     Args:
         ranks: processes of this machine.
-        resolved: the run.
-        run_dir: its directory.
+        resolved: file of the run.
+        run_dir: directory of the run.
         node: this machine among several; None for a run on one machine, where port 0 lets
             concurrent runs choose free ports.
     """
@@ -53,8 +51,8 @@ def command(ranks: int, resolved: Path, run_dir: Path, node: Node | None = None)
 
 
 def start(run_dir: Path, train: TrainConfig, node: Node | None = None) -> subprocess.Popen[bytes]:
-    """Start this machine's ranks of a run in a session of their own; output goes to `train.log`,
-    that of a joined machine to `train-node-N.log`.
+    """Start this machine's ranks of a run in their own session; output goes to `train.log`, that of
+    a joined machine to `train-node-N.log`.
     """
     suffix = f"-node-{node.number}" if node and node.number else ""
     with (run_dir / f"train{suffix}.log").open("ab") as log:
@@ -70,8 +68,8 @@ def start(run_dir: Path, train: TrainConfig, node: Node | None = None) -> subpro
 
 
 def environment(train: TrainConfig, error_file: Path) -> dict[str, str]:
-    """The parent's environment with threads per rank, the place for a cause, and this project on
-    the path.
+    """Return the parent's environment with threads per rank, an error file, and this project's
+    path.
     """
     threads = train.threads or max(1, (os.cpu_count() or 1) * train.nodes // train.ranks)
     ours = str(Path(__file__).resolve().parents[2])
@@ -87,8 +85,9 @@ def environment(train: TrainConfig, error_file: Path) -> dict[str, str]:
 
 
 def stop(*processes: subprocess.Popen[bytes]) -> None:
-    """End torchrun and its ranks, of one launch or several: ask all, wait for their checkpoints at
-    the step boundary, then kill the sessions.
+    """End torchrun and its ranks, of one launch or several.
+
+    Ask all, wait for their checkpoints at the step boundary, then kill the sessions.
     """
     going = [process for process in processes if process.poll() is None]
     for process in going:
@@ -103,17 +102,16 @@ def stop(*processes: subprocess.Popen[bytes]) -> None:
 
 
 def forget_causes(run_dir: Path) -> None:
-    """Remove what earlier launches left as the cause of their failure."""
+    """Remove the failure causes of earlier launches."""
     for path in run_dir.glob(CAUSES):
         path.unlink(missing_ok=True)
 
 
 def failure(run_dir: Path, code: int, nodes: int = 1) -> BulkheadError:
-    """The error of a training program that ended with `code`, of the class that the failing rank
-    raised.
+    """Return the error of a training program that ended with `code`, in the failing rank's class.
 
     Args:
-        run_dir: where each machine's agent left the cause that it knows.
+        run_dir: where each machine's agent wrote the cause that it knows.
         code: exit code of this machine's agent.
         nodes: machines of the run.
     """
@@ -141,7 +139,7 @@ def failure(run_dir: Path, code: int, nodes: int = 1) -> BulkheadError:
 
 
 def leave_cause(run_dir: Path, node: Node, code: int) -> None:
-    """Tell the first machine why this one failed, where its agent did not: a rank that was killed
+    """Report this machine's failure to the first one, if its agent did not: a rank that was killed
     leaves no message.
     """
     path = run_dir / f"error-node-{node.number}.json"
@@ -163,9 +161,7 @@ def _tail(log: Path) -> str:
 
 
 def _causes(run_dir: Path) -> list[str]:
-    """The failing ranks' messages from torch's error files, one of each machine, the earliest
-    first.
-    """
+    """Return the failing ranks' messages from the error files, one per machine, oldest first."""
     found = []
     for path in run_dir.glob(CAUSES):
         try:

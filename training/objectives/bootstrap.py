@@ -1,14 +1,13 @@
-"""Bootstrap confidence intervals of metrics, by row or by group, and of the difference of two
-models.
+"""Bootstrap confidence intervals of metrics, by row or group, and of differences of two models.
 
-A resample is a weight per row: how often the row, or its whole group, was drawn. Rows are put in
-order once; every metric of many resamples is then sums and cumulative sums of weights, and equals
-scikit-learn on the rows repeated so often. Draws depend on the seed and the number of units alone.
+A resample is a weight per row: how often the row, or its whole group, was drawn. Rows are sorted
+once. Every metric of many resamples is then computed from sums and cumulative sums of weights; it
+equals scikit-learn on the repeated rows. Draws depend on the seed and the number of units alone.
 Shapes: N rows, R resamples, C classes, T runs of equal score.
 
-Of few units the percentile interval is too narrow, and of a perfect score it has no width. Below
-`FEW_UNITS` it reaches as far as Student's t asks for, and AUROC and accuracy have at least their
-exact or score interval; where an interval still has no width, there is none.
+With few units the percentile interval is too narrow, and for a perfect score it has no width. Below
+`FEW_UNITS` it is expanded as Student's t requires, and AUROC and accuracy have at least their exact
+or score interval. An interval that still has no width is left out.
 
 Source: percentile intervals as in Efron and Tibshirani 1993, ch. 13; whole groups as in Davison and
 Hinkley 1997, sec. 3.8; their expansion as in Hesterberg 2015, sec. 4.4.
@@ -30,9 +29,9 @@ from training.objectives.metrics import compute_predictions, predicted_class
 from training.objectives.small_samples import at_least, expanded_tail
 from training.objectives.targets import Targets
 
-BLOCK_VALUES = 2_000_000  # weights held at a time
-FEW_UNITS = 100  # from here on the expansion is below 1 % of the width
-STREAM = 0x626F6F74  # keeps these draws apart from other uses of the seed
+BLOCK_VALUES = 2_000_000  # most weights in memory at a time
+FEW_UNITS = 100  # above it the expansion is below 1 % of the width
+STREAM = 0x626F6F74  # separates these draws from other uses of the seed
 
 
 def intervals(
@@ -46,23 +45,23 @@ def intervals(
     seed: int = 0,
     labels: Targets = (),
 ) -> dict[str, Interval]:
-    """Every metric of the task with its percentile bootstrap interval.
+    """Compute every metric of the task with its percentile bootstrap interval.
 
     Args:
         declaration: Gives the task.
         predictions: Probabilities [N, C] or values [N], as `metrics.predict` gives them.
         target: Class indices or values [N], as `metrics.targets` gives them.
-        group: Group of each row [N], None for a row of its own: whole groups are drawn. None = rows
-            are drawn.
+        group: Group of each row [N], None for a row without group: whole groups are drawn. None:
+            rows are drawn.
         weight: Sample weights [N].
         resamples: Number R of resamples.
-        confidence: Share that the interval covers.
+        confidence: Coverage of the interval, a fraction.
         seed: Same seed, same draws.
-        labels: Of a task of several labels; predictions are then [N, K] and targets [N, L].
+        labels: Labels of a task of several labels; predictions are then [N, K] and targets [N, L].
 
     Returns:
-        `low` and `high` are None where a metric is not defined, in more than half of the resamples
-        too, or where the resamples do not differ and no exact interval is known.
+        `low` and `high` are None if a metric is not defined, on the rows or in more than half of
+        the resamples, or if the resamples do not differ and no exact interval is known.
 
     Raises:
         DataError: no rows, or lengths that differ.
@@ -100,9 +99,9 @@ def paired_difference(
     seed: int = 0,
     labels: Targets = (),
 ) -> Interval:
-    """Metric of `predictions` minus that of `other` on the same rows; both see the same resamples.
+    """Compute the metric of `predictions` minus that of `other`, on the same rows and resamples.
 
-    Args are those of `intervals`; `other` has the shape of `predictions`.
+    Arguments are those of `intervals`; `other` has the shape of `predictions`.
 
     Raises:
         DataError: no rows, lengths that differ, or a metric that the task does not have.
@@ -134,8 +133,8 @@ def paired_difference(
 
 
 def resample_counts(num_units: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each unit is drawn, int [units], for one resample after another: n draws with
-    replacement from n.
+    """Yield how often each unit is drawn, int [units], per resample: n draws with replacement from
+    n.
     """
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, STREAM])))
     for _ in range(resamples):
@@ -143,9 +142,7 @@ def resample_counts(num_units: int, resamples: int, seed: int) -> Iterator[np.nd
 
 
 def units_of(group: np.ndarray | None, num_rows: int) -> np.ndarray:
-    """Number of the unit that each row is drawn with [N]: its own, or its group's; a row without
-    group is its own.
-    """
+    """Return the unit of each row [N]: its group's, or its own for a row without group."""
     if group is None:
         return np.arange(num_rows)
     if len(group) != num_rows:
@@ -166,7 +163,7 @@ def _all_resamples(
     resamples: int,
     seed: int,
 ) -> Values:
-    """Metrics of all resamples, computed in blocks of bounded memory."""
+    """Compute the metrics of all resamples in blocks of limited memory."""
     units = units_of(group, num_rows)
     rows_weight = np.ones(num_rows) if weight is None else np.asarray(weight, dtype=np.float64)
     per_block = max(1, BLOCK_VALUES // num_rows)
@@ -181,8 +178,9 @@ def _all_resamples(
 def _interval(
     value: float | None, resampled: np.ndarray, confidence: float, units: int
 ) -> Interval:
-    """Percentile interval, expanded where units are few; none where it would have no width: that is
-    no certainty.
+    """Return the percentile interval, expanded if units are few; none without width.
+
+    An interval without width would wrongly mean certainty.
     """
     defined = resampled[~np.isnan(resampled)]
     if value is None or len(defined) * 2 <= len(resampled):
@@ -204,9 +202,7 @@ def _interval(
 def _resampled(
     task: str, predictions: np.ndarray, target: np.ndarray, labels: Targets
 ) -> Resampled:
-    """The metrics of a task for many resamples at once; `unexplained` of a single label
-    among them.
-    """
+    """Compute the metrics of a task for many resamples, with `unexplained` for a single label."""
     return (
         resampled_labels(task, predictions, target, labels, _MAKERS)
         if labels
@@ -222,8 +218,9 @@ def one_resample(
     weight: np.ndarray | None,
     labels: Targets,
 ) -> float:
-    """A metric of the rows as they are, quicker than by `metrics.compute_predictions`; NaN where it
-    is not defined.
+    """Compute a metric of the rows as they are; NaN if it is not defined.
+
+    It is faster than `metrics.compute_predictions`.
     """
     whole = np.ones(len(target)) if weight is None else np.asarray(weight, dtype=np.float64)
     return float(_resampled(task, predictions, target, labels)(whole[None])[metric][0])
@@ -241,7 +238,7 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray, otherwise: float = np
 
 
 def _class_sums(weights: np.ndarray, codes: np.ndarray, num_classes: int) -> np.ndarray:
-    """Weight by class: [R, N] and class codes [N] → [R, C]."""
+    """Sum weights by class: [R, N] and class codes [N] → [R, C]."""
     order = np.argsort(codes, kind="stable")
     present, starts = np.unique(codes[order], return_index=True)
     sums = np.zeros((len(weights), num_classes))
@@ -251,7 +248,7 @@ def _class_sums(weights: np.ndarray, codes: np.ndarray, num_classes: int) -> np.
 
 
 def _classification(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
-    """Metrics of classes that need no order: log loss, accuracy, balanced accuracy, F1 of each
+    """Compute metrics that need no order: log loss, accuracy, balanced accuracy, F1 of each
     class.
     """
     guess = predicted_class(probabilities)
@@ -285,8 +282,9 @@ def _classification(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
 
 
 def _binary(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
-    """Metrics of two classes; AUROC and average precision from cumulative weights over runs of
-    equal score.
+    """Compute metrics of two classes.
+
+    AUROC and average precision use cumulative weights over runs of equal score.
     """
     unordered = _classification(probabilities, target)
     order = np.argsort(-probabilities[:, 1], kind="stable")
@@ -297,8 +295,8 @@ def _binary(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
 
     def values(weights: np.ndarray) -> Values:
         ordered = weights[:, order]
-        # weight of positives and negatives in each run of equal score, from the highest score down:
-        # [R, T]
+        # weight of positives and negatives in each run of equal score, from the highest score: [R,
+        # T]
         up = np.add.reduceat(ordered * positive, starts, axis=1)
         down = np.add.reduceat(ordered * ~positive, starts, axis=1)
         above = np.cumsum(up, axis=1)
@@ -321,7 +319,7 @@ def _binary(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
 
 def _regression(predictions: np.ndarray, target: np.ndarray) -> Resampled:
     error = predictions - target
-    centered = target - target.mean()  # keeps the variance exact for labels far from 0
+    centered = target - target.mean()  # exact variance for labels far from 0
     columns = np.stack([error**2, np.abs(error), centered, centered**2], axis=1)
 
     def values(weights: np.ndarray) -> Values:

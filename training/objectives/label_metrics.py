@@ -1,15 +1,14 @@
-"""Metrics over several labels: each on the rows whose label is known, and means over the labels on
-which they are defined.
+"""Metrics of several labels: each on its known rows, and means over labels that define them.
 
 Multilabel: `macro_auroc` and `macro_pr_auc` are means over labels, `log_loss` is over all known
-labels. Multitask: `<label>/<metric>`, and `unexplained`, the mean over labels (by their weights) of
-what is left unexplained of each: log loss over the entropy of its base rate, or mean squared error
-over its variance, on the same rows. 0 is perfect, and 1 is what the best constant for these very
-rows leaves. It needs no unit, so labels of different kinds can be added.
+labels. Multitask: `<label>/<metric>`, and `unexplained`, the mean over labels (by weight) of the
+unexplained part of each: log loss over the entropy of its base rate, or mean squared error over its
+variance, on the same rows. 0 is perfect, and 1 is the best constant on these rows. It has no unit,
+so labels of different kinds can be added.
 
-N rows, L labels, R resamples. A label that has one class (or value) only on the rows given is left
-out of a mean.
-Source: 1 - unexplained of one label is McFadden's R² (1974), or the coefficient of determination.
+N rows, L labels, R resamples. A label with only one class (or value) on the given rows is left out
+of a mean. Source: 1 - unexplained of one label is McFadden's R² (1974), or the coefficient of
+determination.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from schemas.config import METRICS
 from training.objectives.metrics import Metrics, compute_predictions
 from training.objectives.targets import Target, Targets
 
-Values = dict[str, np.ndarray]  # metric -> [R], NaN where not defined
+Values = dict[str, np.ndarray]  # metric -> [R], NaN if not defined
 Resampled = Callable[[np.ndarray], Values]  # weights [R, N] -> values
 MEANS = {"macro_auroc": "auroc", "macro_pr_auc": "pr_auc"}
 
@@ -34,7 +33,7 @@ def over_labels(
     weight: np.ndarray | None,
     labels: Targets,
 ) -> Metrics:
-    """Every metric of a task of several labels; None where no label defines one.
+    """Compute every metric of a task of several labels; None if no label defines one.
 
     Args:
         task: multilabel or multitask.
@@ -65,8 +64,8 @@ def over_labels(
 def _of_one(
     label: Target, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None
 ) -> Metrics:
-    """Metrics of one label on its known rows, with `unexplained` and `mass`, their summed weight;
-    None where there are no rows.
+    """Compute the metrics of one label on its known rows, with `unexplained` and their weight
+    `mass`.
     """
     rows, own, values, weights = known(label, predictions, target, weight)
     mass = float(len(rows) if weights is None else weights.sum())
@@ -79,8 +78,8 @@ def _of_one(
 def known(
     label: Target, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Positions of the rows [M] whose label is known, and predictions, targets and weights of these
-    as a single label has them.
+    """Return positions of the rows [M] whose label is known, with predictions, targets and weights.
+    They have the form of a single label.
     """
     rows = np.flatnonzero(~np.isnan(target))
     values = target[rows] if label.kind == "regression" else target[rows].astype(np.int64)
@@ -105,7 +104,7 @@ def _unexplained(
 
 
 def _mean(values: list[float | None], weights: list[float]) -> float | None:
-    """Weighted mean of the values that are defined; None where none is."""
+    """Return the weighted mean of the defined values; None without any."""
     defined = [(v, w) for v, w in zip(values, weights, strict=True) if v is not None and w > 0]
     return sum(v * w for v, w in defined) / sum(w for _, w in defined) if defined else None
 
@@ -117,7 +116,7 @@ def undefined_note(
     weight: np.ndarray | None,
     labels: Targets,
 ) -> str:
-    """Which labels the means leave out on these rows, and why; empty where they leave out none."""
+    """Describe the labels that the means leave out, with the reason; empty if none."""
     out = [
         t.name
         for i, t in enumerate(labels)
@@ -143,14 +142,15 @@ def resampled_labels(
     labels: Targets,
     makers: Mapping[str, Callable[..., Resampled]],
 ) -> Resampled:
-    """The metrics of `over_labels` for many resamples at once.
+    """Compute the metrics of `over_labels` for many resamples at once.
 
     Args:
         task: multilabel or multitask.
         predictions: [N, K].
         target: [N, L], NaN where unknown.
         labels: The labels.
-        makers: For each kind of label, what makes its resampled metrics (`bootstrap`).
+        makers: For each kind of label, the function that computes its resampled metrics
+            (`bootstrap`).
     """
     parts = [(t, *known(t, predictions, target[:, i], None)[:3]) for i, t in enumerate(labels)]
     each = [(t, rows, makers[t.kind](own, values)) for t, rows, own, values in parts if len(rows)]
@@ -183,7 +183,7 @@ def resampled_labels(
 
 
 def _means(values: list[np.ndarray], weights: list[np.ndarray] | list[float]) -> np.ndarray:
-    """`_mean` by resample: [R] each → [R], NaN where no label defines it."""
+    """Compute `_mean` by resample: [R] each → [R], NaN if no label defines it."""
     table = np.stack(values)
     share = np.stack([np.broadcast_to(w, table.shape[1]) for w in weights]) * ~np.isnan(table)
     total = share.sum(0)

@@ -1,10 +1,9 @@
-"""Training losses: a value per row without reduction, and the weight of each row.
+"""Training losses: an unreduced value per row, and the weight of each row.
 
-The loss of a window is `sum(w_i l_i) / sum(w_i)` over all its rows, wherever they are computed:
-micro-batches and ranks sum numerators and divisors, and never average averages. In one piece it
-equals torch's functional form with reduction "mean" (class weights, positive weight and label
-smoothing included). Losses of several labels stand in label_losses.py. Shapes: B rows, K scores per
-row.
+The loss of a window is `sum(w_i l_i) / sum(w_i)` over all its rows on all ranks. Micro-batches and
+ranks sum numerators and divisors, and never average averages. Computed at once, it equals torch's
+functional form with reduction "mean" (with class weights, positive weight and label smoothing).
+Losses of several labels are in label_losses.py. Shapes: B rows, K scores per row.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ class Loss(nn.Module, ABC):
     """Per-row loss and row weight.
 
     Args:
-        class_weights: Weight of each class [C]; None = all rows count alike.
+        class_weights: Weight of each class [C]; None: all rows have equal weight.
     """
 
     class_weights: Tensor | None
-    targets: Targets = ()  # where the loss is of several labels
+    targets: Targets = ()  # for a loss of several labels
 
     def __init__(self, class_weights: tuple[float, ...] | None = None) -> None:
         super().__init__()
@@ -41,10 +40,10 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
-        """Loss of each row [B], unreduced and unweighted, from raw scores [B, K] and labels [B]."""
+        """Return the unreduced, unweighted loss of each row [B]; scores are [B, K], labels [B]."""
 
     def row_weights(self, label: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Class weight times sample weight of each row [B]; ones where neither is declared."""
+        """Return class weight times sample weight of each row [B]; ones if neither is declared."""
         dtype = (
             torch.get_default_dtype() if self.class_weights is None else self.class_weights.dtype
         )
@@ -56,7 +55,7 @@ class Loss(nn.Module, ABC):
         return rows if weight is None else rows * weight
 
     def forward(self, scores: Tensor, label: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Weighted mean over the rows, a float64 scalar: `sum(w l) / sum(w)`."""
+        """Return the weighted mean over the rows, a float64 scalar: `sum(w l) / sum(w)`."""
         weights = self.row_weights(label, weight).to(torch.float64)
         return (weights * self.per_row(scores, label).to(torch.float64)).sum() / weights.sum()
 
@@ -64,8 +63,8 @@ class Loss(nn.Module, ABC):
 class CrossEntropy(Loss):
     """Softmax cross-entropy on logits [B, K] and class indices [B], with label smoothing e.
 
-    Per row `-(1-e) log p_y - e/K sum_c (v_c / v_y) log p_c` with class weights v (all 1 where none
-    are declared): times the row weight v_y that is the numerator of
+    Per row `-(1-e) log p_y - e/K sum_c (v_c / v_y) log p_c` with class weights v (all 1 if none are
+    declared): times the row weight v_y that is the numerator of
     `torch.nn.functional.cross_entropy`.
     """
 
@@ -74,7 +73,7 @@ class CrossEntropy(Loss):
         self.label_smoothing = label_smoothing
 
     def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
-        """Loss of each row [B]."""
+        """Return the loss of each row [B]."""
         if self.class_weights is None or not self.label_smoothing:
             return F.cross_entropy(
                 scores, label, reduction="none", label_smoothing=self.label_smoothing
@@ -89,8 +88,9 @@ class CrossEntropy(Loss):
 
 
 class BinaryCrossEntropy(Loss):
-    """Binary cross-entropy on log odds [B, 1] and labels 0/1 [B]; `pos_weight` multiplies the loss
-    of positives, not the divisor.
+    """Binary cross-entropy on log odds [B, 1] and labels 0/1 [B].
+
+    `pos_weight` multiplies the loss of positives, not the divisor.
     """
 
     pos_weight: Tensor | None
@@ -104,7 +104,7 @@ class BinaryCrossEntropy(Loss):
         )
 
     def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
-        """Loss of each row [B]."""
+        """Return the loss of each row [B]."""
         weight = None if self.pos_weight is None else self.pos_weight.to(scores)
         return F.binary_cross_entropy_with_logits(
             scores.squeeze(1), label.to(scores.dtype), reduction="none", pos_weight=weight
@@ -112,23 +112,23 @@ class BinaryCrossEntropy(Loss):
 
 
 class SquaredError(Loss):
-    """`(score - label)²` in units of the scaled label, scores [B, 1]."""
+    """Squared error `(score - label)²` in units of the scaled label, scores [B, 1]."""
 
     def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
-        """Loss of each row [B]."""
+        """Return the loss of each row [B]."""
         return F.mse_loss(scores.squeeze(1), label.to(scores.dtype), reduction="none")
 
 
 class AbsoluteError(Loss):
-    """`|score - label|` in units of the scaled label, scores [B, 1]."""
+    """Absolute error `|score - label|` in units of the scaled label, scores [B, 1]."""
 
     def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
-        """Loss of each row [B]."""
+        """Return the loss of each row [B]."""
         return F.l1_loss(scores.squeeze(1), label.to(scores.dtype), reduction="none")
 
 
 class Huber(Loss):
-    """Squared within `delta` (times 1/2), linear beyond, in units of the scaled label, scores [B,
+    """Huber loss: squared within `delta` (times 1/2), else linear; scaled label units, scores [B,
     1].
     """
 
@@ -137,23 +137,23 @@ class Huber(Loss):
         self.delta = delta
 
     def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
-        """Loss of each row [B]."""
+        """Return the loss of each row [B]."""
         return F.huber_loss(
             scores.squeeze(1), label.to(scores.dtype), reduction="none", delta=self.delta
         )
 
 
 class TokenCrossEntropy(Loss):
-    """Softmax cross-entropy of a row's target tokens, from logits [B, T, V] and labels [B, T]
-    (-100: no target).
+    """Cross-entropy of a row's target tokens, from logits [B, T, V] and labels [B, T] (-100: no
+    target).
 
-    Per row the mean over its targets; its weight is their number (times its sample weight), so that
-    a window's loss is the sum over all target tokens by their number, however they are spread over
-    rows, micro-batches and ranks.
+    A row has the mean over its targets, weighted by their number (times its sample weight). A
+    window's loss is therefore the sum over all target tokens divided by their number, for any rows,
+    micro-batches and ranks.
     """
 
     def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
-        """Mean loss of each row's targets [B]; 0 for a row without any."""
+        """Return the mean loss of each row's targets [B]; 0 for a row without any."""
         # [B, T, V] -> [B T, V], and back to [B, T]
         losses = F.cross_entropy(
             scores.flatten(0, 1), label.flatten().long(), reduction="none", ignore_index=NO_TARGET
@@ -161,14 +161,14 @@ class TokenCrossEntropy(Loss):
         return losses.sum(1) / (label != NO_TARGET).sum(1).clamp_min(1)
 
     def row_weights(self, label: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Targets of each row [B], times its sample weight; whole numbers are exact."""
+        """Return the targets of each row [B], times its sample weight; whole numbers are exact."""
         targets = (label != NO_TARGET).sum(1).to(torch.float64)
         return targets if weight is None else targets * weight
 
 
 def pos_weight(declaration: Declaration, statistics: Statistics) -> float | None:
-    """Factor on the loss of positives of a binary label: as declared, or negatives / positives of
-    train; None where there is none.
+    """Return the factor on the loss of a binary label's positives: declared, or negatives /
+    positives of train; None without one.
     """
     declared = declaration.loss.pos_weight
     if declared == "balanced":
@@ -178,9 +178,9 @@ def pos_weight(declaration: Declaration, statistics: Statistics) -> float | None
 
 
 def make_loss(declaration: Declaration, statistics: Statistics) -> Loss:
-    """The declared loss, with class weights from the train statistics where they are declared."""
+    """Create the declared loss, with class weights from train statistics if declared."""
     if statistics.labels:
-        # which makes the loss of each label here
+        # makes the loss of each label here
         from training.objectives.label_losses import make_labels_loss
 
         return make_labels_loss(declaration, statistics)

@@ -1,7 +1,7 @@
-"""Predictions from raw scores, and metrics on the gathered whole through scikit-learn.
+"""Predictions from raw scores, and metrics on all gathered rows with scikit-learn.
 
-Rank metrics are never averaged over batches or ranks. Of several labels each is measured on its
-known rows, see label_metrics.py. Shapes: N rows, K scores a row, C classes, L labels.
+Rank metrics are never averaged over batches or ranks. With several labels each is measured on its
+known rows, see label_metrics.py. Shapes: N rows, K scores per row, C classes, L labels.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ Metric = Callable[[np.ndarray, np.ndarray, np.ndarray | None], float | None]
 
 
 def predict(declaration: Declaration, statistics: Statistics, scores: np.ndarray) -> np.ndarray:
-    """Float64 probabilities [N, C] (binary: C = 2) or values [N] in the user's units, from raw
-    scores [N, K].
+    """Return float64 probabilities [N, C] (binary: C = 2) or values [N] from raw scores [N, K].
 
-    Of several labels [N, K]: the probability of each binary label's positive class, those of the
-    others' classes, values.
+    Values have the user's units. For several labels it is [N, K]: the probability of each binary
+    label's positive class, probabilities of the others' classes, and values.
     """
     scores = np.asarray(scores, dtype=np.float64)
     if statistics.labels:
@@ -44,10 +43,9 @@ def predict(declaration: Declaration, statistics: Statistics, scores: np.ndarray
 
 
 def targets(declaration: Declaration, statistics: Statistics, label: np.ndarray) -> np.ndarray:
-    """Labels as stored in the arrays → class indices int64 [N], or float64 values [N] in the user's
-    units.
+    """Convert stored labels to class indices int64 [N], or float64 values [N] in the user's units.
 
-    Of several labels float64 [N, L]: indices and values, NaN where unknown.
+    For several labels it is float64 [N, L]: indices and values, NaN if unknown.
     """
     if statistics.labels:
         center, scale = (
@@ -69,15 +67,15 @@ def compute(
     label: np.ndarray,
     weight: np.ndarray | None = None,
 ) -> Metrics:
-    """Every metric of the task from raw scores [N, K] and labels [N] as stored; None where one is
-    not defined.
+    """Compute every metric of the task from raw scores [N, K] and stored labels [N]; None if
+    undefined.
 
     Args:
         declaration: Gives the task.
         statistics: Gives classes and label scaling.
         scores: Raw scores, finite.
         label: Class index, or scaled value.
-        weight: Sample weights [N], at least 0; None = all rows count alike.
+        weight: Sample weights [N], at least 0; None: all rows have equal weight.
 
     Raises:
         DataError: no rows, or lengths that differ.
@@ -99,15 +97,14 @@ def compute_predictions(
     weight: np.ndarray | None = None,
     labels: Targets = (),
 ) -> Metrics:
-    """Every metric of a task from predictions (as `predict` gives them) and targets (as `targets`
-    does).
+    """Compute every metric of a task from predictions of `predict` and targets of `targets`.
 
     Args:
-        task: Its kind.
-        predictions: Of N rows.
-        target: Of the same rows.
-        weight: Sample weights [N], at least 0; None = all rows count alike.
-        labels: Of a task of several labels.
+        task: Kind of the task.
+        predictions: Predictions of N rows.
+        target: Targets of the same rows.
+        weight: Sample weights [N], at least 0; None: all rows have equal weight.
+        labels: Labels of a task of several labels.
 
     Raises:
         DataError: no rows, or lengths that differ.
@@ -118,11 +115,11 @@ def compute_predictions(
             f" and {len(target)}"
         )
     if labels:
-        from training.objectives.label_metrics import over_labels  # which measures each label here
+        from training.objectives.label_metrics import over_labels  # it uses this function
 
         return over_labels(task, predictions, target, weight, labels)
     if weight is not None:
-        # a row of weight 0 is no row: its class is not among the classes present
+        # a row of weight 0 does not count: its class is not present
         counted = weight > 0
         if not counted.any():
             return dict.fromkeys(METRICS[task])
@@ -135,7 +132,7 @@ def compute_predictions(
 
 
 def predicted_class(probabilities: np.ndarray) -> np.ndarray:
-    """Index of the most probable class [N] of probabilities [N, C]; the lower index at a tie."""
+    """Return the most probable class [N] of probabilities [N, C]; the lower index at a tie."""
     return np.asarray(probabilities.argmax(axis=1))
 
 
@@ -165,9 +162,7 @@ def _accuracy(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | Non
 
 
 def _balanced_accuracy(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    """Mean recall over the classes that the rows have, as `balanced_accuracy_score` without its
-    warning.
-    """
+    """Compute the mean recall over present classes, like `balanced_accuracy_score`."""
     return float(
         sk.recall_score(
             y,
@@ -185,7 +180,7 @@ def _f1(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
 
 
 def _macro_f1(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    """Mean F1 over the classes among labels or predictions (scikit-learn's default labels)."""
+    """Compute the mean F1 over classes in labels or predictions (scikit-learn's default labels)."""
     return float(
         sk.f1_score(y, predicted_class(p), average="macro", sample_weight=w, zero_division=0.0)
     )
@@ -200,7 +195,7 @@ def _mae(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
 
 
 def _r2(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    """None where the labels do not vary (fewer than two values)."""
+    """Compute R²; None if the labels do not vary (fewer than two values)."""
     return float(sk.r2_score(y, p, sample_weight=w)) if len(np.unique(y)) > 1 else None
 
 

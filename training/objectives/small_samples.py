@@ -1,7 +1,7 @@
-"""Intervals that hold for few rows, and for a score at its bound, where resamples do not differ.
+"""Intervals for few rows, and for a score at its bound, where resamples do not differ.
 
-Rows of one group are no independent draws, so that groups are counted: of AUROC the groups that
-have a positive or a negative row, of accuracy all groups.
+Rows of one group are not independent, so groups are counted: for AUROC the groups with a positive
+or a negative row, for accuracy all groups.
 
 Source: AUROC by Newcombe 2006 (part 2, method 5: a score interval over Hanley and McNeil's
 variance); proportions by Clopper and Pearson 1934; expansion of percentile intervals by Hesterberg
@@ -20,8 +20,7 @@ from schemas.records import Interval
 
 
 def expanded_tail(confidence: float, units: int) -> float:
-    """Share of resamples beyond each end of an interval, smaller than (1 - confidence) / 2 for few
-    units.
+    """Return the fraction of resamples beyond each end; below (1 - confidence) / 2 for few units.
 
     >>> round(expanded_tail(0.95, 10_000), 3), round(expanded_tail(0.95, 10), 3)
     (0.025, 0.009)
@@ -32,7 +31,7 @@ def expanded_tail(confidence: float, units: int) -> float:
 
 
 def proportion_interval(share: float, units: int, confidence: float) -> tuple[float, float]:
-    """Exact interval of a share of independent units.
+    """Compute the exact interval of a fraction of independent units.
 
     >>> [round(bound, 3) for bound in proportion_interval(1.0, 3, 0.95)]
     [0.292, 1.0]
@@ -46,7 +45,7 @@ def proportion_interval(share: float, units: int, confidence: float) -> tuple[fl
 def auroc_interval(
     value: float, positives: int, negatives: int, confidence: float
 ) -> tuple[float, float]:
-    """Score interval of an area under the ROC curve, with a width also at 0 and 1.
+    """Compute the score interval of an area under the ROC curve, with a width also at 0 and 1.
 
     >>> ([round(bound, 3) for bound in auroc_interval(1.0, 1, 2, 0.95)],
     ...     [round(b, 3) for b in auroc_interval(0.8, 50, 50, 0.95)])
@@ -63,7 +62,7 @@ def auroc_interval(
         )
         return (value - area) ** 2 - z * z * variance
 
-    near = 1e-9  # excess is 0 at 0 and 1 themselves
+    near = 1e-9  # excess is 0 at 0 and 1
     low = float(brentq(excess, 0.0, value - near)) if value > 2 * near else 0.0
     high = float(brentq(excess, value + near, 1.0)) if value < 1 - 2 * near else 1.0
     return low, high
@@ -72,16 +71,17 @@ def auroc_interval(
 def at_least(
     found: Interval, metric: str, target: np.ndarray, units: np.ndarray, confidence: float, few: int
 ) -> Interval:
-    """The interval, at least as wide as the exact one where units are few or resamples do not
-    differ; other metrics as they are.
+    """Widen the interval to the exact one if units are few or resamples do not differ.
+
+    Metrics without an exact interval are unchanged.
 
     Args:
         found: From the bootstrap.
         metric: Its name.
         target: Class indices or values [N].
-        units: Number of the unit of each row [N].
-        confidence: Share that an interval covers.
-        few: Number of units from which on the bootstrap is enough.
+        units: Unit of each row [N].
+        confidence: Coverage of an interval, a fraction.
+        few: From this number of units on the bootstrap is enough.
     """
     if found.value is None or metric not in ("auroc", "accuracy") or target.ndim > 1:
         return found

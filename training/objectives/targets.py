@@ -1,9 +1,8 @@
-"""Several labels as so many tasks of one label: each with its columns of the scores, and seen as if
-it were the only one.
+"""Views of several labels as tasks of one label, each with its columns of the scores.
 
-What is written for one label (a loss, a prior, a metric, a baseline) then serves each of several:
-it is called with the target's own declaration and statistics. Shapes: B rows of a batch, N rows, L
-labels, C classes of a label, K columns: C for each multiclass label, one for any other.
+Code for one label (a loss, a prior, a metric, a baseline) then works for each of several: it gets
+the target's own declaration and statistics. Shapes: B rows of a batch, N rows, L labels, C classes
+of a label, K columns: C for each multiclass label, one for any other.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ class Target:
     """One label of several.
 
     Attributes:
-        name: Its column.
+        name: Name of its column.
         kind: binary, multiclass or regression.
-        weight: How much it counts next to the others.
-        share: Weight of its known train rows as a share of all (see `LabelStats`).
+        weight: Its weight among the labels.
+        share: Weight of its known train rows as a fraction of all (see `LabelStats`).
         columns: Its columns of the raw scores [B, K], and of the predictions [N, K]: the
             probability of the positive class, one of each class, or the value.
         declaration: As if this label were the only one.
-        statistics: Alike.
+        statistics: As if this label were the only one.
     """
 
     name: str
@@ -58,12 +57,12 @@ class Target:
 
     @property
     def prediction_column(self) -> str:
-        """Under which name its predicted class or value is given out."""
+        """Name of the column of its predicted class or value."""
         return f"prediction_{self.name}"
 
     @property
     def probability_columns(self) -> list[str]:
-        """Names of its probabilities: of the positive class, or of every class; none of a
+        """Names of its probabilities: of the positive class, or of each class; none for a
         regression.
         """
         if self.kind == "binary":
@@ -71,16 +70,14 @@ class Target:
         return [f"probability_{self.name}_{value}" for value in self.statistics.classes]
 
     def of(self, predictions: np.ndarray) -> np.ndarray:
-        """This label's predictions in the form of a single label: probabilities [N, C] or values
-        [N], from all [N, K].
-        """
+        """Return this label's predictions, probabilities [N, C] or values [N], from all [N, K]."""
         own = predictions[:, self.columns]
         if self.kind == "regression":
             return own[:, 0]
         return np.concatenate([1 - own, own], axis=1) if self.kind == "binary" else own
 
     def stored(self, predictions: np.ndarray) -> np.ndarray:
-        """The inverse of `of`: [N, C] or [N] → this label's columns."""
+        """Invert `of`: [N, C] or [N] → this label's columns."""
         if self.kind == "regression":
             return predictions[:, None]
         return predictions[:, 1:] if self.kind == "binary" else predictions
@@ -90,9 +87,7 @@ Targets = tuple[Target, ...]
 
 
 def targets_of(declaration: Declaration, statistics: Statistics) -> Targets:
-    """The labels of a task that has several, in the order of the label array; empty for a single
-    label.
-    """
+    """Return the labels of a task in the order of the label array; empty for a single label."""
     widths = [
         len(label.classes) if label.kind == "multiclass" else 1 for label in statistics.labels
     ]
@@ -126,7 +121,7 @@ def _target(
 
 
 def _loss(shared: LossConfig, kind: LabelKind, own: str, pos_weight: object) -> LossConfig:
-    """The options of the shared section that apply to a label of this kind, and its own."""
+    """Return the loss options that apply to a label of this kind: shared ones and its own."""
     if kind == "regression":
         return LossConfig(kind=own, delta=shared.delta)
     if kind == "multiclass":

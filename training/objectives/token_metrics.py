@@ -1,7 +1,6 @@
-"""Metrics of a language model from sums over documents: each token counts once, however long its
-document is.
+"""Metrics of a language model from sums over documents; every token has equal weight.
 
-D documents. Predictions [D, 2]: sum of losses in nats, tokens guessed right. Targets [D, 2]:
+D documents. Predictions [D, 2]: sum of losses in nats, correctly predicted tokens. Targets [D, 2]:
 tokens, characters.
 """
 
@@ -24,30 +23,30 @@ def _ratio(
 
 
 def loss(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    """Nats per token: the cross-entropy over all target tokens, the end of each document among
-    them.
-    """
+    """Compute nats per token: the cross-entropy over all targets, ends of documents included."""
     return _ratio(y, p, w, 0, 0)
 
 
 def perplexity(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    """e to the loss: among how many equally likely tokens the model is as unsure. Infinite beyond
-    what a float holds is not defined.
+    """Compute the perplexity, e to the loss; None above the range of a float.
+
+    It is the number of equally likely tokens with the same uncertainty.
     """
     found = loss(y, p, w)
     return math.exp(found) if found is not None and found < math.log(np.finfo(float).max) else None
 
 
 def bits_per_character(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    """Bits for a document, its end included, by its characters: the same unit for every
-    tokenizer.
+    """Compute bits of a document, its end included, per character.
+
+    The unit is the same for every tokenizer.
     """
     found = _ratio(y, p, w, 0, 1)
     return None if found is None else found / math.log(2)
 
 
 def accuracy(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    """Share of tokens that were the most likely one."""
+    """Compute the fraction of tokens that were the most likely one."""
     return _ratio(y, p, w, 1, 0)
 
 
@@ -60,9 +59,7 @@ METRICS = {
 
 
 def row_metrics(scores: np.ndarray, weight: np.ndarray | None = None) -> dict[str, float | None]:
-    """`loss`, `perplexity` and `accuracy` from sums by sequence [N, 3] as `TokenScorer`
-    gives them.
-    """
+    """Compute `loss`, `perplexity` and `accuracy` from sums by sequence [N, 3] of `TokenScorer`."""
     scores = np.asarray(scores, dtype=np.float64)
     targets, predictions = scores[:, [1]], scores[:, [0, 2]]
     weight = None if weight is None else np.asarray(weight, dtype=np.float64)
@@ -73,9 +70,7 @@ def row_metrics(scores: np.ndarray, weight: np.ndarray | None = None) -> dict[st
 
 
 def resampled(predictions: np.ndarray, target: np.ndarray) -> Callable[[np.ndarray], Values]:
-    """Every metric as a function of weights by document, [R, D] → [R]; NaN where one is not
-    defined.
-    """
+    """Return every metric as a function of weights by document, [R, D] → [R]; NaN if undefined."""
 
     def values(weights: np.ndarray) -> Values:
         losses, right = (weights @ predictions).T

@@ -1,4 +1,4 @@
-"""Put the champion before the test rows of a run, as far as neither model learned from them.
+"""Compare a run with the champion on test rows that neither model learned from.
 
 N rows, C classes.
 """
@@ -36,7 +36,7 @@ from training.registry.registry import LoadedModel
 from training.serving.export import probability_columns
 
 BATCH_ROWS = 16_384
-CHARACTERS = "bits_per_character"  # the unit that tokens of every kind share
+CHARACTERS = "bits_per_character"  # the unit that all kinds of tokens share
 
 
 class Rows(NamedTuple):
@@ -56,18 +56,16 @@ def challenge(
     program_sha256: str,
     champion: LoadedModel,
 ) -> Comparison:
-    """The champion next to the challenger on the test rows that it has not learned from, nor their
-    groups.
+    """Compare challenger and champion on test rows outside the champion's train rows and groups.
 
-    Nothing about the champion stops the run: what cannot be compared comes back as the comparison's
-    `problem`.
+    A problem of the champion does not stop the run: it is returned as the comparison's `problem`.
 
     Args:
-        declaration: of the challenger.
-        run: what was trained.
+        declaration: declaration of the challenger.
+        run: the trained run.
         test: the split's test table.
-        evaluation: of the challenger on the same rows.
-        program_sha256: of the exported challenger.
+        evaluation: evaluation of the challenger on the same rows.
+        program_sha256: digest of the exported challenger.
         champion: fetched from the registry.
 
     Raises:
@@ -90,14 +88,14 @@ def challenge(
 def challenge_version(
     declaration: Declaration, rows: Rows, challenger: LoadedModel, champion: LoadedModel
 ) -> Comparison:
-    """Two registered versions on rows that neither has learned from, nor their groups; as
-    `challenge`.
+    """Compare two registered versions on rows outside both models' train rows and groups.
 
     Args:
-        declaration: of the challenger.
-        rows: with the challenger's statistics; those that either learned from are left out here.
+        declaration: declaration of the challenger.
+        rows: made with the challenger's statistics; rows that either model learned from are
+            excluded here.
         challenger: fetched from the registry.
-        champion: alike.
+        champion: fetched from the registry.
 
     Raises:
         IntegrityError: a file changed after it was written.
@@ -158,9 +156,7 @@ def _compared(
 
 
 class Facts(NamedTuple):
-    """What is known of rows besides predictions, in the form that metrics take: targets, weights,
-    groups, and several labels.
-    """
+    """Facts of rows besides predictions, as metrics need them: targets, weights, groups, labels."""
 
     target: np.ndarray
     weight: np.ndarray | None
@@ -169,7 +165,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(declaration: Declaration, rows: Rows) -> Facts:
-    """Targets, weights, groups and labels of rows, in their order."""
+    """Return targets, weights, groups and labels of rows, in their order."""
     given = _given(rows)
     group = given["__group"].to_numpy(dtype=object) if rows.spec.grouped else None
     if rows.statistics.tokens is not None:
@@ -180,7 +176,7 @@ def facts_of(declaration: Declaration, rows: Rows) -> Facts:
 
 
 def _given(rows: Rows) -> pd.DataFrame:
-    """`__id`, `__group` and, of rows that are no texts, the labels as given."""
+    """Return `__id`, `__group` and, unless rows are texts, the labels as given."""
     return (
         read_documents(rows.arrays)
         if rows.statistics.tokens is not None
@@ -191,7 +187,7 @@ def _given(rows: Rows) -> pd.DataFrame:
 def unlike(
     declaration: Declaration, spec: TableSpec, statistics: Statistics, champion: LoadedModel
 ) -> str:
-    """Why the two do not answer the same question; empty where they do."""
+    """Return why the two models cannot be compared; empty if they can."""
     if champion.spec["task"] != declaration.task.kind:
         return f"it predicts {champion.spec['task']}, not {declaration.task.kind}"
     if champion.spec["label"] != spec.label:
@@ -225,14 +221,12 @@ def unlike(
 
 
 def keeps_groups(declaration: Declaration, spec: TableSpec) -> bool:
-    """Whether the split keeps a group on one side, so that a group that a model knows would give it
-    an advantage.
-    """
+    """Return True if the split keeps groups whole, so that a known group would be an advantage."""
     return bool(spec.grouped) and declaration.split.kind in (*GROUPED, "predefined")
 
 
 def _evaluated(run: RunSpec, evaluation: EvaluationReport) -> pd.DataFrame:
-    """The challenger's predictions of the test rows, in the order of the arrays."""
+    """Return the challenger's predictions of the test rows, in the order of the arrays."""
     found = pq.read_table(verify(evaluation.predictions)).to_pandas()
     ids = (
         pq.read_table(verify(run.arrays.test.documents or run.arrays.test.ids), columns=["__id"])
@@ -248,13 +242,14 @@ def _evaluated(run: RunSpec, evaluation: EvaluationReport) -> pd.DataFrame:
 
 
 def predictions_of(model: LoadedModel, declaration: Declaration, rows: Rows) -> np.ndarray:
-    """A registered model's predictions of rows in the form that metrics take; the order of the
-    table is checked against the arrays.
+    """Return a registered model's predictions of rows in the form that metrics need.
+
+    The order of the table is checked against the arrays.
 
     Raises:
-        KeyError: the model does not give what this task compares.
-        ValueError: it refuses the rows.
-        IntegrityError: table and arrays hold other rows, or in another order.
+        KeyError: the model lacks a prediction that this task compares.
+        ValueError: the model refuses the rows.
+        IntegrityError: table and arrays contain other rows, or in another order.
     """
     columns = [
         c["name"] for kind in ("numeric", "categorical", "tensor", "raw") for c in model.spec[kind]
@@ -280,8 +275,9 @@ def predictions_of(model: LoadedModel, declaration: Declaration, rows: Rows) -> 
 
 
 def _columns(declaration: Declaration, rows: Rows) -> list[str]:
-    """Columns of predictions that the comparison needs: probabilities in the order of the classes,
-    or values; of several labels, of each.
+    """Return the prediction columns to compare, for each label.
+
+    These are probabilities in class order, or values.
     """
     labels = targets_of(declaration, rows.statistics)
     several = [name for t in labels for name in t.probability_columns or [t.prediction_column]]
@@ -289,7 +285,7 @@ def _columns(declaration: Declaration, rows: Rows) -> list[str]:
 
 
 def _values(frame: pd.DataFrame, columns: list[str]) -> np.ndarray:
-    """Probabilities [N, C], values [N], or the columns of several labels [N, K]."""
+    """Return probabilities [N, C], values [N], or the columns of several labels [N, K]."""
     return np.asarray(
         frame["prediction"] if columns == ["prediction"] else frame[columns], dtype=np.float64
     )

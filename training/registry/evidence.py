@@ -1,4 +1,4 @@
-"""`evidence.json`: from each number of a run back to the bytes it came from."""
+"""`evidence.json`: links each number of a run to the bytes it came from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from schemas.records import (
 
 
 def split_manifest(prepared: Prepared) -> dict[str, Any]:
-    """How the sides came about, and the digest, rows and summary of each; paths are left out."""
+    """Describe how the splits were made, with digest, rows and summary of each; without paths."""
     split = prepared.split
     sides = {
         s: {
@@ -53,7 +53,7 @@ def build_evidence(
     gate: GateReport | None,
     provenance: dict[str, Any],
 ) -> Evidence:
-    """Every digest, verdict, figure and version that stands behind a model."""
+    """Collect every digest, verdict, metric and version behind a model."""
     return Evidence(
         run_id=run_id,
         name=declaration.name,

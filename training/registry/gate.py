@@ -1,21 +1,19 @@
-"""Whether a trained model may enter the registry and take the champion's place: pure functions of
-figures.
+"""Gate of the registry: may a model be registered and replace the champion? Pure functions.
 
-Conditions, each with a verdict of its own:
+Each condition has its own verdict:
 
 - `threshold`: each declared test metric keeps its bounds.
 - `checks`: no check of the run failed (warnings and allowed findings pass).
-- `skill`: the model beats the constant baseline, where `register.require_skill` asks for it; never
-  where test rows are too few to say.
-- `baselines`: the model is behind no simpler baseline beyond uncertainty, but for those of
+- `skill`: the model beats the constant baseline, if `register.require_skill` is set; too few test
+  rows count as no skill.
+- `baselines`: no simpler baseline is better beyond uncertainty, except those of
   `register.allow_behind`.
 - `champion`: on test rows that neither model learned from, the challenger is not worse than the
-  champion by more than `register.tolerance`. With d = challenger - champion, turned so that more is
-  better, and its paired bootstrap interval: fail when d or the upper end of its interval lies below
-  -tolerance. A single draw decides nothing: an interval around a d within the tolerance passes, and
-  says so.
+  champion by more than `register.tolerance`. d = challenger - champion, with its sign set so that
+  more is better, has a paired bootstrap interval. Fail if d or the interval's upper end is below
+  -tolerance. If only the lower end is below it, it passes: one draw decides nothing.
 
-A program with the champion's SHA-256 is neither better nor worse: `unchanged`, and not registered
+A program with the champion's SHA-256 is `unchanged`: neither better nor worse, and not registered
 again.
 """
 
@@ -33,16 +31,15 @@ from training.objectives.bootstrap import paired_difference
 from training.objectives.metrics import compute_predictions
 from training.objectives.targets import Targets
 
-MIN_ROWS = 30  # fewer unseen rows say nothing about a champion
+MIN_ROWS = 30  # fewer unseen rows are too few to compare with a champion
 UNCHANGED = "unchanged"
 
 
 class Comparison(Record):
-    """Challenger and champion on the same rows, unseen by both; or why they could not be compared
-    (`problem`).
+    """Challenger and champion on the same rows, unseen by both; or the `problem` that prevented it.
 
-    `difference`: challenger - champion, turned so that more is better. `excluded_rows`: of the test
-    side, because the champion learned from them or their group.
+    `difference`: challenger - champion, with the sign that more is better. `excluded_rows`: test
+    rows that the champion learned from, or whose group it knows.
     """
 
     version: str
@@ -68,20 +65,19 @@ def compare(
     weight: np.ndarray | None = None,
     labels: Targets = (),
 ) -> Comparison:
-    """Both models on the unseen rows, with the paired interval of their difference.
+    """Compare both models on the unseen rows, with the paired interval of their difference.
 
     Args:
         declaration: gives metric, number of resamples and confidence.
-        version: of the champion.
-        challenger: probabilities [N, C] or values [N] in the label's units; `champion` alike, with
-            the same classes.
-        champion: see `challenger`.
+        version: version of the champion.
+        challenger: probabilities [N, C] or values [N] in the label's units.
+        champion: like `challenger`, with the same classes.
         target: class indices or values [N].
-        unseen: which rows [N] the champion has not learned from; the challenger has learned from
-            none of them.
-        group: whole groups are resampled where given.
+        unseen: mask [N] of rows that the champion has not learned from; the challenger has learned
+            from none of them.
+        group: if given, whole groups are resampled.
         weight: sample weights [N].
-        labels: of a task of several labels; predictions are then [N, K], targets [N, L].
+        labels: for several labels; predictions are then [N, K], targets [N, L].
     """
     metric = declaration.register_.metric or declaration.metric
     rows, excluded = int(unseen.sum()), int((~unseen).sum())
@@ -131,7 +127,7 @@ def compare(
 
 
 def _turned(interval: Interval) -> Interval:
-    """The interval of the negated difference."""
+    """Return the interval of the negated difference."""
     value, low, high = (
         None if v is None else -v for v in (interval.value, interval.high, interval.low)
     )
@@ -144,14 +140,15 @@ def judge(
     checks: Sequence[CheckResult],
     comparison: Comparison | None,
 ) -> GateReport:
-    """One verdict with one row for each condition; passed only when none failed and the program is
-    a new one.
+    """Return the verdict, with one row for each condition.
+
+    It passes only if no condition failed and the program is new.
 
     Args:
-        declaration: section `register` counts.
-        evaluation: of the test side.
-        checks: of the whole run, preparation and preflight.
-        comparison: with the champion; None where there is none yet.
+        declaration: its section `register` is used.
+        evaluation: evaluation on test.
+        checks: all checks of the run, preparation and preflight.
+        comparison: with the champion; None if there is none yet.
     """
     conditions = (
         *(
@@ -187,7 +184,7 @@ def judge(
 
 
 def keeps(metric: str, bounds: Threshold, metrics: Mapping[str, Interval]) -> CheckResult:
-    """Whether a metric keeps its declared bounds."""
+    """Return True if a metric keeps its declared bounds."""
     found = metrics.get(metric)
     value = found.value if found else None
     wanted = " and ".join(
@@ -258,9 +255,7 @@ def _has_skill(declaration: Declaration, evaluation: EvaluationReport) -> CheckR
 
 
 def _not_behind(declaration: Declaration, evaluation: EvaluationReport) -> list[CheckResult]:
-    """The condition on simpler models: first champions too, since nobody should serve what a linear
-    model does better.
-    """
+    """Check that no simpler model is better; also for a first champion."""
     behind = [
         name
         for name, place in evaluation.standing.items()
@@ -295,7 +290,7 @@ def _not_behind(declaration: Declaration, evaluation: EvaluationReport) -> list[
 
 
 def _not_worse(declaration: Declaration, comparison: Comparison | None) -> CheckResult:
-    """The champion's condition; see the head of this file for the rule."""
+    """Check the champion's condition; the module docstring gives the rule."""
     if comparison is None:
         return CheckResult(name="champion", verdict="pass", summary="there is no champion yet")
     if comparison.identical:

@@ -1,9 +1,8 @@
-"""Which version an alias means: the only place that moves one.
+"""Move the aliases of versions; no other module does.
 
 Alias `champion` is the version in use, `previous` the one before it, `challenger` the newest that
-waits for a person. MLflow has no compare-and-swap on aliases: whoever calls these functions holds a
-lock (tasks/promote.py), and says which version it compared with, so that nothing is replaced that
-it has not seen.
+waits for approval. MLflow has no compare-and-swap on aliases. Callers therefore hold a lock
+(tasks/promote.py) and name the version that they compared with, so that none is replaced unseen.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from schemas.registry_records import Promotion
 from training.registry.registry import CHAMPION, is_absent, problem_of, refused
 
 PREVIOUS, CHALLENGER = "previous", "challenger"
-# of a version: when it took the alias, and whose place
+# tags of a version: when it took the alias, and from which version
 MOVED_TAG, REPLACED_TAG = ("bulkhead.promoted", "bulkhead.replaced")
 
 
 def holder(name: str, alias: str, uri: str) -> ModelVersion | None:
-    """The version at an alias; None where there is no such model or alias.
+    """Return the version at an alias; None if there is no such model or alias.
 
     Raises:
         RegistryError: the registry cannot be reached, or refuses.
@@ -41,19 +40,19 @@ def holder(name: str, alias: str, uri: str) -> ModelVersion | None:
 def move_alias(
     name: str, version: str, alias: str, uri: str, expected: str | None, verdict: str
 ) -> Promotion:
-    """Point an alias to a version; of `champion` the version before keeps alias `previous`.
+    """Point an alias to a version; the last champion gets alias `previous`.
 
     Args:
-        name: of the model.
-        version: that takes the alias.
+        name: name of the model.
+        version: new version at the alias.
         alias: moved in one request, as the last step.
         uri: address of the registry.
-        expected: version that held the alias when the two were compared; None where there was none.
-        verdict: of the gate, for the record.
+        expected: version at the alias during the comparison; None if there was none.
+        verdict: verdict of the gate, for the record.
 
     Raises:
         RegistryError: another version took the alias meanwhile, or the registry refuses. The alias
-            is then where it was.
+            is then unchanged.
     """
     found = holder(name, alias, uri)
     current = str(found.version) if found else None
@@ -82,12 +81,11 @@ def move_alias(
 
 
 def roll_back(name: str, uri: str) -> Promotion:
-    """Alias `champion` back to the version at `previous`, which must still work; the two change
-    places.
+    """Move alias `champion` back to the version at `previous`, which must still work; swap the two.
 
     Raises:
-        RegistryError: there is no version before the champion, or it does not predict. The aliases
-            are then where they were.
+        RegistryError: there is no previous version, or it does not predict. The aliases are then
+            unchanged.
     """
     current, before = holder(name, CHAMPION, uri), holder(name, PREVIOUS, uri)
     if current is None or before is None or current.version == before.version:
@@ -110,7 +108,7 @@ def roll_back(name: str, uri: str) -> Promotion:
 
 
 def promotion(version: ModelVersion, alias: str, previous: str | None, verdict: str) -> Promotion:
-    """What is told of a version that took an alias."""
+    """Return the record of a version that took an alias."""
     return Promotion(
         name=version.name,
         version=str(version.version),

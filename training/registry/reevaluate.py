@@ -1,23 +1,22 @@
-"""The champion again, on rows that came since: does it still do what it did, and are rows,
-predictions and calibration what they were?
+"""Evaluate the champion again on new rows: performance, drift of rows and predictions, calibration.
 
-Three kinds of rows in today's source: those it learned from (what features are compared with), its
-test rows (what predictions are compared with: on rows it learned from they would be better than on
-any new one), and new ones. What decides:
+Today's source has three kinds of rows: learned rows (features are compared with these), test rows
+(predictions are compared with these: on learned rows they would be better than on new ones), and
+new rows. The rules:
 
-- `performance`: with d = the declared metric now minus at registration, turned so that more is
-  better: fail where d is below -`register.tolerance` by more than both intervals allow (the root of
-  the sum of their squared half-widths: the rows are others, so that both are uncertain); warn where
-  it is by more than the one at registration.
-- `threshold`: fail where a bound of `register.thresholds` is not kept.
-- `drift`, `prediction drift`: warn where a column differs beyond chance, all columns allowed for,
-  and by a PSI of 0.1 or more.
-- `calibration`: warn where the mean of label minus prediction has another interval than on the test
+- `performance`: d = the declared metric now minus at registration, with the sign that more is
+  better. Fail if d is below -`register.tolerance` by more than both intervals allow (the root of
+  the sum of their squared half-widths, as the rows differ and both are uncertain). Warn if it is
+  by more than the interval at registration.
+- `threshold`: fail if a bound of `register.thresholds` is not kept.
+- `drift`, `prediction drift`: warn if a column differs beyond chance, corrected for the number of
+  columns, and by a PSI of 0.1 or more.
+- `calibration`: warn if the mean of label minus prediction has another interval than on the test
   rows.
 
-A drift alone fails nothing: rows may change and the model be right about them. What cannot be
-judged is `unknown`, never passed: no or fewer than 30 new rows (of drift: groups of rows, on either
-side), or no earlier rows. N rows, K columns of predictions.
+Drift alone never fails: rows may change and the model still be right. A check that cannot be
+decided is `unknown`, never passed: without earlier rows, or with fewer than 30 new rows (for drift:
+groups of rows, old or new). N rows, K columns of predictions.
 """
 
 from __future__ import annotations
@@ -76,9 +75,7 @@ MOST_NAMES = 5
 
 @dataclass(frozen=True)
 class Kind:
-    """Rows of one kind, at most `MOST_ROWS` of learned and tested ones: what is known of them and
-    what the model predicts.
-    """
+    """Rows of one kind with their predictions; at most `MOST_ROWS` learned and tested ones."""
 
     frame: pd.DataFrame
     facts: Facts
@@ -94,21 +91,21 @@ def reevaluate(
     split: SplitTables,
     folder: Path,
 ) -> Reevaluation:
-    """A registered version on the rows of a split that it has not learned from and was not tested
-    on.
+    """Evaluate a registered version on rows that it neither learned from nor was tested on.
 
     Args:
-        declaration: of today; gives metric, thresholds and tolerance.
+        declaration: today's declaration; gives metric, thresholds and tolerance.
         model: the version.
-        registered: its test metrics when it was registered.
-        statistics: its own.
-        spec: what the columns are.
-        split: today's sides.
-        folder: for files that nobody needs later.
+        registered: its test metrics at registration.
+        statistics: statistics of the version.
+        spec: columns and their meaning.
+        split: today's splits.
+        folder: for temporary files.
 
     Raises:
-        RegistryError: it answers another question, or does not say which rows it learned from.
-        DataError: new rows hold what it cannot score: other classes, or nulls where there were
+        RegistryError: the model predicts something else, or has no record of the rows it learned
+            from.
+        DataError: the model cannot score the new rows: other classes, or nulls where there were
             none.
     """
     counts, tables = divide(model, declaration, spec, split, folder)
@@ -175,12 +172,13 @@ def reevaluate(
 def divide(
     model: LoadedModel, declaration: Declaration, spec: TableSpec, split: SplitTables, folder: Path
 ) -> tuple[dict[str, int], dict[str, TableRef]]:
-    """How many rows the model learned from, was tested on and has never met, and these as tables.
+    """Return the numbers of learned, tested and new rows, and these rows as tables.
 
-    Rows of a group that it learned from are none of the three where the split keeps groups whole.
+    If the split keeps groups whole, rows of a group that the model learned from are in none of
+    them.
 
     Raises:
-        RegistryError: the model does not say which rows it learned from.
+        RegistryError: the model has no record of the rows it learned from.
     """
     if model.trained_on is None:
         raise RegistryError(
@@ -210,8 +208,8 @@ def divide(
 
 
 def _chosen(split: SplitTables, masks: list[np.ndarray], path: Path, limit: int | None) -> TableRef:
-    """The marked rows of the three sides as one table; sides lie in the order of a hash, so that
-    the first are a random sample.
+    """Return the marked rows of the three splits as one table; splits are in hash order, so that
+    the first rows are a random sample.
     """
     rows = 0
     schema = pq.read_schema(split.train.file.file).remove_metadata()
@@ -280,9 +278,7 @@ def _enough(rows: int) -> CheckResult:
 
 
 def _fewest(kinds: dict[str, Kind], earlier: str) -> int:
-    """Rows that drift is judged by, one of each group, where they are fewer: the earlier ones or
-    the new ones.
-    """
+    """Return the smaller number of rows for drift, one per group: earlier or new ones."""
     return (
         min(
             (
@@ -298,8 +294,9 @@ def _fewest(kinds: dict[str, Kind], earlier: str) -> int:
 
 
 def _unknown_of_few(result: CheckResult, new: Kind) -> CheckResult:
-    """The result, unknown where new rows are too few for it; of few groups a finding stands, as
-    intervals are over groups, and a pass does not.
+    """Return the result, or unknown if new rows are too few for it.
+
+    With few groups a finding stays, as intervals are over groups; a pass becomes unknown.
     """
     # a group, or a row without one
     units = int(units_of(new.facts.group, len(new.frame)).max()) + 1
@@ -324,7 +321,7 @@ def _unknown_of_few(result: CheckResult, new: Kind) -> CheckResult:
 def _performance(
     declaration: Declaration, registered: dict[str, Interval], now: dict[str, Interval]
 ) -> CheckResult:
-    """See the head of this file for the rule."""
+    """Check performance; the module docstring gives the rule."""
     name = declaration.register_.metric or declaration.metric
     then, found, sign = (
         registered.get(name, Interval(value=None)),
@@ -354,7 +351,7 @@ def _performance(
 
 
 def _half(found: Interval) -> float:
-    """Half the width of an interval; 0 where none could be made."""
+    """Return half the width of an interval; 0 without one."""
     return 0.0 if found.low is None or found.high is None else (found.high - found.low) / 2
 
 
@@ -383,12 +380,12 @@ def _drift(
 
 
 def has_drifted(found: Drift) -> bool:
-    """Whether a column differs beyond chance and by an amount that matters."""
+    """Return True if a column differs beyond chance and by a relevant amount."""
     return found.adjusted < LEVEL and found.psi >= MODERATE
 
 
 def _judge_drift(name: str, what: str, found: tuple[Drift, ...], fewest: int) -> CheckResult:
-    """Warn of what differs; unknown where rows are too few for a difference to show."""
+    """Warn about differences; unknown if rows are too few to show one."""
     moved = [d for d in found if has_drifted(d)]
     shown = ", ".join(
         f"{d.column} (PSI {d.psi:.2f}{', large' if d.psi >= LARGE else ''})"
@@ -427,8 +424,9 @@ def _judge_drift(name: str, what: str, found: tuple[Drift, ...], fewest: int) ->
 
 
 def _calibration(kinds: dict[str, Kind], spec: TableSpec) -> list[CheckResult]:
-    """Mean of label minus prediction of each class or value, by group, with an interval that allows
-    for their number; none of texts.
+    """Compute the mean of label minus prediction of each class or value, by group; none for texts.
+
+    The intervals are corrected for their number.
     """
     if "tested" not in kinds or spec.text is not None:
         return []
@@ -456,7 +454,7 @@ def _calibration(kinds: dict[str, Kind], spec: TableSpec) -> list[CheckResult]:
 
 
 def _gaps(kind: Kind) -> list[tuple[float, float, float]]:
-    """Mean and interval of label minus prediction, for each column of predictions."""
+    """Return mean and interval of label minus prediction, for each column of predictions."""
     residuals = _residuals(kind.facts, kind.predictions)
     units = units_of(clusters_of(kind.facts.group)[0], len(residuals))
     weight = np.ones(len(residuals)) if kind.facts.weight is None else kind.facts.weight
@@ -485,8 +483,8 @@ def _gaps(kind: Kind) -> list[tuple[float, float, float]]:
 
 
 def _residuals(facts: Facts, predictions: np.ndarray) -> np.ndarray:
-    """Label minus prediction [N, K], NaN where a label is unknown: 1 or 0 minus a probability, or a
-    value minus a value.
+    """Return label minus prediction [N, K], NaN where a label is unknown; a class label is 1 or 0,
+    its prediction a probability.
     """
     if facts.labels:
         return _of_several(facts.labels, facts.target, predictions)

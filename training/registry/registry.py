@@ -1,12 +1,11 @@
-"""The registry of models: put one in whole and signed, fetch one only when its bytes are those that
-were registered.
+"""Model registry: register complete signed versions; load a version only if its bytes match.
 
-A version holds `program.pt2`, `spec.json`, `serving.py`, `program_reader.py` and, for derived
-features or text, `expressions.zip` (what predicts) next to `evidence.json`, `split_manifest.json`,
-`trained_on.npy` and `tested_on.npy` (what it may be believed for); the SHA-256 of each is a tag of
-the version and is in its signed manifest (training/registry/trust.py). No code of a version is run
-here: this project's own reads its program and spec. Registering moves no alias: that is for
-training/registry/promotion.py, when the version was loaded back and predicted.
+To predict, a version has `program.pt2`, `spec.json`, `serving.py`, `program_reader.py` and, for
+derived features or text, `expressions.zip`. As evidence it has `evidence.json`,
+`split_manifest.json`, `trained_on.npy` and `tested_on.npy`. The SHA-256 of each is a tag of the
+version and is in its signed manifest (training/registry/trust.py). No code of a version runs here:
+this project's own code reads its program and spec. Registering moves no alias:
+training/registry/promotion.py does, after the version was loaded back and predicted.
 """
 
 from __future__ import annotations
@@ -65,10 +64,10 @@ REQUIRED = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model fetched from the registry, its files proven; `trust` says by whose signature.
+    """A model fetched from the registry with verified files; `trust` names its signer.
 
-    `evidence`, `trained_on` (sorted uint64 hashes of the ids and groups it learned from) and
-    `tested_on` (of the ids of its test rows) are None for a model that was registered without them.
+    `trained_on`: sorted uint64 hashes of the ids and groups it learned from. `tested_on`: those of
+    the ids of its test rows. Both and `evidence` are None for a model registered without them.
     """
 
     name: str
@@ -79,7 +78,7 @@ class LoadedModel:
     trained_on: np.ndarray | None
     model: Any
     tested_on: np.ndarray | None = None
-    trust: Trust | None = None  # of a model that is in no registry
+    trust: Trust | None = None  # None of a model outside a registry
 
     @property
     def program_sha256(self) -> str:
@@ -92,12 +91,11 @@ class LoadedModel:
         params: dict[str, Any] | None = None,
         unfamiliar: serving.Unfamiliar | None = None,
     ) -> pd.DataFrame:
-        """Predictions for raw rows; see training/serving/serving.py. Only a language model takes
-        `params`.
+        """Predict raw rows; see training/serving/serving.py. Only a language model takes `params`.
 
         Args:
             frame: raw rows.
-            params: of a completion.
+            params: parameters of a completion.
             unfamiliar: gets the columns with unknown categories and clipped numbers.
         """
         found: pd.DataFrame = self.model.predict_counting(
@@ -107,8 +105,8 @@ class LoadedModel:
 
 
 def load_champion(name: str, uri: str) -> LoadedModel | None:
-    """The version at alias `champion`; None where the model or the alias does not exist yet, and
-    only there.
+    """Return the version at alias `champion`; None only if the model or the alias does not exist
+    yet.
 
     Raises:
         RegistryError: the registry cannot be reached, refuses, or the version cannot be fetched.
@@ -127,7 +125,7 @@ def load_champion(name: str, uri: str) -> LoadedModel | None:
 
 
 def is_absent(error: Exception) -> bool:
-    """Whether the registry said that there is no such model or alias (SQL and server say it
+    """Return True if the registry reported no such model or alias (SQL and server word it
     differently).
     """
     if not isinstance(error, MlflowException):
@@ -141,16 +139,14 @@ def is_absent(error: Exception) -> bool:
 
 
 def load_model(model_uri: str, uri: str) -> LoadedModel:
-    """Fetch a model (`models:/NAME@ALIAS`, `models:/NAME/VERSION`, a folder), verify its files,
-    then load it.
+    """Fetch a model (`models:/NAME@ALIAS`, `models:/NAME/VERSION`, a folder), verify it, then load
+    it.
 
-    Nothing is read before its files were proven to be those of a signed manifest, and no code of it
-    is run.
+    Nothing is read before the files match a signed manifest, and no code of the model runs.
 
     Raises:
-        RegistryError: there is no such model, or it was not made by this project.
-        IntegrityError: a file differs from what was registered, or whoever signed it is not
-            trusted.
+        RegistryError: there is no such model, or this project did not make it.
+        IntegrityError: a file differs from what was registered, or its signer is not trusted.
     """
     model = _proven(model_uri, uri)
     if model.trust is not None and model.trust.signer is None:
@@ -167,8 +163,7 @@ def _proven(model_uri: str, uri: str) -> LoadedModel:
 
 
 def fetched(version: ModelVersion | None, model_uri: str, uri: str, scratch: Path) -> Path:
-    """The folder of a registered version, or of what a URI names, copied into `scratch`; nothing of
-    it is read.
+    """Copy a registered version, or another model URI, into `scratch`; read nothing of it.
 
     Raises:
         RegistryError: it cannot be fetched.
@@ -196,15 +191,13 @@ def fetched(version: ModelVersion | None, model_uri: str, uri: str, scratch: Pat
 
 
 def _require_model_folder(model_uri: str) -> None:
-    """Refuse a folder that is no model before it is copied, which for / or /etc would take long and
-    prove nothing.
-    """
+    """Refuse a folder without a model before copying it, which for / or /etc would take long."""
     if re.match(r"[A-Za-z][\w+.-]*:/", model_uri):
         return
     try:
         if (Path(model_uri) / MLMODEL).is_file():
             return
-    except (OSError, ValueError):  # no path at all
+    except (OSError, ValueError):  # not a path
         pass
     raise RegistryError(
         f"{shortened(model_uri)}: expected models:/NAME@ALIAS, models:/NAME/3, or a folder with a"
@@ -213,7 +206,7 @@ def _require_model_folder(model_uri: str) -> None:
 
 
 def version_of(model_uri: str, uri: str) -> ModelVersion | None:
-    """The registered version that a `models:/` URI names; None for any other place."""
+    """Return the registered version of a `models:/` URI; None for any other place."""
     if not model_uri.startswith("models:/"):
         _require_model_folder(model_uri)
         return None
@@ -231,17 +224,16 @@ def version_of(model_uri: str, uri: str) -> ModelVersion | None:
 
 
 def prove_version(folder: Path, version: ModelVersion) -> Trust:
-    """Prove that the files of a version are those that somebody trusted has registered; see
-    `training.registry.trust.prove`.
-    """
+    """Verify that a trusted signer registered these files; see `training.registry.trust.prove`."""
     return prove(
         folder, f"version {version.version} of {version.name!r}", version.name, version.tags
     )
 
 
 def _load(folder: Path, model_uri: str, version: ModelVersion | None, trust: Trust) -> LoadedModel:
-    """A proven model behind this project's own code: the copy that was shipped with it is for
-    consumers without this project.
+    """Load a verified model with this project's own code.
+
+    The copy that is shipped with the model is for consumers without this project.
     """
     files, model = folder / "artifacts", serving.RawRows()
     try:
@@ -286,17 +278,17 @@ def register(
     split_manifest: Mapping[str, Any],
     tested_on: np.ndarray | None = None,
 ) -> Registered:
-    """A new version of the run's model, loaded back and tried; it has no alias yet.
+    """Register the run's model as a new version without alias; load it back and test it.
 
     Args:
         exported: its files are verified first.
-        run: what was trained; its name is the model's.
+        run: the trained run; its name is the model's.
         evidence: logged with the version; its metrics become those of the logged model.
-        tracker: the MLflow run that the model came from.
+        tracker: the MLflow run of the model.
         trained_on: sorted uint64, made by `training.data.split.unseen.trained_keys`.
-        split_manifest: how rows came to their sides, JSON-able.
-        tested_on: sorted uint64, made by `training.data.split.unseen.evaluated_keys`; without them
-            its test rows count as new ones later.
+        split_manifest: how rows were assigned to splits, JSON-able.
+        tested_on: sorted uint64, made by `training.data.split.unseen.evaluated_keys`; without it,
+            test rows later count as new.
 
     Raises:
         RegistryError: the registry refuses, or the version read back does not predict.
@@ -352,8 +344,7 @@ def register(
 
 @contextmanager
 def refused(name: str, uri: str) -> Iterator[None]:
-    """An error of MLflow inside becomes a `RegistryError` that names the model and the (masked)
-    address.
+    """Turn an MLflow error into a `RegistryError` that names the model and the (masked) address.
 
     Raises:
         RegistryError: MLflow raised.
@@ -386,9 +377,7 @@ def _write_evidence(
 
 
 def version_tags(evidence: Evidence, digests: Mapping[str, str]) -> dict[str, str]:
-    """What a version says of itself: digests of its files, of what it was made from, its commit,
-    its test metrics.
-    """
+    """Return a version's tags: digests of its files and inputs, its commit, its test metrics."""
     git = evidence.provenance.get("git") or {}
     made_from = (
         "config_sha256",
@@ -420,9 +409,7 @@ def _log_model(
     folder: Path,
     evidence: Evidence,
 ) -> tuple[LoggedModel, str]:
-    """A logged model of the run with its files and test metrics, ready to be registered, and the
-    public key that signed it.
-    """
+    """Log the run's model with its files and test metrics; return it and the signing public key."""
     client = tracker.client
     experiment = client.get_run(tracker.run_id).info.experiment_id
     logged = client.create_logged_model(
@@ -469,7 +456,7 @@ def _log_model(
 
 
 def _registered(client: MlflowClient) -> Iterator[tuple[str, dict[str, str]]]:
-    """Name and tags of every version in the registry."""
+    """Return name and tags of every version in the registry."""
     token = None
     while True:
         page = client.search_model_versions(page_token=token)
@@ -480,15 +467,14 @@ def _registered(client: MlflowClient) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _try_shipped(folder: Path, example: pd.DataFrame) -> None:
-    """Load the model as a consumer without this project does, with the code that is shipped, and
-    let it predict.
+    """Load the model with its shipped code, like a consumer without this project, and predict.
 
     Raises:
-        RegistryError: it does not.
+        RegistryError: it does not predict.
     """
     try:
         found = mlflow.pyfunc.load_model(str(folder)).unwrap_python_model().predict(None, example)
-    except Exception as error:  # whatever a consumer would meet
+    except Exception as error:  # any error that a consumer could get
         raise RegistryError(
             f"the model does not work as MLflow loads it: {str(error)[:500]}; nothing was"
             " registered"
@@ -501,8 +487,9 @@ def _try_shipped(folder: Path, example: pd.DataFrame) -> None:
 
 
 def _link_metrics(client: MlflowClient, run_id: str, model_id: str, evidence: Evidence) -> None:
-    """Test metrics become those of the model too; one that the run has already keeps its moment, so
-    that it is not there twice.
+    """Link test metrics to the model.
+
+    A metric that the run already has keeps its timestamp, so that it is not stored twice.
     """
     metrics = []
     for name, interval in evidence.metrics.items():
@@ -526,7 +513,7 @@ def _link_metrics(client: MlflowClient, run_id: str, model_id: str, evidence: Ev
 
 @contextmanager
 def environment(**variables: str) -> Iterator[None]:
-    """Environment variables for the time of a call, for what MLflow takes in no other way."""
+    """Set environment variables during a call, for MLflow settings that have no argument."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -550,14 +537,14 @@ def _ensure_model(client: MlflowClient, name: str, run: RunSpec) -> None:
 
 
 def problem_of(model_uri: str, uri: str) -> str:
-    """Why a version, fetched as a consumer would, does not predict its input example row for row;
-    empty where it does.
+    """Return why a fetched version does not predict its input example row for row; empty if it
+    does.
     """
     try:
         model = _proven(model_uri, uri)
         example = input_example(model.spec)
         found = model.predict(example)
-    except Exception as error:  # whatever a consumer would meet
+    except Exception as error:  # any error that a consumer could get
         return str(error) or type(error).__name__
     return (
         ""

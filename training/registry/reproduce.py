@@ -1,8 +1,7 @@
-"""Make a registered version again and say where it first differs: the parts that need neither git
-nor a process.
+"""Compare a registered version with its reproduction: the parts without git or a process.
 
-Digests are compared in the order in which a run makes them, so that the first one that differs
-names the cause, and none after it says anything new.
+Digests are compared in the order in which a run makes them. The first difference names the cause;
+later ones add nothing.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ CONFIG, SOURCE = "declaration", "source"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a version was made of: its evidence, and what its MLflow run recorded next to it.
+    """Origin of a version: its evidence, and what its MLflow run recorded.
 
-    `config`: text of `config.yaml`, compared with the evidence only by `config_step`. `diff`: of
+    `config`: text of `config.yaml`; only `config_step` compares it with the evidence. `diff`:
     uncommitted changes.
     """
 
@@ -54,21 +53,21 @@ class Origin:
 
     @property
     def commit(self) -> str:
-        """The commit whose code made it."""
+        """Commit of the code that made it."""
         return str((self.evidence.provenance.get("git") or {}).get("sha") or "")
 
     @property
     def declaration(self) -> Declaration:
-        """As it was declared."""
+        """Declaration of the run."""
         return declare(parse_yaml(self.config, "config.yaml"), f"config.yaml of run {self.run_id}")
 
 
 def read_origin(model_uri: str, tracking_uri: str) -> Origin:
-    """What the registry and the run of a version say of its making; nothing of the model is run.
+    """Read how a version was made from the registry and its run; run nothing of the model.
 
     Raises:
-        RegistryError: there is no such version, it was not made by this project or by code outside
-            of git, or its run is gone.
+        RegistryError: there is no such version, this project did not make it, its code was outside
+            git, or its run is gone.
         IntegrityError: the version's files, or its recorded uncommitted changes, are not what was
             registered.
     """
@@ -109,12 +108,12 @@ def read_origin(model_uri: str, tracking_uri: str) -> Origin:
 
 
 def digest_of_text(text: str) -> str:
-    """SHA-256 of a text in UTF-8."""
+    """Return the SHA-256 of a text in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _files(run_id: str, tracking_uri: str) -> dict[str, str]:
-    """Source files and their digests; none of a run that did not record them."""
+    """Return source files and their digests; none for a run that did not record them."""
     try:
         source = SourceRef.model_validate_json(run_text(run_id, "data/source.json", tracking_uri))
     except (RegistryError, ValidationError):
@@ -126,9 +125,7 @@ def _files(run_id: str, tracking_uri: str) -> dict[str, str]:
 
 
 def config_step(origin: Origin) -> tuple[Step, str]:
-    """Whether the recorded declaration is that of the version, and which keys are not as the run
-    was started with.
-    """
+    """Compare the recorded declaration with the version's, and list keys that the run overrode."""
     tree = parse_yaml(origin.config, f"config.yaml of run {origin.run_id}")
     step = Step(name=CONFIG, recorded=origin.evidence.config_sha256, found=digest_of(tree))
     if not step.differs:
@@ -149,7 +146,7 @@ def config_step(origin: Origin) -> tuple[Step, str]:
 
 
 def source_step(origin: Origin, source: SourceRef) -> tuple[Step, str]:
-    """Whether the source is what it was, and which files are not."""
+    """Check that the source is the same, and list the files that differ."""
     step = Step(name=SOURCE, recorded=origin.evidence.source_sha256, found=source.sha256)
     if not step.differs:
         return step, ""
@@ -175,7 +172,7 @@ def _change(then: str | None, now: str | None) -> str:
 
 
 def made(evidence: dict[str, Any]) -> dict[str, str]:
-    """What each step after the source made, in their order."""
+    """Return the results of each step after the source, in order."""
     sides = evidence["split"]["sides"]
     return {
         "validated table": evidence["validated_sha256"],
@@ -188,11 +185,11 @@ def made(evidence: dict[str, Any]) -> dict[str, str]:
 
 
 def later_steps(origin: Origin, again: dict[str, Any] | None) -> tuple[Step, ...]:
-    """The steps after the source, then and now.
+    """Compare the steps after the source, then and now.
 
     Args:
-        origin: of the version.
-        again: `evidence.json` of the run that made it again; None where it was not come to.
+        origin: origin of the version.
+        again: `evidence.json` of the reproduction; None if it did not get that far.
     """
     found = made(again) if again else {}
     return tuple(
@@ -202,8 +199,9 @@ def later_steps(origin: Origin, again: dict[str, Any] | None) -> tuple[Step, ...
 
 
 def unlike(origin: Origin) -> tuple[str, ...]:
-    """What of interpreter, libraries and machine is not as it was, as sentences; seen before
-    anything is made.
+    """Describe differences in interpreter, libraries and machine, as sentences.
+
+    They are found before anything is made.
     """
     then, now = origin.evidence.provenance, library_versions()
     found = [
@@ -227,7 +225,7 @@ def unlike(origin: Origin) -> tuple[str, ...]:
 
 
 def reason(origin: Origin, step: Step, notes: tuple[str, ...]) -> str:
-    """Why a step after the source most likely made other bytes."""
+    """Return the likely reason why a step after the source made other bytes."""
     if origin.evidence.mode == "fast" and step.name in ("weights", "exported program"):
         return "train.mode was fast, which promises no equal bits"
     if notes:
@@ -242,12 +240,12 @@ def reason(origin: Origin, step: Step, notes: tuple[str, ...]) -> str:
 
 
 def copy_ledgers(origin: Origin, ledger: Path, target: Path) -> str:
-    """Both ledgers as the version's split stood on them; what could not be copied, as a sentence.
+    """Copy both ledgers as the version's split used them; report what could not be copied.
 
     Args:
-        origin: of the version.
-        ledger: of this model's sides, where it is now.
-        target: where that of the other home goes.
+        origin: origin of the version.
+        ledger: ledger of this model's splits, in this home.
+        target: place of the ledger in the other home.
     """
     split, missing = origin.evidence.split, []
     for key, path, copy in (
@@ -262,6 +260,6 @@ def copy_ledgers(origin: Origin, ledger: Path, target: Path) -> str:
 
 
 def read_evidence(run_dir: Path) -> dict[str, Any]:
-    """`evidence.json` of a run, as its own code wrote it."""
+    """Read `evidence.json` of a run, as its own code wrote it."""
     found: dict[str, Any] = json.loads((run_dir / "evidence.json").read_text(encoding="utf-8"))
     return found

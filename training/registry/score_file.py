@@ -1,9 +1,8 @@
-"""Score a file with a registered model, or let it write: `bulkhead predict MODEL_URI IN OUT`,
-`bulkhead sample MODEL_URI`.
+"""Score a file, or generate text, with a registered model.
 
-Rows are read as training read its source (same delimiter and null texts), in batches, and written
-with all their columns and the predictions next to them, whole or not at all. The model itself
-derives what it needs.
+Commands: `bulkhead predict MODEL_URI IN OUT`, `bulkhead sample MODEL_URI`. Rows are read like a
+training source (same delimiter and null texts), in batches. All their columns are written next to
+the predictions, completely or not at all. The model itself derives its features.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ FORMATS = (".parquet", ".csv", ".csv.gz")
 def predict_file(
     model_uri: str, in_path: Path, out_path: Path, tracking_uri: str | None = None
 ) -> Scored:
-    """Write every row of a file with its predictions, and next to them which version made them.
+    """Write every row of a file with its predictions, and a record of the version next to them.
 
     Args:
         model_uri: `models:/NAME@champion`, `models:/NAME/3`, or a folder with a model.
-        in_path: Parquet, CSV, CSV.gz or Arrow; a folder or glob of them. Needs the model's raw
-            columns only.
-        out_path: `.parquet`, `.csv` or `.csv.gz`; replaced when it exists. Parquet says in its
-            metadata what made it, text in `<out_path>.json`.
+        in_path: Parquet, CSV, CSV.gz or Arrow; a folder or glob of them. Only the model's raw
+            columns are needed.
+        out_path: `.parquet`, `.csv` or `.csv.gz`; replaced if it exists. The version is in
+            Parquet's metadata, or for text in `<out_path>.json`.
         tracking_uri: address of the registry; default: MLFLOW_TRACKING_URI, else the one in the
             Bulkhead home.
 
@@ -100,10 +99,11 @@ def predict_file(
 def sample_model(
     model_uri: str, prompt: str, count: int, how: Sampling, tracking_uri: str | None = None
 ) -> SampleReport:
-    """Texts by a registered language model; see `training.evaluation.text_samples.sampled`.
+    """Generate texts with a registered language model; see
+    `training.evaluation.text_samples.sampled`.
 
     Raises:
-        RegistryError: there is no such model, or it is no language model.
+        RegistryError: there is no such model, or it is not a language model.
         IntegrityError: the model's files are not those that were registered.
     """
     model = load_model(model_uri, tracking_uri or default_tracking_uri(None))
@@ -123,17 +123,17 @@ def _scored(
     unfamiliar: Unfamiliar,
     as_text: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of the file's own columns with the predictions; one without rows where the file has
-    none.
+    """Yield batches of the file's columns with the predictions; one empty batch if there are no
+    rows.
 
     Args:
         model: the model.
-        data: how the file is read.
-        source: of the file.
+        data: how to read the file.
+        source: source of the file.
         connection: the engine.
-        unfamiliar: gets what the model does not know, summed over the batches.
-        as_text: columns of a delimited file stay the texts that it has, so that 1.10 and 1e5 are
-            written as they were read.
+        unfamiliar: gets unknown categories and clipped numbers, summed over the batches.
+        as_text: keep columns of a delimited file as text, so that 1.10 and 1e5 are written as they
+            were read.
     """
     relation = relation_sql(source, data, connection)
     own = [row[0] for row in rows(connection, f"describe select * from {relation}")]
@@ -169,9 +169,7 @@ def _scored(
 
 
 def _texts(source: SourceRef, data: DataConfig) -> Callable[[int], pa.RecordBatch]:
-    """A function that returns so many next rows of delimited files as the texts that they hold, in
-    the order in which the engine reads them.
-    """
+    """Return a function that reads the next rows of delimited files as text, in engine order."""
     connection = connect()
     reader = connection.sql(f"select * from {csv_texts(source, data)}").to_arrow_reader(BATCH_ROWS)
     held = pa.Table.from_batches([], schema=reader.schema)
@@ -192,9 +190,7 @@ def _texts(source: SourceRef, data: DataConfig) -> Callable[[int], pa.RecordBatc
 
 @contextmanager
 def _writer(file: BinaryIO, suffix: str, made: Scored) -> Iterator[Callable[[pa.RecordBatch], int]]:
-    """A function that writes a batch and returns its rows; all batches must have the schema of the
-    first.
-    """
+    """Return a function that writes a batch and returns its rows; all batches share one schema."""
     writers: list[Any] = []
     metadata = {
         f"bulkhead.{name}": str(value)

@@ -1,7 +1,7 @@
-"""The key with which a home signs the versions that it registers, and the keys that it trusts.
+"""Signing key of a home for the versions that it registers, and the keys that it trusts.
 
-`keys/signing.pem` in the home (Ed25519, mode 0600) is made when the first version is registered and
-never leaves the home. `BULKHEAD_TRUSTED_KEYS` holds public keys of other homes of a team, as
+`keys/signing.pem` in the home (Ed25519, mode 0600) is created when the first version is registered
+and never leaves the home. `BULKHEAD_TRUSTED_KEYS` contains public keys of a team's other homes, as
 `bulkhead doctor` prints them.
 """
 
@@ -22,26 +22,26 @@ from schemas.home import home
 
 TRUSTED = "BULKHEAD_TRUSTED_KEYS"
 KIND = "ed25519:"
-CONTEXT = (  # a signature by this key of anything else is none of a manifest
+CONTEXT = (  # a signature by this key of other content is not one of a manifest
     b"bulkhead model manifest 1\n"
 )
 
 
 def key_folder() -> Path:
-    """`keys` of the home, which only its owner may read; created when absent."""
+    """Return `keys` of the home, readable by its owner only; create it when absent."""
     folder = home() / "keys"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
 def own_key() -> str | None:
-    """Public key of this home; None where it has registered nothing yet."""
+    """Return the public key of this home; None if it has registered nothing yet."""
     path = home() / "keys" / "signing.pem"
     return _public(_private(path)) if path.exists() else None
 
 
 def create_key() -> str:
-    """Public key of this home, made when absent; of two processes at once one makes it."""
+    """Return the public key of this home; one of two processes at once creates it."""
     path = key_folder() / "signing.pem"
     if not path.exists():
         kind, form, plain = (
@@ -56,7 +56,7 @@ def create_key() -> str:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(name, path)  # fails where another process was first
+            os.link(name, path)  # fails if another process was first
         except FileExistsError:
             pass
         finally:
@@ -65,7 +65,7 @@ def create_key() -> str:
 
 
 def sign(content: bytes) -> tuple[str, str]:
-    """Sign with the home's key, made when absent.
+    """Sign with the home's key, created when absent.
 
     Returns:
         The public key and the signature, as text.
@@ -76,7 +76,7 @@ def sign(content: bytes) -> tuple[str, str]:
 
 
 def is_signed(content: bytes, key: str, signature: str) -> bool:
-    """Return whether the signature is that of the content by the public key."""
+    """Return True if the signature of the content is valid for the public key."""
     try:
         _public_key(key).verify(base64.b64decode(signature, validate=True), CONTEXT + content)
     except (InvalidSignature, ValueError):
@@ -85,10 +85,10 @@ def is_signed(content: bytes, key: str, signature: str) -> bool:
 
 
 def trusted_keys() -> dict[str, str]:
-    """Public keys that this home trusts, with whose they are.
+    """Return the public keys that this home trusts, with their owners.
 
     Raises:
-        ConfigError: `BULKHEAD_TRUSTED_KEYS` holds something else than public keys.
+        ConfigError: `BULKHEAD_TRUSTED_KEYS` contains something other than public keys.
     """
     keys = {}
     for text in os.environ.get(TRUSTED, "").replace(",", " ").split():
@@ -105,7 +105,7 @@ def trusted_keys() -> dict[str, str]:
 
 
 def fingerprint(key: str) -> str:
-    """Short name of a public key, for people."""
+    """Return the short name of a public key, for people."""
     return "SHA256:" + hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
@@ -131,10 +131,10 @@ def _public(key: Ed25519PrivateKey) -> str:
 
 
 def _public_key(text: str) -> Ed25519PublicKey:
-    """The key that a text names.
+    """Return the key in a text.
 
     Raises:
-        ValueError: it names none.
+        ValueError: the text is not a key.
     """
     if not text.startswith(KIND):
         raise ValueError(f"it does not begin with {KIND}")

@@ -1,10 +1,9 @@
-"""Which files of a registered model are believed: those of a manifest that a trusted key has
-signed.
+"""Trusted files of a registered model: those of a manifest that a trusted key has signed.
 
 `manifest.json` in the model's folder has the SHA-256 of every file, and the model's name, run,
 commit, declaration and metrics; `manifest.sig` is its signature. Nothing of a model is read before
-both were compared. Versions that an earlier Bulkhead registered have neither: a home remembers
-those that were there when it began to sign, and no other is taken for one.
+both are verified. Versions of an earlier Bulkhead have neither. A home remembers those that existed
+when it began to sign, and accepts no other.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ FILES = {
     "tested_on": "tested_on.npy",
 }
 CODE, MLMODEL = "serving.py", "MLmodel"  # the latter names the code that MLflow runs
-UNSIGNED = (  # of the home: unsigned versions that were there before it signed, by digest
+UNSIGNED = (  # in the home: unsigned versions from before it signed, by digest
     "unsigned.json"
 )
 ACCEPT = "BULKHEAD_ACCEPT_UNSIGNED"
 
 
 class Trust(NamedTuple):
-    """Why the files of a model are believed.
+    """Reason to trust the files of a model.
 
-    `signer` is the public key, None of a model of an earlier Bulkhead; `summary` is for people.
+    `signer` is the public key, None for a model of an earlier Bulkhead; `summary` is for people.
     """
 
     signer: str | None
@@ -53,13 +52,12 @@ class Trust(NamedTuple):
 
 
 def seal(folder: Path, evidence: Evidence) -> str:
-    """Write the manifest of a model's folder and its signature by the home's key; no file may
-    change afterwards.
+    """Write and sign the manifest of a model's folder; no file may change afterwards.
 
     Returns:
         The public key that signed it.
     """
-    # a consumer's Python would keep bytecode of serving.py in a folder of this name, and run it the
+    # a consumer's Python would store bytecode of serving.py in a folder of this name, and run it
     # next time
     (folder / BYTECODE).write_text("a file, so that no bytecode is kept here\n", encoding="utf-8")
     git, files = (
@@ -85,10 +83,10 @@ def seal(folder: Path, evidence: Evidence) -> str:
 
 
 def remember_unsigned(versions: Iterable[tuple[str, Mapping[str, str]]]) -> None:
-    """Note the unsigned versions of the registry, names with tags, before this home makes its key.
+    """Record the unsigned versions of the registry, names with tags, before this home makes its
+    key.
 
-    From then on an unsigned version that is not among them is refused: its signature may have been
-    taken away.
+    Later any other unsigned version is refused: its signature may have been removed.
     """
     unsigned = [(name, _digests(tags)) for name, tags in versions if SIGNER_TAG not in tags]
     found = {_identity(name, digests): name for name, digests in unsigned if digests}
@@ -103,19 +101,18 @@ def remember_unsigned(versions: Iterable[tuple[str, Mapping[str, str]]]) -> None
 def prove(
     folder: Path, place: str, name: str | None = None, tags: Mapping[str, str] | None = None
 ) -> Trust:
-    """Prove that a model's files are those that somebody trusted has registered; nothing of them is
-    run.
+    """Verify that a trusted signer registered a model's files; run none of them.
 
     Args:
         folder: the model's files.
-        place: what a person calls it, for errors.
-        name: of the registered model; None of a folder.
-        tags: of its version; None of a folder.
+        place: name of the model in errors.
+        name: name of the registered model; None for a folder.
+        tags: tags of its version; None for a folder.
 
     Raises:
-        RegistryError: the version was not registered by this project.
-        IntegrityError: a file is missing, changed or too many, the signature is missing or wrong,
-            or its key is not trusted.
+        RegistryError: this project did not register the version.
+        IntegrityError: a file is missing, changed or extra, the signature is missing or wrong, or
+            its key is not trusted.
     """
     if (folder / MANIFEST).exists() or (folder / SIGNATURE).exists() or SIGNER_TAG in (tags or {}):
         manifest, key, whose = _signed_manifest(folder, place)
@@ -149,7 +146,7 @@ def prove(
 
 
 def _signed_manifest(folder: Path, place: str) -> tuple[dict[str, Any], str, str]:
-    """The manifest after its signature held, the key that signed it, and whose that is."""
+    """Return the manifest after its signature is verified, the signing key, and the key's owner."""
     for name in (MANIFEST, SIGNATURE):
         if not (folder / name).is_file():
             raise IntegrityError(
@@ -194,7 +191,7 @@ def _compare(place: str, wrong: Mapping[str, str]) -> None:
 def _unlike_tags(
     manifest: Mapping[str, Any], name: str | None, tags: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """Tags of the version that do not say what was signed."""
+    """List tags of the version that differ from the signed content."""
     if tags is None:
         return {}
     signed = {file.removeprefix("artifacts/"): digest for file, digest in manifest["files"].items()}
@@ -209,7 +206,7 @@ def _unlike_tags(
 
 
 def _unsigned(place: str, identity: str) -> Trust:
-    """A model of before signatures, as far as this home can know."""
+    """Trust a model from before signatures, as far as this home can know."""
     known = signing.key_folder() / UNSIGNED
     accepted = os.environ.get(ACCEPT, "").replace(",", " ").split()
     if (
@@ -237,7 +234,7 @@ def _digests(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _present(folder: Path) -> dict[str, str]:
-    """Digests of the files that a version of an earlier Bulkhead has, as its tags name them."""
+    """Return digests of the files of a version of an earlier Bulkhead, as its tags name them."""
     paths = {name: folder / name for name in (CODE, MLMODEL)} | {
         name: folder / "artifacts" / name for name in FILES.values()
     }

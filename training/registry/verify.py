@@ -1,8 +1,7 @@
-"""What the registry alone proves of a model version: `bulkhead verify models:/NAME@champion`.
+"""Verify a model version from the registry alone: `bulkhead verify models:/NAME@champion`.
 
-Nothing of the model is read before its files were proven to be those of a signed manifest, and no
-code of it is run. What cannot be proven from here, because the rows are elsewhere (that the digests
-of source and sides are those of the data one has), is for `bulkhead reproduce`.
+Nothing of the model is read before its files match a signed manifest, and no code of it runs. Only
+`bulkhead reproduce`, which has the rows, can verify the digests of source and splits.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ DIGITS = 6  # of the metrics in the version's tags
 
 
 class Proof:
-    """A version's files in a folder, proven, next to what the registry and its run say of it.
+    """Checks of a version: its files in a folder, next to the records of the registry and its run.
 
     Args:
-        version: of the registry.
+        version: version in the registry.
         folder: its files.
-        client: of the registry's server.
+        client: client of the registry's server.
     """
 
     def __init__(self, version: ModelVersion, folder: Path, client: MlflowClient) -> None:
@@ -67,7 +66,7 @@ class Proof:
             ) from error
 
     def files(self) -> CheckResult:
-        """Its files are those that were registered."""
+        """Check that its files are those that were registered."""
         signed = self.folder / MANIFEST
         count = (
             len(json.loads(signed.read_bytes())["files"])
@@ -77,7 +76,7 @@ class Proof:
         return _statement("files", True, f"{count} files have the SHA-256 that was registered", "")
 
     def signer(self, trust: Trust) -> CheckResult:
-        """It is known who registered it."""
+        """Check that its signer is known."""
         remedy = "" if trust.signer else "register it again through the pipeline, which signs it"
         return CheckResult(
             name="signer",
@@ -87,7 +86,7 @@ class Proof:
         )
 
     def digests(self) -> CheckResult:
-        """Spec, evidence and tags name the same program, statistics, data, weights and run."""
+        """Check that spec, evidence and tags name the same program, data, weights and run."""
         tags, evidence, spec = self.version.tags, self.evidence, self.spec
         wrong = [
             f"tag {field}"
@@ -114,7 +113,7 @@ class Proof:
         )
 
     def checks(self) -> CheckResult:
-        """No check of the run failed; what was allowed is shown with its reason."""
+        """Check that no check of the run failed; show allowed findings with their reason."""
         failed = [c.name for c in self.evidence.checks if c.verdict == "fail"]
         allowed = [f"{c.name} ({c.reason})" for c in self.evidence.checks if c.verdict == "allowed"]
         warned = [c.name for c in self.evidence.checks if c.verdict == "warn"]
@@ -130,7 +129,7 @@ class Proof:
         return _statement("checks", not problems, told, "; ".join(problems))
 
     def gate(self) -> CheckResult:
-        """The gate let it through."""
+        """Check that it passed the gate."""
         gate = self.evidence.gate
         if gate is None:
             return CheckResult(
@@ -148,8 +147,9 @@ class Proof:
         return _statement("gate", gate.passed, f"{gate.verdict}{against}", gate.verdict)
 
     def rows(self) -> CheckResult:
-        """It says which rows it has learned from: sorted distinct hashes, at least one for each row
-        of train and validation.
+        """Check the record of rows that it learned from.
+
+        Hashes are sorted and distinct, at least one for each row of train and validation.
         """
         keys, sides = self.trained_on, self.evidence.split.get("sides", {})
         learned = sum(int(sides.get(side, {}).get("rows", 0)) for side in ("train", "val"))
@@ -167,7 +167,7 @@ class Proof:
         )
 
     def run(self) -> Iterator[CheckResult]:
-        """The MLflow run that made it has ended well and says the same of it."""
+        """Check that its MLflow run ended well and has the same records."""
         try:
             run = self.client.get_run(str(self.version.run_id))
         except Exception as error:
@@ -222,7 +222,7 @@ class Proof:
             )
         try:
             return judge(content)
-        except (ValueError, TypeError) as error:  # not UTF-8, JSON or YAML, or of another form
+        except (ValueError, TypeError) as error:  # not UTF-8, JSON or YAML, or another form
             return _statement(
                 what,
                 False,
@@ -241,7 +241,7 @@ class Proof:
 
     def _config(self, content: bytes) -> CheckResult:
         text = content.decode()
-        # as it was written, not as today's code would fill it up: that may have other sections
+        # as written: today's code could add sections
         if digest_of(parse_yaml(text, "config.yaml")) == self.evidence.config_sha256:
             return _statement("config", True, "config.yaml of the run is that of the version", "")
         if MASK in text:
@@ -260,7 +260,7 @@ class Proof:
         )
 
     def commit(self) -> CheckResult:
-        """It is known which code made it."""
+        """Check that the commit of its code is known."""
         git = self.evidence.provenance.get("git") or {}
         if not git.get("sha"):
             return CheckResult(
@@ -282,7 +282,7 @@ class Proof:
         )
 
     def predicts(self, tracking_uri: str) -> CheckResult:
-        """Loaded by this project's code, it answers its example row for row."""
+        """Check that this project's code loads it and predicts its example row for row."""
         problem = registry.problem_of(
             f"models:/{self.version.name}/{self.version.version}", tracking_uri
         )
@@ -314,14 +314,14 @@ def _unlike(wrong: list[str]) -> str:
 
 
 def verify_version(model_uri: str, tracking_uri: str) -> Verification:
-    """Everything that the registry alone allows to prove of a version.
+    """Run every check of a version that needs the registry alone.
 
     Args:
         model_uri: `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
         tracking_uri: address of the registry.
 
     Raises:
-        RegistryError: there is no such version, it was not made by this project, or it cannot be
+        RegistryError: there is no such version, this project did not make it, or it cannot be
             fetched.
     """
     version = registry.version_of(model_uri, tracking_uri)
@@ -336,9 +336,7 @@ def verify_version(model_uri: str, tracking_uri: str) -> Verification:
         try:
             trust = registry.prove_version(folder, version)
             proof = Proof(version, folder, client)
-        except (
-            IntegrityError
-        ) as error:  # nothing of a changed or forged version is read, let alone run
+        except IntegrityError as error:  # of a changed or forged version nothing is read or run
             results.append(_statement("files", False, "", str(error)))
         else:
             results += [proof.files(), proof.signer(trust)]

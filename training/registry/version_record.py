@@ -1,5 +1,5 @@
-"""What a registered version's MLflow run recorded of it, believed only where the version's own
-evidence has the same digest.
+"""Records of a registered version's MLflow run, used only if the version's evidence has their
+digest.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from training.run.provenance import masked
 
 @dataclass(frozen=True)
 class Recorded:
-    """A registered version with what its run recorded: how it was declared, what was fitted, how it
-    was evaluated.
-    """
+    """A registered version with its run's records: declaration, statistics and evaluation."""
 
     model: LoadedModel
     run_id: str
@@ -36,16 +34,15 @@ class Recorded:
 
     @property
     def uri(self) -> str:
-        """The version, not an alias of it."""
+        """URI of the version, not of an alias."""
         return f"models:/{self.model.name}/{self.model.version}"
 
 
 def recorded_version(model_uri: str, tracking_uri: str) -> Recorded:
-    """A version of the registry, its alias resolved once, and the records of its run.
+    """Return a version of the registry, its alias resolved once, and the records of its run.
 
     Raises:
-        RegistryError: there is no such version, it was not made by this project, or its run is
-            gone.
+        RegistryError: there is no such version, this project did not make it, or its run is gone.
         IntegrityError: a file of the version or a record of its run is not what was registered.
     """
     version = version_of(model_uri, tracking_uri)
@@ -92,11 +89,12 @@ def recorded_version(model_uri: str, tracking_uri: str) -> Recorded:
 
 
 def recorded_config(run_id: str, evidence: Evidence, tracking_uri: str) -> dict[str, object]:
-    """The tree of `config.yaml` that the run logged.
+    """Return the tree of `config.yaml` that the run logged.
 
     Raises:
-        IntegrityError: it is another declaration than the version's.
-        RegistryError: the run is gone, or the declaration held credentials, which are not logged.
+        IntegrityError: the declaration is not the version's.
+        RegistryError: the run is gone, or the declaration contained credentials, which are not
+            logged.
     """
     text = run_text(run_id, "config.yaml", tracking_uri).decode()
     tree = parse_yaml(text, f"config.yaml of run {run_id}")
@@ -114,10 +112,10 @@ def recorded_config(run_id: str, evidence: Evidence, tracking_uri: str) -> dict[
 
 
 def run_text(run_id: str, name: str, tracking_uri: str) -> bytes:
-    """A small artifact of a run.
+    """Return a small text artifact of a run.
 
     Raises:
-        RegistryError: it is not there.
+        RegistryError: it does not exist.
     """
     with tempfile.TemporaryDirectory(prefix="bulkhead-recorded-") as scratch:
         try:

@@ -1,4 +1,4 @@
-"""A work tree of a commit of this repository, for the time of a call."""
+"""Temporary work tree of a commit of this repository."""
 
 from __future__ import annotations
 
@@ -17,19 +17,16 @@ COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 @contextmanager
 def checked_out(repo: Path, commit: str, diff: str, folder: Path) -> Iterator[None]:
-    """A commit's files in a folder, with changes applied that were not committed then; removed
-    afterwards.
+    """Check out a commit's files in a folder, with its uncommitted changes; remove them afterwards.
 
     Args:
-        repo: a folder inside the checkout whose history has the commit; its own files and branch
-            are left alone.
-        commit: whole name.
+        repo: a folder inside the checkout that has the commit; its files and branch do not change.
+        commit: full hash.
         diff: as `git diff` wrote it; empty for none.
         folder: created.
 
     Raises:
-        RegistryError: the commit is none of this repository, or the changes cannot be applied to
-            it.
+        RegistryError: the commit is not in this repository, or the changes cannot be applied to it.
     """
     if (
         not COMMIT.fullmatch(commit)
@@ -61,9 +58,7 @@ def _require(problem: str | None, what: str) -> None:
 
 
 def _git(folder: Path, *arguments: str, text: str = "") -> str | None:
-    """None where a git command did what it should, else what it complained of; no hook of the
-    repository is run.
-    """
+    """Run a git command without the repository's hooks; return its error, or None if it worked."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = [*GIT, "-c", "core.hooksPath=/dev/null", "-C", str(folder), *arguments]
     try:

@@ -1,1 +1,1 @@
-"""A step that was not finite, made again."""
+"""Repeat a step that was not finite."""

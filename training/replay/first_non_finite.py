@@ -1,8 +1,8 @@
-"""Where in a network a value first ceased to be finite, found with hooks during one step.
+"""Find where a value first became non-finite in a network, with hooks during one step.
 
-Forward: hooks run as modules end, so that the first whose output is not finite is the innermost one
-at fault. Backward: gradients arrive against that order; the first that is not finite comes from
-what was done with that module's output, or from the gradient of a parameter itself.
+Forward: hooks run as modules end, so the first non-finite output belongs to the innermost faulty
+module. Backward: gradients arrive in reverse order. The first non-finite one comes from an
+operation on that module's output, or from the gradient of a parameter itself.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 
 class Place(NamedTuple):
-    """Where it began.
+    """Place of the first non-finite value.
 
-    `direction`: of the pass. `module`: dotted path of a module, or of a parameter; empty for the
-    whole network. `kind`: class of the module, or Parameter. `micro_batch`: its number in the
-    share. `rows`: those of the micro-batch whose values are not finite; empty where the tensor has
-    no row per sample.
+    `direction`: forward or backward. `module`: dotted path of a module, or of a parameter; empty
+    for the whole network. `kind`: class of the module, or Parameter. `micro_batch`: its number in
+    the share. `rows`: non-finite rows of the micro-batch; empty if the tensor has no row per
+    sample.
     """
 
     direction: Literal["forward", "backward"]
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 class Watch(AbstractContextManager["Watch"]):
-    """Looks at the outputs and gradients of every module while it is open.
+    """Monitor outputs and gradients of every module while it is open.
 
     Args:
         model: neither compiled nor wrapped.
@@ -112,7 +112,7 @@ class Watch(AbstractContextManager["Watch"]):
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Floating tensors in an output or a batch, at any depth."""
+    """Return floating-point tensors in an output or a batch, at any depth."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
             yield value

@@ -1,9 +1,8 @@
-"""Make a step again that was not finite, on one process, and find where that began.
+"""Repeat a step that was not finite, on one process, and find where that began.
 
-The weights are those of the checkpoint before the step, the inputs those of each rank's dump, the
-random streams start from the same keys, and threads, precision and mode are as they were: each
-rank's share is computed in turn, then the shares' gradients are added. Nothing is updated and
-nothing is written.
+The weights come from the checkpoint before the step, the inputs from each rank's dump. Random
+streams start from the same keys; threads, precision and mode are the same. Each rank's share is
+computed in turn, then the gradients are added. Nothing is updated or written.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ MOST_IDS = 10
 
 
 def replay(run_dir: Path, step: int | None = None) -> ReplayReport:
-    """Make a dumped step again.
+    """Repeat a dumped step.
 
     Args:
-        run_dir: of a run that stopped because a step was not finite.
-        step: which, as the dump's folder has it; default: the last one.
+        run_dir: directory of a run that stopped because a step was not finite.
+        step: the step of the dump's folder; default: the last one.
 
     Raises:
-        ConfigError: the run left no dump of that step.
+        ConfigError: the run has no dump of that step.
         IntegrityError: a rank's dump is missing or damaged.
-        CheckpointError: the checkpoint before the step is gone or damaged.
+        CheckpointError: the checkpoint before the step is missing or damaged.
     """
     known = steps_dumped(run_dir)
     if not known or (step is not None and step not in known):
@@ -75,12 +74,12 @@ def replay(run_dir: Path, step: int | None = None) -> ReplayReport:
 
 
 class Stage:
-    """Network, loss and settings of the run, for the shares of all ranks one after the other.
+    """Network, loss and settings of the run, for the shares of all ranks in turn.
 
     Args:
         spec: the run.
-        run_dir: holds its checkpoints.
-        dumps: of all ranks.
+        run_dir: contains its checkpoints.
+        dumps: dumps of all ranks.
     """
 
     def __init__(self, spec: RunSpec, run_dir: Path, dumps: list[dict[str, Any]]) -> None:
@@ -96,9 +95,7 @@ class Stage:
         self.gradients: list[list[Tensor]] = []
 
     def rank(self, dump: dict[str, Any]) -> RankReplay:
-        """The share of one rank, as it was declared; and where it is not finite, again with every
-        module watched.
-        """
+        """Repeat the share of one rank; if it is not finite, monitor every module and repeat it."""
         window = Window(**_to(dump["window"], self.parallel.device))
         step = self._step(self.declaration.train, window)
         step.gradients(window)
@@ -156,9 +153,7 @@ class Stage:
         )
 
     def _largest_input(self, window: Window, rows: list[int]) -> tuple[str, str]:
-        """The numeric column that holds the largest magnitude of the rows, and that value; empty
-        where there is none.
-        """
+        """Return the numeric column with the largest magnitude of the rows, and its value."""
         if not rows or "numeric" not in window.batch:
             return "", ""
         values = window.batch["numeric"][rows]
@@ -169,14 +164,14 @@ class Stage:
         ), f"{float(values[row, column]):.6g}"
 
     def _step(self, train: TrainConfig, window: Window) -> Step:
-        """Everything that a step works on, with the weights as they were before it."""
+        """Return the parts of a step, with the weights before it."""
         model = build_model(self.declaration, self.spec.statistics).to(self.parallel.device)
         _load(model, self.weights)
         loss = make_loss(self.declaration, self.spec.statistics).to(self.parallel.device)
         augment = Augment(
             train.augment, sum(s.indicator for s in self.spec.statistics.numeric), window.batch
         )
-        # asked for its parameters only: nothing is updated
+        # used for its parameters only: nothing is updated
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         step = Step(Layout(model, self.parallel, train), loss, optimizer, train, augment)
         if self.scaler:
@@ -184,11 +179,10 @@ class Stage:
         return step
 
     def _before(self, root: Path, step: int) -> tuple[list[dict[str, Tensor]], dict[str, Any], str]:
-        """Weights, or their slices by rank, and the loss scale as they were after `step` steps; and
-        where from.
+        """Return weights (or slices by rank) and loss scale after `step` steps, and their source.
 
         Raises:
-            CheckpointError: the checkpoint is gone or damaged.
+            CheckpointError: the checkpoint is missing or damaged.
         """
         folder = root / folder_name("step", step)
         if step == 0 and not folder.exists():
@@ -207,7 +201,7 @@ class Stage:
 
 
 def _load(model: nn.Module, slices: list[dict[str, Tensor]]) -> None:
-    """Take whole weights, or join slices along dimension 0; none leaves the initial ones."""
+    """Load whole weights, or join slices along dimension 0; None keeps the initial ones."""
     if not slices:
         return
     whole = {}

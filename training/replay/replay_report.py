@@ -1,6 +1,4 @@
-"""What a step that was made again tells: where it ceased to be finite, in words, and what
-may help.
-"""
+"""Report of a repeated step: where it became non-finite, in words, and possible fixes."""
 
 from __future__ import annotations
 
@@ -8,17 +6,15 @@ from schemas.config import Declaration
 from schemas.errors import first_few
 from schemas.records import Record
 
-LARGE_INPUT = (
-    1e4  # of a scaled column; beyond it the column is more likely to be wrong than the network
-)
+LARGE_INPUT = 1e4  # of a scaled column; above it the column is more likely wrong than the network
 
 
 class Finding(Record):
-    """Where a rank's share first was not finite.
+    """Place where a rank's share first became non-finite.
 
-    `direction`: of the pass, forward or backward. `module`: its path in the network, `kind` its
-    class; or a parameter. `rows`: how many of the micro-batch; `row_ids` the first ten of them.
-    `largest_input`: of those rows, scaled, of `column`.
+    `direction`: forward or backward. `module`: its path in the network, `kind` its class; or a
+    parameter. `rows`: number of rows of the micro-batch; `row_ids` the first ten of them.
+    `largest_input`: largest scaled value of those rows, of `column`.
     """
 
     direction: str
@@ -32,7 +28,7 @@ class Finding(Record):
 
     @property
     def sentence(self) -> str:
-        """For a person."""
+        """Describe the finding for a person."""
         name = f"{self.module} ({self.kind})" if self.module else f"the whole network ({self.kind})"
         what = (
             "the output of"
@@ -60,8 +56,9 @@ class Finding(Record):
 
 
 class RankReplay(Record):
-    """One rank's share, made again. `loss`: its part of the window's. `same_losses`: equal to the
-    dump's to the bit.
+    """One rank's share, repeated.
+
+    `loss`: its part of the window's. `same_losses`: equal to the dump's bit for bit.
     """
 
     rank: int
@@ -74,7 +71,7 @@ class RankReplay(Record):
 
 
 class ReplayReport(Record):
-    """Whether a step that was not finite came out so again, and where."""
+    """Result of the repeated step: reproduced or not, and where it became non-finite."""
 
     step: int
     checkpoint: str
@@ -86,7 +83,7 @@ class ReplayReport(Record):
 
 
 def sentence(ranks: tuple[RankReplay, ...], finite: bool) -> str:
-    """The outcome in one sentence."""
+    """Describe the result in one sentence."""
     if finite:
         return (
             "the step came out finite this time: another device, other versions, or a network that"
@@ -107,7 +104,7 @@ def sentence(ranks: tuple[RankReplay, ...], finite: bool) -> str:
 
 
 def advice(declaration: Declaration, ranks: tuple[RankReplay, ...], rate: float) -> tuple[str, ...]:
-    """What may help, the likeliest first."""
+    """Suggest fixes, the likeliest first."""
     train, found = declaration.train, [rank.finding for rank in ranks if rank.finding]
     ways = []
     for finding in found:

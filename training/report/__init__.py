@@ -1,1 +1,1 @@
-"""Pages for people: the report of a run, an audit, a re-evaluation."""
+"""HTML pages: the report of a run, an audit, a re-evaluation."""

@@ -1,4 +1,4 @@
-"""The report's later sections: predictions, preflight, statistics, configuration, provenance."""
+"""Later sections of the report: predictions, preflight, statistics, configuration, provenance."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ from training.report.svg import Picture
 
 MAX_MATRIX = 20
 MAX_ROWS = 30
-TRACKING = "MLflow tracking"  # name under which `links` may hold the address that the snippet sets
+TRACKING = "MLflow tracking"  # key of `links` with the address that the snippet sets
 
 
 # -------------------------------------------------------------------------------------- predictions
 
 
 def prediction_blocks(test: EvaluationReport, prepared: Prepared, rows: Predictions) -> list[Block]:
-    """Pictures and tables of the scored test rows, by the kind of task."""
+    """Return pictures and tables of the scored test rows, by the kind of task."""
     spec, statistics = prepared.validated.spec, prepared.statistics
     note: list[Block] = (
         [
@@ -128,7 +128,7 @@ def _class_pictures(
 
 
 def confusion(rows: Predictions, num_classes: int) -> Ints:
-    """Counts [C, C] of true (first axis) by predicted (second axis) class."""
+    """Count [C, C] true (first axis) by predicted (second axis) classes."""
     pairs = rows.label.astype(np.int64) * num_classes + rows.prediction.astype(np.int64)
     counts: Ints = (
         np.bincount(pairs, minlength=num_classes * num_classes)
@@ -185,7 +185,7 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def _error_table(rows: Predictions) -> Table:
-    """Quantiles of the label, the prediction and the error, side by side."""
+    """Return quantiles of label, prediction and error in a table."""
     levels = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
     named: tuple[tuple[str, NDArray[Any]], ...] = (
         ("true value", rows.label),
@@ -207,9 +207,7 @@ def _error_table(rows: Predictions) -> Table:
 
 
 def preflight_blocks(preflight: PreflightReport) -> list[Block]:
-    """What was found on one batch before the long run: the initial loss, the overfit curve, the
-    checks.
-    """
+    """Show the checks on one batch before the long run: initial loss, overfit curve, others."""
     expected, losses = preflight.expected_loss, preflight.overfit_losses
     ratio = preflight.initial_loss / expected if expected else None
     facts = [
@@ -234,7 +232,7 @@ def preflight_blocks(preflight: PreflightReport) -> list[Block]:
 
 
 def statistics_blocks(prepared: Prepared) -> list[Block]:
-    """What was fitted on train, column by column."""
+    """Show what was fitted on train, column by column."""
     fitted = prepared.statistics
     if fitted.tokens is not None:
         return vocabulary_blocks(fitted, fitted.tokens)
@@ -372,8 +370,9 @@ def _label_table(fitted: Statistics) -> Table:
 def configuration_blocks(
     declaration: Declaration, given: Sequence[str], prepared: Prepared
 ) -> list[Block]:
-    """Every resolved value, marked given or default, with the reason for each default; then the
-    columns.
+    """Show every resolved value, marked given or default, with the reason for each default.
+
+    The columns follow.
     """
     rows = [
         (s.path, s.value, Badge("mark", "given") if s.given else Badge("info", "default"), s.reason)
@@ -444,7 +443,7 @@ def provenance_blocks(
     links: dict[str, str],
     run_id: str,
 ) -> list[Block]:
-    """How to load the model and open the records of the run; then what it was made from."""
+    """Show how to load the model and open the run's records; then the origin of the model."""
     promise = plain(train.promise, 1000) or f"mode {declaration.train.mode}"
     return [
         Heading("Use the model"),
@@ -533,7 +532,7 @@ def _use(
 def digests(
     prepared: Prepared, train: TrainReport, test: EvaluationReport
 ) -> list[tuple[str, str]]:
-    """What identifies the run, from the source to the predictions."""
+    """Return the digests of the run, from the source to the predictions."""
     sides = [
         (f"{name} rows", prepared.split.side(name).file.sha256) for name in ("train", "val", "test")
     ]
@@ -550,7 +549,7 @@ def digests(
 
 
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted names and printed values of a nested dictionary.
+    """Return dotted names and printed values of a nested dictionary.
 
     >>> list(flatten({"git": {"sha": "ab", "dirty": False}, "gpus": []}))
     [('git.sha', 'ab'), ('git.dirty', 'no'), ('gpus', 'none')]

@@ -1,6 +1,4 @@
-"""The report of an audit: one HTML file that says what was found, how it inflates the score, what
-to do, and what stays open.
-"""
+"""Report of an audit: one HTML file with findings, their effect on the score, and remedies."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ NO_FINDING = (
 
 
 def write_audit_report(report: AuditReport, path: Path) -> FileRef:
-    """Write the report whole or not at all; the same audit gives the same bytes but for its
+    """Write the report completely or not at all; the same audit gives the same bytes except its
     duration.
     """
     return write_page(
@@ -55,7 +53,7 @@ def write_audit_report(report: AuditReport, path: Path) -> FileRef:
 
 
 def outcome(report: AuditReport) -> str:
-    """The audit in one sentence; never a promise that there is no leak.
+    """Describe the audit in one sentence; never promise that there is no leak.
 
     >>> from schemas.records import CheckReport
     >>> outcome(AuditReport(name="x", sources={}, sha256={}, roles={}, task="binary", rows={},
@@ -76,7 +74,7 @@ def outcome(report: AuditReport) -> str:
 
 
 def headline(report: AuditReport) -> Headline:
-    """The outcome and its four figures."""
+    """Return the outcome and its four figures."""
     found = {
         v: sum(1 for r in report.checks.results if r.verdict == v)
         for v in ("fail", "warn", "allowed", "pass")
@@ -118,7 +116,7 @@ def headline(report: AuditReport) -> Headline:
 
 
 def audit_sections(report: AuditReport) -> tuple[Section, ...]:
-    """What a reader asks, in order."""
+    """Return the sections in the order of a reader's questions."""
     parts: tuple[tuple[str, str, str, list[Block]], ...] = (
         (
             "findings",
@@ -204,7 +202,7 @@ def _every_check(report: AuditReport) -> Block:
 
 
 def is_open(result: CheckResult) -> bool:
-    """Whether the check had too little to go by."""
+    """Return True if the check had too little data."""
     return result.verdict == "pass" and result.summary.startswith("not decided")
 
 
@@ -231,7 +229,7 @@ def _source_blocks(report: AuditReport) -> list[Block]:
 
 
 def findings(report: AuditReport) -> list[tuple[CheckResult, str, str]]:
-    """Each check that did not pass, how it inflates the score, and what to do, the worst first."""
+    """Show failed checks, their effect on the score, and what to do, the worst first."""
     found = [
         (r, explanation(r.name))
         for r in findings_first(report.checks.results)
@@ -244,7 +242,7 @@ def findings(report: AuditReport) -> list[tuple[CheckResult, str, str]]:
 
 
 def audit_markdown(report: AuditReport) -> str:
-    """The outcome as Prefect shows it."""
+    """Return the outcome as Prefect shows it."""
     rows = "\n".join(
         f"| {r.verdict} | {r.name} | {_cell(r.summary)} |"
         for r in findings_first(report.checks.results)

@@ -1,6 +1,4 @@
-"""What a section of the report is made of: words, tables, pictures, checks. The template draws each
-kind in one place.
-"""
+"""Blocks of report sections: words, tables, pictures, checks. The template draws each kind."""
 
 from __future__ import annotations
 
@@ -69,7 +67,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Callout:
-    """A verdict that must not be missed: its tone, a word or two, a sentence."""
+    """A verdict that readers must notice: its tone, a word or two, a sentence."""
 
     block: ClassVar[str] = "callout"
     tone: Tone
@@ -95,7 +93,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures side by side where the page is wide enough."""
+    """Pictures next to each other on a wide page."""
 
     block: ClassVar[str] = "gallery"
     pictures: tuple[Picture, ...]
@@ -103,7 +101,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows ready to print: `figures` says which columns hold numbers, `note` what was left out."""
+    """Rows ready to print: `figures` are the columns of numbers, `note` counts omitted rows."""
 
     block: ClassVar[str] = "table"
     headers: tuple[str, ...]
@@ -113,7 +111,7 @@ class Table:
 
     @property
     def wordy(self) -> frozenset[int]:
-        """Columns that hold sentences: they keep a readable width on a narrow screen."""
+        """Columns that contain sentences: they keep a readable width on a narrow screen."""
         lengths = [[len(c) if isinstance(c, str) else 0 for c in row] for row in self.rows]
         return frozenset(
             i for i in range(len(self.headers)) if any(row[i] > WORDY for row in lengths)
@@ -122,9 +120,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Counts of true (rows) by predicted (columns) classes; `shades` are shares of the row,
-    0 to 1.
-    """
+    """Counts of true (rows) by predicted (columns) classes; `shades` are row fractions, 0 to 1."""
 
     block: ClassVar[str] = "matrix"
     labels: tuple[str, ...]
@@ -135,8 +131,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Check:
-    """One check as a card: badge, name, summary, figures, evidence, remedy or the reason why it is
-    allowed.
+    """One check as a card.
+
+    It has badge, name, summary, figures, evidence, and a remedy or the reason why it is allowed.
     """
 
     badge: Badge
@@ -150,7 +147,7 @@ class Check:
 
     @property
     def open(self) -> bool:
-        """Evidence of a finding is shown at once."""
+        """True if the evidence is shown at once, for a finding."""
         return self.badge.tone != "good"
 
 
@@ -173,8 +170,9 @@ class Beside:
 
 @dataclass(frozen=True)
 class Finding:
-    """A check that did not pass, told whole: what it found, how that inflates the score, what to
-    do, and the rows behind it.
+    """A check that did not pass, in full.
+
+    It contains the finding, its effect on the score, what to do, and the affected rows.
     """
 
     badge: Badge
@@ -200,8 +198,9 @@ class Findings:
 
 @dataclass(frozen=True)
 class Item:
-    """A requirement: its standing, what it asks, the first piece of evidence, and all of it as
-    (badge, words, read from).
+    """A requirement: its status and text, the first piece of evidence, and all evidence.
+
+    Each piece of evidence is (badge, words, source).
     """
 
     badge: Badge
@@ -214,7 +213,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Items:
-    """Requirements under one heading, each folded to a line unless it needs a look."""
+    """Requirements under one heading; each is folded to a line unless it needs attention."""
 
     block: ClassVar[str] = "items"
     title: str
@@ -255,8 +254,8 @@ def table(
     limit: int = 40,
     what: str = "rows",
 ) -> Table:
-    """At most `limit` rows, with a note that counts what was left out; columns not in `words` hold
-    numbers.
+    """Return a table of at most `limit` rows, with a note on omitted rows; `words` columns are
+    text.
 
     >>> table(["a", "n"], [["x", "1"], ["y", "2"]], limit=1, what="groups").note
     'The first 1 of 2 groups.'
@@ -272,7 +271,7 @@ def table(
 
 
 def records_table(records: Sequence[dict[str, object]], *, limit: int, what: str) -> Table:
-    """A table of small dictionaries: the columns are their keys in order of first appearance."""
+    """Return a table of small dictionaries; columns are their keys in order of first appearance."""
     keys = list(dict.fromkeys(k for r in records for k in r))
     numeric = {
         i
@@ -294,14 +293,12 @@ def records_table(records: Sequence[dict[str, object]], *, limit: int, what: str
 
 
 def checks(results: Iterable[CheckResult]) -> Checks:
-    """Cards of the checks: failed, warned and allowed ones before those that passed; else in their
-    own order.
-    """
+    """Return cards of the checks: failed, warned and allowed first, else in the given order."""
     return Checks(tuple(_card(r) for r in findings_first(results)))
 
 
 def findings_first(results: Iterable[CheckResult]) -> list[CheckResult]:
-    """Failed, warned and allowed checks before those that passed; else in their own order."""
+    """Sort failed, warned and allowed checks before passed ones, else in the given order."""
     return sorted(results, key=lambda r: RANK[r.verdict])
 
 
@@ -320,12 +317,12 @@ def _card(result: CheckResult) -> Check:
 
 
 def figures_of(result: CheckResult) -> tuple[tuple[str, str], ...]:
-    """A check's figures, ready to print."""
+    """Return a check's figures, ready to print."""
     return tuple((plain(k, 60).replace("_", " "), figure(v)) for k, v in result.figures.items())
 
 
 def evidence_of(result: CheckResult) -> Table | None:
-    """A check's evidence as a table."""
+    """Return a check's evidence as a table."""
     return (
         records_table(result.evidence, limit=MAX_EVIDENCE, what="rows of evidence")
         if result.evidence
@@ -334,5 +331,5 @@ def evidence_of(result: CheckResult) -> Table | None:
 
 
 def verdict_badge(verdict: str) -> Badge:
-    """The badge of a check's verdict."""
+    """Return the badge of a check's verdict."""
     return Badge(TONES[verdict], VERDICT_WORDS[verdict])

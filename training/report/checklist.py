@@ -1,10 +1,9 @@
-"""The training checklist: every requirement on model, training and checkpoints, held against what
-one run recorded.
+"""Training checklist: every requirement on model, training and checkpoints, compared with a run.
 
-A statement is a function of recorded facts (`RunFacts`): the preflight's results, what the training
-program saw of itself, `metrics.jsonl`, the checkpoints as they lie on disk now, the evaluated rows.
-Where nothing was recorded it says so, and never that all is well. The items stand in
-`checklist_model`, `checklist_training` and `checklist_files`.
+A statement is a function of recorded facts (`RunFacts`): results of preflight, observations of the
+training program, `metrics.jsonl`, the checkpoints now on disk, the evaluated rows. Without a record
+it says so, and never that the requirement is met. The items are in `checklist_model`,
+`checklist_training` and `checklist_files`.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ def build_checklist(
     train: TrainReport,
     test: EvaluationReport,
 ) -> Checklist:
-    """The checklist of a finished run; its checkpoints are verified once more for it.
+    """Build the checklist of a finished run; verify its checkpoints once more.
 
     Args:
-        run_dir: of the run.
-        declaration: as it ran.
+        run_dir: directory of the run.
+        declaration: declaration of the run.
         prepared: the data.
-        preflight: what was found on one batch.
-        train: the outcome of the training program.
-        test: the evaluation of the test side.
+        preflight: results on one batch.
+        train: result of the training program.
+        test: evaluation on test.
     """
     facts = RunFacts(
         declaration,
@@ -54,7 +53,7 @@ def build_checklist(
 
 
 def judge(facts: RunFacts) -> Iterator[ChecklistItem]:
-    """Every item, in the order of a run's life."""
+    """Return every item, in the order of a run's life."""
     for name, (title, statements) in {
         **checklist_model.ITEMS,
         **checklist_training.ITEMS,
@@ -65,5 +64,5 @@ def judge(facts: RunFacts) -> Iterator[ChecklistItem]:
 
 
 def worst(statements: Iterable[Statement]) -> Standing:
-    """The standing of an item: that of its worst statement; "shown" beats "not applicable"."""
+    """Return the worst status of an item's statements; "shown" beats "not applicable"."""
     return min((s.standing for s in statements), key=WORST.index)

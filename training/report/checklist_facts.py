@@ -1,4 +1,4 @@
-"""What a checklist is drawn from, and the four things a statement can say."""
+"""Facts behind a checklist, and the four kinds of statements."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ SILENT = "the training program recorded nothing of it"
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """One folder of a checkpoint as it lies on disk. `damage`: what does not verify, "" where all
-    does; `parts`: names of its files.
+    """One checkpoint folder on disk.
+
+    `damage`: what does not verify, "" if all does; `parts`: names of its files.
     """
 
     name: str
@@ -33,13 +34,12 @@ class CheckpointFacts:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What stands in a run directory.
+    """Content of a run directory.
 
-    `names`: of its files and folders. `checkpoints`: newest first. `set_aside`, `unfinished`:
-    folders that were found damaged, and remains of commits. `state`: keys of the newest
-    checkpoint's trainer state, `streams`: random streams in it. `generation`: number of processes
-    that ever held the lease; None where there is none. `refused`: why the state could not be
-    opened.
+    `names`: its files and folders. `checkpoints`: newest first. `set_aside`, `unfinished`: damaged
+    folders, and remains of commits. `state`: keys of the newest checkpoint's trainer state,
+    `streams`: random streams in it. `generation`: number of processes that ever held the lease;
+    None without one. `refused`: why the state could not be opened.
     """
 
     names: frozenset[str] = frozenset()
@@ -68,16 +68,16 @@ class RunFacts:
 
     @property
     def seen(self) -> Observed | None:
-        """What the training program saw of itself."""
+        """Observations of the training program."""
         return self.train.observed
 
     @property
     def passes(self) -> Passes | None:
-        """What hooks counted."""
+        """Counts of the hooks."""
         return self.seen.passes if self.seen else None
 
     def check(self, name: str) -> CheckResult | None:
-        """A result of preflight."""
+        """Return a result of preflight."""
         return next((r for r in self.preflight.checks.results if r.name == name), None)
 
 
@@ -86,13 +86,13 @@ Items = dict[str, tuple[str, Statements]]
 
 
 def fact(holds: bool, text: str, by: str, otherwise: str = "") -> Statement:
-    """Shown where it holds, else contradicted.
+    """Return a statement: shown if it holds, else contradicted.
 
     Args:
-        holds: whether the recorded facts agree.
+        holds: the recorded facts agree.
         text: the facts.
-        by: what they were read from.
-        otherwise: what is said where it does not hold. Default: the same facts.
+        by: source of the facts.
+        otherwise: text if it does not hold. Default: the same facts.
     """
     return Statement(
         standing="shown" if holds else "contradicted",
@@ -102,22 +102,22 @@ def fact(holds: bool, text: str, by: str, otherwise: str = "") -> Statement:
 
 
 def warning(text: str, by: str) -> Statement:
-    """True, and worth a look."""
+    """Return a statement that is true but needs attention."""
     return Statement(standing="warning", text=text, by=by)
 
 
 def not_shown(text: str = SILENT, by: str = RESULT) -> Statement:
-    """Nothing was recorded."""
+    """Return a statement that nothing was recorded."""
     return Statement(standing="not shown", text=text, by=by)
 
 
 def not_applicable(why: str, by: str = "declaration") -> Statement:
-    """The requirement does not concern this run."""
+    """Return a statement that the requirement does not concern this run."""
     return Statement(standing="not applicable", text=why, by=by)
 
 
 def from_check(facts: RunFacts, name: str) -> Statement:
-    """What a check of preflight found."""
+    """Return the statement of a preflight check."""
     result = facts.check(name)
     if result is None:
         return not_shown(f"preflight did not look at {name!r}", PREFLIGHT)

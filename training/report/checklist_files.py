@@ -1,6 +1,4 @@
-"""Checklist items on the run directory: its checkpoints are verified again, the newest is
-opened.
-"""
+"""Checklist items on the run directory: verify its checkpoints again, open the newest."""
 
 from __future__ import annotations
 
@@ -39,11 +37,11 @@ STATE = ("state", "schedule", "scaler", "rng")
 
 
 def read_files(run_dir: Path, declaration: Declaration) -> FileFacts:
-    """What stands in a run directory now; every checkpoint's digests are compared.
+    """Read a run directory as it is now, comparing every checkpoint's digests.
 
     Args:
-        run_dir: of the run.
-        declaration: traces and TensorBoard events are counted only where they were declared.
+        run_dir: directory of the run.
+        declaration: traces and TensorBoard events are counted only if declared.
     """
     root = run_dir / "checkpoints"
     folders = sorted(
@@ -105,7 +103,7 @@ def _generation(path: Path) -> int | None:
 
 
 def folder(facts: RunFacts) -> Iterator[Statement]:
-    """The files that every run leaves."""
+    """Check the files that every run writes."""
     missing = [name for name in WANTED if name not in facts.files.names]
     yield fact(
         not missing,
@@ -124,7 +122,7 @@ def folder(facts: RunFacts) -> Iterator[Statement]:
 
 
 def complete(facts: RunFacts) -> Iterator[Statement]:
-    """All of a run's state is in a checkpoint, as tensors and plain values."""
+    """Check that a checkpoint contains all of a run's state, as tensors and plain values."""
     files = facts.files
     if files.refused:
         yield fact(False, plain(files.refused, 300), DISK)
@@ -150,7 +148,7 @@ def complete(facts: RunFacts) -> Iterator[Statement]:
 
 
 def whole(facts: RunFacts) -> Iterator[Statement]:
-    """Every checkpoint verifies; what did not was told."""
+    """Check that every checkpoint verifies, and that damage was reported."""
     files = facts.files
     damaged = [c for c in files.checkpoints if c.damage]
     if not files.checkpoints:
@@ -181,7 +179,7 @@ def whole(facts: RunFacts) -> Iterator[Statement]:
 
 
 def kept(facts: RunFacts) -> Iterator[Statement]:
-    """Newest ones and the best."""
+    """Check that the newest checkpoints and the best one exist."""
     full = [c.name for c in facts.files.checkpoints if c.name.startswith("step")]
     best = [c.name for c in facts.files.checkpoints if c.name.startswith("best")]
     keep, wanted = facts.declaration.train.keep, f"best-{facts.train.best_step:08d}"
@@ -202,7 +200,7 @@ def kept(facts: RunFacts) -> Iterator[Statement]:
 
 
 def resumed(facts: RunFacts) -> Iterator[Statement]:
-    """Whether the run was broken off, and went on."""
+    """Check if the run was interrupted, and continued."""
     starts = [e.message for e in facts.history.events if e.message.startswith("resumed from")]
     if not starts:
         yield not_shown(
@@ -221,7 +219,7 @@ def resumed(facts: RunFacts) -> Iterator[Statement]:
 
 
 def stopped(facts: RunFacts) -> Iterator[Statement]:
-    """Whether a signal came."""
+    """Check if a signal arrived."""
     stops = [e.message for e in facts.history.events if e.message.startswith("interrupted")]
     if not stops:
         yield not_shown("no signal came while it trained", LOG)
@@ -235,7 +233,7 @@ def stopped(facts: RunFacts) -> Iterator[Statement]:
 
 
 def one_writer(facts: RunFacts) -> Iterator[Statement]:
-    """The lease's number."""
+    """Check the lease's number."""
     generation = facts.files.generation
     if generation is None:
         yield not_shown("there is no lease.json", "lease.json")

@@ -18,12 +18,12 @@ from training.report.checklist_facts import (
     not_shown,
 )
 
-# preflight's checks that have an item of their own
+# preflight's checks with their own item
 NAMED = ("review", "forward", "initial_loss", "labels", "tokens")
 
 
 def network(facts: RunFacts) -> Iterator[Statement]:
-    """The network that trained is the one that was declared and checked."""
+    """Check that the trained network is the declared and checked one."""
     declared, trained, checked = (
         facts.declaration.model,
         facts.train.num_parameters,
@@ -44,13 +44,13 @@ def network(facts: RunFacts) -> Iterator[Statement]:
 
 
 def contract(facts: RunFacts) -> Iterator[Statement]:
-    """Shapes, finite scores, first weights."""
+    """Check shapes, finite scores and initial weights."""
     yield from_check(facts, "forward")
     yield from_check(facts, "initial_loss")
 
 
 def loss(facts: RunFacts) -> Iterator[Statement]:
-    """The loss, its weights, and that it fell."""
+    """Check the loss, its weights, and its decrease."""
     declaration, fitted = facts.declaration, facts.prepared.statistics
     weighted = (
         ", class weights fitted on train"
@@ -75,7 +75,7 @@ def loss(facts: RunFacts) -> Iterator[Statement]:
 
 
 def preflight(facts: RunFacts) -> Iterator[Statement]:
-    """Each check on one batch that no other item names."""
+    """List each check on one batch that no other item names."""
     results = facts.preflight.checks.results
     rest, clean = (
         [r.name for r in results if r.name not in NAMED],
@@ -93,7 +93,7 @@ def preflight(facts: RunFacts) -> Iterator[Statement]:
 
 
 def review(facts: RunFacts) -> Iterator[Statement]:
-    """Own code was read."""
+    """Check that custom code was reviewed."""
     if facts.declaration.model.kind != "custom":
         yield not_applicable(
             f"the network is the built-in {facts.declaration.model.kind}; no code of yours took"

@@ -1,4 +1,4 @@
-"""The report's training checklist: each requirement as a line that opens to its evidence."""
+"""Training checklist of the report: each requirement is a line that opens to its evidence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPEN: tuple[Standing, ...] = ("contradicted", "warning")
 
 
 def checklist_blocks(checklist: Checklist) -> list[Block]:
-    """The tally, and the items in three parts; those that need a look are open."""
+    """Return the counts, and the items in three parts; those that need attention are open."""
     parts = [
         Items(title, tuple(_item(item) for item in checklist.items if item.id.startswith(letter)))
         for letter, title in PARTS

@@ -26,11 +26,11 @@ from training.report.checklist_facts import (
 
 BY_SETTINGS = "settings read back from torch"
 CLIP_SLACK = 1e-4  # rounding of the norm of many float32 values
-ORDER_ROWS = 1_000_000  # above it the order is not drawn again for this page
+ORDER_ROWS = 1_000_000  # with more rows the order is not drawn again for this page
 
 
 def ranks(facts: RunFacts) -> Iterator[Statement]:
-    """Processes, their devices, and that they ended with the same weights."""
+    """Check processes, their devices, and that they ended with the same weights."""
     seen = facts.seen
     if seen is None:
         yield not_shown()
@@ -77,7 +77,7 @@ def _same_weights(seen: Observed) -> Statement:
 
 
 def order_of_a_step(facts: RunFacts) -> Iterator[Statement]:
-    """Clean gradients, every parameter, as many updates as steps."""
+    """Check clean gradients, every parameter, and one update per step."""
     if facts.seen is None or facts.passes is None:
         yield _no_hooks(facts)
         return
@@ -106,7 +106,7 @@ def order_of_a_step(facts: RunFacts) -> Iterator[Statement]:
 
 
 def accumulation(facts: RunFacts) -> Iterator[Statement]:
-    """Forward passes of an update, and when gradients were exchanged."""
+    """Check the forward passes of an update, and when gradients were exchanged."""
     p, train = facts.passes, facts.declaration.train
     if facts.seen is None or p is None:
         yield _no_hooks(facts)
@@ -138,7 +138,7 @@ def accumulation(facts: RunFacts) -> Iterator[Statement]:
 
 
 def precision(facts: RunFacts) -> Iterator[Statement]:
-    """Weights, forward passes, loss scale."""
+    """Check weights, forward passes and loss scale."""
     seen, p, declared = facts.seen, facts.passes, facts.declaration.train
     if seen is None:
         yield not_shown()
@@ -174,7 +174,7 @@ def precision(facts: RunFacts) -> Iterator[Statement]:
 
 
 def clipping(facts: RunFacts) -> Iterator[Statement]:
-    """Gradient norms of the logged steps against the bound."""
+    """Check the gradient norms of the logged steps against the bound."""
     train, (_, norms) = facts.declaration.train, facts.history.series("steps", "grad_norm")
     if not norms:
         yield not_shown("no gradient norm was logged; lower train.log_every", LOG)
@@ -209,7 +209,7 @@ def clipping(facts: RunFacts) -> Iterator[Statement]:
 
 
 def _clipped(facts: RunFacts) -> Statement:
-    """The gradient that the optimizer got, against the declared bound."""
+    """Check the optimizer's gradient against the declared bound."""
     train, p = facts.declaration.train, facts.passes
     if train.clip == "none":
         return not_applicable("clipping is switched off")
@@ -224,7 +224,7 @@ def _clipped(facts: RunFacts) -> Statement:
 
 
 def groups(facts: RunFacts) -> Iterator[Statement]:
-    """Every parameter in one optimizer group."""
+    """Check that every parameter is in one optimizer group."""
     seen = facts.seen
     if seen is None:
         yield not_shown()
@@ -245,7 +245,7 @@ def groups(facts: RunFacts) -> Iterator[Statement]:
 
 
 def rates(facts: RunFacts) -> Iterator[Statement]:
-    """The rate in the optimizer at each update."""
+    """Check the optimizer's learning rate at each update."""
     kind = facts.declaration.schedule.kind
     _, logged = facts.history.series("steps", "lr")
     spread = (
@@ -265,7 +265,7 @@ def rates(facts: RunFacts) -> Iterator[Statement]:
 
 
 def modes(facts: RunFacts) -> Iterator[Statement]:
-    """Train mode in training, eval and inference mode in scoring."""
+    """Check train mode in training, eval and inference mode in scoring."""
     p = facts.passes
     if p is None:
         yield _no_hooks(facts)
@@ -285,7 +285,7 @@ def modes(facts: RunFacts) -> Iterator[Statement]:
 
 
 def counted_once(facts: RunFacts) -> Iterator[Statement]:
-    """The scored test rows, by their ids."""
+    """Check by id that each test row was scored once."""
     arrays = facts.prepared.arrays.test
     expected = pq.read_metadata(arrays.documents.path).num_rows if arrays.documents else arrays.rows
     what = "document" if arrays.documents else "row"
@@ -304,7 +304,7 @@ def counted_once(facts: RunFacts) -> Iterator[Statement]:
 
 
 def best_weights(facts: RunFacts) -> Iterator[Statement]:
-    """The kept step is the best evaluation, found again in the log."""
+    """Check that the kept step is the best evaluation in the log."""
     name, train = f"val/{facts.declaration.metric}", facts.train
     steps, values = facts.history.series("evaluations", name)
     if not values:
@@ -336,7 +336,7 @@ def best_weights(facts: RunFacts) -> Iterator[Statement]:
 
 
 def finite(facts: RunFacts) -> Iterator[Statement]:
-    """Losses and norms of the log, and whether the gate stopped the run."""
+    """Check losses and norms of the log, and if the gate stopped the run."""
     stops = [e.message for e in facts.history.events if e.message.startswith("stopped: ")]
     if stops:
         yield warning(
@@ -360,7 +360,7 @@ def finite(facts: RunFacts) -> Iterator[Statement]:
 
 
 def determinism(facts: RunFacts) -> Iterator[Statement]:
-    """Settings as read back, against the promise of the mode."""
+    """Check the actual settings against the promise of the mode."""
     seen, mode = facts.seen, facts.declaration.train.mode
     if seen is None:
         yield not_shown()
@@ -389,7 +389,7 @@ def determinism(facts: RunFacts) -> Iterator[Statement]:
 
 
 def data_path(facts: RunFacts) -> Iterator[Statement]:
-    """Rows trained on, and a new order each epoch."""
+    """Check the trained rows, and a new order in each epoch."""
     seen, declared, rows = facts.seen, facts.declaration.train, facts.prepared.arrays.train.rows
     if seen is None:
         yield not_shown()
@@ -430,7 +430,7 @@ def data_path(facts: RunFacts) -> Iterator[Statement]:
 
 
 def memory(facts: RunFacts) -> Iterator[Statement]:
-    """What was switched on, and the memory it took."""
+    """Report the memory settings, and the used memory."""
     train = facts.declaration.train
     on = [
         name
@@ -465,7 +465,7 @@ def memory(facts: RunFacts) -> Iterator[Statement]:
 
 
 def collectives(facts: RunFacts) -> Iterator[Statement]:
-    """Every rank took part to the end."""
+    """Check that every rank took part to the end."""
     seen = facts.seen
     if seen is None:
         yield not_shown()
@@ -483,7 +483,7 @@ def collectives(facts: RunFacts) -> Iterator[Statement]:
 
 
 def boards(facts: RunFacts) -> Iterator[Statement]:
-    """Files of TensorBoard, where asked for."""
+    """Check the files of TensorBoard, if requested."""
     if not facts.declaration.tracking.tensorboard:
         yield not_applicable("tracking.tensorboard is not set")
         return

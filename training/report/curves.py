@@ -1,4 +1,4 @@
-"""Learning curves: read `metrics.jsonl`, and say in words whether the network over- or underfits.
+"""Learning curves: read `metrics.jsonl`, and describe over- or underfitting in words.
 
 The rule of the reading (`read_curves`), on losses measured in eval mode on fixed train rows (T) and
 on validation rows (V). All sizes are shares of U, the loss of an uninformed model (the theoretical
@@ -35,7 +35,7 @@ FALLING = 0.02
 
 @dataclass(frozen=True)
 class Point:
-    """The values logged at one optimizer step; values that are not finite are left out."""
+    """Logged values of one optimizer step, without values that are not finite."""
 
     step: int
     epoch: int | None
@@ -44,7 +44,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened at a step, in the trainer's words."""
+    """Event at a step, in the trainer's words."""
 
     step: int | None
     message: str
@@ -52,7 +52,7 @@ class Event:
 
 @dataclass(frozen=True)
 class History:
-    """`metrics.jsonl` in order of steps; a step that a resumed run logged again counts once."""
+    """Content of `metrics.jsonl` by step; a step that a resumed run logged again counts once."""
 
     steps: tuple[Point, ...] = ()
     evaluations: tuple[Point, ...] = ()
@@ -62,14 +62,14 @@ class History:
     def series(
         self, kind: Literal["steps", "evaluations"], name: str
     ) -> tuple[list[int], list[float]]:
-        """Steps and values at which `name` was logged."""
+        """Return steps and values at which `name` was logged."""
         points = [p for p in getattr(self, kind) if name in p.values]
         return [p.step for p in points], [p.values[name] for p in points]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the curves say: a word, a sentence, and the figures it rests on."""
+    """Interpretation of the curves: a word, a sentence, and the figures behind it."""
 
     kind: Literal["too short", "overfitting", "underfitting", "healthy", "unknown"]
     words: str
@@ -77,9 +77,7 @@ class Reading:
 
 
 def read_history(path: Path | None) -> History:
-    """The run's log; lines that are not whole (a killed writer's last one) are counted, not
-    guessed.
-    """
+    """Read the run's log; count incomplete lines (such as a killed writer's last one)."""
     if path is None or not path.is_file():
         return History()
     points: dict[str, dict[int, Point]] = {"step": {}, "evaluation": {}}
@@ -123,20 +121,20 @@ def _point(line: dict[str, Any]) -> Point:
 
 
 def kept_index(history: History, best_step: int) -> int | None:
-    """Position among the evaluations of the step whose weights were kept."""
+    """Return the position among the evaluations of the step whose weights were kept."""
     return next((i for i, p in enumerate(history.evaluations) if p.step == best_step), None)
 
 
 def read_curves(
     train: list[float], val: list[float], kept: int, uninformed: float, ended_early: bool
 ) -> Reading:
-    """Over- or underfitting, by the rule at the top of this file.
+    """Decide over- or underfitting by the rule in the module docstring.
 
     Args:
         train: loss in eval mode on fixed train rows, one per evaluation.
         val: loss on validation rows at the same evaluations.
         kept: position of the evaluation whose weights were kept.
-        uninformed: loss of a model that knows nothing, above 0.
+        uninformed: loss of an uninformed model, above 0.
         ended_early: the run stopped before its epoch limit (patience, interruption).
     """
     if len(val) < MIN_EVALUATIONS or uninformed <= 0:

@@ -1,5 +1,4 @@
-"""What the report reads back from the files of a run: the materialised sides and the test
-predictions.
+"""Data that the report reads from the files of a run: materialised splits and test predictions.
 
 Figures about the split come from the written arrays and ids, not from the plan. Only the columns
 that are shown are read, and nothing loops over rows in Python.
@@ -28,12 +27,12 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Side:
-    """One side as it was materialised.
+    """One materialised split.
 
-    `times`: float64 [N] without nulls, or None where no time is declared. `labels`: int64 counts
-    [C] for classes, else (mean, standard deviation) in the user's units, or of the characters of a
-    document. `groups`: distinct non-null groups. `known_labels`: of several labels, the share that
-    is known; counts and mean are then empty.
+    `times`: float64 [N] without nulls, or None if no time is declared. `labels`: int64 counts [C]
+    for classes, else (mean, standard deviation) in the user's units, or of a document's characters.
+    `groups`: distinct non-null groups. `known_labels`: known fraction of each of several labels;
+    counts and mean are then empty.
     """
 
     name: SplitName
@@ -72,7 +71,7 @@ class Predictions:
 
 
 def read_sides(prepared: Prepared) -> dict[SplitName, Side]:
-    """The three sides, read from their ids and label files."""
+    """Read the three splits from their ids and label files."""
     return {name: _side(name, prepared.arrays.side(name), prepared) for name in SPLITS}
 
 
@@ -109,8 +108,9 @@ def _side(name: SplitName, arrays: SplitArrays, prepared: Prepared) -> Side:
 
 
 def _side_of_documents(name: SplitName, documents: FileRef, prepared: Prepared) -> Side:
-    """A side of a language model: its rows are documents, and what varies between them is their
-    length in characters.
+    """Read a split of a language model.
+
+    Its rows are documents, and their varying quantity is the length in characters.
     """
     spec, table = (
         prepared.validated.spec,
@@ -134,10 +134,10 @@ def _times(column: pa.ChunkedArray) -> Floats:
 
 
 def read_predictions(report: EvaluationReport, prepared: Prepared) -> Predictions:
-    """The predictions that the metrics were computed from.
+    """Read the predictions that the metrics were computed from.
 
     Raises:
-        DataError: the file lacks a column, or holds a label that train did not have.
+        DataError: the file lacks a column, or contains a label that train did not have.
     """
     path, statistics = report.predictions.path, prepared.statistics
     names = pq.read_schema(path).names
@@ -176,7 +176,7 @@ def _values(column: pa.ChunkedArray) -> Floats:
 
 
 def _codes(column: pa.ChunkedArray, statistics: Statistics, path: str) -> Ints:
-    """Class index [N] of a column of classes, compared by value and else by text."""
+    """Return the class index [N] of a column of classes, compared by value, else by text."""
     index: dict[Any, int] = {str(c): i for i, c in enumerate(statistics.classes)} | {
         c: i for i, c in enumerate(statistics.classes)
     }
@@ -194,7 +194,7 @@ def _codes(column: pa.ChunkedArray, statistics: Statistics, path: str) -> Ints:
 
 
 def _time_of(report: EvaluationReport, prepared: Prepared) -> Floats | None:
-    """Times [N] of the scored rows, matched by id; None where the predictions carry no id."""
+    """Return times [N] of the scored rows, matched by id; None if the predictions have no id."""
     ids: FileRef = prepared.arrays.side(report.side).ids
     if "__id" not in pq.read_schema(report.predictions.path).names:
         return None

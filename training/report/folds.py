@@ -1,4 +1,4 @@
-"""The report of a cross-validation: one page in the form of a run's report."""
+"""Report of a cross-validation: one page in the form of a run's report."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SIDES = ("train", "val", "test")
 
 
 def write_fold_report(found: CrossValidation, declaration: Declaration, path: Path) -> FileRef:
-    """Write the page whole or not at all; the same record gives the same bytes.
+    """Write the page completely or not at all; the same record gives the same bytes.
 
     Args:
-        found: the outcome.
-        declaration: for its words.
-        path: where the HTML file goes.
+        found: the result.
+        declaration: gives the names.
+        path: path of the HTML file.
     """
     return write_run_page(
         path,
@@ -183,7 +183,7 @@ def _row_table(folds: tuple[FoldResult, ...]) -> Table:
 
 
 def _check_blocks(found: CrossValidation) -> list[Block]:
-    """The check over all folds, and of each fold what did not pass."""
+    """Show the check over all folds, and the failed checks of each fold."""
     findings = [
         r.model_copy(update={"name": f"fold {fold.number}: {r.name}"})
         for fold in found.folds

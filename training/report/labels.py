@@ -1,7 +1,5 @@
-"""The report's parts on tasks of several labels: a row for each label, what is known of it on each
-side, and its picture.
-
-Shape legend: N rows, L labels.
+"""Parts of the report on several labels: a table row, known rows per split, and a picture. Shape
+legend: N rows, L labels.
 """
 
 from __future__ import annotations
@@ -22,8 +20,9 @@ MAX_DRAWN = 40
 
 
 def label_blocks(test: EvaluationReport) -> list[Block]:
-    """One table for each kind of label: known test rows, base rate, the main metric with interval
-    and baselines, further metrics.
+    """Return one table for each kind of label.
+
+    Columns: known test rows, base rate, main metric with interval and baselines, further metrics.
     """
     kinds = list(dict.fromkeys(row["kind"] for row in test.by_label))
     note = [Words(plain(test.label_note, 1000))] if test.label_note else []
@@ -76,13 +75,13 @@ def _test_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def capital_name(metric: str) -> str:
-    """A metric's name at the head of a column."""
+    """Return a metric's name for the head of a column."""
     name = metric_name(metric)
     return name[:1].upper() + name[1:]
 
 
 def known_rows(prepared: Prepared) -> dict[str, np.ndarray]:
-    """Label array [N, L] of each side, as it was materialised."""
+    """Return the label array [N, L] of each split, as materialised."""
     return {
         side: np.load(
             prepared.arrays.side(side).arrays["label"].path, mmap_mode="r", allow_pickle=False
@@ -92,8 +91,9 @@ def known_rows(prepared: Prepared) -> dict[str, np.ndarray]:
 
 
 def side_blocks(prepared: Prepared) -> list[Block]:
-    """For each label and side: rows that know it, and the share of positives, the number of classes
-    or the mean among them.
+    """Show for each label and split the known rows, and their main figure.
+
+    It is the fraction of positives, the number of classes or the mean.
     """
     sides, ignored, rows = known_rows(prepared), prepared.validated.ignored_labels, []
     for i, label in enumerate(prepared.statistics.labels):
@@ -129,7 +129,7 @@ def _figure(kind: str, known: np.ndarray) -> str:
 
 
 def statistics_table(fitted: Statistics) -> Table:
-    """What was fitted on train for each label."""
+    """Show what was fitted on train for each label."""
     rows = []
     for label in fitted.labels:
         shown = ", ".join(
@@ -161,7 +161,7 @@ def statistics_table(fitted: Statistics) -> Table:
 
 
 def prediction_blocks(test: EvaluationReport) -> list[Block]:
-    """A picture for each kind of label: its main metric with interval next to the baselines."""
+    """Draw for each kind of label its main metric with interval next to the baselines."""
     kinds = dict.fromkeys(row["kind"] for row in test.by_label if row.get("value") is not None)
     pictures = [
         _picture(

@@ -1,4 +1,4 @@
-"""The report's sections of a language model: losses by document, made-up texts, vocabulary.
+"""Sections of a language model's report: losses by document, generated texts, vocabulary.
 
 D documents.
 """
@@ -26,7 +26,7 @@ from training.report.blocks import (
 from training.report.svg import ALARM, MODEL, Picture, canvas_for, count_axis
 
 MAX_SAMPLES = 8
-MAX_SAMPLE = 2000  # characters of one that are shown
+MAX_SAMPLE = 2000  # most characters to show of one
 SHOWN_DOCUMENTS = 8
 SHOWN_TOKENS = 40
 SPACES = {" ": "space", "\n": "line break", "\t": "tab"}
@@ -35,9 +35,7 @@ Floats = NDArray[np.float64]
 
 
 def document_blocks(test: EvaluationReport) -> list[Block]:
-    """How losses spread over the test documents, those that were hardest and easiest, and texts
-    that the model made up.
-    """
+    """Show losses of test documents, the hardest and easiest ones, and generated texts."""
     losses = pq.read_table(test.predictions.path)
     blocks: list[Block] = [Gallery((_histogram(losses), _by_length(losses)))]
     blocks += [
@@ -53,7 +51,7 @@ def _values(losses: pa.Table, name: str) -> Floats:
 
 
 def _histogram(losses: pa.Table) -> Picture:
-    """Loss per token of each document; the outermost 0.5 % on each side share the end bins."""
+    """Draw the loss per token of each document; the end bins include the outermost 0.5 % each."""
     values = _values(losses, "loss")
     low, high = (float(v) for v in np.quantile(values, (0.005, 0.995)))
     edges = np.linspace(low, high if high > low else low + 1, 51)
@@ -75,7 +73,7 @@ def _histogram(losses: pa.Table) -> Picture:
 
 
 def _by_length(losses: pa.Table, bins: int = 20) -> Picture:
-    """Loss over all tokens of documents of like length, shortest to longest."""
+    """Show the loss over all tokens of documents of similar length, shortest to longest."""
     tokens, total = _values(losses, "tokens"), _values(losses, "loss") * _values(losses, "tokens")
     parts = [
         part
@@ -99,7 +97,7 @@ def _by_length(losses: pa.Table, bins: int = 20) -> Picture:
 
 
 def _extremes(losses: pa.Table) -> Table:
-    """The documents with the largest and the smallest loss per token; ids only, no text."""
+    """List the documents with the largest and the smallest loss per token; ids only, no text."""
     long_enough = np.flatnonzero(
         _values(losses, "tokens") >= min(20.0, float(_values(losses, "tokens").max()))
     )
@@ -127,9 +125,7 @@ def _extremes(losses: pa.Table) -> Table:
 
 
 def _sample_blocks(samples: SampleReport) -> list[Block]:
-    """What the model makes up from nothing, escaped by the template; of SMILES also how many are
-    molecules.
-    """
+    """Show generated texts, escaped by the template; for SMILES also the fractions of molecules."""
     blocks: list[Block] = [
         Heading("Texts that the model made up"),
         Words(
@@ -151,7 +147,7 @@ def _sample_blocks(samples: SampleReport) -> list[Block]:
 
 
 def _lines(text: str) -> str:
-    """A text with its line breaks, other control characters made visible, cut at a length."""
+    """Return a text with its line breaks, other control characters visible, cut at a length."""
     cut = text[:MAX_SAMPLE] + ("…" if len(text) > MAX_SAMPLE else "")
     return (
         "\n".join(plain(line, MAX_SAMPLE + 1) for line in cut.split("\n"))
@@ -160,7 +156,7 @@ def _lines(text: str) -> str:
 
 
 def vocabulary_blocks(fitted: Statistics, tokens: TokenStats) -> list[Block]:
-    """What was fitted on train: the vocabulary, and how documents become sequences."""
+    """Show the vocabulary fitted on train, and how documents become sequences."""
     total = max(1, sum(tokens.counts) + tokens.unknown)
     facts = (
         ("documents", count(tokens.documents)),
@@ -194,7 +190,7 @@ def vocabulary_blocks(fitted: Statistics, tokens: TokenStats) -> list[Block]:
 
 
 def token_name(value: str, tokenizer: str) -> str:
-    """A token as a reader can see it.
+    """Return a token in readable form.
 
     >>> token_name(" ", "character"), token_name("a", "bytes"), token_name("Cl", "smiles")
     ('space', '0x61 a', 'Cl')

@@ -1,7 +1,6 @@
-"""The report of a run: one HTML file that answers, in the order a reader asks, what came out and
-whether to believe it.
+"""Report of a run: one HTML file with the result and the reasons to trust it, in reading order.
 
-The file needs nothing else: no script, no font, no address is loaded (its content security policy
+The file needs nothing else: no script, font or address is loaded (its content security policy
 forbids it), pictures are inline, and text from data is escaped. The same inputs give the same
 bytes.
 """
@@ -43,11 +42,11 @@ TEMPLATE = "report.html.j2"
 
 
 class ReportInputs(Record):
-    """All that the report shows.
+    """All inputs of the report.
 
     `given`: dotted paths that the user's file or overrides set; every other value is shown as a
-    default. `links`: name to address or path (MLflow run, Prefect flow run, run directory). Absent:
-    `val`, `gate`, `registered` and `checklist` where the run did not come to them.
+    default. `links`: name to address or path (MLflow run, Prefect flow run, run directory). `val`,
+    `gate`, `registered` and `checklist` are absent if the run did not reach them.
     """
 
     run_id: str
@@ -69,7 +68,7 @@ class ReportInputs(Record):
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure that is read first."""
+    """One of the figures to read first."""
 
     label: str
     value: str
@@ -87,14 +86,14 @@ class Headline:
 
 
 def write_report(inputs: ReportInputs, path: Path) -> FileRef:
-    """Write the report whole or not at all; the same inputs give the same bytes.
+    """Write the report completely or not at all; the same inputs give the same bytes.
 
     Args:
         inputs: the records of a finished run; the files they name are read.
-        path: where the HTML file goes.
+        path: path of the HTML file.
 
     Raises:
-        DataError: the predictions lack a column or hold a class that train did not have.
+        DataError: the predictions lack a column or contain a class that train did not have.
     """
     return write_run_page(
         path,
@@ -115,16 +114,16 @@ def write_run_page(
     parts: tuple[Section, ...],
     kind: str = "run",
 ) -> FileRef:
-    """A page about a run of a declaration, written whole or not at all.
+    """Write a page about a run of a declaration, completely or not at all.
 
     Args:
-        path: where the HTML file goes.
-        declaration: for name, description and task.
-        run_id: of the run.
-        label: what is predicted.
-        head: what is read first.
+        path: path of the HTML file.
+        declaration: gives name, description and task.
+        run_id: id of the run.
+        label: the predicted label.
+        head: headline of the page.
         parts: the sections.
-        kind: of report, in a word.
+        kind: kind of report, in a word.
     """
     return write_page(
         path,
@@ -141,7 +140,7 @@ def write_run_page(
 
 
 def write_page(path: Path, template: str, **values: Any) -> FileRef:
-    """Fill a template and write it whole or not at all; every value is escaped."""
+    """Fill a template and write it completely or not at all; every value is escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -157,7 +156,7 @@ def write_page(path: Path, template: str, **values: Any) -> FileRef:
 
 
 def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
-    """The sections after the headline, in the order a reader asks."""
+    """Return the sections after the headline, in the order of a reader's questions."""
     declaration, prepared, train, test = (
         inputs.declaration,
         inputs.prepared,
@@ -240,7 +239,7 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
 
 
 def _prediction_blocks(test: EvaluationReport, prepared: Prepared) -> list[Block]:
-    """The scored rows, documents or labels."""
+    """Show the scored rows, documents or labels."""
     if prepared.statistics.tokens:
         return document_blocks(test)
     return (
@@ -254,9 +253,7 @@ def _prediction_blocks(test: EvaluationReport, prepared: Prepared) -> list[Block
 
 
 def headline(inputs: ReportInputs) -> Headline:
-    """The verdict in one sentence: metric with interval, skill over baselines, checks,
-    registration.
-    """
+    """Return the verdict in one sentence: metric with interval, skill, checks, registration."""
     results, test = inputs.prepared.checks.results, inputs.test
     failed = any(r.verdict == "fail" for r in (*results, *inputs.preflight.checks.results))
     warned = any(r.verdict == "warn" for r in results)
@@ -337,7 +334,7 @@ def _skill_words(inputs: ReportInputs) -> str:
 
 
 def _listed(items: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join words as `a`, `a and b`, `a, b and c`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 

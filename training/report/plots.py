@@ -38,9 +38,7 @@ DAY = 86_400.0
 
 
 def forest(report: EvaluationReport, metrics: Sequence[tuple[str, bool]]) -> Picture:
-    """The model with its interval beside each baseline, one panel per (metric, greater is
-    better).
-    """
+    """Draw the model's interval next to each baseline, a panel per (metric, greater is better)."""
     names = ["model", *report.baselines]
     columns = 2 if len(metrics) in (2, 4) else min(3, len(metrics))
     rows = -(-len(metrics) // columns)
@@ -94,7 +92,7 @@ def _forest_panel(
 
 
 def side_bars(sides: dict[SplitName, Side]) -> Picture:
-    """Rows of each side as a bar with its share."""
+    """Draw the rows of each split as a bar with its fraction."""
     total = sum(s.rows for s in sides.values())
     with canvas_for("sides", (WIDE[0], 1.7)) as canvas:
         axis = canvas.axes[0]
@@ -125,7 +123,7 @@ def side_bars(sides: dict[SplitName, Side]) -> Picture:
 def timeline(
     sides: dict[SplitName, Side], timestamp: bool, cuts: Sequence[float], embargo: float
 ) -> Picture:
-    """Rows per unit of time, stacked by side, with cut points and the embargo after each."""
+    """Draw rows per unit of time, stacked by split, with cut points and the embargo after each."""
     unit = DAY if timestamp else 1.0
     timed = {n: s.times / unit for n, s in sides.items() if s.times is not None and len(s.times)}
     edges = time_edges(list(timed.values()), [c / unit for c in cuts], embargo / unit)
@@ -184,8 +182,8 @@ def timeline(
 def time_edges(
     times: Sequence[Floats], cuts: Sequence[float], embargo: float, bins: int = 72
 ) -> Floats:
-    """About `bins` bins of like width over all times; cut points and embargo ends are edges, so
-    that no bar straddles one.
+    """Return edges of about `bins` bins of similar width over all times. Cut points and embargo
+    ends are edges, so no bar crosses one.
     """
     low, high = min(float(t.min()) for t in times), max(float(t.max()) for t in times)
     high = high if high > low else low + 1.0
@@ -202,7 +200,7 @@ def time_edges(
 
 
 def overfit_curve(losses: Sequence[float], expected: float | None) -> Picture:
-    """Loss by step while a single batch is trained on, on a logarithmic axis."""
+    """Draw the loss by step while overfitting one batch, on a logarithmic axis."""
     with canvas_for("overfit", (WIDE[0], 2.5)) as canvas:
         axis = canvas.axes[0]
         axis.plot(range(1, len(losses) + 1), np.maximum(losses, 1e-12), color=MODEL)
@@ -230,8 +228,9 @@ def overfit_curve(losses: Sequence[float], expected: float | None) -> Picture:
 
 
 def learning_curve(history: History, metric: str, kept_step: int, name: str) -> Picture | None:
-    """A loss or metric in eval mode on train rows beside the same on validation rows, the gap
-    shaded, the kept step marked.
+    """Draw a loss or metric in eval mode on train rows and validation rows.
+
+    The gap is shaded, the kept step marked.
     """
     steps, val = history.series("evaluations", f"val/{metric}")
     train_steps, train = history.series("evaluations", f"train_eval/{metric}")
@@ -276,7 +275,7 @@ def learning_curve(history: History, metric: str, kept_step: int, name: str) -> 
 
 
 def peaks(x: Floats, y: Floats, buckets: int) -> tuple[Floats, Floats]:
-    """At most `buckets` points: the first place and the largest value of each stretch."""
+    """Return at most `buckets` points: the first place and the largest value of each stretch."""
     if len(x) <= buckets:
         return x, y
     starts = np.linspace(0, len(x), buckets, endpoint=False).astype(int)
@@ -293,8 +292,9 @@ def step_curve(
     limit: float | None = None,
     buckets: int = 500,
 ) -> Picture | None:
-    """A value logged at optimizer steps; long runs show the largest value of each stretch, so that
-    no spike is lost.
+    """Draw a value logged at optimizer steps.
+
+    Long runs show the largest value of each stretch, so that no spike is lost.
     """
     steps, values = history.series("steps", key)
     if not steps:

@@ -28,14 +28,14 @@ from training.report.svg import (
 
 
 def _outcome(rows: Predictions) -> tuple[NDArray[np.int64], Floats]:
-    """Binary label [N] (1 = positive) and probability of the positive class [N]."""
+    """Return the binary label [N] (1 = positive) and probability of the positive class [N]."""
     if rows.probability is None:
         raise ValueError("expected predictions of classes, got values")
     return rows.label.astype(np.int64), rows.probability[:, 1]
 
 
 def roc(rows: Predictions, auroc: float | None) -> Picture:
-    """True against false positive rate over all thresholds."""
+    """Draw true against false positive rate over all thresholds."""
     from sklearn.metrics import roc_curve
 
     fpr, tpr, _ = roc_curve(*_outcome(rows))
@@ -57,7 +57,7 @@ def roc(rows: Predictions, auroc: float | None) -> Picture:
 
 
 def precision_recall(rows: Predictions, pr_auc: float | None) -> Picture:
-    """Precision against recall over all thresholds, with the share of positives as the floor."""
+    """Draw precision against recall over all thresholds; the fraction of positives is the floor."""
     from sklearn.metrics import precision_recall_curve
 
     label, probability = _outcome(rows)
@@ -79,7 +79,7 @@ def precision_recall(rows: Predictions, pr_auc: float | None) -> Picture:
 
 
 def wilson(hits: Floats, totals: Floats) -> tuple[Floats, Floats]:
-    """95 % interval of a share.
+    """Compute the 95 % interval of a fraction.
 
     Source: Wilson, E. B. (1927), Probable inference, the law of succession, and statistical
     inference, JASA 22.
@@ -94,9 +94,7 @@ def wilson(hits: Floats, totals: Floats) -> tuple[Floats, Floats]:
 
 
 def calibration(confidence: Floats, hit: NDArray[Any], what: str, bins: int = 10) -> Picture:
-    """Observed share against predicted probability in bins of equal size, with the probabilities'
-    histogram.
-    """
+    """Draw observed against predicted probability in bins of equal size, with a histogram."""
     order = np.argsort(confidence, kind="stable")
     parts = [p for p in np.array_split(order, min(bins, len(order))) if len(p)]
     totals = np.array([len(p) for p in parts], dtype=np.float64)
@@ -133,8 +131,9 @@ def calibration(confidence: Floats, hit: NDArray[Any], what: str, bins: int = 10
 
 
 def scores_by_class(rows: Predictions, positive: str) -> Picture:
-    """How the predicted probability is spread among positives and among the others; each as a share
-    of its rows alone.
+    """Draw the distribution of predicted probability among positives and among the others.
+
+    Each is a fraction of its own rows.
     """
     label, probability = _outcome(rows)
     edges = np.linspace(0, 1, 41)
@@ -167,9 +166,7 @@ def scores_by_class(rows: Predictions, positive: str) -> Picture:
 
 
 def recall_by_class(names: Sequence[str], hits: Floats, totals: Floats) -> Picture:
-    """Share of each class's rows that were recognised, with its 95 % interval; classes without rows
-    are left out.
-    """
+    """Draw the recall of each class with its 95 % interval, without classes that have no rows."""
     known = np.flatnonzero(totals > 0).tolist()
     low, high = wilson(hits[known], totals[known])
     seen = hits[known] / totals[known]
@@ -200,7 +197,7 @@ def recall_by_class(names: Sequence[str], hits: Floats, totals: Floats) -> Pictu
 
 
 def predicted_against_true(rows: Predictions, label: str) -> Picture:
-    """One point per row; the diagonal is a perfect prediction."""
+    """Draw one point per row; the diagonal is a perfect prediction."""
     chosen = sample_rows(len(rows.label))
     true, predicted = rows.label[chosen], rows.prediction[chosen]
     with canvas_for("scatter") as canvas:
@@ -222,8 +219,9 @@ def predicted_against_true(rows: Predictions, label: str) -> Picture:
 
 
 def residual_histogram(rows: Predictions) -> Picture:
-    """How the errors (predicted minus true) are spread; the outermost 0.5 % on each side share the
-    end bins.
+    """Draw the distribution of errors (predicted minus true).
+
+    The outermost 0.5 % at each end share the end bins.
     """
     errors = rows.prediction - rows.label
     low, high = (float(v) for v in np.quantile(errors, (0.005, 0.995)))
@@ -251,8 +249,9 @@ def residual_histogram(rows: Predictions) -> Picture:
 
 
 def residuals_over_time(rows: Predictions, timestamp: bool, bins: int = 40) -> Picture | None:
-    """Errors by time: points, and the median with its 10 to 90 % band per stretch of equally many
-    rows.
+    """Draw errors by time: points, and the median with its 10 to 90 % band.
+
+    Each stretch of the band has equally many rows.
     """
     if rows.time is None or not np.isfinite(rows.time).any():
         return None

@@ -1,6 +1,4 @@
-"""Every setting of a run with its value, whether it was given or is a default, and why that default
-suits the task.
-"""
+"""Settings of a run with value and origin, and the reason why each default suits the task."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from training.formatting import duration, plain, show
 from training.run.provenance import masked
 
 # Looked up in this order: (path, task or variant), then path. Written for the reader of one report,
-# so in terms of the task at hand.
+# so in terms of the task.
 REASONS: dict[str, str] = {
     "description": "No description was written.",
     "data.format": "The file's ending and first bytes tell the format.",
@@ -406,7 +404,7 @@ REASONS: dict[str, str] = {
     "tracking.tensorboard": "MLflow has the same curves.",
     "tracking.tags": "No tag was set.",
 }
-HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only where they matter
+HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only if they matter
     "data.spark": "spark",
     "loss.delta": "huber",
     "loss.label_smoothing": "multiclass",
@@ -430,7 +428,7 @@ HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only where they mat
 
 @dataclass(frozen=True)
 class Setting:
-    """One resolved value: where it came from, and for a default why it is what it is."""
+    """One resolved value: its origin, and for a default the reason."""
 
     path: str
     value: str
@@ -441,14 +439,15 @@ class Setting:
 def settings(
     declaration: Declaration, given: Iterable[str], prepared: Prepared
 ) -> tuple[Setting, ...]:
-    """Every setting that matters for this run in the declaration's order; `data.columns` is left to
-    its own table.
+    """List every setting that matters for this run in the declaration's order.
+
+    `data.columns` has its own table.
 
     Args:
         declaration: the resolved declaration.
-        given: dotted paths that the file or an override set; a path covers everything beneath it.
-        prepared: tells the format of the source, whose other formats are not shown, and whether
-            times are timestamps.
+        given: dotted paths that the file or an override set; a path covers everything below it.
+        prepared: gives the format of the source, whose other formats are not shown, and if times
+            are timestamps.
     """
     traits = _traits(declaration, prepared.source.format)
     explicit = tuple(given)
@@ -474,7 +473,7 @@ def settings(
 
 
 def reason(path: str, declaration: Declaration) -> str:
-    """Why the default at `path` suits this declaration; empty for settings that have no default."""
+    """Return why the default at `path` suits this declaration; empty without a default."""
     section = path.partition(".")[0]
     variant = getattr(getattr(declaration, section, None), "kind", "")
     for key in (f"{path}={declaration.task.kind}", f"{path}={variant}", path):
@@ -514,9 +513,7 @@ def _traits(declaration: Declaration, source_format: str) -> set[str]:
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted paths of all values that are no section, without `data.columns`; an empty mapping is a
-    value.
-    """
+    """Return dotted paths of all values except sections and `data.columns`, with empty mappings."""
     if path == "data.columns":
         return
     if path.startswith("task.labels."):  # one line for each label
@@ -533,7 +530,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _resolved(path: str, value: Any, declaration: Declaration, timestamps: bool) -> str:
-    """The value in words; what `auto` and an absent value came to is said."""
+    """Return the value in words, with the resolved `auto` or absent value."""
     train = declaration.train
     meanings = {
         "train.metric": declaration.metric,
@@ -560,7 +557,7 @@ def _resolved(path: str, value: Any, declaration: Declaration, timestamps: bool)
 
 
 def column_rows(columns: dict[str, ColumnConfig]) -> list[tuple[str, str, str, str]]:
-    """Name or pattern, role, kind and limits of each declared column."""
+    """Return name or pattern, role, kind and limits of each declared column."""
     rows: list[tuple[str, str, str, str]] = []
     for name, column in columns.items():
         limits = column.model_dump(mode="json", exclude_defaults=True, exclude={"role", "kind"})

@@ -1,6 +1,4 @@
-"""The page of a re-evaluation: does the model still do what it did, and what has changed
-around it?
-"""
+"""Page of a re-evaluation: the model's performance now, and changes in its data."""
 
 from __future__ import annotations
 
@@ -26,14 +24,14 @@ NOTE = (
 def write_reevaluation(
     found: Reevaluation, declaration: Declaration, run_id: str, label: str, path: Path
 ) -> FileRef:
-    """Write the page whole or not at all; the same record gives the same bytes."""
+    """Write the page completely or not at all; the same record gives the same bytes."""
     return write_run_page(
         path, declaration, run_id, label, _headline(found), _sections(found), "re-evaluation"
     )
 
 
 def outcome(found: Reevaluation) -> str:
-    """`fail`, `warn`, `unknown` or `pass`: the worst of its checks."""
+    """Return `fail`, `warn`, `unknown` or `pass`: the worst of its checks."""
     return found.outcome
 
 

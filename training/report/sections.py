@@ -1,5 +1,6 @@
-"""The report's first sections: test metrics, split, checks, learning curves. Each takes the records
-it shows and returns blocks.
+"""First sections of the report: test metrics, split, checks, learning curves.
+
+Each takes the records that it shows and returns blocks.
 """
 
 from __future__ import annotations
@@ -98,10 +99,10 @@ def standing(
     greater_is_better: bool,
     difference: Interval | None = None,
 ) -> Standing:
-    """How the model stands to a baseline: better or worse only where chance is ruled out.
+    """Compare the model with a baseline: better or worse only if chance is ruled out.
 
     Args:
-        value: the model's metric. Its interval decides where no paired difference is known.
+        value: the model's metric. Its interval decides if no paired difference is known.
         baseline: the baseline's metric.
         greater_is_better: direction of the metric.
         difference: model minus baseline on the same resamples, the sharper comparison.
@@ -121,8 +122,9 @@ def standing(
 
 
 def standings(declaration: Declaration, test: EvaluationReport) -> dict[str, Standing]:
-    """How the model stands to each baseline in the declared metric; computed here only of
-    evaluations that did not record it.
+    """Compare the model with each baseline in the declared metric.
+
+    It is computed here only for evaluations that did not record it.
     """
     metric = declaration.metric
     if test.standing:
@@ -141,7 +143,7 @@ def standings(declaration: Declaration, test: EvaluationReport) -> dict[str, Sta
 def metric_blocks(
     declaration: Declaration, test: EvaluationReport, val: EvaluationReport | None
 ) -> list[Block]:
-    """Metrics with intervals, base rate, baselines, and the figures by group."""
+    """Show metrics with intervals, base rate, baselines, and the figures by group."""
     directions = declaration.metrics
     names = sorted(
         (m for m in directions if m in test.metrics), key=lambda m: m != declaration.metric
@@ -190,7 +192,7 @@ def metric_blocks(
 
 
 def _whole(value: float) -> float:
-    """A count beyond 1 as a whole number; shares and means as they are."""
+    """Return a count above 1 as a whole number; fractions and means unchanged."""
     return int(value) if value > 1 and float(value).is_integer() else value
 
 
@@ -286,7 +288,7 @@ def split_blocks(
     sides: dict[SplitName, Side],
     new_rows: NewRows | None = None,
 ) -> list[Block]:
-    """Rows, groups, times and labels of each side, rows on no side, and the timeline."""
+    """Show rows, groups, times and labels of each split, unassigned rows, and the timeline."""
     spec = prepared.validated.spec
     timed = [s.times for s in sides.values() if s.times is not None and len(s.times)]
     picture = (
@@ -323,7 +325,7 @@ def split_blocks(
 
 
 def _plan_value(key: str, value: Any, timestamps: bool) -> str:
-    """A figure of the plan; times and lengths of time in words."""
+    """Return a figure of the plan; times and durations in words."""
     if timestamps and key == "cuts" and isinstance(value, dict):
         return "; ".join(
             f"{SIDE_NAMES.get(k, plain(k))} from"
@@ -336,9 +338,7 @@ def _plan_value(key: str, value: Any, timestamps: bool) -> str:
 
 
 def cut_points(prepared: Prepared) -> tuple[list[float], float]:
-    """Cut points in the units of `__time`, and the embargo after each; none where the plan has no
-    times.
-    """
+    """Return cut points in units of `__time`, and the embargo after each; none without times."""
     cuts = prepared.split.plan.get("cuts") or {}
     values = [
         float(v)
@@ -440,7 +440,7 @@ def _excluded(prepared: Prepared) -> list[Block]:
 def check_blocks(
     declaration: Declaration, prepared: Prepared, gate: GateReport | None
 ) -> list[Block]:
-    """Verdicts with evidence, what they cannot decide, and the gate before the registry."""
+    """Show verdicts with evidence, what they cannot decide, and the gate before the registry."""
     results = prepared.checks.results
     blocks: list[Block] = [Words(_tally(results)), checks(results)]
     blocks += [
@@ -453,13 +453,13 @@ def check_blocks(
 
 
 def tally(results: Sequence[CheckResult]) -> dict[str, int]:
-    """How many checks have each verdict; verdicts without any are left out."""
+    """Count the checks of each verdict; verdicts without any are left out."""
     found = {v: sum(r.verdict == v for r in results) for v in ("pass", "warn", "allowed", "fail")}
     return {v: n for v, n in found.items() if n}
 
 
 def tally_words(results: Sequence[CheckResult]) -> str:
-    """`9 checks passed, 1 warned`."""
+    """Format the counts as `9 checks passed, 1 warned`."""
     words = {
         "pass": "passed",
         "warn": "warned",
@@ -475,8 +475,9 @@ def _tally(results: Sequence[CheckResult]) -> str:
 
 
 def undecided(declaration: Declaration, prepared: Prepared) -> tuple[str, ...]:
-    """Questions that no check on these data can answer; the declared roles decide which are
-    open.
+    """Return questions that no check on these data can answer.
+
+    The declared roles decide which are open.
     """
     spec, split = prepared.validated.spec, prepared.split.strategy
     groups = ", ".join(plain(g, 40) for g in (*spec.group, *spec.group_by))
@@ -548,7 +549,7 @@ def _gate_blocks(gate: GateReport) -> list[Block]:
 
 
 def reading(history: History, train: TrainReport, preflight: PreflightReport) -> Reading:
-    """Over- or underfitting of this run; unknown where the log lacks the losses."""
+    """Decide over- or underfitting of this run; unknown if the log lacks the losses."""
     both = [
         p for p in history.evaluations if "train_eval/loss" in p.values and "val/loss" in p.values
     ]
@@ -574,11 +575,9 @@ def reading(history: History, train: TrainReport, preflight: PreflightReport) ->
 def curve_blocks(
     declaration: Declaration, history: History, train: TrainReport, preflight: PreflightReport
 ) -> list[Block]:
-    """The reading in words, the curves, the kept step in figures, and what went wrong on
-    the way.
-    """
+    """Show over- or underfitting in words, the curves, the kept step, and problems on the way."""
     found = reading(history, train, preflight)
-    # the loss has a picture of its own
+    # the loss has its own picture
     metric = declaration.metric if declaration.metric != "loss" else "accuracy"
     pictures = [
         plots.learning_curve(history, "loss", train.best_step, "loss"),

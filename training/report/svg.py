@@ -1,9 +1,8 @@
-"""The report's pictures: inline SVG whose colours follow the page (light, dark, print), each with a
-text alternative.
+"""Pictures of the report: inline SVG in the page's colours (light, dark, print), with alternatives.
 
-matplotlib is imported on first use, without pyplot, so that no global figure or display is touched.
+matplotlib is imported on first use, without pyplot, so no global figure or display is touched.
 Letters stay text in the SVG: the page's font applies, they can be searched, and scripts that
-matplotlib's font lacks still show. Dense scatter layers alone are drawn as pixels (Agg) inside the
+matplotlib's font lacks still show. Only dense scatter layers are drawn as pixels (Agg) inside the
 SVG.
 """
 
@@ -24,8 +23,8 @@ from numpy.typing import NDArray
 from training.formatting import count
 from training.report.data import Floats
 
-# Each colour is a CSS variable of the page; the hexadecimal value is what matplotlib draws and what
-# stands in for it.
+# Each colour is a CSS variable of the page; matplotlib draws with the hexadecimal value as its
+# placeholder.
 INK, MUTED, LINE, PAPER = "#1b2430", "#5d6977", "#dbe1e8", "#fefefe"
 SIDE_COLOURS: dict[str, str] = {"train": "#2f6db3", "val": "#d98613", "test": "#12906a"}
 MODEL, BASELINE, ALARM = "#3b4cc0", "#87919e", "#b3362c"
@@ -66,7 +65,7 @@ STYLE = {
     "legend.fontsize": 8.5,
     "legend.loc": (
         "upper left"
-    ),  # the default looks for a free place, which takes seconds where much is drawn
+    ),  # the default looks for a free place, which takes seconds in a dense figure
     "lines.linewidth": 1.6,
     "lines.solid_capstyle": "round",
 }
@@ -76,9 +75,7 @@ NARROW, TALL, WIDE = (5.4, 3.3), (5.4, 3.7), (10.6, 3.1)
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG with the words that replace it for those who do not see it, and a caption for those
-    who do.
-    """
+    """An SVG with a text alternative and a caption."""
 
     svg: Markup
     caption: str
@@ -87,7 +84,7 @@ class Picture:
 
 @dataclass
 class Canvas:
-    """A figure in the making: `axes` are its panels; `done` turns it into a picture."""
+    """A figure being drawn: `axes` are its panels; `done` turns it into a picture."""
 
     name: str
     figure: Any
@@ -95,13 +92,14 @@ class Canvas:
     wide: bool
 
     def legend(self, axis: Any, columns: int = 4, lift: float = 0.2) -> None:
-        """A legend above `axis`, `lift` font sizes away from it, for data that may lie anywhere
-        within.
+        """Draw a legend above `axis`, `lift` font sizes away from it.
+
+        Data may then be anywhere inside the axis.
         """
         axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderaxespad=lift)
 
     def done(self, alt: str, caption: str) -> Picture:
-        """What was drawn, as a picture."""
+        """Return the drawing as a picture."""
         buffer = io.StringIO()
         self.figure.savefig(
             buffer,
@@ -114,9 +112,7 @@ class Canvas:
 
 
 def _inline(text: str, name: str, alt: str) -> Markup:
-    """An SVG for use inside HTML: own ids, page colours and fonts, no fixed size, a text
-    alternative.
-    """
+    """Prepare an SVG for HTML: own ids, page colours and fonts, no fixed size, text alternative."""
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
     head, body = re.match(r"<svg\b[^>]*>", text), text.partition(">")[2]
     box = re.search(r'viewBox="[\d. -]+"', head[0] if head else "")
@@ -138,7 +134,7 @@ def _inline(text: str, name: str, alt: str) -> Markup:
 def canvas_for(
     name: str, size: tuple[float, float] = NARROW, rows: int = 1, columns: int = 1, **grid: Any
 ) -> Iterator[Canvas]:
-    """A styled figure; the body draws on `canvas.axes` and ends with `canvas.done(alt,
+    """Yield a styled figure; the body draws on `canvas.axes` and ends with `canvas.done(alt,
     caption)`.
     """
     import matplotlib
@@ -155,7 +151,7 @@ def canvas_for(
 
 
 def thin(x: Floats, y: Floats, limit: int = 400) -> tuple[Floats, Floats]:
-    """A curve with at most `limit` points, evenly spaced along its length; both ends are kept."""
+    """Return at most `limit` points of a curve, evenly spaced along its length, with both ends."""
     if len(x) <= limit:
         return x, y
     spans = [float(np.ptp(v)) or 1.0 for v in (x, y)]
@@ -169,7 +165,7 @@ def thin(x: Floats, y: Floats, limit: int = 400) -> tuple[Floats, Floats]:
 
 
 def sample_rows(rows: int, limit: int = MAX_POINTS) -> NDArray[np.int64]:
-    """Positions of at most `limit` rows, drawn once and for all by a fixed seed; in order."""
+    """Return positions of at most `limit` rows, drawn with a fixed seed; in order."""
     if rows <= limit:
         return np.arange(rows, dtype=np.int64)
     return np.sort(np.random.default_rng(0).choice(rows, size=limit, replace=False)).astype(
@@ -178,7 +174,7 @@ def sample_rows(rows: int, limit: int = MAX_POINTS) -> NDArray[np.int64]:
 
 
 def rows_drawn(rows: int) -> str:
-    """Says how many of the rows a scatter layer shows."""
+    """Describe how many of the rows a scatter layer shows."""
     return (
         f"All {count(rows)} rows are drawn."
         if rows <= MAX_POINTS
@@ -190,7 +186,7 @@ def rows_drawn(rows: int) -> str:
 
 
 def count_axis(axis: Any, most: int = 6) -> None:
-    """Whole numbers with thousands separators, at most about `most` of them."""
+    """Label an axis with whole numbers and thousands separators, about `most` of them."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=most, integer=True))
@@ -198,7 +194,7 @@ def count_axis(axis: Any, most: int = 6) -> None:
 
 
 def date_axis(axis: Any) -> None:
-    """Days since 1970 as dates, as short as the range allows."""
+    """Label an axis of days since 1970 with dates, as short as the range allows."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     axis.set_major_locator(AutoDateLocator(maxticks=9))
@@ -206,9 +202,7 @@ def date_axis(axis: Any) -> None:
 
 
 def log_axis(axis: Any) -> None:
-    """A logarithmic y axis with plain numbers at ticks; less than a decade gets evenly
-    spaced ones.
-    """
+    """Set a logarithmic y axis with plain numbers at ticks, evenly spaced below a decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     axis.axes.set_yscale("log")

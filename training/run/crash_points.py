@@ -1,5 +1,4 @@
-"""Named crash points, for proving that a run survives a kill anywhere:
-`reach("checkpoint.renamed")`.
+"""Named crash points, to test that a run survives any kill: `reach("checkpoint.renamed")`.
 
 A point does nothing unless `BULKHEAD_CRASH` names it: `point[:hit[:rank[:signal]]]`.
 `checkpoint.renamed:3:0` kills this process with SIGKILL when rank 0 reaches that point for the
@@ -43,10 +42,10 @@ _hits: dict[str, int] = {}
 
 
 def reach(point: str) -> None:
-    """Die here if the environment says so.
+    """Kill this process if the environment names the point.
 
     Raises:
-        KeyError: the point is not in POINTS: it could never be chosen.
+        KeyError: the point is not in POINTS, so it could never be chosen.
     """
     wanted = os.environ.get(VARIABLE)
     if wanted is None:

@@ -3,11 +3,10 @@
 {"generation": 3, "token": "5f0c…", "host": "node1", "pid": 4711, "since": "2026-11-21
 09:00:00+00:00"}
 
-Rank 0 locks the file for as long as it lives; the system lifts the lock when the process ends,
-however it ends. Each holder writes a new generation with a token of its own. Before anything takes
-its name in the run directory the holder looks whether the token is still its own: so that even
-where a file system does not know locks, a process that was superseded (an orphan, a machine that
-came back) never writes again.
+Rank 0 locks the file while it lives; the system releases the lock when the process ends in any way.
+Each holder writes a new generation with its own token. Before any file gets its name in the run
+directory, the holder checks that the token is still its own. So even on a file system without
+locks, a superseded process (an orphan, a machine that came back) never writes again.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ from training.distributed.parallel import Parallel
 log = logging.getLogger("training")
 
 LEASE = "lease.json"
-WAIT_SECONDS = 15.0  # longer than an orphan has to end (training.launch.stop_signal)
+WAIT_SECONDS = 15.0  # longer than an orphan needs to end (training.launch.stop_signal)
 POLL_SECONDS = 0.1
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def always() -> None:
-    """What stands in for `Lease.check` where nobody else could write."""
+    """Replace `Lease.check` where nobody else could write."""
 
 
 @contextmanager
 def one_writer(run_dir: Path, parallel: Parallel, stopped: Callable[[], bool]) -> Iterator[Lease]:
-    """Rank 0 holds the lease inside; the other ranks only wait for it. Collective.
+    """Hold the lease on rank 0 in the block; the other ranks only wait for it. Collective.
 
     Args:
         run_dir: the run directory; created.
         parallel: the ranks.
-        stopped: whether a stop was asked for, which ends the wait.
+        stopped: returns True if a stop was requested, which ends the wait.
 
     Raises:
-        LeaseError: another process holds it, on every rank.
+        LeaseError: another process holds it; raised on every rank.
     """
     lease = Lease(run_dir)
     try:
@@ -62,7 +61,7 @@ def one_writer(run_dir: Path, parallel: Parallel, stopped: Callable[[], bool]) -
 
 
 class Lease:
-    """The right of one process to write to a run directory.
+    """Right of one process to write to a run directory.
 
     Args:
         run_dir: the run directory.
@@ -74,10 +73,10 @@ class Lease:
         self._handle = -1
 
     def take(self, stopped: Callable[[], bool], wait_seconds: float = WAIT_SECONDS) -> None:
-        """Become the writer; waits for one that is about to end.
+        """Become the writer; wait for one that is about to end.
 
         Raises:
-            LeaseError: another process still holds it after the wait, or a stop was asked for
+            LeaseError: another process still holds it after the wait, or a stop was requested
                 meanwhile.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,11 +100,11 @@ class Lease:
         self._sign()
 
     def check(self) -> None:
-        """Pass if this process is still the writer; call before anything takes its name in the run
+        """Check that this process is still the writer, before any file gets its name in the run
         directory.
 
         Raises:
-            LeaseError: another process has taken the lease over, or `lease.json` is gone.
+            LeaseError: another process has taken the lease over, or `lease.json` is missing.
         """
         found = self._read()
         if not self.token or found.get("token") != self.token:
@@ -122,7 +121,7 @@ class Lease:
             self._handle = -1
 
     def _locked(self) -> bool:
-        """Try for the lock; true if it is held now, on the very file that stands under the name."""
+        """Try to lock; return True if the lock is held on the file that currently has the name."""
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,14 +155,14 @@ class Lease:
             "pid": os.getpid(),
             "since": str(datetime.now(UTC))[:19],
         }
-        # In place, not by a rename: the lock is on this very file. One write of less than a page.
+        # Write in place, without a rename: the lock is on this file. One write of less than a page.
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, json.dumps(record).encode(), 0)
         os.fsync(self._handle)
 
     def _read(self) -> dict[str, Any]:
-        """The record, or nothing where there is none that can be read: a holder was killed before
-        it signed.
+        """Return the record; None if there is no readable one: a holder was killed before it
+        signed.
         """
         try:
             found = json.loads(self.path.read_bytes())

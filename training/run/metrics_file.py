@@ -1,5 +1,4 @@
-"""`metrics.jsonl`: one JSON object a line, for steps, evaluations and events; written by rank 0,
-read by everyone else.
+"""`metrics.jsonl`: one JSON object per line for steps, evaluations and events; only rank 0 writes.
 
 {"kind": "step", "step": 40, "epoch": 1, "time": 1700000000.0, "values": {"train/loss": 0.41, "lr":
 0.001}} {"kind": "evaluation", "step": 200, "epoch": 1, "time": ..., "values": {"val/loss": 0.39,
@@ -25,12 +24,11 @@ Values = dict[str, float | None]
 
 
 class Journal:
-    """Appends lines, each flushed; does nothing where there is no path (other ranks).
+    """Writer of lines, each flushed; without a path (other ranks) it does nothing.
 
     Args:
         path: `metrics.jsonl`, or None.
-        allowed: called before each change of the file; raises where this process may no longer
-            write.
+        allowed: called before each change of the file; raises if this process may no longer write.
     """
 
     def __init__(self, path: Path | None, allowed: Callable[[], None] = always) -> None:
@@ -39,23 +37,21 @@ class Journal:
         self._end_cut_line()
 
     def at(self, step: int, epoch: int) -> None:
-        """Where the run is: what the next lines are about."""
+        """Set the position of the run for the next lines."""
         self.position = (step, epoch)
 
     def values(self, kind: str, values: Values) -> None:
-        """A line of numbers: kind `step` or `evaluation`."""
+        """Write a line of numbers: kind `step` or `evaluation`."""
         self._append({"kind": kind, "values": values})
 
     def event(self, message: str) -> None:
-        """Something a person should know; also in the log."""
+        """Write a message for people; also in the log."""
         if self.path is not None:
             log.warning("%s", message)
         self._append({"kind": "event", "message": message})
 
     def rewind(self, step: int, evaluated_step: int) -> None:
-        """Drop lines of steps that will be made again, and a last line that was cut off; events
-        stay.
-        """
+        """Drop lines of steps that will be repeated, and an incomplete last line; events stay."""
         if self.path is None or not self.path.exists():
             return
         self.allowed()
@@ -74,7 +70,7 @@ class Journal:
                 os.fsync(file.fileno())
 
     def _end_cut_line(self) -> None:
-        """Keep what comes next apart from a last line that a kill cut off."""
+        """End an incomplete last line of a killed process, to separate it from the next."""
         if self.path is None or not self.path.exists() or self.path.stat().st_size == 0:
             return
         self.allowed()

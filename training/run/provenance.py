@@ -1,8 +1,7 @@
-"""Where a run came from: code, libraries, machine. Never the environment, never a host or user
-name.
+"""Origin of a run: code, libraries, machine. It contains no environment, host or user name.
 
-Passwords in addresses, and secrets that BULKHEAD_EXPAND names, are masked wherever text of a run is
-kept (`masked`).
+Passwords in addresses, and secrets that BULKHEAD_EXPAND names, are masked in all stored text of a
+run (`masked`).
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ LIBRARIES = (
     "prefect", "fastapi", "pandera", "pydantic", "matplotlib",
 )  # fmt: skip
 GIT_SECONDS = 30
-COMMIT = "BULKHEAD_COMMIT"  # of an image's sources
-# No lock taken, no program named by the repository's own settings started.
+COMMIT = "BULKHEAD_COMMIT"  # commit of an image's sources
+# Take no lock, start no program that the repository's settings name.
 GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
 _USER_INFO = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _SECRET_VALUE = re.compile(
@@ -34,7 +33,7 @@ _SECRET_VALUE = re.compile(
 
 
 def masked(text: str) -> str:
-    """The text with user names, passwords and tokens of addresses replaced by `***`.
+    """Return the text with user names, passwords and tokens of addresses replaced by `***`.
 
     >>> masked("postgresql://ann:pw@db.local/m?sslpassword=x&a=1")
     'postgresql://***@db.local/m?sslpassword=***&a=1'
@@ -43,11 +42,10 @@ def masked(text: str) -> str:
 
 
 def provenance(repo: Path | None) -> dict[str, Any]:
-    """Commit and its cleanliness, library versions, interpreter, platform and hardware, as
-    JSON-able values.
+    """Return commit, library versions, interpreter, platform and hardware, as JSON-able values.
 
     Args:
-        repo: a folder inside the checkout whose code runs; None where there is none. A missing git
+        repo: a folder inside the checkout whose code runs; None if there is none. A missing git
             program or a folder that is no checkout gives `sha: None` with the reason, never an
             error.
     """
@@ -65,8 +63,9 @@ def provenance(repo: Path | None) -> dict[str, Any]:
 
 
 def git_state(repo: Path | None) -> dict[str, Any]:
-    """Commit, branch (None when detached), dirty flag, SHA-256 and lines of the diff, number of
-    untracked files.
+    """Return commit, branch (None when detached), dirty flag, and number of untracked files.
+
+    Of the diff it has SHA-256 and lines.
     """
     sha = _git(repo, "rev-parse", "--verify", "HEAD")
     # of an image, which has no repository
@@ -96,11 +95,10 @@ def git_state(repo: Path | None) -> dict[str, Any]:
 
 
 def dirty_diff(repo: Path | None) -> str:
-    """What tracked files differ from the commit, whole, with credentials in addresses masked; empty
-    when clean.
+    """Return the full diff of tracked files, with credentials in addresses masked; empty when
+    clean.
 
-    Untracked files are left out: they are where keys and data lie. Binary files are named, not
-    shown.
+    Untracked files are left out: keys and data are among them. Binary files are named, not shown.
     """
     return masked(
         _git(repo, "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", strip=False)
@@ -109,9 +107,7 @@ def dirty_diff(repo: Path | None) -> str:
 
 
 def _git(repo: Path | None, *arguments: str, strip: bool = True) -> str | None:
-    """Standard output of a git command that changes nothing; None where it cannot run or has
-    nothing to say.
-    """
+    """Return the output of a read-only git command; None if it cannot run or prints nothing."""
     if repo is None:
         return None
     try:
@@ -132,7 +128,7 @@ def _git(repo: Path | None, *arguments: str, strip: bool = True) -> str | None:
 
 
 def library_versions() -> dict[str, str]:
-    """Installed versions of the libraries that decide results; one that is absent is left out."""
+    """Return installed versions of the libraries that affect results, without missing ones."""
     found = {}
     for name in LIBRARIES:
         try:
@@ -143,9 +139,7 @@ def library_versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """CPU model, cores of the machine and those this process may use, memory in bytes, GPUs; None
-    where unknown.
-    """
+    """Return CPU model, cores (all and usable), memory in bytes and GPUs; None where unknown."""
     return {
         "cpu": _cpu_model(),
         "machine": platform.machine(),
@@ -177,9 +171,7 @@ def _memory_bytes() -> int | None:
 
 
 def _gpus() -> list[dict[str, str]]:
-    """Name, driver and memory of each GPU, asked of the driver's own tool so that no CUDA context
-    is made here.
-    """
+    """Return name, driver and memory of each GPU from the driver's tool, without a CUDA context."""
     command = [
         "nvidia-smi",
         "--query-gpu=name,driver_version,memory.total",

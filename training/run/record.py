@@ -1,8 +1,7 @@
-"""`run.json`: what a run says of itself, so that it can be found and continued; and the lock of the
-one process at work on it.
+"""`run.json`: the record that finds and continues a run; and the lock of its one process.
 
-The lock is the kernel's: it ends with its process, however that ends. A run whose record says
-`running` and whose lock is free was therefore killed.
+The lock is the kernel's: it ends with its process, even when it is killed. A run with status
+`running` and a free lock was therefore killed.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ START_AGAIN = (
     "restore it from a backup, or start again with `bulkhead run FILE` (data that were prepared are"
     " reused)"
 )
-LOCK_SECONDS = 1.0  # someone who only looks whether a run is at work holds the lock for a moment
+LOCK_SECONDS = 1.0  # a process that only checks if a run is active holds the lock for a moment
 
-RESUMED = ("pipeline", "train")  # kinds that can be gone on with; the others are started again
+RESUMED = ("pipeline", "train")  # kinds that can be continued; the others are started again
 Kind = Literal["pipeline", "train", "crossvalidate", "reevaluate"]
 Status = Literal["running", "finished", "failed", "killed"]
 Part = TypeVar("Part", bound=BaseModel)
@@ -51,9 +50,9 @@ Part = TypeVar("Part", bound=BaseModel)
 class StartedRun(Record):
     """`run.json`.
 
-    `kind`: the flow that started it. `tracking_uri`: credentials masked. `flow_run_ids`: of the
-    first start and of each resumption. `commit`: of the code that started it. `cause`: of a run
-    that failed or was stopped. `declaration_sha256`: of `declaration.json`; empty in runs of
+    `kind`: the flow that started it. `tracking_uri`: credentials masked. `flow_run_ids`: ids of the
+    first start and of each resumption. `commit`: commit of the code that started it. `cause`: why a
+    run failed or was stopped. `declaration_sha256`: digest of `declaration.json`; empty in runs of
     earlier versions, whose records have no seals.
     """
 
@@ -70,15 +69,15 @@ class StartedRun(Record):
     declaration_sha256: str = ""
 
     def write(self, run_dir: Path) -> None:
-        """Replace the record in a run directory, whole or not at all."""
+        """Replace the record in a run directory, completely or not at all."""
         write_sealed(run_dir / RECORD, self.model_dump_json(indent=1))
 
 
 def read(run_dir: Path) -> StartedRun:
-    """The record in a run directory.
+    """Return the record in a run directory.
 
     Raises:
-        ResumeError: the folder holds none, or it was changed after it was written.
+        ResumeError: the folder contains none, or it was changed after it was written.
     """
     if not has_part(run_dir, RECORD):
         raise ResumeError(
@@ -92,32 +91,33 @@ def read(run_dir: Path) -> StartedRun:
 
 
 def has_part(run_dir: Path, name: str) -> bool:
-    """Whether a run wrote a record: where only its seal is left, it did."""
+    """Return True if a run wrote a record, also if only its seal is left."""
     return (run_dir / name).exists() or seal_path(run_dir / name).exists()
 
 
 def read_part(run_dir: Path, name: str, record: type[Part]) -> Part:
-    """A record in a run directory, compared with its seal; of runs of earlier versions it has none.
+    """Return a record in a run directory after its seal matches; earlier versions have no seals.
 
     Raises:
-        IntegrityError: it is gone, was changed after it was written, or is something else.
+        IntegrityError: it is missing, was changed after it was written, or is something else.
     """
     return read_record(run_dir / name, record, START_AGAIN, required=_is_sealed(run_dir))
 
 
 def _is_sealed(run_dir: Path) -> bool:
-    """Whether the records of a run have seals; a folder that holds no run of ours may hold records
-    written by hand.
+    """Return True if the records of a run have seals.
+
+    A folder that is no run may contain records written by hand.
     """
     return seal_path(run_dir / RECORD).exists()
 
 
 def started_declaration(run_dir: Path) -> Declaration:
-    """What the run was declared to be when it was started.
+    """Return the declaration at the start of a run.
 
     Raises:
-        ResumeError: the file that says so is gone or damaged, or is not the one that the run was
-            started with.
+        ResumeError: the file is missing or damaged, or is not the one that the run was started
+            with.
     """
     recorded = read(run_dir).declaration_sha256
     try:
@@ -137,7 +137,7 @@ def started_declaration(run_dir: Path) -> Declaration:
 
 
 def all_runs() -> dict[Path, StartedRun]:
-    """Every run of this home, newest first; folders without a readable record are left out."""
+    """Return every run of this home, newest first, without folders that lack a readable record."""
     found = {}
     for file in (home() / "runs").glob(f"*/*/{RECORD}"):
         try:
@@ -148,10 +148,10 @@ def all_runs() -> dict[Path, StartedRun]:
 
 
 def find(run: str) -> Path:
-    """The directory of a run that is named by its directory, its id or the id of its MLflow run.
+    """Return the directory of a run named by its directory, its id or the id of its MLflow run.
 
     Raises:
-        ResumeError: there is none, with those that could be continued.
+        ResumeError: there is none; the message lists those that could be continued.
     """
     folder = Path(run)
     if _is_folder(run):
@@ -163,7 +163,7 @@ def find(run: str) -> Path:
             return run_dir
     for run_dir in (home() / "runs").glob("*/*"):
         if run_dir.name == run:
-            read(run_dir)  # raises: that it is damaged is why it was left out above
+            read(run_dir)  # raises the damage for which it was left out above
     others = first_few(record.run_id for record in resumable().values())
     raise ResumeError(
         f"{shortened(run)}: no run of {home()} has this directory, id or MLflow run id; runs that"
@@ -174,12 +174,12 @@ def find(run: str) -> Path:
 def _is_folder(run: str) -> bool:
     try:
         return Path(run).is_dir()
-    except (OSError, ValueError):  # no path at all: too long, or NUL in it
+    except (OSError, ValueError):  # not a path: too long, or NUL in it
         return False
 
 
 def resumable() -> dict[Path, StartedRun]:
-    """The runs of this home that `bulkhead resume` would continue, newest first."""
+    """Return the runs of this home that `bulkhead resume` would continue, newest first."""
     return {
         d: r
         for d, r in all_runs().items()
@@ -191,9 +191,7 @@ def resumable() -> dict[Path, StartedRun]:
 
 
 def settle(run_dir: Path, cause: str) -> None:
-    """Record that a run was killed whose process could not do so itself; nothing where it has ended
-    or is at work after all.
-    """
+    """Record that a run was killed, unless it has ended or is running after all."""
     with suppress(ResumeError), held(run_dir):
         record = read(run_dir)
         if record.status == "running":
@@ -202,12 +200,12 @@ def settle(run_dir: Path, cause: str) -> None:
 
 @contextmanager
 def held(run_dir: Path) -> Iterator[None]:
-    """Be the one process at work on a run directory.
+    """Be the only process that works on a run directory.
 
     Raises:
-        ResumeError: another process is.
+        ResumeError: another process works on it.
     """
-    with open(run_dir / LOCK, "a+") as file:  # not inherited by programs that are started
+    with open(run_dir / LOCK, "a+") as file:  # not inherited by started programs
         deadline = time.monotonic() + LOCK_SECONDS
         while not locked(file.fileno()):
             if time.monotonic() > deadline:
@@ -220,7 +218,7 @@ def held(run_dir: Path) -> Iterator[None]:
 
 
 def is_held(run_dir: Path) -> bool:
-    """Whether a process is at work on a run directory."""
+    """Return True if a process works on a run directory."""
     try:
         with open(run_dir / LOCK, "rb") as file:
             return not locked(file.fileno())
@@ -229,10 +227,10 @@ def is_held(run_dir: Path) -> bool:
 
 
 def require_free(run_dir: Path) -> None:
-    """Refuse a run directory that a process is at work on.
+    """Refuse a run directory that a process works on.
 
     Raises:
-        ResumeError: naming the process.
+        ResumeError: a process works on it; the message names it.
     """
     if is_held(run_dir):
         raise _still_going(run_dir)
@@ -247,13 +245,13 @@ def _still_going(run_dir: Path) -> ResumeError:
 
 
 def newest_step(run_dir: Path) -> int:
-    """Optimizer step of the newest checkpoint, which is not verified; 0 where there is none."""
+    """Return the optimizer step of the newest checkpoint, unverified; 0 without one."""
     steps = [path.name.removeprefix("step-") for path in (run_dir / "checkpoints").glob("step-*")]
     return max((int(step) for step in steps if step.isdigit()), default=0)
 
 
 def locked(handle: int) -> bool:
-    """Take the lock of an open file, where no other process has it; it goes with the process."""
+    """Lock an open file if no other process has; the lock ends with the process."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What stands in the directory of a finished training."""
+"""Files in the directory of a finished training."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from training.run.record import PREPARED, RESULT, SPEC, START_AGAIN, read_part
 
 
 def read_run(run_dir: Path) -> tuple[RunSpec, TrainReport]:
-    """What a finished training left in its directory.
+    """Return the records of a finished training in its directory.
 
     Raises:
-        ConfigError: the folder is no run directory, or its training did not finish.
+        ConfigError: the folder is not a run directory, or its training did not finish.
         IntegrityError: one of the records was changed after it was written.
     """
     for path in (run_dir / SPEC, run_dir / RESULT):

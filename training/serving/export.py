@@ -1,8 +1,8 @@
-"""From the best weights to a program that takes raw values: preprocessing, network and units in one
-exported graph.
+"""Export the best weights as a program on raw values: preprocessing, network and units in one
+graph.
 
-The network in it is that of `training.serving.reference_network`: it computes in float64, so that
-the served numbers are the evaluated ones.
+The network is that of `training.serving.reference_network`, in float64, so that served numbers
+equal the evaluated ones.
 
 Shapes: B rows, D numeric columns, C classes, Q quantile-mapped columns, P knots.
 """
@@ -52,18 +52,18 @@ from training.serving.reference_network import (
 
 
 class Program(nn.Module):
-    """Raw values in, predictions out: what serving calls.
+    """Module from raw values to predictions, which serving calls.
 
-    Inputs, each present only where the model has such columns: `numeric` float64 [B, D] (NaN is
+    Each input is present only if the model has such columns: `numeric` float64 [B, D] (NaN is
     null), `categorical` int64 [B, columns], `tensor_<column>` as stored. Output float64:
-    probabilities [B, C] (two columns for binary), or values [B] in the label's units; of several
-    labels [B, K] as `training.objectives.metrics.predict` has them.
+    probabilities [B, C] (two columns for binary), or values [B] in the label's units. For several
+    labels it is [B, K], like `training.objectives.metrics.predict`.
 
     Args:
-        network: In eval mode; its parameters' precision is the one it is run in.
+        network: In eval mode; runs in the precision of its parameters.
         statistics: Fitted on train.
-        task: Its kind.
-        labels: Of a task of several labels.
+        task: Kind of the task.
+        labels: Labels of a task of several labels.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Program(nn.Module):
         self.columns = Columns(statistics) if statistics.numeric else None
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Batch of raw values → predictions [B, C] or [B]."""
+        """Map a batch of raw values to predictions [B, C] or [B]."""
         inputs = dict(batch)
         if self.columns is not None:
             inputs["numeric"] = self.columns(batch["numeric"]).to(self.precision)
@@ -93,15 +93,15 @@ class Program(nn.Module):
 
 
 def _linked(label: Target, scores: Tensor) -> Tensor:
-    """Scores of one of several labels → its columns of the predictions."""
+    """Map scores of one of several labels to its columns of the predictions."""
     if label.kind == "regression":
         return scores * label.statistics.target_scale + label.statistics.target_center
     return torch.sigmoid(scores) if label.kind == "binary" else torch.softmax(scores, dim=1)
 
 
 class Columns(nn.Module):
-    """The numeric block exactly as `training.data.arrays.apply.transform_numeric` makes it: [B, D]
-    → float32 [B, width].
+    """Numeric block exactly as in `training.data.arrays.apply.transform_numeric`: float32 [B,
+    width].
     """
 
     def __init__(self, statistics: Statistics) -> None:
@@ -121,9 +121,7 @@ class Columns(nn.Module):
         self.quantile_map = QuantileMap([stats[i] for i in mapped]) if mapped else None
 
     def forward(self, values: Tensor) -> Tensor:
-        """Raw float64 [B, D], NaN for null → filled, scaled, clipped columns, then the null
-        indicators.
-        """
+        """Fill, scale and clip raw float64 [B, D] with NaN for null; append the null indicators."""
         nulls = torch.isnan(values)
         values = torch.where(self.rounded, values.float().double(), values)
         scaled = (torch.where(nulls, self.fill, values) - self.center) / self.scale
@@ -136,11 +134,11 @@ class Columns(nn.Module):
 
 
 class QuantileMap(nn.Module):
-    """Piecewise linear interpolation, flat outside the knots: `numpy.interp` for several columns at
-    once.
+    """Piecewise linear interpolation of several columns, flat outside the knots, like
+    `numpy.interp`.
 
-    Rows of knots are padded at the right with infinity under the last score, so that beyond the
-    last knot the slope is 0.
+    Rows of knots are padded at the right with infinity and the last score, so that the slope after
+    the last knot is 0.
     """
 
     def __init__(self, columns: list[NumericStats]) -> None:
@@ -163,7 +161,7 @@ class QuantileMap(nn.Module):
         )
 
     def forward(self, values: Tensor) -> Tensor:
-        """float64 [B, Q] → normal scores [B, Q]; NaN stays NaN."""
+        """Map float64 [B, Q] to normal scores [B, Q]; NaN stays NaN."""
         # [B, Q] -> [Q, B]: searchsorted wants a row of values for each row of knots
         values = values.t().contiguous()
         left = torch.searchsorted(self.knots, values, right=True) - 1
@@ -173,7 +171,7 @@ class QuantileMap(nn.Module):
         )
         x0, x1 = self.knots.gather(1, low), self.knots.gather(1, high)
         y0, y1 = self.scores.gather(1, low), self.scores.gather(1, high)
-        # on a knot its own score: a slope between denormal knots is infinite, and infinity times 0
+        # a value on a knot gets its score: a slope between denormal knots is infinite, and inf * 0
         # is NaN
         between = torch.where(values == x0, y0, (y1 - y0) / (x1 - x0) * (values - x0) + y0)
         return torch.where(values < self.knots[:, :1], self.scores[:, :1], between).t()
@@ -189,16 +187,17 @@ def _column(values: Any) -> Tensor:
 def export_model(
     run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | ValTable | TestTable
 ) -> ExportedModel:
-    """`program.pt2`, `spec.json` and, for derived features, `expressions.zip` in `out_dir`, proved
-    equal to the network on real rows.
+    """Export `program.pt2`, `spec.json` and, for derived features, `expressions.zip`; verify them.
+
+    The program must equal the network on real rows.
 
     Args:
-        run: what was trained.
+        run: the trained run.
         weights: the checkpoint's weights, loaded without unpickling any code.
         out_dir: created; files of an earlier export are replaced.
-        table: the split's table of one side (validation is the usual choice): its first rows go
-            through the saved program as raw values (those from before features were derived), and
-            the same rows of `run.arrays` through the network.
+        table: the table of one split, usually validation. Its first rows go through the saved
+            program as raw values (from before features were derived), and the same rows of
+            `run.arrays` through the network.
 
     Returns:
         References to both files; `parity` is the largest difference found, in probability, or in
@@ -232,15 +231,15 @@ def export_model(
 
 
 def probability_columns(classes: tuple[Any, ...]) -> list[str]:
-    """Names of the columns of class probabilities, in class order."""
+    """Return the names of the columns of class probabilities, in class order."""
     return [f"probability_{value}" for value in classes]
 
 
 def make_spec(
     run: RunSpec, declaration: Declaration, program: FileRef, expressions: FileRef | None = None
 ) -> dict[str, Any]:
-    """What serving must know besides the program: columns, vocabularies, fillings, classes, derived
-    features, digests.
+    """Return the spec of serving: columns, vocabularies, fillings, classes, derived features,
+    digests.
     """
     statistics = run.statistics
     return {
@@ -272,8 +271,9 @@ def make_spec(
 
 
 def _with_nulls(run: RunSpec, declaration: Declaration) -> list[bool]:
-    """Return for each categorical column whether it may be null at serving: where train, validation
-    or test had a null, or the declaration says so.
+    """Return for each categorical column if it may be null at serving.
+
+    It may if train, validation or test had a null, or if the declaration allows it.
     """
     sides = [
         side
@@ -293,9 +293,7 @@ def _with_nulls(run: RunSpec, declaration: Declaration) -> list[bool]:
 
 
 def _label_spec(label: Target) -> dict[str, Any]:
-    """One of several labels: its classes, and the names of its columns in the order of the
-    program's.
-    """
+    """Describe one of several labels: its classes, and its columns in program order."""
     classes = label.statistics.classes
     names = {"prediction": label.prediction_column, "probabilities": label.probability_columns}
     return {
@@ -308,7 +306,7 @@ def _label_spec(label: Target) -> dict[str, Any]:
 
 
 def _class_dtype(classes: tuple[Any, ...]) -> str:
-    """The pandas type of predicted classes."""
+    """Return the pandas type of predicted classes."""
     names: dict[type, str] = {bool: "bool", int: "int64", str: "str"}
     kinds = {type(value) for value in classes}
     return names.get(kinds.pop(), "float64") if len(kinds) == 1 else "float64"
@@ -325,14 +323,14 @@ def parity(
     table: TrainTable | ValTable | TestTable,
     derive: serving.Derive | None = None,
 ) -> float:
-    """Largest difference between the served path from raw rows and the network on the stored arrays
-    of those rows.
+    """Return the largest difference between the served path and the network on the same rows.
 
-    Batches of 1, 3 and up to 256 rows go through the program. A regression is compared in standard
-    deviations of its label.
+    The served path starts from raw rows, the network from their stored arrays. Batches of 1, 3 and
+    up to 256 rows go through the program. A regression is compared in standard deviations of its
+    label.
 
     Raises:
-        IntegrityError: the difference reaches 1e-6 or is not a number, naming where.
+        IntegrityError: the difference reaches 1e-6 or is not a number; the message says where.
     """
     declaration, stored = declare(run.declaration), _first_rows(table.file.file)
     frame, places = raw_columns.as_raw(run, stored)
@@ -361,6 +359,6 @@ def parity(
 
 
 def _first_rows(path: Path) -> pd.DataFrame:
-    """The first rows of a split's table, as raw named columns."""
+    """Return the first rows of a split's table, as raw named columns."""
     with pq.ParquetFile(path) as file:
         return next(file.iter_batches(batch_size=PARITY_ROWS)).to_pandas()

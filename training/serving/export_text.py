@@ -1,8 +1,7 @@
-"""From the best weights of a language model to a program that takes tokens, with the code that
-makes them of text.
+"""Export a language model's best weights as a program on tokens, with its tokenizer's code.
 
-The network in it is that of `training.serving.reference_network`: it computes in float64, so that
-the served losses are the evaluated ones.
+The network is that of `training.serving.reference_network`, in float64, so that served losses equal
+the evaluated ones.
 
 B windows of T positions, V tokens of the vocabulary, D documents.
 """
@@ -46,14 +45,14 @@ EXAMPLE_TOKENS = 8
 
 
 class TextProgram(nn.Module):
-    """Tokens int64 [B, T], one window a row with padding behind it → logits float64 [B, T, V]."""
+    """Map tokens int64 [B, T], one padded window per row, to logits float64 [B, T, V]."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Batch of tokens → logits."""
+        """Map a batch of tokens to logits."""
         tokens = batch["tokens"]
         logits: Tensor = self.network({"tokens": tokens, "segments": torch.ones_like(tokens)})
         return logits.double()
@@ -62,20 +61,19 @@ class TextProgram(nn.Module):
 def export_text(
     run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | ValTable | TestTable
 ) -> ExportedModel:
-    """`program.pt2`, `spec.json` and `expressions.zip` in `out_dir`, proved to give real documents
-    their evaluated losses.
+    """Export `program.pt2`, `spec.json` and `expressions.zip`; verify the losses of real documents.
 
     Args:
-        run: what was trained.
+        run: the trained run.
         weights: the checkpoint's weights, loaded without unpickling any code.
         out_dir: created; files of an earlier export are replaced.
-        table: the split's table of one side: its first documents are tried as raw text.
+        table: the table of one split; its first documents are tried as raw text.
 
     Returns:
         References to the files; `parity` is the largest difference of a document's loss per token.
 
     Raises:
-        IntegrityError: program and network differ by 1e-6 nats or more, or a file of the side was
+        IntegrityError: program and network differ by 1e-6 nats or more, or a file of the split was
             changed.
     """
     declaration, tokens = declare(run.declaration), run.statistics.tokens
@@ -102,8 +100,8 @@ def text_spec(
     program: FileRef,
     code: dict[str, Any],
 ) -> dict[str, Any]:
-    """What serving must know besides the program: the column, its tokens and windows, digests; and
-    a made-up example.
+    """Return the spec of serving: the column, its tokens and windows, digests, and a made-up
+    example.
     """
     text = {name: getattr(tokens, name) for name in ("name", "tokenizer", "context", "stride")} | {
         "values": list(tokens.values)
@@ -135,13 +133,13 @@ def parity(
     spec: dict[str, Any],
     table: TrainTable | ValTable | TestTable,
 ) -> float:
-    """Largest difference of loss per token between the served path from raw text and the network on
-    the stored sequences.
+    """Return the largest difference of loss per token between the served path and the network.
 
-    Batches of 1, 3 and up to 256 documents go through the program.
+    The served path starts from raw text, the network from the stored sequences. Batches of 1, 3 and
+    up to 256 documents go through the program.
 
     Raises:
-        IntegrityError: the difference reaches 1e-6 or is not a number, naming where.
+        IntegrityError: the difference reaches 1e-6 or is not a number; the message says where.
     """
     scored = score_documents(network, run.arrays.side(table.side), PARITY_ROWS)
     expected = scored.predictions[:, 0] / scored.targets[:, 0]

@@ -1,4 +1,4 @@
-"""The exported program's file, and what every model's spec says of the run that made it."""
+"""File of an exported program, and the part of the spec that describes its run."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def save_program(
 ) -> FileRef:
     """Export with free axes and write; the bytes depend on program and torch version alone.
 
-    Stack traces (they hold paths of this machine), where nodes came from (addresses in memory) and
-    example inputs (they would be pickled) are left out.
+    Stack traces (with paths of this machine), origins of nodes (with memory addresses) and example
+    inputs (which would be pickled) are removed.
 
     Args:
         program: takes one batch.
-        batch: as `exported` takes it.
-        path: of the file.
-        free_axes: as `exported` takes them.
+        batch: see `exported`.
+        path: path of the file.
+        free_axes: see `exported`.
     """
     made = exported(program, batch, free_axes)
     for module in made.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.pop("stack_trace", None)
             node.meta.pop("from_node", None)
-            # by address, from the tracer of bytecode: by the name of the part
+            # the bytecode tracer names it by address: use the name of the part
             if stack := node.meta.get("nn_module_stack"):
                 node.meta["nn_module_stack"] = {
                     (part if key.isdigit() else key): (part, kind)
@@ -58,24 +58,23 @@ def save_program(
 def exported(
     program: nn.Module, batch: dict[str, Tensor], free_axes: tuple[int, ...] = (0,)
 ) -> torch.export.ExportedProgram:
-    """The program's graph, in eval mode.
+    """Export the program's graph, in eval mode.
 
     Args:
         program: takes one batch.
-        batch: of at least two rows: one of a single row would be exported as a constant.
-        free_axes: of every input, of any length when the program is called.
+        batch: at least two rows: a batch of one row would be exported as a constant.
+        free_axes: axes of every input that may have any length in a call.
     """
     shapes = ({name: dict.fromkeys(free_axes, torch.export.Dim.DYNAMIC) for name in batch},)
-    # a quarter of the time would go to the nodes of the graph
+    # the nodes of the graph would take a quarter of the time
     with uncollected(), warnings.catch_warnings():
-        # of attributes that a recurrent layer sets; whether the program is right is for its parity
-        # to say
+        # about attributes that a recurrent layer sets; parity decides if the program is right
         warnings.simplefilter("ignore", UserWarning)
         try:
             return torch.export.export(program.eval(), (batch,), dynamic_shapes=shapes)
         except Exception as plain:
-            # Python's len(tensor) is a plain number, by which the number of rows becomes a
-            # constant; the tracer of bytecode keeps it free
+            # Python's len(tensor) is a plain number, so the number of rows becomes a constant; the
+            # bytecode tracer keeps it free
             try:
                 return torch.export.export(
                     program.eval(), (batch,), dynamic_shapes=shapes, strict=True
@@ -87,18 +86,17 @@ def exported(
 def require_parity(
     difference: Callable[[int], np.ndarray], ids: pd.Series, side: str, where: str, alike: str
 ) -> float:
-    """The largest difference between the exported program and the network, over batches of 1, 3 and
-    all rows.
+    """Return the largest difference between program and network, over batches of 1, 3 and all rows.
 
     Args:
-        difference: of the first so many rows, [rows].
-        ids: of the rows.
-        side: their side.
-        where: unit of the difference and what a row is, for the error.
-        alike: what a model must treat alike, for the error.
+        difference: takes a number of rows, returns the difference of each, [rows].
+        ids: ids of the rows.
+        side: split of the rows.
+        where: unit of the difference and meaning of a row, for the error.
+        alike: what a model must treat equally, for the error.
 
     Raises:
-        IntegrityError: the difference reaches `PARITY` or is not a number, naming where.
+        IntegrityError: the difference reaches `PARITY` or is not a number; the message says where.
     """
     worst = 0.0
     for rows in sorted({1, min(3, len(ids)), len(ids)}):
@@ -115,7 +113,7 @@ def require_parity(
 
 
 def describe_run(run: RunSpec, declaration: Declaration, program: FileRef) -> dict[str, Any]:
-    """The part of a model's spec that is alike for all tasks."""
+    """Return the part of a model's spec that is the same for all tasks."""
     return {
         "format": serving.FORMAT,
         "name": run.name,

@@ -1,12 +1,12 @@
 """Read an exported program (`program.pt2`) without unpickling anything, and run its graph.
 
 `torch.export.load` unpickles parts of the file and evaluates text in it. This reader takes a closed
-list of entries, weights as raw bytes, and the graph as JSON of ATen operators, and refuses
-everything else by name. It is shipped with the model next to `serving.py`, so it imports torch and
-the standard library alone, and of torch nothing private.
+list of entries, weights as raw bytes, and the graph as JSON of ATen operators; it refuses
+everything else by name. It is shipped with the model next to `serving.py`. It therefore imports
+only torch's public names and the standard library.
 
-The graph's operators are called one after the other with the arguments that it names, which is what
-the module that `torch.export.load` would build does: the numbers are the same to the bit.
+The graph's operators are called in order with their arguments, like the module that
+`torch.export.load` would build: the numbers are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 Json = dict[str, Any]
-Values = dict[str, Any]  # of a graph while it runs, by name
+Values = dict[str, Any]  # values of a running graph, by name
 
 MODEL, EXAMPLES = "models/model.json", "data/sample_inputs/model.pt"
 WEIGHTS, CONSTANTS = (
@@ -37,7 +37,7 @@ ENTRY = re.compile(
     r"data/weights/weight_\d+|data/constants/tensor_\d+|\.data/(version|serialization_id)"
 )
 
-# numbers of the archive's schema
+# enum numbers of the archive's schema
 DTYPES = {
     **dict(enumerate((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64), start=1)),
     **dict(enumerate((torch.float16, torch.float32, torch.float64), start=6)),
@@ -72,14 +72,14 @@ WITH_GRADIENTS = (  # of a part under torch.no_grad
 
 
 def read_program(path: str | Path) -> Callable[[dict[str, Tensor]], Tensor]:
-    """Return the function of one batch that the file holds.
+    """Return the function of one batch in the file.
 
     Args:
-        path: of a file that `torch.export.save` wrote without example inputs.
+        path: a file that `torch.export.save` wrote without example inputs.
 
     Raises:
-        ValueError: the file holds an entry, an object or an operator that a model's program does
-            not, or is damaged.
+        ValueError: the file is damaged, or contains an entry, object or operator that is not
+            allowed.
     """
     try:
         entries = _entries(path)
@@ -88,7 +88,7 @@ def read_program(path: str | Path) -> Callable[[dict[str, Tensor]], Tensor]:
         return _Program(program, tensors)
     except _Refused as error:
         raise ValueError(f"{path}: {error}; nothing of it was run") from None
-    except Exception as error:  # whatever a damaged archive or graph raises
+    except Exception as error:  # any error of a damaged archive or graph
         found = f"{type(error).__name__}: {str(error)[:200]}"
         raise ValueError(
             f"{path}: expected an exported program, it cannot be read ({found}); fetch the model"
@@ -97,14 +97,14 @@ def read_program(path: str | Path) -> Callable[[dict[str, Tensor]], Tensor]:
 
 
 class _Refused(Exception):
-    """Something that no program of ours holds."""
+    """An object that is not allowed in a program."""
 
 
 # ------------------------------------------------------------------------------------------ archive
 
 
 def _entries(path: str | Path) -> dict[str, bytes]:
-    """Content of each entry of the archive by its name, without the archive's folder."""
+    """Return the content of each entry of the archive by its name, without the archive's folder."""
     with zipfile.ZipFile(path) as archive:
         infos = archive.infolist()
         folder = infos[0].filename.partition("/")[0] + "/"
@@ -128,8 +128,8 @@ def _entries(path: str | Path) -> dict[str, bytes]:
 
 
 def _tensors(entries: Mapping[str, bytes], config: str) -> dict[str, Tensor]:
-    """Weights or constants by their names, of raw bytes; those that share their bytes in the file
-    share them here.
+    """Read weights or constants by name from raw bytes; tensors that share bytes in the file also
+    share memory.
     """
     folder, stored, tensors = config.rpartition("/")[0], dict[str, Tensor](), dict[str, Tensor]()
     for name, entry in json.loads(entries[config])["config"].items():
@@ -137,7 +137,7 @@ def _tensors(entries: Mapping[str, bytes], config: str) -> dict[str, Tensor]:
         if entry["use_pickle"] or meta is None or not ENTRY.fullmatch(path):
             raise _Refused(f"{name!r} is the pickle {path!r}, expected raw numbers")
         dtype = DTYPES[meta["dtype"]]
-        if path not in stored:  # a copy lies as torch aligns its own memory
+        if path not in stored:  # align the copy like torch's own memory
             content = bytearray(entries[path])
             stored[path] = (
                 torch.frombuffer(content, dtype=dtype).clone()
@@ -188,7 +188,7 @@ class _Program:
 
 
 def _keys(in_spec: str) -> list[str]:
-    """Keys of the one dict of tensors that a program of ours takes."""
+    """Return the keys of the program's single dict of tensors."""
     arguments = json.loads(in_spec)[1]["children_spec"]
     (batch,) = arguments[0]["children_spec"]
     if batch["type"] != "builtins.dict" or arguments[1]["children_spec"]:
@@ -209,14 +209,14 @@ class _Graph:
             used |= step.names
 
     def run(self, values: Values) -> list[Any]:
-        """Values of its inputs, by their names → its outputs."""
+        """Map the values of its inputs, by name, to its outputs."""
         for step in self.steps:
             step.run(values)
         return [found.value(values) for found in self.outputs]
 
 
 class _Step:
-    """One operator, its arguments, and the names of what it returns."""
+    """One operator, its arguments, and the names of its results."""
 
     def __init__(self, node: Json) -> None:
         self.call = _operator(node["target"])
@@ -232,7 +232,7 @@ class _Step:
         self.dropped: list[str] = []
 
     def run(self, values: Values) -> None:
-        """Add what it returns to the values by name."""
+        """Add its results to the values by name."""
         positional = [argument.value(values) for argument in self.positional]
         found = self.call(
             *positional, **{name: argument.value(values) for name, argument in self.named.items()}
@@ -299,7 +299,7 @@ class _Argument:
 
 
 def _constant(kind: str, value: Any) -> Any:
-    """An argument that is the same in each call."""
+    """Return an argument that is the same in each call."""
     if kind == "as_none":
         return None
     if kind in PLAIN:
@@ -320,7 +320,7 @@ def _constant(kind: str, value: Any) -> Any:
 
 
 def _operator(target: str) -> Callable[..., Any]:
-    """An ATen operator that touches no file, or arithmetic on sizes."""
+    """Return an ATen operator that touches no file, or arithmetic on sizes."""
     if target in ON_SIZES:
         return ON_SIZES[target]
     if target == WITH_GRADIENTS:

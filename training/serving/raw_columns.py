@@ -1,9 +1,8 @@
-"""What the registered model takes in place of derived features: raw columns, and the code that
-computes from them.
+"""Raw columns that replace derived features in the registered model, and the code that computes
+these.
 
-The code is `training.data.serving_expressions` in a zip under a name of its own digest, so that
-models of several versions stand side by side in one process, each with the code that it was
-exported with.
+The code is `training.data.serving_expressions` in a zip named by its digest. Models of several
+versions can therefore run in one process, each with its own code.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ PLAIN: dict[str, Any] = {"n": 1, "b": True, "d": "2020-06-15", "s": "2020-06-15 
 
 
 def served_trees(spec: TableSpec, statistics: Statistics) -> tuple[dict[str, Any], list[str]]:
-    """Trees of the derived features that the model kept and of what those read, and the names of
-    these features.
-    """
+    """Return trees of the model's derived features and their inputs, and these features' names."""
     features = [*(s.name for s in statistics.numeric), *(s.name for s in statistics.categorical)]
     kept = [name for name in features if name in spec.derived]
     needed = set(kept)
@@ -49,13 +46,12 @@ def served_trees(spec: TableSpec, statistics: Statistics) -> tuple[dict[str, Any
 
 
 def describe(run: RunSpec, expressions: FileRef | None) -> dict[str, Any]:
-    """The part of the model's spec that says how derived features come from raw columns.
+    """Describe how derived features are computed from raw columns, for the model's spec.
 
     Returns:
-        `derived`: trees; `raw`: for each column that only or also derived features read its name,
-            its type in training
-        and a made-up value (null where none was found that all features can be computed from);
-        `expressions`: the code's file, digest and module.
+        `derived`: trees; `raw`: for each column that derived features read, its name, its type in
+        training and a made-up value (null if none was found from which all features can be
+        computed); `expressions`: the code's file, digest and module.
     """
     trees, kept = served_trees(run.spec, run.statistics)
     types = {name: kind for tree in trees.values() for name, kind in tree["columns"].items()}
@@ -71,7 +67,7 @@ def describe(run: RunSpec, expressions: FileRef | None) -> dict[str, Any]:
 
 
 def describe_code(file: FileRef, module: str) -> dict[str, Any]:
-    """How the model's spec names the code that is shipped with it."""
+    """Describe the code that is shipped with the model, for its spec."""
     return {
         "file": Path(file.path).name,
         "sha256": file.sha256,
@@ -84,7 +80,7 @@ def describe_code(file: FileRef, module: str) -> dict[str, Any]:
 
 
 def code(package: ModuleType = serving_expressions) -> tuple[str, bytes]:
-    """Name of the module and the bytes of its zip; both depend on the package's sources alone."""
+    """Return module name and bytes of the zip; both depend on the package's sources alone."""
     sources = {
         path.name: path.read_bytes()
         for path in sorted(Path(str(package.__file__)).parent.glob("*.py"))
@@ -105,7 +101,7 @@ def code(package: ModuleType = serving_expressions) -> tuple[str, bytes]:
 
 
 def write_code(run: RunSpec, folder: Path) -> FileRef | None:
-    """The zip in a folder; None, and none there, where no feature of the model is derived."""
+    """Write the zip in a folder; without derived features return None and remove an old zip."""
     if served_trees(run.spec, run.statistics)[1]:
         return write_atomic(folder / EXPRESSIONS, code()[1])
     (folder / EXPRESSIONS).unlink(missing_ok=True)
@@ -116,16 +112,15 @@ def write_code(run: RunSpec, folder: Path) -> FileRef | None:
 
 
 def as_raw(run: RunSpec, frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-    """Rows of a split's table as the source had them, as far as that was kept, and their positions
-    in the frame.
+    """Return rows of a split's table as in the source, if kept, and their positions in the frame.
 
     Args:
         run: names the file of raw rows.
         frame: rows of a split's table.
 
     Returns:
-        The rows that were kept, with raw columns in place of derived features; all rows as they are
-        where no feature is derived or none of them was kept.
+        The kept rows, with raw columns in place of derived features; all rows unchanged if no
+        feature is derived or none was kept.
 
     Raises:
         IntegrityError: the file of raw rows was changed.
@@ -149,9 +144,7 @@ def as_raw(run: RunSpec, frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]
 def _example(
     trees: Mapping[str, Any], types: Mapping[str, str], features: list[str], statistics: Statistics
 ) -> dict[str, Any]:
-    """A value for each raw column, none copied from a row, from which every derived feature can be
-    computed; or nothing.
-    """
+    """Return made-up raw values from which every derived feature can be computed; else nothing."""
     known = _typical(types, statistics)
     fills = [{"name": s.name, "fill": s.fill} for s in statistics.numeric if s.name in features]
     choices = [
@@ -171,7 +164,7 @@ def _example(
 
 
 def _typical(types: Mapping[str, str], statistics: Statistics) -> dict[str, Any]:
-    """Train mean or most frequent category of the raw columns that are features themselves."""
+    """Return train mean or most frequent category of the raw columns that are also features."""
     means = {s.name: s.mean or 0.0 for s in statistics.numeric if s.name in types}
     typical: dict[str, Any] = {
         s.name: s.values[0] for s in statistics.categorical if s.name in types and s.values
@@ -188,8 +181,9 @@ def _typical(types: Mapping[str, str], statistics: Statistics) -> dict[str, Any]
 
 
 def _candidates(name: str, kind: str, trees: Mapping[str, Any]) -> Iterator[Any]:
-    """Made-up values for a raw column: a plain one of its type; for text what formats and
-    comparisons ask for.
+    """Return made-up values for a raw column: a plain one of its type.
+
+    For text, also values that formats and comparisons expect.
     """
     if family(kind) in PLAIN:
         yield PLAIN[family(kind)]

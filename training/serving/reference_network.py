@@ -1,10 +1,9 @@
 """The trained network as it is registered: on the CPU, in eval mode, in float64.
 
-From the float32 weights and inputs that it was trained with, but computing in float64: then its
-results depend on neither batch size, threads nor device beyond 1e-12. In float32 they differ by
-about 2e-6 standard deviations of the label with the size of the batch alone, which in a label's own
-units is more than 1e-6. Test rows scored with this network are therefore what the registered model
-gives for them.
+Weights and inputs are the float32 ones of training, but computed in float64: results do not depend
+on batch size, threads or device beyond 1e-12. In float32 the batch size alone changes them by about
+2e-6 standard deviations of the label, which in label units is more than 1e-6. Test rows scored with
+this network therefore get the registered model's predictions.
 
 N rows, K scores.
 """
@@ -26,24 +25,24 @@ from schemas.records import RunSpec, SplitArrays, Statistics
 from training.data.arrays.shards import load_arrays
 from training.models.build import build_model
 
-ROWS, VALUES = 1024, 2**18  # of one forward pass, at most
+ROWS, VALUES = 1024, 2**18  # most per forward pass
 TARGETS = ("label", "weight")
 
 
 def reference_network(run: RunSpec, weights: Path) -> nn.Module:
-    """The trained network in float64, or in float32 where a custom module refuses float64.
+    """Return the trained network in float64, or in float32 if a custom module refuses float64.
 
     Args:
-        run: what was trained.
-        weights: the checkpoint's weights; loaded without running any code of theirs.
+        run: the trained run.
+        weights: the checkpoint's weights; loaded without running any code in them.
 
     Raises:
-        CheckpointError: the file is no set of weights of this network.
+        CheckpointError: the file does not contain weights of this network.
     """
     network = build_model(declare(run.declaration), run.statistics)
     try:
         network.load_state_dict(_state(weights))
-    except Exception as error:  # the unpickler raises what it likes
+    except Exception as error:  # the unpickler can raise any error
         raise CheckpointError(
             f"{weights}: expected the weights of the declared network, got something else"
             f" ({str(error).splitlines()[0]})"
@@ -52,8 +51,8 @@ def reference_network(run: RunSpec, weights: Path) -> nn.Module:
 
 
 def in_double(network: nn.Module, statistics: Statistics) -> nn.Module:
-    """A copy of a network in eval mode that computes in float64; the network itself where a custom
-    module refuses that.
+    """Copy a network to eval mode and float64; return the network itself if a custom module
+    refuses.
     """
     doubled = copy.deepcopy(network).double()
     try:
@@ -65,7 +64,7 @@ def in_double(network: nn.Module, statistics: Statistics) -> nn.Module:
 
 
 def _state(weights: Path) -> Mapping[str, Tensor]:
-    """The network's state dict in a file of weights, alone or under the key `model`."""
+    """Return the network's state dict in a file of weights, alone or under the key `model`."""
     loaded: dict[str, Tensor | dict[str, Tensor]] = torch.load(
         weights, map_location="cpu", weights_only=True
     )
@@ -74,20 +73,20 @@ def _state(weights: Path) -> Mapping[str, Tensor]:
 
 
 def precision(network: nn.Module) -> torch.dtype:
-    """What the network computes in."""
+    """Return the dtype that the network computes in."""
     return next((p.dtype for p in network.parameters()), torch.float32)
 
 
 def blank_batch(
     statistics: Statistics, numeric: torch.dtype, width: int | None = None, rows: int = 2
 ) -> dict[str, Tensor]:
-    """A batch with no data in it, keys in sorted order.
+    """Return a batch without data, keys in sorted order.
 
     Args:
-        statistics: say which inputs there are.
+        statistics: give the inputs.
         numeric: type of the numeric block.
-        width: of the numeric block; default: that of the network's input.
-        rows: of the batch.
+        width: width of the numeric block; default: that of the network's input.
+        rows: rows of the batch.
     """
     if statistics.tokens is not None:
         return {
@@ -110,12 +109,12 @@ def blank_batch(
 def reference_scores(
     network: nn.Module, arrays: SplitArrays, rows: int | None = None
 ) -> np.ndarray:
-    """Raw scores float64 [N, K] of the rows of a side in their order, by `reference_network`.
+    """Return raw scores float64 [N, K] of a split's rows in order, by `reference_network`.
 
     Args:
         network: made by `reference_network`.
-        arrays: the side; each file's digest is compared first.
-        rows: only the first so many; default all.
+        arrays: the split; each file's digest is compared first.
+        rows: score only the first `rows`; default all.
 
     Raises:
         IntegrityError: an array was changed after it was written.

@@ -1,18 +1,17 @@
-"""Predict from raw rows, alone: this file, `program_reader.py`, `program.pt2` and `spec.json` are
-the whole registered model.
+"""Predict raw rows without the project: the registered model is this file and its neighbours.
 
-Where features are derived, `expressions.zip` holds the code that computes them from raw columns.
-For a language model it holds the code that makes tokens of text and text of tokens: a frame of
-`tokens`, `loss` (nats per token) and `accuracy` comes out, and with the parameter `max_new_tokens`
-the text's `completion`. MLflow ships and runs this very file with the model (models from code), so
-it imports nothing of the project that made it. Load it with
+The files are `program_reader.py`, `program.pt2`, `spec.json` and, for derived features,
+`expressions.zip` with the code that computes them. For a language model the zip contains its
+tokenizer; the output frame has `tokens`, `loss` (nats per token), `accuracy`, and with parameter
+`max_new_tokens` the text's `completion`. MLflow ships and runs this file with the model (models
+from code), so it imports nothing of the project. Load it with
 `mlflow.pyfunc.load_model("models:/NAME@champion")` and call `predict(frame)`.
 
-Raw named columns in, in any order, extra ones ignored. A frame out: `prediction` in the units of
-the label or one of its own class values, and for classes `probability_<class>`; of several labels
+Input: raw named columns in any order; extra ones are ignored. Output: a frame with `prediction` in
+label units or as a class value, and for classes `probability_<class>`. For several labels:
 `prediction_<label>` and, for classes, `probability_<label>` (of the positive class) or
-`probability_<label>_<class>`. Never guesses: a missing column, a null where training had none, an
-infinite number or text among numbers is refused with its column and rows. N rows, D numeric
+`probability_<label>_<class>`. It never guesses: a missing column, a null where training had none,
+an infinite number or text among numbers is refused with its column and rows. N rows, D numeric
 columns, C categorical columns or classes.
 """
 
@@ -35,7 +34,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-with warnings.catch_warnings():  # MLflow warns of its own type hints
+with warnings.catch_warnings():  # MLflow warns about its own type hints
     warnings.simplefilter("ignore")
     import mlflow.pyfunc
     from mlflow.exceptions import MlflowException
@@ -45,12 +44,12 @@ log = logging.getLogger("bulkhead.serving")
 FORMAT = 1
 READER = "program_reader.py"
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
-BYTECODE = (  # a file of this name in the model's folder: Python can keep no bytecode there
+BYTECODE = (  # a file of this name in the model's folder prevents bytecode there
     "__pycache__"
 )
 # the last is MLflow's, about the download
 UNLISTED = (MANIFEST, SIGNATURE, BYTECODE, "registered_model_meta")
-# bound memory; results do not depend on them beyond float64 rounding
+# limit memory; results do not depend on them beyond float64 rounding
 ROWS_PER_CALL, VALUES_PER_CALL = (1024, 2**18)
 UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown, null, then the vocabulary
 Program = Callable[[dict[str, torch.Tensor]], torch.Tensor]
@@ -60,10 +59,10 @@ Unfamiliar = dict[str, dict[str, Any]]
 
 
 class RequestRefused(MlflowException, ValueError):
-    """A request that the model cannot answer: its columns or values, in one sentence.
+    """A request with columns or values that the model cannot predict, described in one sentence.
 
     An endpoint answers 400 with the sentence alone. MLflow's server would put the rows of the
-    request before it; they belong neither into answers nor into logs.
+    request before it; rows must not appear in answers or logs.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -72,22 +71,22 @@ class RequestRefused(MlflowException, ValueError):
 
     @property
     def message(self) -> str:
-        """The sentence."""
+        """Sentence that describes the error."""
         return self._sentence
 
     @message.setter
     def message(self, text: str) -> None:
-        """Leave it as it is."""
+        """Ignore the new text."""
 
 
 # ------------------------------------------------------------------------------------------ loading
 
 
 def read_spec(path: str | Path) -> dict[str, Any]:
-    """The columns, classes and program digest that the model was exported with.
+    """Return the columns, classes and program digest that the model was exported with.
 
     Raises:
-        ValueError: the file is no spec that this code understands.
+        ValueError: this code does not understand the spec.
     """
     spec = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(spec, dict) or spec.get("format") != FORMAT:
@@ -103,11 +102,11 @@ def read_spec(path: str | Path) -> dict[str, Any]:
 
 
 def changed_files(folder: Path, files: dict[str, str]) -> dict[str, str]:
-    """Files of a model's folder that are not as its manifest says, with what is wrong; empty where
-    all are.
+    """Return files of a model's folder that differ from its manifest, with the reason; empty if
+    none.
 
     Args:
-        folder: of the model, with `MLmodel`.
+        folder: folder of the model, with `MLmodel`.
         files: from the manifest: name, relative to the folder, to SHA-256.
     """
     found = {
@@ -129,8 +128,7 @@ def changed_files(folder: Path, files: dict[str, str]) -> dict[str, str]:
 
 
 def check_folder(folder: Path) -> None:
-    """Pass when the folder's files are those of the manifest in it; whose manifest it is, its
-    signature says.
+    """Check that the folder's files match its manifest; the signature says who wrote it.
 
     Raises:
         ValueError: there is no manifest, or a file is missing, changed, or not in it.
@@ -150,12 +148,11 @@ def check_folder(folder: Path) -> None:
 
 
 def load_program(path: str | Path, spec: dict[str, Any]) -> Program:
-    """The exported program, read only after its bytes were found to be those that the spec names;
-    nothing is unpickled.
+    """Load the exported program after its bytes match the spec; nothing is unpickled.
 
     Raises:
-        ValueError: the program's SHA-256 differs from the spec's, or it holds what no program of
-            ours does; nothing of it was run.
+        ValueError: the program's SHA-256 differs from the spec's, or it contains something that is
+            not allowed; nothing of it was run.
     """
     _verify(path, spec["program"]["sha256"], "program")
     program: Program = _reader().read_program(path)
@@ -163,8 +160,8 @@ def load_program(path: str | Path, spec: dict[str, Any]) -> Program:
 
 
 def _reader() -> Any:
-    """The module that reads programs, from the file next to this one: MLflow runs this file outside
-    of any package.
+    """Return the program reader of the file next to this one: MLflow runs this file without a
+    package.
     """
     path = Path(__file__).with_name(READER)
     name = f"bulkhead_program_reader_{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
@@ -181,11 +178,10 @@ def _reader() -> Any:
 
 
 def load_expressions(path: str | Path, spec: dict[str, Any]) -> Derive | None:
-    """The function that adds derived features to raw rows, its code read only after its bytes were
-    found right; None without such features.
+    """Return the function that adds derived features to raw rows; None without such features.
 
-    The module's name holds the digest of its sources: models of several versions do not share their
-    code by accident.
+    Its code is read only after its bytes match. The module's name contains the digest of its
+    sources, so models of several versions never share code by accident.
 
     Raises:
         ValueError: the code's SHA-256 differs from the spec's; nothing of it was run.
@@ -197,7 +193,7 @@ def load_expressions(path: str | Path, spec: dict[str, Any]) -> Derive | None:
 
 
 def load_code(path: str | Path, spec: dict[str, Any]) -> Any:
-    """The module that was exported with the model, run only after its bytes were found right.
+    """Return the module that was exported with the model, run only after its bytes match.
 
     Raises:
         ValueError: the code's SHA-256 differs from the spec's; nothing of it was run.
@@ -234,8 +230,7 @@ def _verify(path: str | Path, expected: str, what: str) -> None:
 
 
 def refuse(column: str, problem: str, bad: np.ndarray, index: pd.Index, remedy: str) -> None:
-    """Pass when no row is bad; else name the column, how many rows, and the first five index
-    labels.
+    """Refuse bad rows; name the column, how many rows, and the first five index labels.
 
     Raises:
         ValueError: `bad` [N] is true somewhere.
@@ -247,9 +242,7 @@ def refuse(column: str, problem: str, bad: np.ndarray, index: pd.Index, remedy: 
 
 
 def missing(values: pd.Series, null_texts: tuple[str, ...]) -> np.ndarray:
-    """Which rows [N] hold a null: None, NaN, NA, or a text that the training source read as
-    null.
-    """
+    """Return a mask [N] of nulls: None, NaN, NA, or a text that training read as null."""
     nulls: np.ndarray = values.isna().to_numpy(dtype=bool)
     return (
         nulls | values.isin(null_texts).to_numpy(dtype=bool)
@@ -261,12 +254,10 @@ def missing(values: pd.Series, null_texts: tuple[str, ...]) -> np.ndarray:
 def numbers(
     values: pd.Series, column: dict[str, Any], null_texts: tuple[str, ...] = ()
 ) -> np.ndarray:
-    """One numeric column as float64 [N], null as NaN; text that spells a number counts as that
-    number.
+    """Return one numeric column as float64 [N], null as NaN; text of a number becomes that number.
 
     Raises:
-        ValueError: something that is no number, an infinite number, or a null in a column that has
-            no filling.
+        ValueError: a value is not a number or infinite, or a column without filling has a null.
     """
     name, nulls = column["name"], missing(values, null_texts)
     result = np.full(len(values), np.nan)
@@ -306,11 +297,11 @@ def numbers(
 
 
 def spellings(value: Any) -> tuple[str, ...]:
-    """How training may have spelled a category as text, likeliest first; its vocabulary decides.
+    """Return the possible texts of a category in training, likeliest first; the vocabulary decides.
 
-    Training casts categories to text: whole numbers without a point whatever their type (3 and 3.0
-    are '3'), true is 'true', and other numbers are the shortest text that gives them back, in
-    double or in single precision.
+    Training casts categories to text. Whole numbers of any type have no point (3 and 3.0 are '3'),
+    and true is 'true'. Other numbers are the shortest text that gives them back, in double or
+    single precision.
 
     >>> spellings(3.0), spellings(True), spellings("a")
     (('3', '3.0'), ('true', '1'), ('a',))
@@ -340,12 +331,11 @@ def spellings(value: Any) -> tuple[str, ...]:
 def codes(
     values: pd.Series, column: dict[str, Any], null_texts: tuple[str, ...] = ()
 ) -> np.ndarray:
-    """Return one categorical column as int64 [N]: 0 for a value that training did not know, 1 for
-    null, then the vocabulary.
+    """Return one categorical column as int64 [N]: 0 for unknown, 1 for null, then the vocabulary.
 
     Raises:
-        ValueError: a null, where neither training nor its evaluation had one; models of earlier
-            versions take it.
+        ValueError: a null, if neither training nor its evaluation had one; models of earlier
+            versions accept it.
     """
     vocabulary = dict.fromkeys(null_texts, NULL) | {
         text: FIRST + position for position, text in enumerate(column["values"])
@@ -374,9 +364,7 @@ def codes(
 def note(
     unfamiliar: Unfamiliar | None, name: str, what: str, rows: np.ndarray, values: pd.Series
 ) -> None:
-    """Count the rows [N] of a column that the model takes for something else: an unknown category,
-    a number beyond what it was fitted to.
-    """
+    """Count the rows [N] of a column with unknown categories or numbers beyond the fitted range."""
     if unfamiliar is not None and rows.any():
         unfamiliar[name] = {
             "what": what,
@@ -399,12 +387,13 @@ def in_words(unfamiliar: Unfamiliar) -> list[str]:
 
 
 def tensors(values: pd.Series, column: dict[str, Any]) -> np.ndarray:
-    """One tensor column as an array [N, *shape] of its stored type, from cells that are flat or
-    shaped sequences.
+    """Return one tensor column as an array [N, *shape] of its stored type.
+
+    Cells are flat or shaped sequences.
 
     Raises:
         ValueError: a null, another number of elements, or elements that the stored type cannot
-            hold.
+            store.
     """
     name, shape, dtype = column["name"], tuple(column["shape"]), np.dtype(column["dtype"])
     cells = [_dense(value) for value in values]
@@ -434,7 +423,7 @@ def tensors(values: pd.Series, column: dict[str, Any]) -> np.ndarray:
 
 
 def _dense(value: Any) -> np.ndarray:
-    """A cell as one array; nested sequences, as Parquet readers give them, are joined."""
+    """Return a cell as one array; join nested sequences, as Parquet readers give them."""
     array = (
         np.asarray(value)
         if not isinstance(value, list | tuple)
@@ -451,9 +440,7 @@ def _dense(value: Any) -> np.ndarray:
 
 
 def dates(spec: dict[str, Any], frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with numbers in raw columns of dates read as milliseconds since 1970, as
-    JSON of pandas has them.
-    """
+    """Return the frame with dates from numbers in raw date columns (ms since 1970, as in JSON)."""
     read = {}
     for column in spec["raw"]:
         name, kind = column["name"], column["type"]
@@ -472,12 +459,13 @@ def inputs(
     derive: Derive | None = None,
     unfamiliar: Unfamiliar | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Raw named columns as the program's inputs: `numeric` float64 [N, D], `categorical` int64 [N,
-    C], `tensor_<column>`.
+    """Return the program's inputs from raw named columns.
+
+    These are `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`.
 
     Args:
-        spec: of the model.
-        frame: raw rows; a derived feature that is there is taken as given.
+        spec: spec of the model.
+        frame: raw rows; a derived feature in it is used as given.
         derive: from `load_expressions`.
         unfamiliar: gets the columns with unknown categories and clipped numbers.
 
@@ -535,7 +523,7 @@ def inputs(
 
 
 def run(program: Program, batch: dict[str, torch.Tensor]) -> np.ndarray:
-    """The program's outcome on all rows, float64 [N] or [N, C], in calls of bounded size."""
+    """Run the program on all rows in calls of limited size; return float64 [N] or [N, C]."""
     rows = len(next(iter(batch.values())))
     step = max(
         1, min(ROWS_PER_CALL, VALUES_PER_CALL // sum(block[0].numel() for block in batch.values()))
@@ -555,7 +543,7 @@ def predict(
     derive: Derive | None = None,
     unfamiliar: Unfamiliar | None = None,
 ) -> pd.DataFrame:
-    """A row of predictions for each row of the frame, under its index.
+    """Return a row of predictions for each row of the frame, with its index.
 
     Raises:
         ValueError: see `inputs`.
@@ -582,8 +570,9 @@ def predict(
 
 
 def several(spec: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
-    """The program's outcome [N, K] on several labels as named columns: of each label the class or
-    value, then its probabilities.
+    """Return the program's results [N, K] on several labels as named columns.
+
+    Each label has its class or value, then its probabilities.
     """
     columns: dict[str, Any] = {}
     start = 0
@@ -606,7 +595,7 @@ def several(spec: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
 
 
 def output_columns(spec: dict[str, Any]) -> list[str]:
-    """Names of the predicted columns, in their order."""
+    """Return the names of the predicted columns, in their order."""
     if spec["labels"]:
         return [
             name
@@ -617,7 +606,7 @@ def output_columns(spec: dict[str, Any]) -> list[str]:
 
 
 def logits_of(program: Program) -> Callable[[np.ndarray], np.ndarray]:
-    """The program as a function of NumPy arrays: tokens int64 [N, T] → logits float64 [N, T, V]."""
+    """Return the program as a function of NumPy arrays: int64 [N, T] → logits float64 [N, T, V]."""
 
     def logits(tokens: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
@@ -627,11 +616,10 @@ def logits_of(program: Program) -> Callable[[np.ndarray], np.ndarray]:
 
 
 class RawRows(mlflow.pyfunc.PythonModel):
-    """What MLflow loads: the program behind its columns."""
+    """The program with its column handling, as MLflow loads it."""
 
     def load_context(self, context: Any) -> None:
-        """Compare the folder's files with its manifest, then load the program and the code of the
-        derived features.
+        """Verify the folder's files, then load the program and the code of the derived features.
 
         Raises:
             ValueError: the spec is of another format, or a file was changed after its export or
@@ -644,8 +632,8 @@ class RawRows(mlflow.pyfunc.PythonModel):
         """Load the program, and the code of the derived features or tokens.
 
         Args:
-            files: paths of the spec, the program and, where the spec names it, the code.
-            code: the module to run in place of the one that was shipped with the model.
+            files: paths of the spec, the program and, if the spec names it, the code.
+            code: module to run instead of the one shipped with the model.
 
         Raises:
             ValueError: see `load_program`.
@@ -663,11 +651,10 @@ class RawRows(mlflow.pyfunc.PythonModel):
     def predict(
         self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
-        """Predictions for a frame of raw rows; see the head of this file. Only a language model
-        takes `params`.
+        """Predict a frame of raw rows; see the module docstring. Only a language model takes
+        `params`.
 
-        What the model does not know (categories, numbers out of range) is one line of the log for
-        each call.
+        Unknown categories and numbers out of range are one line of the log for each call.
 
         Raises:
             RequestRefused: a column is missing, or a value is refused, with column and rows; a
@@ -685,7 +672,7 @@ class RawRows(mlflow.pyfunc.PythonModel):
     def predict_counting(
         self, frame: pd.DataFrame, params: dict[str, Any] | None, unfamiliar: Unfamiliar
     ) -> pd.DataFrame:
-        """Predictions as `predict` gives them; `unfamiliar` gets what it would log.
+        """Predict like `predict`; `unfamiliar` gets what it would log.
 
         Raises:
             ValueError: see `inputs`.

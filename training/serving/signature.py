@@ -1,4 +1,4 @@
-"""What MLflow is told of a model's columns: raw ones in, predictions out, and two made-up rows."""
+"""MLflow's description of a model's columns: raw inputs, predictions, and two made-up rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": 
 
 
 def input_columns(spec: dict[str, Any]) -> list[str]:
-    """Raw columns that the model takes: its features, with what derived ones are made of in their
-    place.
-    """
+    """Return raw columns of the model: features, with the inputs of derived ones in their place."""
     features = [
         c["name"]
         for kind in ("numeric", "categorical", "tensor")
@@ -29,18 +27,18 @@ def input_columns(spec: dict[str, Any]) -> list[str]:
 
 
 def predicted_columns(spec: dict[str, Any]) -> list[str]:
-    """Names of the columns that the model gives."""
+    """Return the names of the model's output columns."""
     return ["tokens", "loss", "accuracy"] if "text" in spec else output_columns(spec)
 
 
 def signature(spec: dict[str, Any]) -> ModelSignature:
-    """Named outputs; the inputs are left to serving.py, which checks them by name and row.
+    """Return a signature of the outputs; serving.py checks the inputs by name and row.
 
-    MLflow enforces what a signature says of inputs, and no type fits what callers send: it refuses
-    int64 for a declared double (it takes int32 and float32), a float column with a null for a
-    declared long, and every number for a declared string; of inputs of any type it refuses every
-    CSV. It lists the whole schema before it names a missing column, and warns of extra ones at each
-    call. `input_types` says in the model's metadata what the columns are.
+    MLflow enforces a signature's input types, and none fits what callers send. It refuses int64 for
+    a declared double (it accepts int32 and float32), a float column with a null for a declared
+    long, and every number for a declared string; with inputs of any type it refuses every CSV. It
+    lists the whole schema before it names a missing column, and warns about extra ones at each
+    call. `input_types` describes the columns in the model's metadata.
     """
     if "text" in spec:
         return _text_signature(spec)
@@ -57,8 +55,8 @@ def signature(spec: dict[str, Any]) -> ModelSignature:
 
 
 def input_types(spec: dict[str, Any]) -> dict[str, str]:
-    """Return raw columns with what they hold: double, boolean, string, tensor, or the SQL type of
-    what derived features are made of.
+    """Return raw columns with their types: double, boolean, string, tensor, or the SQL type of
+    inputs of derived features.
     """
     raw = {c["name"]: c["type"].lower() for c in spec["raw"]}
     numeric = {c["name"]: "boolean" if c["boolean"] else "double" for c in spec["numeric"]}
@@ -72,8 +70,9 @@ def input_types(spec: dict[str, Any]) -> dict[str, str]:
 
 
 def _text_signature(spec: dict[str, Any]) -> ModelSignature:
-    """Of a language model: a text in, its figures out, and the parameters of a completion, which is
-    one more column where it is asked for.
+    """Return the signature of a language model: a text in, its figures out.
+
+    The completion is one more column when its parameters are given.
     """
     outputs = Schema(
         [ColSpec("long", "tokens"), ColSpec("double", "loss"), ColSpec("double", "accuracy")]
@@ -92,11 +91,10 @@ def _text_signature(spec: dict[str, Any]) -> ModelSignature:
 
 
 def input_example(spec: dict[str, Any]) -> pd.DataFrame:
-    """Two made-up rows: train means, the most frequent category, empty tensors. No row of the data
-    is copied into the registry.
+    """Return two made-up rows: train means, most frequent category, empty tensors.
 
-    Where no raw values were found that every derived feature can be computed from, derived features
-    stand there as they are.
+    No row of the data is copied into the registry. If no raw values were found that give every
+    derived feature, derived features are included instead.
     """
     columns: dict[str, Any] = (
         {spec["text"]["name"]: [spec["example"], ""]} if "text" in spec else {}

@@ -1,6 +1,4 @@
-"""`metrics.jsonl` as figures with names, moments and steps: what a tracking server is told
-of it.
-"""
+"""Convert `metrics.jsonl` to figures for a tracking server, with names, times and steps."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ log = logging.getLogger(__name__)
 
 
 class Figure(NamedTuple):
-    """One value of one metric; the fields are those of MLflow's `Metric`, `timestamp` in
-    milliseconds.
+    """One value of one metric.
+
+    The fields are those of MLflow's `Metric`, `timestamp` in milliseconds.
     """
 
     key: str
@@ -25,10 +24,9 @@ class Figure(NamedTuple):
 
 
 def metric_batches(path: Path, offset: int, size: int) -> Iterator[tuple[list[Figure], int]]:
-    """Figures of the whole lines from a byte offset on, at most `size` at once, each batch with the
-    offset behind it.
+    """Yield figures of complete lines from a byte offset, at most `size`, with the next offset.
 
-    A last line without its end is left for a later call.
+    An incomplete last line is left for a later call.
     """
     batch: list[Figure] = []
     with open(path, "rb") as file:
@@ -46,9 +44,9 @@ def metric_batches(path: Path, offset: int, size: int) -> Iterator[tuple[list[Fi
 
 
 def figures(line: bytes) -> list[Figure]:
-    """Figures of one line; none of an event, and none of a line that cannot be read.
+    """Return the figures of one line; none of an event or an unreadable line.
 
-    Values of steps go under `step/`, so that a chart of `train/loss` next to `val/loss` holds
+    Values of steps go under `step/`, so that a chart of `train/loss` next to `val/loss` shows
     evaluations only.
 
     >>> figures(b'{"kind": "step", "step": 4, "epoch": 1, "time": 2.5, "values": {"train/loss": 0.5, "lr": null}}')

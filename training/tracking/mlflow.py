@@ -1,10 +1,9 @@
-"""What a run says to MLflow: one run, written by one process, never stopped by a server that is
-away.
+"""MLflow record of a run: one run, written by one process, never stopped by a missing server.
 
-`start_run` must reach the server (what fails, fails in the first minute). From then on nothing here
-raises while the model trains: what the server did not take is kept and sent again at the next call
-and at the end. Metrics need no keeping: `metrics.jsonl` is their buffer, and a step that the server
-already has is not sent twice.
+`start_run` must reach the server, so problems appear in the first minute. After that nothing here
+raises during training: rejected data is stored and sent again at the next call and at the end.
+Metrics are not stored: `metrics.jsonl` is their buffer, and a step that the server already has is
+not sent twice.
 """
 
 from __future__ import annotations
@@ -37,20 +36,19 @@ from training.run.provenance import masked
 from training.tracking.metric_lines import metric_batches
 
 log = logging.getLogger(__name__)
-# setting up a database is a hundred lines, and errors are told by us
+# setting up a database logs a hundred lines, and we report errors ourselves
 for _noisy in ("alembic", "mlflow.store.db.utils"):
     logging.getLogger(_noisy).setLevel(logging.CRITICAL)
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 FLOW_TAG = "bulkhead.flow_run_id"
-MAX_METRICS, MAX_PARAMS = 1000, 100  # of one request; limits of MLflow
+MAX_METRICS, MAX_PARAMS = 1000, 100  # limits of MLflow per request
 MAX_PARAM_LENGTH = 6000
 MAX_TAG_LENGTH = 8000
 DIGEST_LENGTH = 32  # of 36 characters that MLflow keeps; the whole SHA-256 is logged as a tag
-# between two attempts at a server that is away, so that waiting for it does not fill the run
+# between two attempts at a missing server, so that waiting does not fill the run
 RETRY_SECONDS = 30.0
-# MLflow's own defaults wait for minutes, and print addresses with their passwords; settings of the
-# user stay
+# MLflow's defaults wait for minutes and print addresses with passwords; the user's settings stay
 SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -65,8 +63,10 @@ SQLITE = "sqlite:///"
 
 
 def default_tracking_uri(declaration: Declaration | None) -> str:
-    """The declared address, else MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home;
-    paths are made absolute.
+    """Return the declared address, else MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead
+    home.
+
+    Paths are made absolute.
     """
     declared = declaration.tracking.uri if declaration else None
     uri = (
@@ -84,19 +84,18 @@ def default_tracking_uri(declaration: Declaration | None) -> str:
 
 
 def probe(uri: str) -> str:
-    """Why the server at an address cannot be used, credentials masked; empty where it can."""
+    """Return why the server at an address cannot be used, credentials masked; empty if it can."""
     try:
         with _alone(uri):
             MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments(max_results=1)
-    except Exception as error:  # whatever is wrong is the answer
+    except Exception as error:  # any error is the answer
         return masked(_first_line(error))
     return ""
 
 
 @contextmanager
 def reached(uri: str, doing: str) -> Iterator[None]:
-    """Whatever a server does wrong inside becomes a `TrackingError` that names the (masked)
-    address.
+    """Turn any error of a server into a `TrackingError` that names the (masked) address.
 
     Raises:
         TrackingError: the server cannot be reached, or refuses.
@@ -119,8 +118,8 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _alone(uri: str) -> Iterator[None]:
-    """Hold a lock while a SQLite database may be created: two runs that start at once would both
-    set it up.
+    """Lock while a SQLite database may be created: two runs that start at once would both set it
+    up.
     """
     if not uri.startswith(SQLITE):
         yield
@@ -133,7 +132,7 @@ def _alone(uri: str) -> Iterator[None]:
 
 
 def _experiment(client: MlflowClient, name: str, uri: str) -> str:
-    """Id of the experiment; created when absent, next to the database when that is a local file."""
+    """Return the id of the experiment; create it when absent, next to a local database."""
     found: Experiment | None = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
         raise TrackingError(
@@ -162,14 +161,14 @@ def start_run(
     tags: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> Tracker:
-    """A new run, or the run that the same flow run started before (a retry goes on writing to it).
+    """Start a new run, or continue the run that the same flow run started before (after a retry).
 
     Args:
-        declaration: logged as parameters and whole as `config.yaml`, with credentials masked.
+        declaration: logged as parameters and complete as `config.yaml`, with credentials masked.
         uri: address of the server; default: `default_tracking_uri`.
-        flow_run_id: Prefect's id; kept as a tag, by which a killed run can be found.
-        tags: besides those of `tracking.tags`.
-        name: of the run; default: one that MLflow makes up.
+        flow_run_id: Prefect's id; stored as a tag that finds a killed run.
+        tags: added to those of `tracking.tags`.
+        name: name of the run; default: one that MLflow creates.
 
     Raises:
         TrackingError: the server cannot be reached or refuses.
@@ -198,8 +197,7 @@ def start_run(
 
 
 def reopen_run(uri: str, run_id: str, flow_run_id: str | None = None) -> Tracker:
-    """A run that ended or was killed, at work again: the same run, so that its metrics have one
-    history.
+    """Reopen a run that ended or was killed, so that its metrics have one history.
 
     Raises:
         TrackingError: the server cannot be reached, refuses, or the run was deleted.
@@ -220,7 +218,7 @@ def reopen_run(uri: str, run_id: str, flow_run_id: str | None = None) -> Tracker
 
 
 def _earlier(client: MlflowClient, experiment: str, flow_run_id: str | None) -> str | None:
-    """Id of the run that a flow run has already started."""
+    """Return the id of the run that a flow run has already started."""
     if flow_run_id is None:
         return None
     found = client.search_runs(
@@ -235,8 +233,7 @@ def _earlier(client: MlflowClient, experiment: str, flow_run_id: str | None) -> 
 
 
 def flatten(section: BaseModel, prefix: str = "") -> dict[str, str]:
-    """Each value of the declaration under its dotted path; mappings with a user's keys as one JSON
-    text. Masked.
+    """Return each value of the declaration by its dotted path; mappings of a user as JSON. Masked.
 
     >>> from schemas.config import TrackingConfig
     >>> flatten(TrackingConfig(uri="http://ann:pw@host"))["uri"]
@@ -256,7 +253,7 @@ def flatten(section: BaseModel, prefix: str = "") -> dict[str, str]:
 
 
 def config_text(declaration: Declaration) -> str:
-    """The whole declaration as YAML, credentials masked."""
+    """Return the whole declaration as YAML, credentials masked."""
     return masked(
         yaml.safe_dump(
             declaration.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
@@ -268,11 +265,11 @@ def config_text(declaration: Declaration) -> str:
 
 
 class Tracker:
-    """One MLflow run. After construction no method but `finish` raises because of the server.
+    """One MLflow run. After construction only `finish` raises because of the server.
 
     Args:
         uri: absolute address of the server; shown only masked.
-        run_id: of a run that exists; a tracker can be made again for it at any time.
+        run_id: id of an existing run; another tracker can be created for it at any time.
     """
 
     def __init__(self, uri: str, run_id: str) -> None:
@@ -291,13 +288,12 @@ class Tracker:
     # ---- numbers
 
     def forward_metrics(self, path: Path, offset: int = 0) -> int:
-        """Send the whole lines of `metrics.jsonl` from a byte offset on; the offset from which the
-        next call goes on.
+        """Send complete lines of `metrics.jsonl` from a byte offset; return the next offset.
 
-        A line that is not yet whole is left. A file that was rewritten (a resumed run drops what it
-        makes again) is read from its start. Steps that the server has of a metric are not sent
+        An incomplete line is left. A file that was rewritten (a resumed run drops lines of steps
+        that it repeats) is read from its start. Steps of a metric that the server has are not sent
         again. Values of steps go under `step/`, so that a chart of `train/loss` next to `val/loss`
-        holds evaluations only.
+        shows evaluations only.
         """
         self._flush()
         if time.monotonic() < self._retry_at:
@@ -314,15 +310,16 @@ class Tracker:
                 self._steps |= {m.key: m.step for m in new}
                 offset = end
             self._behind.pop(path, None)
-        except Exception as error:  # whatever the server or network does, training goes on
-            # it may have taken them all the same: ask again before sending again
+        except Exception as error:  # training continues after any server or network error
+            # the server may have all of them: ask again before sending again
             self._behind[path], self._steps = (offset, None)
             self._warn("metrics", error)
         return offset
 
     def log_metrics(self, values: Mapping[str, float | None], step: int = 0) -> None:
-        """Send figures at once, e.g. `test/auroc`; None is left out, and so is what the server has:
-        a resumed run measures again.
+        """Send figures at once, e.g. `test/auroc`, except None and those that the server has.
+
+        A resumed run measures again.
         """
         metrics = [
             Metric(key, float(value), _milliseconds(), step)
@@ -333,7 +330,7 @@ class Tracker:
             self._send("metrics", partial(self._log_new, part))
 
     def _log_new(self, metrics: list[Metric]) -> None:
-        """Send those whose value the server does not hold at their step."""
+        """Send figures whose value the server does not have at their step."""
         keys = self.client.get_run(self.run_id).data.metrics.keys() & {m.key for m in metrics}
         held = {
             (m.key, m.step, repr(m.value))
@@ -346,20 +343,20 @@ class Tracker:
     # ---- words
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Tags of the run, credentials masked."""
+        """Set tags of the run, credentials masked."""
         found = [RunTag(key, masked(str(value))[:MAX_TAG_LENGTH]) for key, value in tags.items()]
         for part in _parts(found, MAX_PARAMS):
             self._send("tags", partial(self.client.log_batch, self.run_id, tags=part))
 
     def log_declaration(self, declaration: Declaration) -> None:
-        """Parameters for comparing runs in the UI, and the whole as `config.yaml`."""
+        """Log parameters for comparing runs in the UI, and all of it as `config.yaml`."""
         params = [Param(key, value) for key, value in flatten(declaration).items()]
         for part in _parts(params, MAX_PARAMS):
             self._send("parameters", partial(self.client.log_batch, self.run_id, params=part))
         self.log_text("config.yaml", config_text(declaration))
 
     def log_provenance(self, found: dict[str, Any], diff: str = "") -> None:
-        """`provenance.json`, tags of the commit, and what differs from it as `dirty.diff`."""
+        """Log `provenance.json`, tags of the commit, and uncommitted changes as `dirty.diff`."""
         git = found.get("git", {})
         commit = {
             "mlflow.source.git.commit": git.get("sha"),
@@ -378,13 +375,13 @@ class Tracker:
             self.log_text("dirty.diff", diff)
 
     def log_dataset(self, name: str, uri: str, sha256: str, rows: int, context: str) -> None:
-        """Name a data set by our own digest: MLflow's own depends on row order and samples rows.
+        """Log a data set by our own digest: MLflow's depends on row order and samples rows.
 
         Args:
-            name: what it is, e.g. `source` or `train`.
-            uri: where it lies; credentials are masked.
-            sha256: of its bytes.
-            rows: how many; -1 for unknown.
+            name: its name, e.g. `source` or `train`.
+            uri: its address; credentials are masked.
+            sha256: digest of its bytes.
+            rows: number of rows; -1 for unknown.
             context: `source`, `training`, `validation` or `testing`.
         """
         place, profile = (
@@ -408,32 +405,32 @@ class Tracker:
     # ---- files
 
     def log_record(self, path: str, record: BaseModel) -> None:
-        """A record as a JSON artifact."""
+        """Log a record as a JSON artifact."""
         self.log_json(path, record.model_dump(mode="json"))
 
     def log_json(self, path: str, value: Any) -> None:
-        """A JSON-able value as an artifact at a path such as `evaluation/test.json`."""
+        """Log a JSON-able value as an artifact at a path such as `evaluation/test.json`."""
         self.log_text(path, json.dumps(value, indent=1, ensure_ascii=False))
 
     def log_text(self, path: str, text: str) -> None:
-        """A text as an artifact."""
+        """Log a text as an artifact."""
         self._send(path, lambda: self.client.log_text(self.run_id, text, path))
 
     def log_artifact(self, file: Path, folder: str | None = None) -> None:
-        """A file as an artifact, as it is when the server takes it."""
+        """Log a file as an artifact, with its content when the server accepts it."""
         self._send(file.name, lambda: self.client.log_artifact(self.run_id, str(file), folder))
 
     def log_folder(self, folder: Path, path: str | None = None) -> None:
-        """A folder of files as artifacts."""
+        """Log a folder of files as artifacts."""
         self._send(folder.name, lambda: self.client.log_artifacts(self.run_id, str(folder), path))
 
     # ---- the end
 
     def finish(self, status: Status) -> None:
-        """Send what is left and end the run.
+        """Send the rest and end the run.
 
         Raises:
-            TrackingError: something was still not taken; all of it lies in the run directory.
+            TrackingError: something was still not accepted; all of it is in the run directory.
         """
         self._retry_at = 0.0
         for path, offset in list(self._behind.items()):
@@ -458,14 +455,15 @@ class Tracker:
         self._flush()
 
     def _flush(self) -> None:
-        """Send what is pending, in order; stop for a while where the server is away, set aside what
-        it refuses for good.
+        """Send pending data in order; pause if the server is missing.
+
+        Requests that it refuses for good are set aside.
         """
         while self._pending and time.monotonic() >= self._retry_at:
             what, action = self._pending[0]
             try:
                 action()
-            except Exception as error:  # whatever the server or network does, training goes on
+            except Exception as error:  # training continues after any server or network error
                 self._warn(what, error)
                 if not _is_refusal(error):
                     return
@@ -477,7 +475,7 @@ class Tracker:
         log.warning("MLflow did not take %s: %s", what, masked(_first_line(error)))
 
     def _start_of(self, path: Path, offset: int) -> int:
-        """The offset, or 0 when the file at the path is another one than before."""
+        """Return the offset, or 0 if the file at the path is another one than before."""
         status = path.stat()
         same = (
             self._inodes.setdefault(path, status.st_ino) == status.st_ino
@@ -487,7 +485,7 @@ class Tracker:
         return offset if same else 0
 
     def _steps_on_server(self) -> dict[str, int]:
-        """Last step of each metric that the server holds of this run."""
+        """Return the last step of each metric that the server has of this run."""
         keys = self.client.get_run(self.run_id).data.metrics
         return {
             key: max(m.step for m in self.client.get_metric_history(self.run_id, key))
@@ -496,7 +494,7 @@ class Tracker:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether sending the same again can never help."""
+    """Return True if sending the same again can never help."""
     if isinstance(error, MlflowException):
         return error.error_code in (
             "INVALID_PARAMETER_VALUE",

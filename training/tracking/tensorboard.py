@@ -1,7 +1,7 @@
-"""TensorBoard next to MLflow: the figures of `metrics.jsonl` as scalars in RUN_DIR/tensorboard.
+"""TensorBoard next to MLflow: figures of `metrics.jsonl` as scalars in RUN_DIR/tensorboard.
 
-The launcher writes them, never a rank. They are always those of the file: where it was rewritten (a
-resumed run drops what it makes again), the events are written again.
+The launcher writes them, never a rank. They always match the file: if it was rewritten (a resumed
+run drops lines of steps that it repeats), the events are written again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ FIGURES_AT_ONCE = 1000
 
 
 def require_installed(config: TrackingConfig) -> None:
-    """Refuse a declaration that asks for TensorBoard where its package is absent.
+    """Refuse a declaration with TensorBoard if its package is missing.
 
     Raises:
-        ConfigError: naming the command that installs it.
+        ConfigError: the package is missing; the message names the command that installs it.
     """
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError(
@@ -33,11 +33,11 @@ def require_installed(config: TrackingConfig) -> None:
 
 
 class Board:
-    """The events of one run.
+    """TensorBoard events of one run.
 
     Args:
         metrics: `metrics.jsonl`; it may not exist yet.
-        folder: of the event files; those of an earlier start are replaced.
+        folder: folder of the event files; those of an earlier start are replaced.
     """
 
     def __init__(self, metrics: Path, folder: Path) -> None:
@@ -46,7 +46,7 @@ class Board:
         self._number, self._offset = -1, 0
 
     def forward(self) -> None:
-        """Write the figures of the lines that were added since the last call, and flush them."""
+        """Write and flush the figures of the lines added since the last call."""
         if not self.metrics.exists():
             return
         number = self.metrics.stat().st_ino
@@ -55,7 +55,7 @@ class Board:
             self._number, self._offset = number, 0
         for figures, self._offset in metric_batches(self.metrics, self._offset, FIGURES_AT_ONCE):  # noqa: B020 - the offset behind each batch
             for figure in figures:
-                # As a tensor of double precision: the plain form of a scalar has single precision.
+                # A tensor of double precision: plain scalars have single precision.
                 self._writer.add_scalar(
                     figure.key,
                     figure.value,
@@ -67,13 +67,13 @@ class Board:
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left and close the file."""
+        """Write the rest and close the file."""
         self.forward()
         if self._writer is not None:
             self._writer.close()
 
     def _begin(self) -> None:
-        # an extra that only a run which declares it needs
+        # an extra that only runs with TensorBoard need
         from torch.utils.tensorboard import SummaryWriter
 
         if self._writer is not None:

@@ -1,1 +1,1 @@
-"""The commands, by what they are about."""
+"""Commands, grouped by subject."""

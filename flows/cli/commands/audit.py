@@ -1,6 +1,4 @@
-"""`bulkhead audit`: every leak check, no training; of a declaration, or of two or three files from
-anywhere.
-"""
+"""`bulkhead audit`: every leak check without training, for a declaration or for data files."""
 
 from __future__ import annotations
 
@@ -175,7 +173,7 @@ def audit(
 
 
 def _known(available: list[str] | None) -> dict[str, tuple[str, ...]]:
-    """Columns of times and the features that were known by then.
+    """Parse columns of times and the features that were known by then.
 
     >>> _known(["seen=a,b", "drawn"])
     {'seen': ('a', 'b'), 'drawn': ()}
@@ -187,7 +185,7 @@ def _known(available: list[str] | None) -> dict[str, tuple[str, ...]]:
 def _request(
     targets: list[str], files: dict[str, list[str] | None], roles: dict[str, Any]
 ) -> FilesToAudit | None:
-    """The files to audit, or None where a declaration was given.
+    """Return the files to audit, or None for a declaration.
 
     Raises:
         ConfigError: both or neither were given, or a role without files.

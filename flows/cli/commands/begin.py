@@ -1,4 +1,4 @@
-"""Commands to begin with: `bulkhead init`, `schema`, `doctor`."""
+"""Commands for a first start: `bulkhead init`, `schema`, `doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bulkhead up` and `bulkhead deploy`: the commands of those who schedule and operate."""
+"""Commands for operators: `bulkhead up` and `bulkhead deploy`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bulkhead review`: the well-known mistakes of training code, found without running it."""
+"""`bulkhead review`: find well-known mistakes of training code without running it."""
 
 from __future__ import annotations
 

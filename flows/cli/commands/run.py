@@ -1,4 +1,4 @@
-"""Commands that prepare, train and go on: `bulkhead run`, `train`, `resume` and their like."""
+"""Commands that prepare, train and continue: `bulkhead run`, `train`, `resume` and others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(
     """
     from schemas.load import load_declaration
 
-    # a bad declaration is refused before anything starts
+    # refuse a bad declaration before anything starts
     declaration = load_declaration(file, overrides or ())
     environment(debug)
     if declaration.cv.folds:
@@ -43,7 +43,7 @@ def run(
         from flows.summary import print_summary
         from tasks.ranks import with_ranks
 
-        # refused here rather than in the flow, after the server has started
+        # refuse here, not in the flow after the server has started
         with_ranks(declaration)
     summary = pipeline(config_path=str(file), overrides=overrides or [])
     print_json(summary.model_dump(mode="json")) if as_json else print_summary(summary)
