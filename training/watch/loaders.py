@@ -1,20 +1,21 @@
-"""How batches are drawn: in which order, from where, and whether an evaluation gets all rows as
-they are.
+"""How batches are drawn: in which order, from where, and whether an evaluation counts each row once
+and as it is.
 """
 
 from __future__ import annotations
 
+import hashlib
+import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,
-    Dataset,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -23,19 +24,17 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from training.watch.aside import aside
+from training.review.engine import review_text
+from training.review.findings import RULES
 from training.watch.forwards import Forwards, tensors_in
 from training.watch.patches import around
 from training.watch.record import Listener, Place, Watch, guarded
 
-TWICE, READ = 2, 4  # times; rows that are read again
+READ, BATCHES, SURE = 4, 6, 3.5  # rows that are read again; batches; standard errors
 FEW_WEIGHTS = 0.5  # of the rows: larger parts may be drawn from on purpose
 UNMIXED = 0.5  # of the variance of labels lies between batches
-BATCHES = 6
-SURE = 3.5  # standard errors
-CUT_BACK = re.compile(
-    r"\[\s*:\s*(?:len\(|n\b|n_|num|total|size|count)|gather_for_metrics|all_gather"
-)
+EXCESS = 0.02  # by which the share of the last batch is larger than that of its rows
+CUT_BACK = re.compile(r"\[\s*:\s*(len\(|n\b|n_|num|total|size|count)|gather_for_metrics|all_gather")
 
 
 @dataclass(eq=False)
@@ -87,29 +86,21 @@ class Loaders(Listener):
         self.used: dict[int, Used] = {}
         self.drawn = 0
         self.last: Used | None = None
-        self.epoch = 0
-        # the first batch of each epoch of a shuffling loader, by the line that draws
-        self.firsts: dict[Place, list[tuple[Used, bytes]]] = {}
 
     def install(self) -> None:
         """Listen."""
         around(DataLoader, "__iter__", self._iterate)
-        around(DistributedSampler, "set_epoch", self._set_epoch)
 
     def _iterate(self, original: Callable[..., Any], loader: DataLoader[Any]) -> Any:
         if self.watch.quiet:
             return original(loader)
         used = self.used.setdefault(id(loader), Used(loader, self.watch.here()))
         used.epochs += 1
-        sampler = loader.sampler
         if used.steps:
             self.watch.emit(Listener.began, used)
-        if isinstance(sampler, DistributedSampler):
-            used.set_epochs.append(sampler.epoch)
+        if isinstance(loader.sampler, DistributedSampler):
+            used.set_epochs.append(loader.sampler.epoch)
         return Drawn(original(loader), used, self)
-
-    def _set_epoch(self, original: Callable[..., Any], sampler: Any, epoch: int) -> None:
-        original(sampler, epoch)
 
     @guarded
     def draw(self, used: Used, batch: Any) -> None:
@@ -118,39 +109,15 @@ class Loaders(Listener):
             return
         used.batches += 1
         self.drawn += 1
-        if self.last is not used or used.epochs != self.epoch:
-            self.epoch = used.epochs
-            self._first(used, batch)
         self.last = used
         self.watch.emit(Listener.drew, used, batch)
-        if used.epochs == 1:
-            tensors = list(tensors_in(batch))
-            label = tensors[-1] if tensors else None
+        tensors = [t for t in tensors_in(batch) if t.ndim and t.numel()]
+        if used.epochs == 1 and tensors and tensors[-1].numel() == len(tensors[-1]) > 1:
             with self.watch.unwatched():  # the program has not used its labels yet
-                if label is not None and label.ndim and label.numel() == len(label) > 1:
-                    used.labels.append(label.detach().reshape(-1).double())
-                    if (
-                        isinstance(used.loader.sampler, SequentialSampler)
-                        and tensors[0].ndim
-                        and tensors[0].numel()
-                    ):
-                        used.means.append(
-                            tensors[0]
-                            .detach()
-                            .reshape(len(tensors[0]), -1)
-                            .mean(1, dtype=torch.float64)
-                        )
-
-    def _first(self, used: Used, batch: Any) -> None:
-        first = next((t for t in tensors_in(batch) if t.numel() > 1 and len(t) > 1), None)
-        if (
-            first is not None
-            and isinstance(used.loader.sampler, RandomSampler)
-            and loader_rows(used.loader) > len(first)
-        ):
-            self.firsts.setdefault(used.place, []).append(
-                (used, first.detach().contiguous().view(torch.uint8).numpy().tobytes()[:65536])
-            )
+                used.labels.append(tensors[-1].detach().reshape(-1).double())
+                if isinstance(used.loader.sampler, SequentialSampler):
+                    rows = tensors[0].detach().reshape(len(tensors[0]), -1)
+                    used.means.append(rows.mean(1, dtype=torch.float64))
 
     @property
     def shuffles(self) -> bool:
@@ -169,164 +136,110 @@ class Loaders(Listener):
     def ended(self) -> None:
         """What the whole run shows."""
         for used in self.used.values():
-            self._weighted(used)
-            if used.steps:
-                self._train(used)
-            elif used.batches and self.watch.steps:
-                self._evaluation(used)
-        for place, firsts in self.firsts.items():
-            if (
-                len(firsts) > TWICE
-                and len({b for _, b in firsts}) == 1
-                and all(u.steps for u, _ in firsts)
-            ):
-                self.watch.tell(
-                    "BH822",
-                    f"{len(firsts)} epochs began with the same batch: the generator is seeded anew"
-                    " for each",
-                    place,
-                )
+            if used.batches and not isinstance(used.loader.dataset, IterableDataset):
+                self._weighted(used)
+                if used.steps:
+                    self._ranks(used)
+                    self._order(used)
+                elif self.watch.steps:
+                    self._evaluation(used)
+        self._means()
 
     def _weighted(self, used: Used) -> None:
         """Row i is drawn by weight i, so that weights of classes draw the first rows alone."""
-        loader = used.loader
-        sampler, rows = (
-            getattr(loader.batch_sampler, "sampler", loader.sampler),
-            loader_rows(loader),
-        )
-        if (
-            not isinstance(sampler, WeightedRandomSampler)
-            or isinstance(loader.dataset, IterableDataset)
-            or not used.batches
-        ):
-            return
-        weights = len(sampler.weights)
-        if weights < rows * FEW_WEIGHTS:
-            told = (
-                f"WeightedRandomSampler has {weights} weights for {rows} rows: only rows 0 to"
-                f" {weights - 1} are ever drawn, {sampler.num_samples} times an epoch"
-            )
-            self.watch.tell("BH836", told, used.place)
+        sampler = getattr(used.loader.batch_sampler, "sampler", used.loader.sampler)
+        count, rows = len(getattr(sampler, "weights", ())), loader_rows(used.loader)
+        if isinstance(sampler, WeightedRandomSampler) and count < rows * FEW_WEIGHTS:
+            told = f"WeightedRandomSampler has {count} weights for {rows} rows: others are never"
+            self.watch.tell("BH836", f"{told} drawn", used.place)
 
-    def _train(self, used: Used) -> None:
-        sampler = used.loader.sampler
-        if (
-            isinstance(sampler, DistributedSampler)
-            and sampler.shuffle
-            and len(used.set_epochs) >= TWICE
-            and len(set(used.set_epochs)) == 1
-        ):
-            self.watch.tell(
-                "BH512",
-                f"{used.epochs} epochs were drawn in the same order: the epoch of the"
-                f" DistributedSampler stayed {sampler.epoch}",
-                used.place,
-            )
-        plain = isinstance(sampler, RandomSampler | SequentialSampler) and not isinstance(
-            used.loader.dataset, IterableDataset | Subset
-        )
-        if self.forwards.wrapped and plain:
-            self.watch.tell(
-                "BH513",
-                "the network is wrapped for ranks, and its loader gives every rank all rows",
-                used.place,
-            )
-        if not isinstance(sampler, SequentialSampler) or isinstance(
-            used.loader.dataset, IterableDataset
-        ):
+    def _ranks(self, used: Used) -> None:
+        """How several ranks share the train rows out."""
+        sampler, epochs = used.loader.sampler, used.set_epochs
+        shuffles = isinstance(sampler, DistributedSampler) and sampler.shuffle
+        if shuffles and len(set(epochs)) == 1 < len(epochs):
+            told = f"{used.epochs} epochs were drawn in the same order: the sampler's epoch stayed"
+            self.watch.tell("BH512", f"{told} {epochs[0]}", used.place)
+        plain = isinstance(sampler, RandomSampler | SequentialSampler)
+        if self.forwards.wrapped and plain and not isinstance(used.loader.dataset, Subset):
+            told = "the network is wrapped for ranks, and its loader gives every rank all rows"
+            self.watch.tell("BH513", told, used.place)
+
+    def _order(self, used: Used) -> None:
+        """Train rows in the order of the file."""
+        if not isinstance(used.loader.sampler, SequentialSampler):
             return
         if unmixed(used.labels):
-            self.watch.tell(
-                "BH806",
-                "train rows come in the order of the file, and labels are not mixed in it: batches"
-                " hold one kind each",
-                used.place,
-            )
+            told = "train rows come in the order of their labels: batches hold one kind each"
+            self.watch.tell("BH806", told, used.place)
         elif (
-            used.epochs >= TWICE
+            used.epochs > 1
             and used.steps >= used.batches // 2
             and in_no_order(used.labels)
             and in_no_order(used.means)
         ):
-            told = (
-                f"each of {used.epochs} epochs had the same {len(used.labels)} batches in the same"
-                " order, of rows that do not follow each other"
-            )
-            self.watch.tell("BH887", f"{told}: the loader does not shuffle", used.place)
+            told = f"each of {used.epochs} epochs had the same batches in the same order, of rows"
+            told += " that do not follow each other: the loader does not shuffle"
+            self.watch.tell("BH887", told, used.place)
 
     def _evaluation(self, used: Used) -> None:
-        loader, size = used.loader, loader_rows(used.loader)
-        if (
-            loader.drop_last
-            and size
-            and loader.batch_size
-            and size % loader.batch_size
-            and used.batches >= size // loader.batch_size
-        ):
-            self.watch.tell(
-                "BH520",
-                f"the evaluation leaves out {size % loader.batch_size} of {size} rows (drop_last)",
-                used.place,
-            )
-        if isinstance(loader.dataset, IterableDataset) or not size:
-            return
-        if (
-            isinstance(loader.sampler, DistributedSampler)
-            and (twice := loader.sampler.total_size - size) > 0
-            and adds_up(self.watch.program)
-        ):
-            told = (
-                f"{loader.sampler.num_replicas} ranks share out {size} rows, and {twice} of them"
-                " are repeated so that each has as many"
-            )
+        """Rows that an evaluation leaves out, counts twice or augments."""
+        loader, sampler, rows = used.loader, used.loader.sampler, loader_rows(used.loader)
+        size = loader.batch_size or 1
+        if loader.drop_last and rows % size and used.batches >= rows // size:
+            told = f"the evaluation leaves out {rows % size} of {rows} rows (drop_last)"
+            self.watch.tell("BH520", told, used.place)
+        twice = sampler.total_size - rows if isinstance(sampler, DistributedSampler) else 0
+        text = self.watch.program.read_text(encoding="utf-8", errors="replace")
+        if twice > 0 and "all_reduce(" in text and not CUT_BACK.search(text):
+            told = f"ranks share out {rows} rows, and repeat {twice} so that each has as many"
             self.watch.tell("BH879", f"{told}: sums over ranks count them twice", used.place)
-        if read_otherwise(loader.dataset, min(READ, size), self.watch):
-            self.watch.tell(
-                "BH518",
-                "a row of the evaluation is another one each time it is read: it is augmented at"
-                " random",
-                used.place,
-            )
+        if self._read_otherwise(loader.dataset, min(READ, rows)):
+            told = "a row of the evaluation is another one each time it is read: it is augmented"
+            self.watch.tell("BH518", f"{told} at random", used.place)
+
+    def _read_otherwise(self, dataset: Any, rows: int) -> bool:
+        """Whether one of the first rows has other inputs each time, and the same label; the
+        generators are left as they were.
+        """
+        python, numbers = random.getstate(), np.random.get_state()
+        try:
+            with self.watch.unwatched(), torch.random.fork_rng(devices=[]):
+                return any(differ(_values(dataset[i]), _values(dataset[i])) for i in range(rows))
+        finally:
+            random.setstate(python)
+            np.random.set_state(numbers)
+
+    def _means(self) -> None:
+        """Loaders for evaluation with a short last batch, where the program's text averages means
+        of their batches.
+        """
+        path = str(self.watch.program)
+        own = [u for u in self.used.values() if not u.steps and u.place.path == path]
+        uneven = {u.place.line: told for u in own if (told := of_last_batch(u.loader))}
+        text = self.watch.program.read_text(encoding="utf-8", errors="replace") if uneven else ""
+        for found in review_text(text, rules=[RULES["BH205"]]):
+            if found.span[0] in uneven:
+                self.watch.tell("BH870", uneven[found.span[0]], Place(path, found.line))
 
 
-def read_otherwise(dataset: Dataset[Any], rows: int, watch: Watch) -> bool:
-    """Whether one of the first rows has other inputs each time, and the same label; the generators
-    are left as they were.
-    """
-    with aside(watch):
-        return any(differ(*(_values(dataset[i]) for _ in range(TWICE))) for i in range(rows))
+def of_last_batch(loader: DataLoader[Any]) -> str:
+    """By how much the share of the last batch is above that of its rows; empty where it is not."""
+    rows = len(loader.sampler) if isinstance(loader.sampler, Sized) else 0
+    size = loader.batch_size or 1
+    rest, batches = rows % size, -(-rows // size)
+    if loader.drop_last or not rest or rows < size or 1 / batches - rest / rows < EXCESS:
+        return ""
+    told = f"the mean of {batches} batches gives the last one, {rest} of {rows} rows, a share of"
+    return f"{told} {1 / batches:.0%}, theirs is {rest / rows:.0%}"
 
 
-def adds_up(program: Path) -> bool:
-    """Whether a program adds numbers up over ranks, and cuts nothing back to the length of its
-    data.
-    """
-    text = program.read_text(encoding="utf-8", errors="replace")
-    return "all_reduce(" in text and not CUT_BACK.search(text)
-
-
-def _values(row: Any) -> list[Tensor]:
-    """The tensors of a row, numbers beside them included: `(image, 3)`."""
-    parts = row if isinstance(row, tuple | list) else [row]
-    return [
-        t
-        for part in parts
-        for t in ([torch.tensor(part)] if isinstance(part, int | float) else tensors_in(part))
-    ]
-
-
-def differ(first: list[Tensor], again: list[Tensor]) -> bool:
-    """Whether two readings of a row have one label, the last of them, and other inputs."""
-    if (
-        len(first) < TWICE
-        or [t.shape for t in first] != [t.shape for t in again]
-        or not torch.equal(first[-1], again[-1])
-    ):
-        return False
-    return any(
-        not torch.allclose(a.double(), b.double(), equal_nan=True)
-        for a, b in zip(first[:-1], again[:-1], strict=True)
-    )
+def hashes(values: Tensor) -> list[bytes]:
+    """One of each row [N, ...]."""
+    if not values.numel():
+        return []
+    flat = values.detach().reshape(len(values), -1).cpu().contiguous().view(torch.uint8).numpy()
+    return [hashlib.blake2b(row.tobytes(), digest_size=12).digest() for row in flat]
 
 
 def loader_rows(loader: DataLoader[Any]) -> int:
@@ -337,46 +250,49 @@ def loader_rows(loader: DataLoader[Any]) -> int:
         return 0
 
 
-def in_no_order(batches: list[Tensor]) -> bool:
-    """Whether values of rows say nothing about those of the next row, as those of a series, or of
-    windows that overlap, do.
+def _values(row: Any) -> list[Tensor]:
+    """The tensors of a row, numbers beside them included: `(image, 3)`."""
+    parts = row if isinstance(row, tuple | list) else [row]
+    numbers = [torch.tensor(part) if isinstance(part, int | float) else part for part in parts]
+    return list(tensors_in(numbers))
 
-    >>> torch.manual_seed(0) and in_no_order([torch.randn(32) for _ in range(8)])
-    True
+
+def differ(first: list[Tensor], again: list[Tensor]) -> bool:
+    """Whether two readings of a row have one label, the last of them, and other inputs."""
+    pairs = list(zip(first, again, strict=False))
+    return (
+        len(pairs) > 1
+        and [t.shape for t in first] == [t.shape for t in again]
+        and torch.equal(first[-1], again[-1])
+        and not all(torch.allclose(a.double(), b.double(), equal_nan=True) for a, b in pairs)
+    )
+
+
+def in_no_order(batches: list[Tensor]) -> bool:
+    """Whether values of rows say nothing about those of the next row, as those of a series do.
+
     >>> in_no_order([torch.arange(32.0).add(i).sin() for i in range(8)])
     False
     """
     if len(batches) < BATCHES or len({b.shape for b in batches[:-1]}) > 1:
         return False
-    values = torch.cat(batches)
-    moved = values - values.mean()
+    moved = torch.cat(batches) - torch.cat(batches).mean()
     size = float(moved.square().sum())
-    return (
-        size > 0 and abs(float((moved[1:] * moved[:-1]).sum()) / size) < SURE / len(values) ** 0.5
-    )
+    alike = abs(float((moved[1:] * moved[:-1]).sum()))
+    return size > 0 and alike / size < SURE / len(moved) ** 0.5
 
 
 def unmixed(labels: list[Tensor]) -> bool:
     """Whether batches differ in their labels as no mixed order lets them: in their classes, or from
-    the least measured value to the greatest.
-
-    Measured values that go up and down are those of a series, whose rows come in the order of time.
+    the least measured value to the greatest; those that go up and down are of a series in time.
 
     >>> (unmixed([torch.full((8,), float(i // 4)) for i in range(8)]),
-    ...     unmixed([torch.full((8,), i / 4) for i in range(8)]))
-    (True, True)
-    >>> unmixed([torch.arange(8.0).add(i).sin() for i in range(8)])
-    False
-    >>> unmixed([torch.arange(8.0) % 2 for _ in range(8)])
-    False
+    ...     unmixed([torch.arange(8.0).add(i).sin() for i in range(8)]))
+    (True, False)
     """
-    if len(labels) < BATCHES or min(map(len, labels)) < TWICE:
+    if len(labels) < BATCHES or min(map(len, labels)) == 1:
         return False
-    whole = torch.cat(labels)
-    means = torch.stack([b.mean() for b in labels])
-    total = float(whole.var())
-    steps = means.diff()
-    sorted_so = (
-        bool((whole == whole.round()).all()) or bool((steps >= 0).all()) or bool((steps <= 0).all())
-    )
+    whole, means = torch.cat(labels), torch.stack([b.mean() for b in labels])
+    total, steps = float(whole.var()), means.diff()
+    sorted_so = bool((whole == whole.round()).all() or (steps >= 0).all() or (steps <= 0).all())
     return total > 0 and sorted_so and float(means.var()) / total > UNMIXED

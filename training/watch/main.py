@@ -22,8 +22,6 @@ import torch
 
 from schemas.digest import write_atomic
 from training.watch.copies import Copies
-from training.watch.fits import Fits
-from training.watch.fixed_order import FixedOrder
 from training.watch.forwards import Forwards
 from training.watch.frames import Frames
 from training.watch.gradients import Gradients
@@ -41,19 +39,15 @@ from training.watch.own_losses import OwnLosses
 from training.watch.padding import Padding
 from training.watch.ranks import Ranks, log_of
 from training.watch.record import Enough, Listener, Place, Watch
-from training.watch.rows import Rows
+from training.watch.rows import Fits, Rows
 from training.watch.scales import Scales
 from training.watch.schedules import Schedules
 from training.watch.scopes import Scopes
 from training.watch.seeds import Seeds
-from training.watch.sets import Sets
-from training.watch.short_batches import ShortBatches
-from training.watch.sides import Sides
+from training.watch.sets import Sets, Sides, Streams
 from training.watch.spawned import Spawned
-from training.watch.streams import Streams
 from training.watch.tables import Tables
 from training.watch.targets import Targets, UnseenClasses
-from training.watch.tokens import TokenRows
 from training.watch.updates import Precision, Updates
 from training.watch.wrappers import Wrappers
 
@@ -198,7 +192,6 @@ def _listen(
         Kept(seen),
         Networks(seen, loaders),
         rows,
-        TokenRows(seen),
         fits,
         sides,
         schedules,
@@ -208,9 +201,7 @@ def _listen(
         Operators(seen, forwards, functions),
         Padding(seen, forwards, functions),
         Streams(seen),
-        ShortBatches(seen, loaders),
         Lengths(seen),
-        FixedOrder(seen, loaders),
         scopes,
         Layers(seen, forwards, functions),
         Wrappers(seen, gradients.leaves),

@@ -1,98 +1,50 @@
-"""Seeds that are set again while a network is trained, and orders of rows that come out the same in
-each epoch.
-"""
+"""Seeds that are set again in a training, and orders of rows that are the same in each epoch."""
 
 from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from training.watch.forwards import Call
+from training.watch.loaders import hashes
 from training.watch.patches import around
-from training.watch.record import Listener, Place, Watch
+from training.watch.record import Listener, Place, Watch, guarded
 
 SOME = 5  # times, between steps of one optimizer
-Seed = tuple[Place, int]
-# the same orders, rows, share of the rows that were trained on in between
-AGAIN, FEWEST, NEARLY = (3, 20, 0.9)
-
-
-@dataclass(eq=False)
-class Order:
-    """The last permutation that a line drew, and how often it was the one before and its rows were
-    trained on in between.
-    """
-
-    values: Tensor
-    times: int = 0
+# the same orders, rows, share of these that were trained on in between; orders that are kept
+AGAIN, FEWEST, NEARLY, MOST = 3, 20, 0.9, 10_000
 
 
 class Seeds(Listener):
-    """Listens to `torch.manual_seed`, to what keeps or puts back the state of its generator, and to
-    permutations.
+    """Listens to seeds, to what puts the generator back, as the end of `fork_rng` does, and to
+    permutations, those of loaders among them.
     """
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.forked = 0
-        self.since: set[Seed] = set()  # that were set since the last step
-        self.orders: dict[Place, Order] = {}
-        self.rows = 0  # that were trained on since the last permutation
-        self.batch = 0  # of them in the batch at hand
-        self.times: weakref.WeakKeyDictionary[torch.optim.Optimizer, Counter[Seed]] = (
+        self.since: set[tuple[Place, int]] = set()  # seeds that were set since the last step
+        self.times: weakref.WeakKeyDictionary[torch.optim.Optimizer, Counter[tuple[Place, int]]] = (
             weakref.WeakKeyDictionary()
         )
+        # each permutation of a line: rows that were trained on before, and how often it was drawn
+        self.orders: dict[tuple[Place, bytes], tuple[int, int]] = {}
+        self.rows = 0  # that were trained on
+        self.batch = 0  # those of the batch at hand
 
     def install(self) -> None:
         """Listen."""
         for owner in (torch, torch.random):
             around(owner, "manual_seed", self._set)
             around(owner, "set_rng_state", self._put_back)
-        around(torch.random, "fork_rng", self._fork)
         around(torch, "randperm", self._permuted)
 
-    def _permuted(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        drawn = original(*args, **kwargs)
-        if self.watch.quiet or not isinstance(drawn, Tensor) or len(drawn) < FEWEST:
-            return drawn
-        place = self.watch.here()
-        known = self.orders.get(place)
-        if (
-            known is not None
-            and torch.equal(known.values, drawn)
-            and NEARLY * len(drawn) <= self.rows <= (2 - NEARLY) * len(drawn)
-        ):  # a batch may be drawn ahead
-            known.times += 1
-            if known.times == AGAIN - 1:
-                told = (
-                    f"{AGAIN} permutations of {len(drawn)} rows are the same, and their rows were"
-                    " trained on in between"
-                )
-                self.watch.tell("BH822", f"{told}: the generator is seeded anew for each", place)
-        else:
-            self.orders[place] = Order(drawn.clone())
-        self.rows = 0
-        return drawn
-
-    def forwarded(self, call: Call) -> None:
-        """Rows that a network is trained on."""
-        if call.grad and call.training:
-            # two calls may be given the same rows, as of pairs
-            self.batch = max(self.batch, call.rows)
-
-    def backed(self, *_: object) -> None:
-        """A batch is through."""
-        self.rows, self.batch = self.rows + self.batch, 0
-
     def _set(self, original: Callable[..., Any], seed: Any) -> Any:
-        if not self.watch.quiet and not self.forked:
+        if not self.watch.quiet:
             self.since.add((self.watch.here(), int(seed)))
         return original(seed)
 
@@ -101,33 +53,42 @@ class Seeds(Listener):
             self.since.clear()
         return original(*args, **kwargs)
 
-    def _fork(
-        self, original: Callable[..., AbstractContextManager[None]], *args: Any, **kwargs: Any
-    ) -> AbstractContextManager[None]:
-        @contextmanager
-        def forked() -> Iterator[None]:
-            with original(*args, **kwargs):
-                self.forked += 1
-                try:
-                    yield
-                finally:
-                    self.forked -= 1
-
-        return forked()
-
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """What was set since the last step stands between two steps of one training, from its
-        second step on.
-        """
-        if optimizer not in self.times:
-            self.times[optimizer] = Counter()
-        else:
-            self.times[optimizer].update(self.since)
-            for (place, seed), times in self.times[optimizer].items() if self.since else ():
-                if times >= SOME:
-                    told = (
-                        f"the generator is seeded with {seed} again and again between steps: what"
-                        " follows draws the same numbers each time"
-                    )
-                    self.watch.tell("BH859", told, place)
+        """What was set since the last step stands between two steps, from the second one on."""
+        times = self.times.setdefault(optimizer, Counter())
+        times.update(self.since)
+        for place, seed in self.since:
+            if times[place, seed] > SOME:
+                told = f"the generator is seeded with {seed} again and again between steps"
+                self.watch.tell("BH859", f"{told}: the same numbers are drawn each time", place)
         self.since.clear()
+
+    def _permuted(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        drawn = original(*args, **kwargs)
+        if not self.watch.quiet and isinstance(drawn, Tensor) and len(drawn) >= FEWEST:
+            self._keep(drawn, self.watch.here())
+        return drawn
+
+    @guarded
+    def _keep(self, drawn: Tensor, place: Place) -> None:
+        size = len(drawn)
+        with self.watch.unwatched():
+            key = place, hashes(drawn[None])[0]
+        if len(self.orders) > MOST:
+            self.orders.clear()
+        at, times = self.orders.get(key, (self.rows, 0))
+        # a batch may be drawn ahead
+        trained = NEARLY * size <= self.rows - at <= (2 - NEARLY) * size
+        self.orders[key] = self.rows, times + 1 if trained else 1
+        if trained and times + 1 == AGAIN:
+            told = f"{AGAIN} permutations of {size} rows are the same, and their rows were trained"
+            self.watch.tell("BH822", f"{told} on in between: the generator is seeded anew", place)
+
+    def forwarded(self, call: Call) -> None:
+        """Rows that a network is trained on; two calls may be given the same, as of pairs."""
+        if call.grad and call.training:
+            self.batch = max(self.batch, call.rows)
+
+    def backed(self, *_: object) -> None:
+        """A batch is through."""
+        self.rows, self.batch = self.rows + self.batch, 0

@@ -289,28 +289,12 @@ SOUND_OF_DATA = {
 
 FED = "F.cross_entropy(scores.reshape(-1, 17), following.view(-1))"
 PLANTED_OF_DATA = (
-    Planted("BH803", "panel", "order[:480], order[480:]", "order[:480], order[430:]"),
-    Planted("BH803", "panel", "order[:480], order[480:]", "order[:480], torch.randperm(700)[:150]"),
     Planted(
         "BH803",
         "scans",
         "held_out = TensorDataset(scans[:280], kind[:280]), TensorDataset(scans[280:], kind[280:])",
         "held_out = torch.utils.data.Subset(TensorDataset(scans, kind), range(280)),"
         " torch.utils.data.Subset(TensorDataset(scans, kind), range(250, 360))",
-    ),
-    Planted(
-        "BH803",
-        "scans",
-        "    print(count(net, DataLoader(held_out, batch_size=40)))\n",
-        "    net.eval()\n    with torch.no_grad():\n        net(scans[280:])\nwith"
-        " torch.no_grad():\n    print(net(scans[240:]).argmax(1))\n",
-    ),
-    Planted(
-        "BH803",
-        "panel",
-        "order = torch.randperm(700)\n",
-        "order = torch.randperm(700)\norder = torch.cat([order, order[sick[order] > 0]])\norder ="
-        " order[torch.randperm(len(order))]\n",
     ),
     Planted("BH844", "panel", "        follow(average, net)\n", ""),
     Planted(

@@ -215,8 +215,6 @@ PLANTED_OF_LOSSES = (
         "0.5 * overlap_loss(scores.detach(), truth)",
     ),
     Planted("BH413", "overlap", "scores.softmax(1)[:, 1]", "scores.softmax(0)[:, 1]"),
-    Planted("BH805", "horizon", "series[t - 20 : t]", "series[t - 18 : t + 2]"),
-    Planted("BH805", "horizon", "series[t - 20 : t]", "series[t - 14 : t + 6]"),
     Planted("BH119", "horizon", "plateau.step(error)", "plateau.step(epoch)"),
     Planted(
         "BH809",

@@ -392,7 +392,6 @@ PLANTED_OF_PARTS = (
         " shuffle=True)])).float()",
     ),
     Planted("BH803", "chance", "order[600:]", "torch.randperm(900)[:300]"),
-    Planted("BH803", "prepared", "rng.permutation(260), [190]", "rng.permutation(260) // 2, [190]"),
     Planted(
         "BH503",
         "prepared",

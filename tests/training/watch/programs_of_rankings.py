@@ -103,12 +103,6 @@ SOUND_OF_RANKINGS = {"series": SERIES}
 PLANTED_OF_RANKINGS = (
     Planted("BH801", "ranked", "self.item(item)).sum(-1)", "self.item(item)).sum()"),
     Planted(
-        "BH806",
-        "ranked",
-        "torch.randperm(len(users), generator=generator)",
-        "torch.arange(len(users))",
-    ),
-    Planted(
         "BH822",
         "ranked",
         "torch.randperm(len(users), generator=generator)",

@@ -122,11 +122,4 @@ PLANTED_OF_STREAMS = (
     Planted("BH521", "stream", EVERY_WORKER, "torch.randperm(self.rows).tolist()"),
     Planted("BH508", "forecast", "torch.arange(680)", RANDOM),
     Planted("BH508", "strides", "torch.arange(680)", RANDOM),
-    Planted(
-        "BH508",
-        "forecast",
-        "order = torch.arange(680)",
-        "order, rows = torch.randperm(680), [(x[None] / x.std(), y) for x, y in (rows[i] for i in"
-        " range(680))]",
-    ),
 )

@@ -339,9 +339,9 @@ BASES_OF_TRAINERS = {
     "readmit": READMIT,
     "demand": DEMAND,
     "textures": TEXTURES,
-    "shifts": SHIFTS,
 }
 SOUND_OF_TRAINERS = {
+    "shifts": SHIFTS,
     "translate_alone": (
         TRANSLATE.replace("ids.size(1)]", "ids.size(1)] * 1.0").replace("ema.swap(model)", "pass")
     ),
@@ -393,7 +393,5 @@ PLANTED_OF_TRAINERS = (
     Planted("BH880", "demand", "np.exp(found * width + level)", "np.exp(found)"),
     Planted("BH880", "demand", "np.exp(found * width + level)", "found * width + level"),
     Planted("BH801", "textures", "s = x.mean(dim=(2, 3))", "s = x.mean(dim=(0, 2, 3))"),
-    Planted("BH805", "shifts", "self.x[i + 24, 2]", "self.x[i + 23, 2]"),
-    Planted("BH805", "demand", "np.stack([temp, rain, size]", "np.stack([temp, rain, count]"),
     Planted("BH221", "readmit", "torch.sigmoid(self(x))", "(torch.sigmoid(self(x)) > 0.5).float()"),
 )
