@@ -6,7 +6,7 @@ CONFIG ?= examples/clinic_visits.yaml
 export BULKHEAD_HOME ?= $(CURDIR)/.bulkhead
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types bench bench-gpu gpu-check bench-leaks cost docs faults test-spark screenshots ui constraints clean
+.PHONY: help run test test-all check lint types bench bench-gpu gpu-check bench-leaks cost docs faults test-spark screenshots ui constraints clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,8 +27,13 @@ $(VENV)/.dev: $(VENV)/.runtime
 run: $(VENV)/.runtime $(if $(filter examples/clinic_visits.yaml,$(CONFIG)),.bulkhead/data/clinic_visits.parquet) ## run the default example (or CONFIG=file.yaml) end to end and register its model
 	@$(BIN)/bulkhead run $(CONFIG)
 
-test: check ## lint, types, layers and every test (about 20 minutes on 2 cores)
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --durations 20
+TEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --durations 20
+
+test: check ## lint, types, layers and the default tests (about 10 minutes on 2 cores)
+	$(TEST)
+
+test-all: check ## the same with the long tests: whole pipelines, kills, ranks, browser, all programs under watch (over an hour on 2 cores)
+	$(TEST) -m 'not spark'
 
 check: lint types ## lint, format, spelling and types
 
