@@ -3,7 +3,8 @@ do, told as findings.
 
 record      findings, the places of the program they belong to, and who listens
 patches     where torch is listened to
-forwards    every call of a network: modes, what it changes, what it makes
+forwards    every call of a network: what it changes, makes and loads
+modes       in which mode networks are trained and evaluated, what is frozen, and wrappers
 gradients   optimizers, backward passes, clipping and scaling
 adversaries networks that are trained against each other
 opponents   in which direction such networks push scores
@@ -12,7 +13,6 @@ losses      what loss functions are given
 operators   what single functions are given: reshapes and softmaxes
 padding     masks of sequences, scores in which padding counts, and padding that is a real number
 noise       noise that a network is to find in its input
-layers      layers with nothing between them, and scores that are dropped
 balance     samplers and weights that both make up for rare classes
 classes     weights of classes against their frequency
 copies      copies of a trained network that are evaluated in its place
@@ -37,11 +37,10 @@ apart       rows that are trained on beside labels of other rows
 series      windows, and the series that they were cut of
 fits        transformers that learn from the labels of held-out rows
 sets        data sets behind loaders: rows that both sides hold, and how they are drawn
-scales      on which scale inputs and first scores are
+scales      on which scale inputs and first scores are, and scores that are dropped
 targets     labels outside what they may be, left out, never trained on, or in another order
 sides       rows of training and of evaluations, for the other ranks
 ranks       what ranks call and hold, and, in ranks_compared, how they differ
-wrappers    what is put into a network after it was wrapped
 networks    whether rows mix, and whether a sequence sees its future
 schedules   learning rates
 kept        graphs and weights that are kept

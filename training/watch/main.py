@@ -27,11 +27,11 @@ from training.watch.frames import Frames
 from training.watch.gradients import Gradients
 from training.watch.kept import Kept
 from training.watch.launch import starts_ranks
-from training.watch.layers import Layers
 from training.watch.lengths import Lengths
 from training.watch.loaders import Loaders
 from training.watch.losses import Functions
 from training.watch.metrics import Metrics
+from training.watch.modes import Modes, Wrappers
 from training.watch.networks import Networks
 from training.watch.operators import Operators
 from training.watch.orders import Orders
@@ -49,7 +49,6 @@ from training.watch.spawned import Spawned
 from training.watch.tables import Tables
 from training.watch.targets import Targets, UnseenClasses
 from training.watch.updates import Precision, Updates
-from training.watch.wrappers import Wrappers
 
 UNUSED = "find_unused_parameters=True"  # as DDP says it
 
@@ -183,8 +182,9 @@ def _listen(
     schedules.made = lambda optimizer: gradients.held[id(optimizer)].made
     seen.listeners += [
         Sets(seen, loaders),
-        Copies(seen, forwards, gradients),
+        Copies(seen, forwards),
         forwards,
+        Modes(seen, forwards),
         functions,
         loaders,
         gradients,
@@ -203,8 +203,7 @@ def _listen(
         Streams(seen),
         Lengths(seen),
         scopes,
-        Layers(seen, forwards, functions),
-        Wrappers(seen, gradients.leaves),
+        Wrappers(seen, forwards),
         Scales(seen, forwards, functions),
         Targets(seen, forwards, functions),
         OwnLosses(seen, functions),

@@ -315,14 +315,7 @@ PLANTED_OF_DATA = (
         "    for a, b in zip(average.buffers(), net.buffers()):\n        a.copy_(b)\n",
         "",
     ),
-    Planted("BH845", "scans", "net = Reader()\n", "net = Reader(momentum=0.0)\n"),
     Planted("BH846", "scans", "scans = (scans - 0.35) / 0.2", "scans = (scans - 116.0) / 57.0"),
-    Planted(
-        "BH846",
-        "scans",
-        "        loss = F",
-        "        x = (x * 0.2 + 0.35).clamp(0, 1).byte().float() / 0.2\n        loss = F",
-    ),
     Planted(
         "BH847",
         "scans",
@@ -355,19 +348,6 @@ PLANTED_OF_DATA = (
         "F.cross_entropy(scores.transpose(0, 1).reshape(-1, 17), following.view(-1))",
     ),
     Planted("BH851", "talk", "[0].transpose(0, 1))", "[0])"),
-    Planted(
-        "BH817",
-        "talk",
-        FED,
-        "F.cross_entropy(scores[:, :-1].reshape(-1, 17), following[:, 1:].reshape(-1))",
-    ),
-    Planted("BH817", "talk", "text[i + 1 : i + 13]", "text[i + 2 : i + 14]"),
-    Planted(
-        "BH801",
-        "talk",
-        "self.where(torch.arange(words.shape[1]))",
-        "self.where(torch.arange(words.shape[0]))[:, None]",
-    ),
     Planted("BH841", "panel", "net.parameters(), 1.0)", "net.parameters(), 1e-5)"),
     Planted(
         "BH518",

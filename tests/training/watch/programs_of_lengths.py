@@ -84,61 +84,6 @@ for epoch in range(5):
     net.train()
 """
 
-PLACED = READ.replace(
-    "        self.head",
-    "        self.places = nn.Parameter(torch.randn(12, 24) * 0.1)\n        self.head",
-).replace("self.embed(words)", "self.embed(words) + self.places")
-
-# Series of numbers, filled up with zeros to the longest of their batch.
-SERIES = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
-
-torch.manual_seed(0)
-stays = [torch.randn(int(n), 4).cumsum(0) / 3 for n in torch.randint(5, 30, (400,))]
-died = torch.tensor([float(s[-1, 0] > 0) for s in stays])
-
-
-class Stay(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gru = nn.GRU(4, 24, batch_first=True)
-        self.head = nn.Linear(24, 1)
-
-    def forward(self, stays):
-        states, _ = self.gru(stays)
-        ends = (stays != 0).any(2).sum(1) - 1
-        return self.head(states[torch.arange(len(states)), ends]).squeeze(1)
-
-
-net = Stay()
-optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-for epoch in range(6):
-    net.train()
-    for rows in torch.randperm(320).split(32):
-        optimizer.zero_grad()
-        scores = net(pad_sequence([stays[i] for i in rows], batch_first=True))
-        F.binary_cross_entropy_with_logits(scores, died[rows]).backward()
-        optimizer.step()
-    net.eval()
-    with torch.no_grad():
-        scores = net(pad_sequence(stays[320:], batch_first=True))
-        print(((scores > 0) == (died[320:] > 0)).float().mean().item())
-"""
-ENDS = "        return self.head(states[torch.arange(len(states)), ends]).squeeze(1)\n"
-# Rows of a picture, one after another, of which the lowest are empty.
-PICTURE = SERIES.replace(
-    "pad_sequence([stays[i] for i in rows], batch_first=True)", "pictures[rows]"
-).replace("pad_sequence(stays[320:], batch_first=True)", "pictures[320:]")
-PICTURE = PICTURE.replace(
-    "\n\nclass", "\npictures = pad_sequence(stays, batch_first=True)\n\n\nclass", 1
-)
-PICTURE = PICTURE.replace("        ends = (stays != 0).any(2).sum(1) - 1\n", "").replace(
-    ENDS, "        return self.head(states.mean(1)).squeeze(1)\n"
-)
-
 # A tag for each word, of which 0 is one that words have, and -100 where no word is.
 TAGS = """
 import torch
@@ -179,8 +124,6 @@ for epoch in range(5):
 
 BASES_OF_LENGTHS = {
     "lengths": READ,
-    "lengths_placed": PLACED,
-    "lengths_series": SERIES,
     "lengths_tags": TAGS,
 }
 # The embedding learns the next word first, whose padding is left out; mood 0 is no padding.
@@ -216,7 +159,6 @@ SOUND_OF_LENGTHS = {
             "kinds[rows].flatten())", "kinds[rows].flatten(), torch.tensor([1.0, 1.0, 1.0, 0.0]))"
         )
     ),
-    "lengths_picture": PICTURE,
     "lengths_alike": (
         READ.replace(MEAN, "        return self.head(h.mean(1))\n").replace(
             "torch.randint(3, 12, (400,))", "torch.full((400,), 9)"
@@ -227,14 +169,4 @@ PLANTED_OF_LENGTHS = (
     Planted("BH828", "lengths_tags", "padding_value=-100", "padding_value=0"),
     Planted("BH860", "lengths", MEAN, "        return self.head(h.mean(1))\n"),
     Planted("BH860", "lengths", MEAN, "        return self.head(h.sum(1) / h.size(1))\n"),
-    Planted(
-        "BH860", "lengths_series", ENDS, "        return self.head(states[:, -1]).squeeze(1)\n"
-    ),
-    Planted("BH860", "lengths_placed", MEAN, "        return self.head(h.mean(1))\n"),
-    Planted(
-        "BH860",
-        "lengths",
-        f"        h = F.relu(self.layer(self.embed(words)))\n{MEAN}",
-        "        return self.head(F.relu(self.layer(self.embed(words)))[:, -1])\n",
-    ),
 )

@@ -217,12 +217,6 @@ PLANTED_OF_LOSSES = (
     Planted("BH413", "overlap", "scores.softmax(1)[:, 1]", "scores.softmax(0)[:, 1]"),
     Planted("BH119", "horizon", "plateau.step(error)", "plateau.step(epoch)"),
     Planted(
-        "BH809",
-        "negatives",
-        "nn.init.normal_(table.weight, std=0.1)",
-        "nn.init.constant_(table.weight, 0.1)",
-    ),
-    Planted(
         "BH822",
         "tags",
         "torch.randperm(240)",

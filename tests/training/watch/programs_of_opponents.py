@@ -282,5 +282,4 @@ PLANTED_OF_OPPONENTS = (
         "Adam(maker.parameters()",
         "Adam([*maker.parameters(), *judge.parameters()]",
     ),
-    Planted("BH801", "rivals", "return self.net(z)", "return self.net(z - z.mean(0))"),
 )

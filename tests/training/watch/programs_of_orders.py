@@ -1,57 +1,8 @@
-"""Programs whose parts are evaluated alone, and whose label lies in the order of tokens."""
+"""Programs whose label lies in the order of tokens, and one that gives a sequence for another."""
 
 from __future__ import annotations
 
 from tests.training.watch.programs_of_parts import Planted
-
-# One part of what is trained is evaluated by itself.
-CONTRAST = """
-import copy
-
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-torch.manual_seed(0)
-
-
-class Contrast(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.quick = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 8))
-        self.slow = copy.deepcopy(self.quick).requires_grad_(False)
-
-    @torch.no_grad()
-    def follow(self):
-        for slow, quick in zip(self.slow.parameters(), self.quick.parameters(), strict=True):
-            slow.lerp_(quick, 0.01)
-
-    def forward(self, a, b):
-        with torch.no_grad():
-            keys = F.normalize(self.slow.eval()(b), dim=1)
-        return F.cross_entropy(F.normalize(self.quick(a), dim=1) @ keys.t() / 0.2, torch.arange(len(a)))
-
-
-@torch.no_grad()
-def found(network, a, b):
-    network.eval()
-    a, b = (F.normalize(network(x), dim=1) for x in (a, b))
-    return ((a @ b.t()).argmax(1) == torch.arange(len(a))).float().mean().item()
-
-
-x = torch.randn(300, 12)
-a, b = x + 0.2 * torch.randn_like(x), x + 0.2 * torch.randn_like(x)
-model = Contrast()
-optimizer = torch.optim.Adam(model.quick.parameters(), lr=0.003)
-for epoch in range(4):
-    model.train()
-    for rows in torch.randperm(240).split(40):
-        optimizer.zero_grad()
-        model(a[rows], b[rows]).backward()
-        optimizer.step()
-        model.follow()
-    print(epoch, found(model.quick, a[240:], b[240:]))
-"""
 
 # Whether one token stands ahead of another.
 ORDER = """
@@ -87,67 +38,6 @@ for epoch in range(5):
 net.eval()
 with torch.no_grad():
     print(((net(tokens[240:]) > 0) == (y[240:] == 1)).float().mean().item())
-"""
-
-# Evaluated by another method than `forward`.
-WRITER = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-torch.manual_seed(0)
-
-
-class DropColumns(nn.Module):
-    def __init__(self, share):
-        super().__init__()
-        self.share = share
-
-    def forward(self, x):
-        if not self.training:
-            return x
-        kept = torch.rand(x.shape[0], 1, x.shape[-1]) >= self.share
-        return x * kept / (1 - self.share)
-
-
-class Writer(nn.Module):
-    def __init__(self, letters=20, width=24):
-        super().__init__()
-        self.letters, self.drop, self.out = nn.Embedding(letters, width), nn.Dropout(0.2), nn.Linear(width, letters)
-        self.columns = DropColumns(0.1)
-        self.past = nn.GRU(width, width, batch_first=True)
-
-    def advance(self, letters, state=None):
-        seen, state = self.past(self.columns(self.drop(self.letters(letters))), state)
-        return self.out(self.drop(seen)), state
-
-    def forward(self, letters):
-        return self.advance(letters)[0]
-
-    @torch.no_grad()
-    def complete(self, first, count):
-        written, state = [first], None
-        for _ in range(count):
-            scores, state = self.advance(written[-1], state)
-            written.append(scores[:, -1:].argmax(2))
-        return torch.cat(written, 1)
-
-
-def right(net, words):
-    net.eval()
-    return sum((net.complete(w[:, :1], 7) == w).all(1).sum().item() for w in words.split(50)) / len(words)
-
-
-words = (torch.randint(20, (400, 1)) + torch.arange(8)) % 20
-net = Writer()
-optimizer = torch.optim.Adam(net.parameters(), lr=0.005)
-for epoch in range(3):
-    net.train()
-    for rows in torch.randperm(300).split(50):
-        optimizer.zero_grad()
-        F.cross_entropy(net(words[rows, :-1]).flatten(0, 1), words[rows, 1:].flatten()).backward()
-        optimizer.step()
-    print(epoch, right(net, words[300:]))
 """
 
 # A sequence for a sequence, decoded place by place, its loss a sum over the letters that are there.
@@ -211,15 +101,11 @@ FROM_ZERO = ORDER.replace("nn.Parameter(torch.randn(10, 16))", "nn.Parameter(tor
 
 BASES_OF_ORDERS = {
     "inflected": INFLECTED,
-    "contrast": CONTRAST,
     "order": ORDER,
     "from_zero": FROM_ZERO,
-    "writer": WRITER,
 }
 
 PLANTED_OF_ORDERS = (
-    Planted("BH203", "contrast", "    model.train()\n", ""),
-    Planted("BH201", "writer", "    net.eval()\n", ""),
     Planted("BH411", "inflected", "torch.stack(scores, dim=1)", "torch.stack(scores)"),
     Planted(
         "BH828",

@@ -101,7 +101,6 @@ BASES_OF_RANKINGS = {"ranked": RANKED, "sorted": SORTED, "unsorted": UNSORTED}
 SOUND_OF_RANKINGS = {"series": SERIES}
 
 PLANTED_OF_RANKINGS = (
-    Planted("BH801", "ranked", "self.item(item)).sum(-1)", "self.item(item)).sum()"),
     Planted(
         "BH822",
         "ranked",

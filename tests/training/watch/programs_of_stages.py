@@ -4,8 +4,6 @@ mistake at a time.
 
 from __future__ import annotations
 
-from tests.training.watch.programs_of_parts import Planted
-
 QUEUE = """
 import copy
 
@@ -81,31 +79,6 @@ with torch.no_grad():
     print((net(x).argmax(1) == y).float().mean())
 """
 
-PRIOR = """
-import math
-
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-torch.manual_seed(0)
-x = torch.randn(600, 6)
-y = (x[:, 0] + 0.5 * torch.randn(600) > 1.6).float()
-net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
-share = y[:480].mean().item()
-nn.init.normal_(net[-1].weight, std=0.01)
-nn.init.constant_(net[-1].bias, math.log(share / (1 - share)))
-optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-for epoch in range(4):
-    for rows in torch.randperm(480).split(120):
-        optimizer.zero_grad()
-        F.binary_cross_entropy_with_logits(net(x[rows]).squeeze(1), y[rows]).backward()
-        optimizer.step()
-net.eval()
-with torch.no_grad():
-    print(F.binary_cross_entropy_with_logits(net(x[480:]).squeeze(1), y[480:]))
-"""
-
 # One input is left out in the first of two runs: its weights get no gradient there.
 ABLATION = """
 import torch
@@ -167,9 +140,7 @@ for epoch in range(3):
     print(total / 480)
 """
 
-BASES_OF_STAGES = {"queue": QUEUE, "stages": STAGES, "prior": PRIOR}
+BASES_OF_STAGES = {"queue": QUEUE, "stages": STAGES}
 SOUND_OF_STAGES = {"ablation": ABLATION, "hours": HOURS}
 
-PLANTED_OF_STAGES = (
-    Planted("BH847", "prior", "math.log(share / (1 - share))", "math.log((1 - share) / share)"),
-)
+PLANTED_OF_STAGES = ()
