@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from training.watch.forwards import Call, Forwards, Norm
-from training.watch.record import Listener, Place, Watch
+from training.watch.events import Call, Listener, Place
+from training.watch.forwards import Forwards, Norm
+from training.watch.record import Watch
 
 SOME = 10  # steps of training
 OFTEN = 0.25  # of all steps: what is called so often teaches

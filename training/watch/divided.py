@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from training.review.syntax import words
-from training.watch.record import Place, Watch
+from training.watch.events import Place
+from training.watch.record import Watch
 
 SHARED = 0.5  # of the held-out rows are of persons of the train rows
 SEVERAL = 2.0  # rows of a person, in the mean

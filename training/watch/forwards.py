@@ -4,36 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from training.watch.events import Call, Listener
 from training.watch.patches import around
-from training.watch.record import Listener, Place, Watch, guarded
+from training.watch.record import Watch, guarded
 
 Norm = nn.modules.batchnorm._BatchNorm
 LEARNING = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding, nn.RNNBase)
-
-
-@dataclass(eq=False)
-class Call:
-    """One outermost call of a network."""
-
-    module: nn.Module
-    inputs: list[Tensor]
-    outputs: list[Tensor]
-    given: tuple[tuple[Any, ...], dict[str, Any]]
-    grad: bool
-    training: bool
-    place: Place
-    tail: nn.Module | None = None  # the last layer with weights that ran
-
-    @property
-    def rows(self) -> int:
-        """Of the batch, as the first input tells."""
-        return len(self.inputs[0]) if self.inputs and self.inputs[0].ndim else 0
 
 
 def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:

@@ -14,9 +14,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 from training.watch.divided import COLUMNS, MANY, Divided, look
-from training.watch.loaders import Loaders, Used
+from training.watch.events import Listener, Place, Used
+from training.watch.loaders import Loaders
 from training.watch.patches import around
-from training.watch.record import Listener, Place, Watch, guarded
+from training.watch.record import Watch, guarded
 
 # rows of a part; cells of a table; parts, and vectors
 FEWEST, MOST_CELLS, MOST_PARTS = (30, 5_000_000, 64)

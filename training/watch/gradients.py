@@ -17,10 +17,11 @@ from torch.optim.optimizer import (
 )
 from torch.utils.weak import WeakIdKeyDictionary
 
+from training.watch.events import Listener, Place
 from training.watch.forwards import Forwards, tensors_in
 from training.watch.leaves import Leaves
 from training.watch.patches import around
-from training.watch.record import Listener, Place, Watch, guarded
+from training.watch.record import Watch, guarded
 
 TWICE, SOME, TURNS, UNEVEN = 2, 5, 4, 1.1
 MOST_KEPT, LARGE = 200, 5_000_000  # parameters whose first values are kept; values of one

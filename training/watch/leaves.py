@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from training.watch.events import Listener, Place
 from training.watch.forwards import Forwards
 from training.watch.patches import around
-from training.watch.record import Listener, Place, Watch, guarded
+from training.watch.record import Watch, guarded
 
 WALKED = 3  # backward passes of a line whose graph is walked, besides the 4th, 8th and so on
 NODES = 50_000
@@ -56,7 +57,6 @@ class Leaves(Listener):
             if node is not None and id(node) not in nodes:
                 nodes[id(node)] = node
                 pending += [n for n, _ in node.next_functions]
-        self.watch.emit(Listener.walked, list(nodes.values()))
         found = [getattr(node, "variable", None) for node in nodes.values()]
         return [p for p in found if isinstance(p, nn.Parameter)]
 

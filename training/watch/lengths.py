@@ -9,9 +9,9 @@ from collections import Counter
 import torch
 from torch import Tensor, nn
 
-from training.watch.forwards import Call
+from training.watch.events import Call, Listener, Place
 from training.watch.networks import scores_of, twin
-from training.watch.record import Listener, Place, Watch
+from training.watch.record import Watch
 
 LOOKED_AT = (2, 12, 30)  # calls of a network with labels
 FEWEST_ROWS, FEWEST_KINDS = 8, 4  # with padding; values of tokens beside it

@@ -8,7 +8,6 @@ import hashlib
 import random
 import re
 from collections.abc import Callable, Iterator, Sized
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,29 +25,16 @@ from torch.utils.data.distributed import DistributedSampler
 
 from training.review.engine import review_text
 from training.review.findings import RULES
+from training.watch.events import Listener, Place, Used
 from training.watch.forwards import Forwards, tensors_in
 from training.watch.patches import around
-from training.watch.record import Listener, Place, Watch, guarded
+from training.watch.record import Watch, guarded
 
 READ, BATCHES, SURE = 4, 6, 3.5  # rows that are read again; batches; standard errors
 FEW_WEIGHTS = 0.5  # of the rows: larger parts may be drawn from on purpose
 UNMIXED = 0.5  # of the variance of labels lies between batches
 EXCESS = 0.02  # by which the share of the last batch is larger than that of its rows
 CUT_BACK = re.compile(r"\[\s*:\s*(len\(|n\b|n_|num|total|size|count)|gather_for_metrics|all_gather")
-
-
-@dataclass(eq=False)
-class Used:
-    """A loader and what was seen of it."""
-
-    loader: DataLoader[Any]
-    place: Place
-    epochs: int = 0
-    batches: int = 0
-    steps: int = 0  # while one of its batches was the last one drawn
-    set_epochs: list[int] = field(default_factory=list)
-    labels: list[Tensor] = field(default_factory=list)  # of the first epoch, a batch each
-    means: list[Tensor] = field(default_factory=list)  # of the values of each row, as `labels`
 
 
 class Drawn:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from training.watch.forwards import Call, Forwards
-from training.watch.record import Listener, Place, Watch
+from training.watch.events import Call, Listener, Place
+from training.watch.forwards import Forwards
+from training.watch.record import Watch
 
 NEAR, FEW, TWICE = 1e-4, 0.02, 2
 DISTANCES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")

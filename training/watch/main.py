@@ -22,6 +22,7 @@ import torch
 
 from schemas.digest import write_atomic
 from training.watch.copies import Copies
+from training.watch.events import Listener, Place
 from training.watch.forwards import Forwards
 from training.watch.frames import Frames
 from training.watch.gradients import Gradients
@@ -38,7 +39,7 @@ from training.watch.orders import Orders
 from training.watch.own_losses import OwnLosses
 from training.watch.padding import Padding
 from training.watch.ranks import Ranks, log_of
-from training.watch.record import Enough, Listener, Place, Watch
+from training.watch.record import Enough, Watch
 from training.watch.rows import Fits, Rows
 from training.watch.scales import Scales
 from training.watch.schedules import Schedules

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from training.watch.events import Listener, Place
 from training.watch.forwards import Forwards
 from training.watch.loaders import Loaders, loader_rows
 from training.watch.patches import around
-from training.watch.record import Listener, Place, Watch, guarded
+from training.watch.record import Watch, guarded
 
 FEWEST = 30  # scores, steps
 FAR_OFF = -2.0  # squared errors three times those of the mean

@@ -13,9 +13,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from training.watch.forwards import Call, Forwards, Norm
+from training.watch.events import Call, Listener, Place
+from training.watch.forwards import Forwards, Norm
 from training.watch.patches import around
-from training.watch.record import Listener, Place, Watch
+from training.watch.record import Watch
 
 TWICE, MANY = 2, 10  # times in a row; steps of another network
 REDUCING = ("all_reduce", "all_gather_into_tensor", "all_gather", "broadcast", "reduce_scatter")

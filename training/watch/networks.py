@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from training.watch.forwards import Call
+from training.watch.events import Call, Listener
 from training.watch.loaders import Loaders
-from training.watch.record import Listener, Watch
+from training.watch.record import Watch
 
 LOOKS = 3  # calls of a network on which it is tried
 FEWEST = 4  # rows, places

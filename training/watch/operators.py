@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
+from training.watch.events import Listener, Place
 from training.watch.forwards import Forwards
 from training.watch.losses import Functions, maker
-from training.watch.record import Listener, Place, Watch
+from training.watch.record import Watch
 
 MANY = 10  # calls
 COLOURS = (3, 4)

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import RandomSampler
 
-from training.watch.forwards import Call, tensors_in
-from training.watch.loaders import Used, loader_rows
+from training.watch.events import Call, Listener, Used
+from training.watch.forwards import tensors_in
+from training.watch.loaders import loader_rows
 from training.watch.losses import EQUALITIES, SUBTRACTIONS, SUPERVISED, Functions
-from training.watch.record import Listener, Watch
+from training.watch.record import Watch
 
 FEW, MOST = 20, 1_000_000  # rows
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.watch.record import Place
+from training.watch.events import Place
 from training.watch.scopes import Column, Scopes, Space, plain
 
 MOST = 0.98  # of the rows of a part are rows of the table

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from training.review.syntax import words
-from training.watch.forwards import Call
+from training.watch.events import Call, Listener, Place
 from training.watch.losses import Functions
-from training.watch.record import Listener, Place, Watch, guarded
+from training.watch.record import Watch, guarded
 
 LOSSES = {"loss", "losses", "criterion", "nll", "bce", "xent", "cost", "crossentropy"}
 # names of losses, and of scores, that ask for another direction

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from training.watch.events import Listener, Place
 from training.watch.forwards import Forwards
 from training.watch.losses import Functions
-from training.watch.record import Listener, Place, Watch
+from training.watch.record import Watch
 
 NOTHING = -1e4  # scores below it are 0 after a softmax
 REMEMBERED = 8

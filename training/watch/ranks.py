@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from training.watch.events import Listener, Place
 from training.watch.forwards import Forwards
 from training.watch.patches import around
-from training.watch.record import Listener, Place, Watch
+from training.watch.record import Watch
 
 COLLECTIVES = [
     "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast",

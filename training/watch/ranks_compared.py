@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from training.watch.record import Place, Seen
+from training.watch.events import Place
+from training.watch.record import Seen
 
 FEW, SHARED = 10, 0.02  # rows, and which part of them
 # as gloo tells that another process has ended

@@ -12,27 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from schemas.digest import write_atomic
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from training.watch.forwards import Call
-    from training.watch.loaders import Used
+from training.watch.events import Listener, Place
 
 AHEAD = 8  # steps: no rank is so far ahead of another
 OWN = str(Path(__file__).resolve().parent)
 INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
-
-
-class Place(NamedTuple):
-    """A line of the program."""
-
-    path: str
-    line: int
 
 
 class Seen(NamedTuple):
@@ -69,58 +56,6 @@ def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
             return None
 
     return tried
-
-
-class Listener:
-    """What a program does to torch, event by event; here, each event does nothing.
-
-    A listener may not change a tensor, draw a random number or keep a graph alive.
-    """
-
-    def install(self) -> None:
-        """Put hooks in place; called once, before the program runs."""
-
-    def called(self, module: nn.Module, given: Any, result: Any) -> None:
-        """A module with weights ran with gradients on; `given` holds its arguments."""
-
-    def forwarded(self, call: Call) -> None:
-        """A network ran, from its outermost module."""
-
-    def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
-        """A loss was computed of what the last network gave."""
-
-    def scored(self, labels: Tensor, predictions: Tensor) -> None:
-        """A metric of scikit-learn was computed."""
-
-    def backing(self, place: Place) -> None:
-        """A backward pass begins."""
-
-    def walked(self, nodes: list[Any]) -> None:
-        """The graph of a backward pass was walked; its nodes."""
-
-    def backed(self, loss: Tensor, place: Place) -> None:
-        """A backward pass ended."""
-
-    def clipped(self, gradients: list[Tensor], norm: Tensor, most: float) -> None:
-        """Gradients of these parameters were clipped: their norm before, and the largest."""
-
-    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to step."""
-
-    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has stepped."""
-
-    def began(self, used: Used) -> None:
-        """A pass over a loader begins."""
-
-    def drew(self, used: Used, batch: Any) -> None:
-        """A loader gave a batch."""
-
-    def exhausted(self, used: Used, drawn: int) -> None:
-        """A loader gave its last batch of so many."""
-
-    def ended(self) -> None:
-        """The program ended, or was stopped."""
 
 
 @dataclass(eq=False)

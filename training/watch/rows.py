@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from training.watch.forwards import Call
+from training.watch.events import Call, Listener, Place
 from training.watch.held_out import beside, scaled
 from training.watch.loaders import hashes
 from training.watch.patches import around
-from training.watch.record import Listener, Place, Watch
+from training.watch.record import Watch
 
 MOST, MOST_VALUES = 50_000, 50_000_000  # rows, and values, that are kept of a network
 LARGEST = 20_000  # values of a row

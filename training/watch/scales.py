@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.watch.forwards import Call, Forwards
+from training.watch.events import Call, Listener
+from training.watch.forwards import Forwards
 from training.watch.losses import SUPERVISED, THROUGH, Functions, maker
 from training.watch.networks import scores_of, twin
-from training.watch.record import Listener, Watch
+from training.watch.record import Watch
 
 MANY = 10  # steps
 BARELY, LARGE = 0.01, 40.0  # of the size of the mean; deviation

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.optim import lr_scheduler
 
+from training.watch.events import Listener, Place
 from training.watch.forwards import Forwards
 from training.watch.loaders import Loaders
 from training.watch.patches import around
-from training.watch.record import Listener, Place, Watch, guarded
+from training.watch.record import Watch, guarded
 
 FEW, SOME, MANY, LONG = 4, 5, 10, 40
 GONE, LOW, RISEN_TO = 1e-4, 0.02, 0.5  # of the first rate

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from training.review.syntax import words
 from training.watch.divided import KEPT_TOGETHER
-from training.watch.forwards import Call
-from training.watch.record import Listener, Place, Watch
+from training.watch.events import Call, Listener, Place
+from training.watch.record import Watch
 
 FEWEST, MOST_ROWS = 30, 200_000  # rows of a table
 MOST_CELLS, MOST_KEPT = 2_000_000, 20_000_000  # of an array whose values are kept; of all of them

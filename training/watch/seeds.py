@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.watch.forwards import Call
+from training.watch.events import Call, Listener, Place
 from training.watch.loaders import hashes
 from training.watch.patches import around
-from training.watch.record import Listener, Place, Watch, guarded
+from training.watch.record import Watch, guarded
 
 SOME = 5  # times, between steps of one optimizer
 # the same orders, rows, share of these that were trained on in between; orders that are kept

@@ -9,9 +9,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
+from training.watch.events import Listener, Place, Used
 from training.watch.forwards import tensors_in
-from training.watch.loaders import Loaders, Used, hashes, loader_rows
-from training.watch.record import Listener, Place, Watch
+from training.watch.loaders import Loaders, hashes, loader_rows
+from training.watch.record import Watch
 
 MOST, LARGEST, FEW = 50_000, 20_000, 20  # rows of a data set, values of one; distinct rows
 LEAST, SHARED = 10, 0.02  # rows in common, and their share of the held-out ones

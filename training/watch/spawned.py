@@ -16,8 +16,9 @@ import torch.multiprocessing
 
 from schemas.digest import write_atomic
 from training.distributed.parallel import LAST_TENSOR_SECONDS
+from training.watch.events import Listener
 from training.watch.patches import REPLACED, around
-from training.watch.record import Listener, Watch
+from training.watch.record import Watch
 
 
 class Spawned(Listener):

@@ -15,10 +15,11 @@ from torch.utils.data import Dataset, Subset
 from training.review.syntax import words
 from training.watch.apart import rows_apart, same
 from training.watch.divided import Divided, look
+from training.watch.events import Listener, Used
 from training.watch.fitted import Made, fed, look_at_made
-from training.watch.loaders import Loaders, Used
+from training.watch.loaders import Loaders
 from training.watch.origins import MOST, Origin, Origins, places_of
-from training.watch.record import Listener, Watch
+from training.watch.record import Watch
 from training.watch.rows import History, Rows
 from training.watch.scopes import (
     FEWEST,

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from training.watch.events import Listener, Place
 from training.watch.forwards import Forwards
 from training.watch.losses import EQUALITIES, FEW, Functions
-from training.watch.record import Listener, Place, Watch
+from training.watch.record import Watch
 
 ENOUGH = 200  # labels of the training
 ROUNDED = 1e-4

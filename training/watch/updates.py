@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
-from training.watch.forwards import Call
+from training.watch.events import Call, Listener
 from training.watch.gradients import Gradients, Held, mark, same, share
 from training.watch.patches import around
-from training.watch.record import Listener, Watch, guarded
+from training.watch.record import Watch, guarded
 from training.watch.schedules import Schedules
 
 FEW, MANY, STEPS = 3, 10, 20  # times lost, steps that decay, steps that move nothing

@@ -17,7 +17,8 @@ import torch
 from tests.training.watch.programs import BASES, OF_RANKS, PLANTED, SOUND, Planted
 from training.review.rules import KNOWN, RUN_RULES
 from training.watch import launch
-from training.watch.record import Listener, Watch, guarded
+from training.watch.events import Listener
+from training.watch.record import Watch, guarded
 
 Reports = dict[str, dict[str, Any]]
 # one of each listener; the others are long
