@@ -1,360 +1,320 @@
-"""What a table shows of which it is known what rows went to which side: persons on both sides, and
-columns that were computed of rows that they should not know.
+"""What a table shows of which it is known what rows went to which side: by numbers of which rows it
+was scaled, persons on both sides, time that was mixed, and columns that were made of labels.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from training.review.syntax import words
 from training.watch.events import Place
-from training.watch.record import Watch
+from training.watch.scopes import PERSONS
 
-SHARED = 0.5  # of the held-out rows are of persons of the train rows
-SEVERAL = 2.0  # rows of a person, in the mean
-# persons of whom new ones are to be foretold
-KEPT_TOGETHER = {
-    "patient", "subject", "speaker", "writer", "household", "person", "participant",
-}  # fmt: skip
+COLUMNS = 64  # of an array that are looked at
+# persons: the least share of held-out rows that are of train persons; rows of one, in the mean
+SHARED, SEVERAL = 0.5, 2.0
+IN_ORDER = 0.9  # of the persons, whose held-out rows follow their train rows: a split by time
 # beside the word for a person: an age or a weight of one is no person
 WHO = {
     "id", "ids", "idx", "index", "no", "nr", "num", "number", "numbers", "key", "keys", "code",
-    "codes", "name", "names", "uid", "hash", "owner", "owners",
-    "of", "per", "by", "each", "row", "rows", "window", "windows", "sample", "samples", "all",
-    "list", "array", "vec", "col", "column", "s",
+    "codes", "name", "names", "uid", "hash", "of", "per", "by", "each", "row", "rows", "all",
+    "window", "windows", "sample", "samples", "list", "array", "column", "s",
 }  # fmt: skip
-# persons of each label, in the mean; of them that have another label than the one before
-FEW_LABELS, CHANGES = (4, 0.2)
-IN_ORDER = (
-    0.9  # of the persons, whose held-out rows all follow their train rows: that is a split by time
-)
-# groups of rows that are looked at; sums of labels that groups of one size have
-GROUPS, VALUES = (20, 3)
-SCALED = 1 - 1e-8  # squared correlation
-STRAIGHT = 0.99999  # correlation
+FEW = 30  # values of a column that is scaled
+CLOSE = 2e-5  # of a deviation, that numbers of a scaled column are from those of some rows
+MOVED = 1e-3  # of a deviation, by which a column that is said to be centred was moved
+STRAIGHT = 1 - 1e-9  # squared correlation of a column and what was made of it by a straight line
+GROUPS, VALUES = 20, 3  # groups of rows that are looked at; different sums of their labels
 EXACT, FACTOR = 1e-4, 100.0  # what a straight line leaves, and how much more there is to explain
-KEYS, COLUMNS, CELLS = 12, 64, 400_000  # of a table that are tried; more columns of short ones
-# rows back; share of rows, and of labels that may be one and the same
-LAGS, NEARLY, COMMON = (49, 0.9, 0.3)
-ASKED = 1000  # rows
-MANY = 20  # values of labels that vary
-TIMES = {"time", "timestamp", "date", "datetime", "day", "hour", "week", "month", "ts", "t"}
-FOLLOWS = 0.7  # correlation of a label and the one before
-# columns of which some are chosen; share of what is given that was
-WIDE, FEWEST_CHOSEN, MOSTLY = (8, 2, 0.7)
+LAGS, WINDOW = 49, 31  # rows back; rows of a window
+MANY, EQUAL = 20, 1e-4  # values of labels; of their deviation, by which equal ones differ
+NEARLY, ASKED = 0.9, 1000  # share of values that are equal; rows that are asked first
 NEXT_TO = 0.3  # of the held-out rows have a train row on both sides
+WIDE, FEWEST_CHOSEN, MOSTLY = 8, 2, 0.7  # columns of which some are chosen; share that is found
+
+
+@dataclass(eq=False)
+class Part:
+    """An array that a network was given rows of, which were taken of a table."""
+
+    values: np.ndarray | None  # [n, ...]
+    places: np.ndarray  # [n] in the table
+    train: np.ndarray  # [n] whether it was trained on
+    seen: Place  # the line where the part was seen
+
+
+@dataclass(eq=False)
+class Line:
+    """A column of a part that lies on a straight line over a column of its table: values are (raw -
+    subtracted) / divided.
+    """
+
+    name: str
+    raw: np.ndarray  # [N]
+    part: Part
+    subtracted: float
+    divided: float
 
 
 @dataclass(eq=False)
 class Divided:
     """A table, and the places of its rows that were trained on and that were held out."""
 
-    columns: Mapping[Any, np.ndarray]  # [N] each
+    columns: Mapping[str, np.ndarray]  # [N] each
     train: np.ndarray
     held: np.ndarray
-    label: Any  # the name of the column that is to be foretold; None where it is not known
-    place: Place  # where it was divided
-    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)  # [N, W] each
-    fed: frozenset[Any] | None = (
-        None  # names of columns that the network is given; None where that is not known
-    )
-    # [N] each, that the table had before they were left out
-    gone: Mapping[Any, np.ndarray] = field(default_factory=dict)
+    label: str | None  # the name of the column that is to be foretold
+    arrays: list[np.ndarray]
+    lines: list[Line]
+
+    @property
+    def truth(self) -> np.ndarray | None:
+        """The labels [N]; None where they are no numbers."""
+        values = self.columns.get(self.label or "")
+        numbers = values is not None and values.dtype.kind in "iufb"
+        return values.astype(np.float64) if values is not None and numbers else None
+
+    def given(self, kinds: str) -> Iterator[tuple[str, np.ndarray]]:
+        """Columns of such a kind that the network is given, as float64."""
+        for name in dict.fromkeys(line.name for line in self.lines):
+            if name != self.label and self.columns[name].dtype.kind in kinds:
+                yield name, self.columns[name].astype(np.float64)
 
 
-def look(watch: Watch, table: Divided) -> None:
-    """Tell of what the table shows."""
-    _persons(watch, table)
-    _in_time(watch, table)
-    _encoded(watch, table)
-    _own_label(watch, table)
-    _chosen(watch, table)
+def lines_of(columns: Mapping[str, np.ndarray], parts: list[Part]) -> list[Line]:
+    """Columns of a table that parts of it hold, scaled perhaps."""
+    numbers = {n: v.astype(np.float64) for n, v in columns.items() if v.dtype.kind in "iufb"}
+    found = list[Line]()
+    for part in parts:
+        if part.values is None or part.values.ndim > 2:
+            continue
+        made = part.values.reshape(len(part.places), -1).astype(np.float64)
+        step = max(len(made) // ASKED, 1)
+        for name, raw in numbers.items() if made.shape[1] <= COLUMNS else ():
+            for j in range(made.shape[1]):
+                if straight(raw[part.places[::step]], made[::step, j]) is None:
+                    continue
+                line = straight(raw[part.places], made[:, j])
+                if line is not None:
+                    found.append(Line(name, raw, part, *line))
+    return found
 
 
-def _persons(watch: Watch, table: Divided) -> None:
-    """Rows of one person on both sides; of one of anything else, which the network is not given,
-    where all its rows have one label: to know it is to know the label.
+def scaled_by_all(table: Divided) -> Iterator[str]:
+    """BH503: the numbers of a scaled column are those of all rows, and not of train rows."""
+    everything = np.concatenate([table.train, table.held])
+    rows = (everything, slice(None))
+    names = {
+        line.name for line in _scaled(table) if any(numbers_of(line, line.raw[r]) for r in rows)
+    }
+    if names:
+        yield f"{len(names)} columns, as {min(names)!r}, are scaled by numbers of all rows"
+
+
+def scaled_by_held_out(table: Divided) -> Iterator[str]:
+    """BH502: the numbers of a scaled column are those of held-out rows alone."""
+    names = {
+        line.name
+        for line in _scaled(table)
+        if not line.part.train.any()
+        and any(numbers_of(line, line.raw[r]) for r in (table.held, line.part.places))
+    }
+    if names:
+        yield f"{len(names)} columns, as {min(names)!r}, of held-out rows are scaled by their own"
+
+
+def _scaled(table: Divided) -> Iterator[Line]:
+    """Lines of columns that were scaled, and not by numbers of train rows."""
+    for line in table.lines:
+        if line.name == table.label or len(np.unique(line.raw)) <= FEW:
+            continue
+        if abs(line.subtracted) < MOVED * float(np.nanstd(line.raw)):
+            continue
+        of_part = line.part.places[line.part.train]
+        if not any(numbers_of(line, line.raw[rows]) for rows in (table.train, of_part)):
+            yield line
+
+
+def straight(raw: np.ndarray, values: np.ndarray) -> tuple[float, float] | None:
+    """The number c that was subtracted of raw values [n], and the s that they were divided by; None
+    where values are not made so.
+
+    >>> c, s = straight(np.arange(5.0), (np.arange(5.0) - 2) / 4)
+    >>> round(c, 9), round(s, 9)
+    (2.0, 4.0)
     """
-    truth = table.columns.get(table.label)
-    for name, who in (*table.columns.items(), *table.gone.items()):
-        named = (
-            isinstance(name, str)
-            and bool(KEPT_TOGETHER & words(name))
-            and words(name) <= KEPT_TOGETHER | WHO
-        )
-        if name == table.label or not (
-            named
-            or (
-                who.dtype.kind in "iuUSO"
-                and truth is not None
-                and table.fed is not None
-                and name not in table.fed
-            )
-        ):
+    kept = np.isfinite(raw) & np.isfinite(values)
+    if kept.sum() < FEW / 10 or not kept.mean() > 0.5:
+        return None
+    a, b = raw[kept], values[kept]
+    x, y = a - a.mean(), b - b.mean()
+    power = float(x @ x) * float(y @ y)
+    if not power > 0 or float(x @ y) ** 2 < STRAIGHT * power:
+        return None
+    s = float(x @ x) / float(x @ y)
+    return float(a.mean() - s * b.mean()), s
+
+
+def numbers_of(line: Line, rows: np.ndarray) -> bool:
+    """Whether the numbers of a line are a middle and a width of these values [n]."""
+    rows = rows[np.isfinite(rows)]
+    if len(rows) < FEW / 10 or rows.std() == 0:
+        return False
+    c, s = line.subtracted, line.divided
+    centres = (rows.mean(), np.median(rows), rows.min())
+    spreads = [rows.std(ddof=n) + small for n in (0, 1) for small in (0.0, 1e-8, 1e-6, 1e-3)]
+    widths = (*spreads, np.ptp(rows), np.subtract(*np.percentile(rows, [75, 25])), 1.0)
+    return any(abs(c - n) < CLOSE * rows.std() for n in centres) and any(
+        abs(s - n) < CLOSE * n for n in widths
+    )
+
+
+def persons_on_both_sides(table: Divided) -> Iterator[str]:
+    """BH506: held-out rows are of persons of the train rows, and not only later ones."""
+    for name, who in table.columns.items():
+        if name == table.label or not (PERSONS & words(name) and words(name) <= PERSONS | WHO):
             continue
         kinds = codes_of(who)
         count = int(kinds.max()) + 1
-        if len(who) < SEVERAL * max(count, 1) or not (
-            named or (truth is not None and _one_label(kinds, codes_of(truth)))
-        ):
-            continue
-        train, held = (rows[kinds[rows] >= 0] for rows in (table.train, table.held))
-        mine, theirs = kinds[train], kinds[held]
-        if not len(theirs) or np.isin(theirs, mine).mean() < SHARED:
+        mine, theirs = kinds[table.train], kinds[table.held]
+        if len(who) < SEVERAL * count or np.isin(theirs, mine).mean() < SHARED:
             continue
         last, first = np.full(count, -1), np.full(count, len(who))
-        np.maximum.at(last, mine, train)
-        np.minimum.at(first, theirs, held)
+        np.maximum.at(last, mine, table.train)
+        np.minimum.at(first, theirs, table.held)
         both = np.intersect1d(mine, theirs)
         if (last[both] < first[both]).mean() < IN_ORDER:
-            told = (
-                f"{len(both)} values of {name!r} are among the train rows and among those that are"
-                " evaluated: rows of one are on both sides"
-            )
-            watch.tell("BH506", told, table.place)
+            yield f"rows of {len(both)} values of {name!r} are trained on and evaluated on"
 
 
-def _one_label(kinds: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether rows [n] of one kind have one label, of few, that changes from kind to kind: one that
-    follows from a number changes at a bound.
-
-    >>> kinds = np.repeat(np.arange(40), 3)
-    >>> (_one_label(kinds, kinds % 3 % 2), _one_label(kinds, (kinds > 17) * 1),
-    ...     _one_label(kinds, np.arange(120) % 2))
-    (True, False, False)
+def mixed_in_time(table: Divided) -> Iterator[str]:
+    """BH507: rows stand in the order of time, since a column holds the label of an earlier one, and
+    held-out rows lie among train rows.
     """
-    if (kinds < 0).any() or kinds.max() + 1 < GROUPS:
-        return False
-    of_kind = np.zeros(kinds.max() + 1, dtype=np.int64)
-    of_kind[kinds] = labels
-    changes = int((of_kind[1:] != of_kind[:-1]).sum())
-    return (
-        bool(np.array_equal(of_kind[kinds], labels))
-        and len(np.unique(labels)) <= len(of_kind) / FEW_LABELS
-        and changes > CHANGES * len(of_kind)
-    )
-
-
-def _numbers(table: Divided, kinds: str) -> Iterator[tuple[Any, np.ndarray]]:
-    """Columns of such a kind but that of the label, as float64."""
-    for name, values in [*table.columns.items()][
-        : max(COLUMNS, CELLS // (1 + len(table.train) + len(table.held)))
-    ]:
-        if (
-            name != table.label
-            and values.dtype.kind in kinds
-            and (table.fed is None or name in table.fed)
-        ):
-            yield name, values.astype(np.float64)
-
-
-def _truth(table: Divided) -> np.ndarray | None:
-    """The labels [N]; None where they are no numbers."""
-    values = table.columns.get(table.label)
-    return values.astype(np.float64) if values is not None and values.dtype.kind in "iufb" else None
-
-
-def _in_time(watch: Watch, table: Divided) -> None:
-    """Rows that stand in the order of time, since a column holds the label of an earlier one, and
-    train rows among the held-out ones.
-    """
-    truth = _truth(table)
-    if truth is None or not mixed(table.train, table.held) or not vary(truth):
-        return  # few kinds are equal to an earlier one by chance
-    for name, values in _numbers(table, "iuf"):
-        ago = next(
-            (
-                k
-                for k in range(1, min(LAGS, len(truth) // 2))
-                if np.isclose(values[k:], truth[:-k]).mean() > NEARLY
-            ),
-            None,
-        )
-        if ago is not None:
-            rows = "row" if ago == 1 else "rows"
-            told = (
-                f"{name!r} is {table.label!r} of {ago} {rows} before, so rows follow each other in"
-                " time, and those that are evaluated lie among the train rows"
-            )
-            watch.tell("BH507", told, table.place)
-            return
-    if abs(float(np.corrcoef(truth[1:], truth[:-1])[0, 1])) < FOLLOWS:
+    truth = table.truth
+    between = np.isin(table.held - 1, table.train) & np.isin(table.held + 1, table.train)
+    if truth is None or between.mean() <= NEXT_TO or not _vary(truth):
         return
-    for name, values in table.columns.items():
-        if (
-            isinstance(name, str)
-            and TIMES & words(name)
-            and len(np.unique(values)) > len(values) / 2
-            and values.dtype.kind in "iufM"
-            and (np.diff(values) >= 0).all()
-        ):
-            told = (
-                f"rows stand in the order of {name!r}, {table.label!r} follows that of the row"
-                " before, and those that are evaluated lie among the train rows"
-            )
-            watch.tell("BH507", told, table.place)
-            return
-
-
-def _own_label(watch: Watch, table: Divided) -> None:
-    """A column that is a later label, or the mean of the labels of some rows that ends at the row
-    itself or later; sooner, where labels are values of a series that come later.
-    """
-    truth = _truth(table)
-    if truth is None or not vary(truth) or len(truth) < 2 * LAGS:
-        return
-    numbers = list(_numbers(table, "f"))
-    ahead = next(
-        (k for k in range(1, LAGS) for _, values in numbers if _equal(truth[:-k], values[k:])), 0
-    )
-    sums = np.concatenate([[0.0], truth.cumsum()])
-    close = 1e-6 * float(truth.std())
-    for name, values in numbers:
-        later = next((k for k in range(1, LAGS) if _equal(values[:-k], truth[k:])), None)
-        if later is not None:
-            told = (
-                f"{name!r} is {table.label!r} of {later} {'row' if later == 1 else 'rows'} later,"
-                " which is not known yet"
-            )
-            watch.tell("BH524", told, table.place)
-            continue
-        for width in range(2, LAGS):
-            # [n - width + 1], of rows i to i + width - 1
-            means = (sums[width:] - sums[:-width]) / width
-            # one row later may be known: lags alone do not tell
-            sooner = {end - ahead for end in (width // 2, width - 1) if ahead and end > 1}
-            for end in {0, width // 2, width - 1, width} | sooner:
-                first = width - 1 - end  # the row of the first mean
-                rows = np.arange(max(first, 0), min(first + len(means), len(values)))
-                if _equal(values[rows], means[rows - first], close):
-                    ends = (
-                        "at the row itself"
-                        if end == 0
-                        else f"{abs(end)} rows {'later' if end > 0 else 'before it'}"
-                    )
-                    told = (
-                        f"{name!r} is the mean of {table.label!r} over {width} rows that end"
-                        f" {ends}, where it is not known yet"
-                    )
-                    watch.tell("BH524", told, table.place)
-                    return
-
-
-def _equal(values: np.ndarray, others: np.ndarray, close: float = 1e-8) -> bool:
-    """Whether most of these are equal, or all are, once scaled; of long columns the first rows are
-    asked first.
-    """
-    if len(values) > 2 * ASKED and not _equal(values[:ASKED], others[:ASKED], close):
-        return False
-    if np.isclose(values, others, rtol=1e-4, atol=close).mean() > NEARLY:
-        return True
-    x, y = values - values.mean(), others - others.mean()
-    power = float(x @ x) * float(y @ y)
-    return bool(power > 0 and float(x @ y) > 0 and float(x @ y) ** 2 > SCALED * power)
-
-
-def _chosen(watch: Watch, table: Divided) -> None:
-    """Columns of a wider array that go with the labels of all rows most, and not those that go with
-    the labels of train rows most.
-    """
-    truth = _truth(table)
-    if truth is None or truth.std() == 0:
-        return
-    everything = np.concatenate([table.train, table.held])
-    for wide in (w for w in table.arrays.values() if w.shape[1] >= WIDE and np.isfinite(w).all()):
-        for name, narrow in table.arrays.items():
-            if not FEWEST_CHOSEN <= narrow.shape[1] <= wide.shape[1] / 2:
-                continue
-            chosen = _among(narrow, wide)
-            if chosen is None:
-                continue
-            best = [
-                set(np.argsort(-_together(wide[rows], truth[rows]))[: len(chosen)].tolist())
-                for rows in (everything, table.train)
-            ]
-            if chosen == best[0] != best[1]:
-                told = (
-                    f"the {len(chosen)} of {wide.shape[1]} columns in {name!r} are those that go"
-                    f" with {table.label!r} most in all rows, the held-out ones among them"
+    for name, values in table.given("iuf"):
+        for ago in range(1, min(LAGS, len(truth) // 2)):
+            if _equal(values[ago:], truth[:-ago]):
+                yield (
+                    f"{name!r} is {table.label!r} of {ago} rows before, so rows follow each other"
+                    " in time, and those that are evaluated lie among the train rows"
                 )
-                watch.tell("BH523", told, table.place)
                 return
 
 
-def _among(narrow: np.ndarray, wide: np.ndarray) -> set[int] | None:
-    """Which columns of a wide array [N, W] most of those of a narrow one [N, D] are."""
-    places = {
-        column.tobytes(): j
-        for j, column in enumerate(np.ascontiguousarray(wide.T.astype(np.float32)))
-    }
-    found = {
-        places.get(column.tobytes()) for column in np.ascontiguousarray(narrow.T.astype(np.float32))
-    } - {None}
-    return (
-        {j for j in found if j is not None}
-        if len(found) >= max(FEWEST_CHOSEN, MOSTLY * narrow.shape[1])
-        else None
-    )
+def looking_ahead(table: Divided) -> Iterator[str]:
+    """BH524: a column is a later label, or the mean of the labels of a window that ends at the row
+    itself or later.
+    """
+    truth = table.truth
+    if truth is None or len(truth) < 2 * LAGS or not _vary(truth):
+        return
+    sums = np.concatenate([[0.0], truth.cumsum()])
+    for name, values in table.given("f"):
+        for width in range(1, WINDOW + 1):
+            means = (sums[width:] - sums[:-width]) / width  # of rows i to i + width - 1
+            for end in range(0 if width > 1 else 1, width + 1):
+                first = width - 1 - end  # the row of the first mean
+                rows = slice(max(first, 0), min(first + len(means), len(values)))
+                theirs = means[rows.start - first : rows.stop - first]
+                if _equal(values[rows], theirs):
+                    yield (
+                        f"{name!r} is the mean of {table.label!r} over {width} rows that end {end}"
+                        " rows after the row itself, where it is not known yet"
+                    )
+                    return
+
+
+def _equal(values: np.ndarray, labels: np.ndarray) -> bool:
+    """Whether most of these are equal; the first rows are asked first."""
+    if len(values) > 2 * ASKED and not _equal(values[:ASKED], labels[:ASKED]):
+        return False
+    return bool((np.abs(values - labels) <= EQUAL * labels.std()).mean() > NEARLY)
+
+
+def _vary(labels: np.ndarray) -> bool:
+    """Whether labels [n] are many, and move from row to row: others are equal by chance."""
+    moves = np.abs(np.diff(labels)) > 100 * EQUAL * labels.std()
+    return len(np.unique(labels)) >= MANY and bool(moves.mean() > 0.5)
+
+
+def chosen_by_labels(table: Divided) -> Iterator[str]:
+    """BH523: columns of a wider array are those that go with the labels of all rows most, and not
+    those that go with the labels of train rows most.
+    """
+    truth = table.truth
+    if truth is None or truth.std() == 0:
+        return
+    arrays = [a for a in table.arrays if a.ndim == 2]
+    everything = np.concatenate([table.train, table.held])
+    for wide in (a for a in arrays if a.shape[1] >= WIDE and np.isfinite(a).all()):
+        for narrow in (a for a in arrays if FEWEST_CHOSEN <= a.shape[1] <= wide.shape[1] / 2):
+            chosen = _among(narrow, wide)
+            if len(chosen) < max(FEWEST_CHOSEN, MOSTLY * narrow.shape[1]):
+                continue
+            best, best_of_train = (
+                set(np.argsort(-_together(wide[rows], truth[rows]))[: len(chosen)].tolist())
+                for rows in (everything, table.train)
+            )
+            if chosen == best != best_of_train:
+                yield (
+                    f"{len(chosen)} of {wide.shape[1]} columns were chosen that go with"
+                    f" {table.label!r} most in all rows, the held-out ones among them"
+                )
+                return
+
+
+def _among(narrow: np.ndarray, wide: np.ndarray) -> set[int]:
+    """Which columns of a wide array [N, W] are in a narrow one [N, D]."""
+    found = {c.tobytes() for c in np.ascontiguousarray(narrow.T.astype(np.float32))}
+    columns = np.ascontiguousarray(wide.T.astype(np.float32))
+    return {j for j, column in enumerate(columns) if column.tobytes() in found}
 
 
 def _together(columns: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """How much each column [n, W] goes with labels [n]: squared correlation, or the share of
-    classes in the variance.
-    """
+    """How much each column [n, W] goes with labels [n]: squared correlation, but for a factor."""
     x = columns.astype(np.float64) - columns.mean(0)
-    total = (x**2).sum(0).clip(1e-300)
-    kinds = np.unique(labels)
-    if 2 < len(kinds) <= MANY and (kinds == np.round(kinds)).all():
-        return np.asarray(
-            sum((x[labels == k].sum(0)) ** 2 / (labels == k).sum() for k in kinds) / total
-        )
-    y = labels - labels.mean()
-    return np.asarray((x.T @ y) ** 2 / (total * (y @ y)))
+    return np.asarray((x.T @ (labels - labels.mean())) ** 2 / (x**2).sum(0).clip(1e-300))
 
 
-def _encoded(watch: Watch, table: Divided) -> None:
-    """A column that is one number for each value of another, and follows from how many rows have
+def encoded_by_labels(table: Divided) -> Iterator[str]:
+    """BH504: a column is one number for each value of another, and follows from how many rows have
     that value and from the sum of their labels.
     """
-    truth = _truth(table)
+    truth = table.truth
     if truth is None:
         return
-    keys = 0
-    for key, names in [*table.gone.items(), *table.columns.items()][:COLUMNS]:
-        codes = codes_of(names) if key != table.label else np.empty(0, dtype=np.int64)
-        if keys == KEYS or not GROUPS <= codes.max(initial=-1) + 1 <= len(names) / 1.5:
+    known = np.flatnonzero(np.isfinite(truth))
+    train = np.isin(known, table.train)
+    for key, names in table.columns.items():
+        kinds = codes_of(names[known]) if names.dtype.kind in "iuUSO" else np.zeros(1, int)
+        count = int(kinds.max()) + 1
+        if key == table.label or not GROUPS <= count <= len(kinds) / 1.5:
             continue
-        keys += 1
-        # before gaps are dropped a label of a later row is missing at the end
-        rows = np.flatnonzero((codes >= 0) & np.isfinite(truth))
-        groups = np.unique(codes[rows], return_inverse=True)[1]
-        sizes, sums = np.bincount(groups), np.bincount(groups, truth[rows])
-        mine = np.isin(rows, table.train)
-        of_train = (
-            np.bincount(groups[mine], minlength=len(sizes)),
-            np.bincount(groups[mine], truth[rows][mine], minlength=len(sizes)),
+        labels = truth[known]
+        of_all, of_train = (
+            (np.bincount(kinds[r], minlength=count), np.bincount(kinds[r], labels[r], count))
+            for r in (np.ones(len(kinds), bool), train)
         )
-        for name, values in _numbers(table, "f"):
-            if name == key:
-                continue
-            mean = np.bincount(groups, values[rows]) / sizes
-            if not np.isfinite(mean).all() or not np.allclose(
-                mean[groups], values[rows], rtol=1e-5, atol=1e-8
+        for name, values in table.given("f"):
+            mean = np.bincount(kinds, values[known]) / of_all[0]
+            if (
+                name != key
+                and np.allclose(mean[kinds], values[known], rtol=1e-5, atol=1e-8)
+                and smoothed(mean, *of_all)
+                and not smoothed(mean, *of_train)
             ):
-                continue
-            if follows(mean, sizes, sums) or (
-                smoothed(mean, sizes, sums) and not smoothed(mean, *of_train)
-            ):
-                told = (
+                yield (
                     f"{name!r} follows from the sum of {table.label!r} over all rows of the same"
-                    f" {key!r}, those that are evaluated among them"
+                    f" {key!r}, held-out rows among them"
                 )
-                watch.tell("BH504", told, table.place)
+                return
 
 
 def smoothed(values: np.ndarray, sizes: np.ndarray, sums: np.ndarray) -> bool:
@@ -374,69 +334,25 @@ def smoothed(values: np.ndarray, sizes: np.ndarray, sums: np.ndarray) -> bool:
         return False
     scaled = (values - values.mean()) / values.std()
     known = np.stack([sums, sizes, scaled, np.ones(len(sizes))], axis=1).astype(np.float64)
-    left = [_left(part, scaled * sizes) for part in (known, known[:, 1:])]
-    return bool(left[0] < EXACT <= left[1] / FACTOR)
-
-
-def _left(known: np.ndarray, wanted: np.ndarray) -> float:
-    """The largest deviation from a straight line, in units of the size of values."""
-    rest = wanted - known @ np.linalg.lstsq(known, wanted, rcond=None)[0]
-    return float(np.abs(rest).max() / wanted.std())
+    left = []
+    for part in (known, known[:, 1:]):
+        rest = scaled * sizes - part @ np.linalg.lstsq(part, scaled * sizes, rcond=None)[0]
+        left.append(float(np.abs(rest).max() / (scaled * sizes).std()))
+    return left[0] < EXACT <= left[1] / FACTOR
 
 
 def codes_of(values: np.ndarray) -> np.ndarray:
-    """Each value [N] as the number of its kind; -1 where it is missing.
-
-    >>> codes_of(np.array(["b", "a", None, "b"], dtype=object)).tolist()
-    [1, 0, -1, 1]
-    """
-    if values.dtype.kind == "O":
-        missing = np.array(
-            [v is None or (isinstance(v, float) and math.isnan(v)) for v in values.tolist()]
-        )
-        values = np.array([str(v) for v in values.tolist()])
-    else:
-        missing = (
-            np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
-        )
-    codes = np.full(len(values), -1)
-    codes[~missing] = np.unique(values[~missing], return_inverse=True)[1].reshape(-1)
-    return codes
+    """Each value [N] as the number of its kind."""
+    kinds = values.astype(str) if values.dtype.kind == "O" else values
+    return np.unique(kinds, return_inverse=True)[1].reshape(-1)
 
 
-def mixed(train: np.ndarray, held: np.ndarray) -> bool:
-    """Whether rows [n] of one side lie between rows of the other.
-
-    >>> mixed(np.array([0, 2, 4, 6, 8]), np.array([1, 3, 7])), mixed(np.arange(6), np.array([6, 7]))
-    (True, False)
-    """
-    return float((np.isin(held - 1, train) & np.isin(held + 1, train)).mean()) > NEXT_TO
-
-
-def vary(labels: np.ndarray) -> bool:
-    """Whether labels [n] are many, none of them much more frequent than the others."""
-    counts = np.unique(labels, return_counts=True)[1]
-    return len(counts) >= MANY and counts.max() < COMMON * len(labels)
-
-
-def follows(values: np.ndarray, sizes: np.ndarray, sums: np.ndarray) -> bool:
-    """Whether the value [G] of groups of one size lies on a straight line over the sum of their
-    labels, and moves along it.
-
-    >>> sizes, sums = np.repeat([2, 3], 12), np.tile([0.0, 1.0, 2.0], 8)
-    >>> (follows((sums + 1) / (sizes + 4), sizes, sums),
-    ...     follows(np.sin(np.arange(24.0)), sizes, sums))
-    (True, False)
-    """
-    seen = 0
-    for size in np.unique(sizes):
-        alike = sizes == size
-        if len(np.unique(sums[alike])) < VALUES:
-            continue
-        if (
-            values[alike].std() == 0
-            or not abs(np.corrcoef(values[alike], sums[alike])[0, 1]) >= STRAIGHT
-        ):
-            return False
-        seen += int(alike.sum())
-    return seen >= GROUPS
+QUESTIONS = {
+    "BH502": scaled_by_held_out,
+    "BH503": scaled_by_all,
+    "BH504": encoded_by_labels,
+    "BH506": persons_on_both_sides,
+    "BH507": mixed_in_time,
+    "BH523": chosen_by_labels,
+    "BH524": looking_ahead,
+}

@@ -24,7 +24,6 @@ from schemas.digest import write_atomic
 from training.watch.copies import Copies
 from training.watch.events import Listener, Place
 from training.watch.forwards import Forwards
-from training.watch.frames import Frames
 from training.watch.gradients import Gradients
 from training.watch.kept import Kept
 from training.watch.launch import starts_ranks
@@ -210,7 +209,6 @@ def _listen(
         OwnLosses(seen, functions),
         UnseenClasses(seen, functions),
         Seeds(seen),
-        Frames(seen, loaders),
         Tables(seen, scopes, rows, loaders),
         Updates(seen, gradients, schedules),
     ]

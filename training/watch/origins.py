@@ -1,21 +1,20 @@
 """Which table the rows of an array were taken of, and where they stand in it: found by equal rows,
-by scaled ones, and by the numbers that choose them.
+and by the numbers that choose them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from training.watch.events import Place
-from training.watch.scopes import Column, Scopes, Space, plain
+from training.watch.scopes import Column, Scopes, Space
 
 MOST = 0.98  # of the rows of a part are rows of the table
-# correlation of columns that stand beside each other, and the share of columns that do
-BESIDE, EXACTLY, MOSTLY = (0.98, 1 - 1e-6, 0.8)
-HOLES = 0.4  # of the values that may be missing
+FEWEST_VOTES = 0.3  # of the columns of a table, by which it is a part of another one
 FIRST = 3  # rows by which an array is told from most others
 
 
@@ -34,103 +33,69 @@ class Origins:
     """Looks for what arrays were taken of, once all scopes are seen."""
 
     def __init__(self, scopes: Scopes) -> None:
-        self.columns = scopes.columns
-        self.spaces = {
-            c.key: space for space in reversed(scopes.spaces) for c in space.columns.values()
-        }
-        self.steps: dict[bytes, tuple[Column, Column, np.ndarray] | None] = {}
-        self.positions: dict[bytes, tuple[Column, np.ndarray]] = {}
-        unlike = [c for c in scopes.columns.values() if c.unlike]
-        orders = [np.argsort(c.rows, kind="stable") for c in unlike]
-        for i, column in enumerate(unlike):
-            for j, (other, order) in enumerate(zip(unlike, orders, strict=True)):
-                older = len(other.rows) > len(column.rows) or (
-                    len(other.rows) == len(column.rows) and j < i
-                )
-                if (
-                    older
-                    and column.width == other.width
-                    and (found := places_of(column.rows, other.rows, order=order)) is not None
-                ):
-                    self.positions[column.key] = (other, found)
-                    break
+        self.columns, self.spaces = scopes.columns, scopes.spaces
+        self.of_column = {key: space for space in reversed(scopes.spaces) for key in space.columns}
+        self.steps: dict[Space, tuple[Space, np.ndarray] | None] = {}
 
     def of(self, column: Column) -> Origin | None:
-        """The table that a column's rows were taken of, and where they stand in it; the column's
-        own table where it is that.
-        """
-        places, part, here = np.arange(len(column.rows)), column, column
-        for _ in range(len(self.positions) + 1):
-            taken = self._taken(here)
-            if taken is None:
-                break
-            part, here = taken[:2]
-            places = taken[2][places]
-        space = self.spaces.get(here.key)
-        return Origin(space, places, self.spaces[part.key].place) if space is not None else None
+        """The first table that a column's rows were taken of; its own one where it is that."""
+        space = self.of_column.get(column.key)
+        if space is None:
+            return None
+        places, place = np.arange(space.length), space.place
+        while (step := self._step(space)) is not None:
+            place, space = space.place, step[0]
+            places = step[1][places]
+        return Origin(space, places, place)
 
-    def _taken(self, column: Column) -> tuple[Column, Column, np.ndarray] | None:
-        """What a column's rows were taken of: the part that shows it, the whole, and the places in
-        it.
-        """
-        if column.key not in self.steps:
-            self.steps[column.key] = self._found(column)
-        return self.steps[column.key]
+    def _step(self, space: Space) -> tuple[Space, np.ndarray] | None:
+        """The longer or older table that the rows of a space were taken of, and the places."""
+        if space not in self.steps:
+            older = self.spaces[: self.spaces.index(space)]
+            steps = (
+                (whole, places)
+                for look in (self._equal, self._chosen)
+                for whole in self.spaces
+                if whole.length > space.length or (whole.length == space.length and whole in older)
+                if (places := look(space, whole)) is not None
+            )
+            self.steps[space] = next(steps, None)
+        return self.steps[space]
 
-    def _found(self, column: Column) -> tuple[Column, Column, np.ndarray] | None:
-        if column.key in self.positions:
-            return column, *self.positions[column.key]
-        if column.width == 1 and (chosen := self._chosen(column)) is not None:
-            return chosen
-        space = self.spaces.get(column.key)
-        near = [
-            c
-            for c in (space.columns.values() if space is not None else ())
-            if c.key in self.positions
-        ]
-        if len({self.positions[c.key][1].tobytes() for c in near}) == 1:
-            return near[0], *self.positions[near[0].key]
-        known = (self.columns[key] for key in self.positions)
-        part = next(
-            (
-                c
-                for c in known
-                if len(c.rows) == len(column.rows) and moves_with(column.values, c.values)
-            ),
-            None,
+    def _equal(self, space: Space, whole: Space) -> np.ndarray | None:
+        """Where most columns say that the rows stand: one of many says nothing, and lags are found
+        elsewhere, too.
+        """
+        votes = Counter(
+            p.tobytes() for column in space.columns.values() for p in self.by_rows(column, whole)
         )
-        if part is not None:
-            return part, *self.positions[part.key]
-        return (self._chosen(column) or self._reordered(column)) if column.width > 1 else None
+        (first, most), (_, next_most) = [*votes.most_common(2), (b"", 0), (b"", 0)][:2]
+        total = sum(c.unlike for c in space.columns.values())
+        if most == next_most or most <= FEWEST_VOTES * total:
+            return None
+        return np.frombuffer(first, dtype=np.int64)
 
-    def _reordered(self, column: Column) -> tuple[Column, Column, np.ndarray] | None:
-        """The older column whose rows these are, scaled and put in another order at once."""
-        for other in self.columns.values():
-            if other is column:
-                break
-            if other.unlike and other.width == column.width and len(other.rows) == len(column.rows):
-                places = in_another_order(column.values, other.values)
-                if places is not None:
-                    return column, other, places
-        return None
+    def _chosen(self, space: Space, whole: Space) -> np.ndarray | None:
+        alike = (c for c in space.columns.values() if not c.unlike)
+        return next((p for c in alike for p in self.by_choice(c, whole)), None)
 
-    def _chosen(self, column: Column) -> tuple[Column, Column, np.ndarray] | None:
-        """The column of a table of which the program's own numbers choose these rows."""
-        for whole in self.columns.values():
-            if (
-                whole.telling
-                and (whole.unlike or whole.width == 1)
-                and whole.width == column.width
-                and len(whole.rows) > len(column.rows)
-            ):
-                for places in self._selections(len(column.rows), len(whole.rows)):
-                    if (
-                        np.array_equal(whole.rows[places], column.rows)
-                        if column.width == 1
-                        else _scaled_alike(column, whole, places)
-                    ):
-                        return column, whole, places
-        return None
+    def by_rows(self, column: Column, whole: Space) -> Iterator[np.ndarray]:
+        """Where the rows of a column stand in columns of a table, as equal rows tell."""
+        for other in whole.columns.values():
+            alike = column.unlike and other.unlike and column.width == other.width
+            found = places_of(column.rows, other) if alike else None
+            if found is not None:
+                yield found
+
+    def by_choice(self, column: Column, whole: Space) -> Iterator[np.ndarray]:
+        """Where the rows of a column stand in columns of a longer table, as the program's own
+        numbers tell.
+        """
+        others = [c for c in whole.columns.values() if c.telling and c.width == column.width]
+        if column.telling and others and len(column.rows) < whole.length:
+            for places in self._selections(len(column.rows), whole.length):
+                if any(np.array_equal(c.rows[places], column.rows) for c in others):
+                    yield places
 
     def _selections(self, part: int, whole: int) -> Iterator[np.ndarray]:
         """Places of so many of the rows of a table that the program's variables name: the first or
@@ -138,96 +103,30 @@ class Origins:
         """
         yield np.arange(part)
         yield np.arange(whole - part, whole)
-        for column in self.columns.values():
-            values = column.values
+        for values in (c.values for c in self.columns.values()):
             if values is None or values.ndim != 1:
                 continue
-            if (
-                len(values) == part
-                and values.dtype.kind in "iu"
-                and values.min() >= 0
-                and values.max() < whole
-                and len(np.unique(values)) == part
-            ):
-                yield values.astype(np.int64)
-            elif (
-                len(values) == whole
-                and values.dtype.kind == "b"
-                and values.sum() in (part, whole - part)
-            ):
-                yield np.flatnonzero(values if values.sum() == part else ~values)
+            if len(values) == part and values.dtype.kind in "iu":
+                if values.min() >= 0 and values.max() < whole and len(np.unique(values)) == part:
+                    yield values.astype(np.int64)
+            elif values.dtype.kind == "b" and len(values) == whole:
+                yield from (np.flatnonzero(v) for v in (values, ~values) if v.sum() == part)
 
 
-def places_of(
-    rows: np.ndarray, table: np.ndarray, least: float = MOST, order: np.ndarray | None = None
-) -> np.ndarray | None:
-    """Where rows [n] stand in a table [N], told by a number each; None where some of them are not
-    in it.
-
-    Args:
-        rows: [n]
-        table: [N]
-        least: share of the rows that are in it.
-        order: [N] that sorts the table.
-
-    >>> (places_of(np.array([3, 1]), np.array([1, 2, 3])).tolist(),
-    ...     places_of(np.array([4, 1]), np.array([1, 2, 3])))
-    ([2, 0], None)
-    """
-    if order is None:
-        order = np.argsort(table, kind="stable")
-    elif not np.isin(rows[:FIRST], table).any():
+def places_of(rows: np.ndarray, table: Column, least: float = MOST) -> np.ndarray | None:
+    """Where rows [n], told by a number each, stand in a column; None where too few are in it."""
+    if not np.isin(rows[:FIRST], table.rows).any():
         return None
-    found = order[np.searchsorted(table, rows, sorter=order).clip(0, len(table) - 1)]
-    return found if (table[found] == rows).mean() >= least else None
+    after = np.searchsorted(table.rows, rows, sorter=table.order)
+    found = table.order[after.clip(0, len(table.rows) - 1)]
+    return found if (table.rows[found] == rows).mean() >= least else None
 
 
-def in_another_order(values: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:
-    """Where rows [N, D] stand among others [N, D] that are the same ones, once scaled: told by the
-    order in which a column rises, and asked of all of them.
-
-    >>> others = np.random.default_rng(0).normal(size=(40, 3))
-    >>> (in_another_order(others[[3, 1, 2, 0, *range(4, 40)]] * 2 - 1, others)[:5].tolist(),
-    ...     in_another_order(others + others[::-1], others))
-    ([3, 1, 2, 0, 4], None)
+def same(values: np.ndarray, labels: np.ndarray) -> bool:
+    """Whether labels [n] are these values, or follow from them on a straight line where they are of
+    many kinds.
     """
-    if values is None or others is None or values.ndim != 2 or others.shape != values.shape:
-        return None
-    a, b = (plain(array).astype(np.float64) for array in (values, others))
-    for j in range(a.shape[1]):
-        orders = [np.argsort(side[:, j], kind="stable") for side in (a, b)]
-        first, second = a[orders[0], j], b[orders[1], j]
-        if len(np.unique(second)) < len(second) or not np.isfinite([first, second]).all():
-            continue
-        if moves_with(first[:, None], second[:, None], EXACTLY):
-            places = np.empty(len(a), dtype=np.int64)
-            places[orders[0]] = orders[1]
-            return places if moves_with(values, others[places], EXACTLY) else None
-        return None
-    return None
-
-
-def moves_with(values: np.ndarray | None, others: np.ndarray | None, least: float = BESIDE) -> bool:
-    """Whether most columns of two arrays [N, D] rise and fall together, as where one was scaled.
-
-    >>> values = np.random.default_rng(0).normal(size=(40, 3))
-    >>> moves_with(values, values * 2 - 1), moves_with(values, values[::-1])
-    (True, False)
-    """
-    if values is None or others is None or values.shape[1:] != others.shape[1:]:
-        return False
-    a, b = (plain(array).astype(np.float64) for array in (values, others))
-    known = np.isfinite(a) & np.isfinite(b)
-    if known.mean() < 1 - HOLES:
-        return False
-    count = known.sum(0).clip(1)
-    a, b = (np.where(known, side, 0.0) for side in (a, b))
-    a, b = (np.where(known, side - side.sum(0) / count, 0.0) for side in (a, b))
-    power = np.sqrt((a**2).sum(0) * (b**2).sum(0))
-    together = np.abs((a * b).sum(0)) / np.where(power > 0, power, np.inf)
-    moving = power > 0
-    return bool(moving.any() and (together > least)[moving].mean() >= MOSTLY)
-
-
-def _scaled_alike(column: Column, whole: Column, places: np.ndarray) -> bool:
-    return whole.values is not None and moves_with(column.values, whole.values[places], EXACTLY)
+    if np.isclose(values, labels, rtol=1e-5, atol=1e-6).mean() >= MOST:
+        return True
+    many = len(np.unique(values)) > 2 and values.std() > 0 and labels.std() > 0
+    return bool(many and np.corrcoef(values, labels)[0, 1] ** 2 > 1 - 1e-6)

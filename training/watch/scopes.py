@@ -1,14 +1,14 @@
 """Arrays of a program, from its variables: those that stand beside each other are columns of one
-table, and equal rows tell which of them went to which side.
+table.
 
 Python tells of each function of the program that returns, until the first forward pass that trains.
 What its variables hold then is copied: arrays, tensors, lists of numbers or names, and what
-objects, dictionaries and lists of records hold of them. No name and no wording of the program is
-asked for.
+objects, dictionaries and tuples hold of them.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import sys
@@ -19,42 +19,28 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from training.review.syntax import words
-from training.watch.divided import KEPT_TOGETHER
 from training.watch.events import Call, Listener, Place
 from training.watch.record import Watch
 
 FEWEST, MOST_ROWS = 30, 200_000  # rows of a table
 MOST_CELLS, MOST_KEPT = 2_000_000, 20_000_000  # of an array whose values are kept; of all of them
-# cells of an array that is looked at, and of all of them
-MOST_HASHED, MOST_SEEN = (20_000_000, 100_000_000)
-# calls and returns that Python tells of; of one function that are looked at
-EVENTS, RETURNS = (8_000_000, 6)
+MOST_HASHED, MOST_SEEN = 20_000_000, 100_000_000  # cells of an array that is read; of all of them
+EVENTS, RETURNS = 8_000_000, 6  # calls that Python tells of; returns of one function that are read
 ARRAYS = 64  # of a scope
+WIDEST = 64  # columns of an array that are looked at one by one
 DISTINCT = 0.9  # of the rows
-RECORDS, WIDEST = 12, 64  # fields of a record; columns of an array that are looked at one by one
 DEEPEST = 2
+STEPS = 3  # of different sizes, of a column that counts
 LABELS = {"label", "labels", "target", "targets", "y", "outcome", "response"}
-TELLING = LABELS | KEPT_TOGETHER
-KINDS = {
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.bool,
-}
-RETURNED = -1  # what a function gives back stands in one order, too
+# persons of whom new ones are to be foretold
+PERSONS = {"patient", "subject", "speaker", "writer", "household", "person", "participant"}
+LOCAL, RETURNED = 0, -1
 # of scikit-learn: what it returns may be given another name at once
 SPLITTERS = {"train_test_split"}
-WEIGHTS = np.random.default_rng(0).integers(1, 2**63, 4096, dtype=np.uint64) | np.uint64(1)
+WEIGHTS = np.random.default_rng(0).integers(1, 2**63, 2**15, dtype=np.uint64) | np.uint64(1)
 
 
 @dataclass(eq=False)
@@ -69,12 +55,16 @@ class Column:
     unlike: bool  # whether its rows tell themselves apart, too
     values: np.ndarray | None  # None where it is large
 
+    @functools.cached_property
+    def order(self) -> np.ndarray:
+        """That sorts the rows."""
+        return np.argsort(self.rows, kind="stable")
+
     @property
     def name(self) -> str:
         """One that says what it is, or the first one."""
-        return next(
-            (n for n in self.names if TELLING & words(n)), next((n for n in self.names if n), "")
-        )
+        telling = (n for n in self.names if (LABELS | PERSONS) & words(n))
+        return next(telling, "") or next((n for n in self.names if n), "array")
 
 
 @dataclass(eq=False)
@@ -92,11 +82,11 @@ class Scopes(Listener):
 
     watch: Watch
     spaces: list[Space] = field(default_factory=list)
-    of: dict[bytes, Space] = field(default_factory=dict)  # by the values of a column
+    of: dict[bytes, Space] = field(default_factory=dict)  # by the values of a telling column
     columns: dict[bytes, Column] = field(default_factory=dict)
     returned: dict[CodeType, int] = field(default_factory=dict)
     events: int = 0
-    kept: int = 0
+    kept: int = 0  # cells
     hashed: int = 0
     done: bool = False
 
@@ -128,15 +118,12 @@ class Scopes(Listener):
 
     def _seen(self, frame: FrameType, event: str, result: Any) -> None:
         self.events += 1
-        if event != "return":
-            return
-        # loops of small calls: what is left is seen when the training begins
-        if self.events > EVENTS:
+        if self.events > EVENTS:  # loops of small calls: the rest is seen when training begins
             self._stop()
-            return
         code = frame.f_code
         if (
-            self.watch.quiet
+            event != "return"
+            or self.watch.quiet
             or self.returned.get(code, 0) >= RETURNS
             or not (self.watch.owns(code.co_filename) or code.co_name in SPLITTERS)
         ):
@@ -148,10 +135,8 @@ class Scopes(Listener):
             except Exception as error:  # a program must run as it does without a watch
                 self.watch.failures.append(f"{code.co_name}: {type(error).__name__}: {error}")
 
-    # ------------------------------------------------------------------------------------------
-    # scan
-
     def _scan(self, frame: FrameType, result: Any) -> None:
+        """Put together what the variables of a scope and its result hold."""
         found: list[Held] = []
         for name, value in frame.f_locals.items():
             if not name.startswith("__") and len(found) < ARRAYS:
@@ -159,24 +144,17 @@ class Scopes(Listener):
         found += [
             held if held.table else held._replace(table=RETURNED) for held in arrays_of("", result)
         ]
-        place = (
-            self.watch.here()
-            if frame.f_code.co_name in SPLITTERS
-            else Place(frame.f_code.co_filename, frame.f_lineno)
-        )
+        split = frame.f_code.co_name in SPLITTERS
+        place = self.watch.here() if split else Place(frame.f_code.co_filename, frame.f_lineno)
         for length in dict.fromkeys(len(held.array) for held in found):
-            # by table: its columns stand beside each other in any case
-            of: dict[int, dict[bytes, Column]] = {}
-            for held in found:
-                if (
-                    len(held.array) == length
-                    and (column := self._column(held.name, held.array)) is not None
-                ):
-                    of.setdefault(held.table, {})[column.key] = column
-            for table in [t for t in of if t < RETURNED]:  # entries of a list, as batches
-                self._join(of.pop(table), length, place)
-            together = {key: column for columns in of.values() for key, column in columns.items()}
-            for columns in of.values() if disordered(together) else [together]:
+            tables: dict[int, dict[bytes, Column]] = {}
+            for held in (h for h in found if len(h.array) == length):
+                if (column := self._column(held.name, held.array)) is not None:
+                    tables.setdefault(held.table, {})[column.key] = column
+            for table in [t for t in tables if t < RETURNED]:
+                self._join(tables.pop(table), length, place)
+            together = {key: c for columns in tables.values() for key, c in columns.items()}
+            for columns in tables.values() if disordered(together) else [together]:
                 if not disordered(columns):
                     self._join(columns, length, place)
 
@@ -186,7 +164,7 @@ class Scopes(Listener):
         self.hashed += array.size
         flat = plain(array)
         rows = row_keys(flat)
-        key = key_of(rows)
+        key = hashlib.blake2b(rows.tobytes(), digest_size=12).digest()
         if key not in self.columns:
             keep = array.size <= MOST_CELLS and self.kept + array.size <= MOST_KEPT
             self.kept += array.size if keep else 0
@@ -222,15 +200,20 @@ class Scopes(Listener):
             if column.telling:
                 self.of[key] = space
 
+    def held_by(self, dataset: Any) -> list[Column]:
+        """Columns that a data set holds."""
+        found = (self._column(held.name, held.array) for held in arrays_of("", dataset))
+        return [column for column in found if column is not None]
+
 
 class Held(NamedTuple):
-    """An array [N, ...] that a variable holds; those of one table stand beside each other, others
-    of a scope may not, those of a table below `RETURNED` do not.
+    """An array [N, ...] that a variable holds. Those of one table stand beside each other; others
+    of a scope may not, and those of a table below `RETURNED` do not.
     """
 
     name: str
     array: np.ndarray
-    table: int = 0
+    table: int = LOCAL
 
 
 def arrays_of(name: str, value: Any, depth: int = 0) -> Iterator[Held]:
@@ -241,27 +224,8 @@ def arrays_of(name: str, value: Any, depth: int = 0) -> Iterator[Held]:
     [('x', (40, 3)), ('who', (40,))]
     """
     if isinstance(value, Tensor):
-        plain_kind = (
-            value.device.type == "cpu"
-            and value.layout == torch.strided
-            and not value.requires_grad
-            and value.dtype in KINDS
-        )
-        if (
-            value.ndim
-            and FEWEST <= len(value) <= MOST_ROWS
-            and value.numel() <= MOST_HASHED
-            and plain_kind
-        ):
-            array = None
-            # inside of `vmap` or `grad` a tensor has no numbers of its own
-            with suppress(RuntimeError):
-                array = (
-                    value.detach().float() if value.dtype.itemsize == 2 else value.detach()
-                ).numpy()
-            if array is not None:
-                yield Held(name, array)
-    elif isinstance(value, np.ndarray):
+        value = _of_tensor(value)
+    if isinstance(value, np.ndarray):
         if (
             value.ndim
             and FEWEST <= len(value) <= MOST_ROWS
@@ -270,84 +234,43 @@ def arrays_of(name: str, value: Any, depth: int = 0) -> Iterator[Held]:
         ):
             yield Held(name, value)
     elif isinstance(value, list | tuple) and FEWEST <= len(value) <= MOST_ROWS:
-        yield from _listed(name, value)
+        kinds = {type(v) for v in value}
+        if len(kinds) == 1 and issubclass(kinds.pop(), str | int | float | np.generic):
+            yield Held(name, np.asarray(value))
     elif type(value).__module__.startswith("pandas"):
         yield from _of_pandas(name, value)
     elif depth < DEEPEST and not isinstance(value, type | ModuleType | nn.Module):
-        inside = (
-            value
-            if isinstance(value, dict)
-            else (
-                dict(enumerate(value))
-                if isinstance(value, tuple | list)
-                else getattr(value, "__dict__", None)
-            )
-        )
-        for inner, part in (
-            list(inside.items()) if inside is not None and len(inside) <= ARRAYS else ()
-        ):
-            found = arrays_of(inner if isinstance(inner, str) else name, part, depth + 1)
+        inside = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+        if isinstance(value, tuple | list):
+            inside = dict(enumerate(value))
+        for inner, part in list(inside.items()) if len(inside) <= ARRAYS else ():
+            # in a tuple of sides each side is a table of its own
             apart = isinstance(value, list | tuple) and isinstance(part, list | tuple | dict)
-            yield from (
-                held._replace(table=-id(part)) if apart and not held.table else held
-                for held in found
-            )
+            for held in arrays_of(inner if isinstance(inner, str) else name, part, depth + 1):
+                yield held._replace(table=-id(part)) if apart and not held.table else held
+
+
+def _of_tensor(value: Tensor) -> np.ndarray | None:
+    # one on another device has no numbers here, and one inside of `vmap` has none of its own
+    with suppress(RuntimeError, TypeError):
+        return None if value.requires_grad else np.asarray(value.detach().numpy())
+    return None
 
 
 def _of_pandas(name: str, value: Any) -> Iterator[Held]:
     """The columns of a table, its index where it has a name, and all its numbers together."""
-    if type(value).__name__ not in ("DataFrame", "Series") or not FEWEST <= len(value) <= MOST_ROWS:
+    frame = type(value).__name__ == "DataFrame"
+    if not (frame or type(value).__name__ == "Series") or not FEWEST <= len(value) <= MOST_ROWS:
         return
-    columns = (
-        dict(value.items()) if type(value).__name__ == "DataFrame" else {value.name or name: value}
-    )
-    if value.index.name is not None and value.index.name not in columns:
-        columns[value.index.name] = value.index
+    columns = dict(value.items()) if frame else {value.name or name: value}
+    if value.index.name is not None:
+        columns.setdefault(value.index.name, value.index)
     for inner, part in list(columns.items())[:ARRAYS]:
         array = part.to_numpy() if part.dtype.kind in "biufM" else part.to_numpy(dtype=object)
-        yield Held(
-            str(inner), array.astype(np.int64) if array.dtype.kind == "M" else array, id(value)
-        )
-    if (
-        type(value).__name__ == "DataFrame"
-        and 1 < value.shape[1] <= ARRAYS
-        and all(kind.kind in "biuf" for kind in value.dtypes)
-    ):
+        array = array.astype(np.int64) if array.dtype.kind == "M" else array
+        yield Held(str(inner), array, id(value))
+    if frame and 1 < value.shape[1] <= ARRAYS and all(t.kind in "biuf" for t in value.dtypes):
         yield Held(name, value.to_numpy(), id(value))
-
-
-def _listed(name: str, value: Any) -> Iterator[Held]:
-    """A list of numbers or names, of sequences, or of records: a column for each field that is a
-    number or a name.
-    """
-    first = value[0]
-    if isinstance(first, str | int | float | np.generic):
-        if all(type(v) is type(first) for v in value):
-            yield Held(name, np.asarray(value))
-    elif isinstance(first, np.ndarray | Tensor):
-        if first.ndim and all(type(v) is type(first) for v in value):
-            parts = [np.asarray(v.detach()) if isinstance(v, Tensor) else v for v in value]
-            one_shape = len({v.shape for v in parts}) == 1
-            yield Held(
-                name,
-                (
-                    np.stack(parts)
-                    if one_shape
-                    else np.asarray([hash(v.tobytes()) % 2**24 for v in parts])
-                ),
-            )
-    else:
-        records = [v if isinstance(v, dict) else getattr(v, "__dict__", None) for v in value]
-        fields = records[0] or {}
-        if 0 < len(fields) <= RECORDS and all(
-            r is not None and r.keys() == fields.keys() for r in records
-        ):
-            yield Held(
-                f"{name} records", np.asarray([id(v) // 16 % 2**24 for v in value]), id(value)
-            )
-            for inner, one in fields.items():
-                if isinstance(inner, str) and isinstance(one, str | int | float | np.generic):
-                    yield Held(inner, np.asarray([r[inner] for r in records]), id(value))  # type: ignore[index]
 
 
 def plain(array: np.ndarray) -> np.ndarray:
@@ -365,28 +288,20 @@ def row_keys(flat: np.ndarray) -> np.ndarray:
     >>> bool(keys[0] == keys[2]), bool(keys[0] == keys[1])
     (True, False)
     """
-    bits = np.ascontiguousarray(flat).view(np.uint32)
-    keys = np.zeros(len(bits), dtype=np.uint64)
-    for start in range(0, bits.shape[1], len(WEIGHTS)):
-        part = bits[:, start : start + len(WEIGHTS)].astype(np.uint64)
-        keys = (
-            keys * np.uint64(0x9E3779B97F4A7C15)
-            + (part ^ (part << np.uint64(29))) @ WEIGHTS[: part.shape[1]]
-        )
-    return keys
-
-
-def key_of(rows: np.ndarray) -> bytes:
-    """One of an array, from the numbers of its rows [N]."""
-    return hashlib.blake2b(rows.tobytes(), digest_size=12).digest()
+    bits = np.ascontiguousarray(flat[:, : len(WEIGHTS)]).view(np.uint32).astype(np.uint64)
+    return np.asarray((bits ^ (bits << np.uint64(29))) @ WEIGHTS[: bits.shape[1]])
 
 
 def counted(flat: np.ndarray) -> bool:
-    """Whether values rise or fall from row to row, as counts and sorted labels do: such columns are
-    alike in many tables.
+    """Whether values rise or fall from row to row by few steps, as counts and sorted labels do:
+    such columns are alike in many tables.
     """
-    steps = np.diff(flat[:, 0]) if flat.shape[1] == 1 else np.ones(0)
-    return bool(flat.shape[1] == 1 and ((steps >= 0).all() or (steps <= 0).all()))
+    steps = np.diff(flat[:, 0])
+    return bool(
+        flat.shape[1] == 1
+        and ((steps >= 0).all() or (steps <= 0).all())
+        and len(np.unique(steps)) <= STEPS
+    )
 
 
 def disordered(columns: Mapping[bytes, Column]) -> bool:
@@ -404,7 +319,7 @@ def columns_of(space: Space) -> Iterator[tuple[str, np.ndarray]]:
         values = column.values
         if values is None or values.ndim > 2 or (values.ndim == 2 and values.shape[1] > WIDEST):
             continue
-        name = column.name or "array"
+        name = column.name
         while name in taken:
             name += "'"
         taken.add(name)

@@ -1,54 +1,26 @@
-"""Tables of arrays of which rows went to training and to evaluations, however the program divides
-them: from the batches back to its variables.
+"""Tables of which rows went to training and to evaluations, however the program divides them: from
+the batches back to its variables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
 
 from training.review.syntax import words
-from training.watch.apart import rows_apart, same
-from training.watch.divided import Divided, look
-from training.watch.events import Listener, Used
-from training.watch.fitted import Made, fed, look_at_made
+from training.watch.divided import QUESTIONS, Divided, Part, lines_of
+from training.watch.events import Listener
 from training.watch.loaders import Loaders
-from training.watch.origins import MOST, Origin, Origins, places_of
+from training.watch.origins import Origins, places_of, same
 from training.watch.record import Watch
 from training.watch.rows import History, Rows
-from training.watch.scopes import (
-    FEWEST,
-    LABELS,
-    Column,
-    Scopes,
-    Space,
-    arrays_of,
-    columns_of,
-    key_of,
-    plain,
-    row_keys,
-)
-from training.watch.series import look_at_windows
+from training.watch.scopes import FEWEST, LABELS, Column, Scopes, Space, columns_of, row_keys
 from training.watch.sets import source
 
-PAIRS = 64  # rows whose labels are compared
+LABELLED = 64  # rows whose labels are compared
 KNOWN = 0.9  # of them are in the table
-DEEPEST = 4  # data sets in each other
-
-
-@dataclass(frozen=True)
-class Given:
-    """Rows of an array that a network was trained on, and such as were held out."""
-
-    column: Column
-    train: np.ndarray
-    held: np.ndarray
-    origin: Origin
+OVERLAP = 0.02  # of the held-out rows are train rows
+APART = 0.3  # share of equal places, and correlation of places
 
 
 class Tables(Listener):
@@ -58,235 +30,103 @@ class Tables(Listener):
         self.watch, self.scopes, self.rows, self.loaders = watch, scopes, rows, loaders
 
     def ended(self) -> None:
-        """Look at each table of which rows went to both sides, and at the rows and labels that were
-        trained on.
-        """
+        """Look at each table of which rows went to both sides, and at what loaders pair."""
         self.origins = Origins(self.scopes)
-        pairs: list[list[Column]] = []
         for history in (h for h in self.rows.all if h.steps):
-            for space, given in self._sides(history).items():
-                self._look(history, space, given)
-                for column in {g.column for g in given if len(g.train)}:
-                    beside = (
-                        self.origins.spaces[column.key].columns.values()
-                        if column.key in self.origins.spaces
-                        else ()
-                    )
-                    if all(
-                        self._of_one_order(c, column)
-                        for c in beside
-                        if c.unlike and c.width == column.width
-                    ):
-                        pairs.append([column, *(c for c in beside if LABELS & words(c.name))])
-        pairs += [
-            list({c.key: c for c, *_ in self._drawn(used)}.values())
-            for used in self.loaders.used.values()
-            if used.steps
-        ]
-        for held in pairs:
-            rows_apart(self.watch, self.origins, held)
-            look_at_windows(self.watch, self.scopes.spaces, held)
+            for space, parts in self._sides(history).items():
+                self._look(history, space, parts)
+        for used in (u for u in self.loaders.used.values() if u.steps):
+            data = source(used.loader)
+            if data is not None:
+                self._rows_apart(self.scopes.held_by(data[0]))
 
-    def _of_one_order(self, other: Column, column: Column) -> bool:
-        """Whether two columns of one space hold the same rows: parts of one size may stand in one
-        function, as validation and test do.
-        """
-        first, second = self.origins.of(other), self.origins.of(column)
-        return (
-            first is not None
-            and second is not None
-            and first.space is second.space
-            and np.array_equal(first.places, second.places)
-        )
-
-    def _look(self, history: History, space: Space, given: list[Given]) -> None:
-        train, held = (
-            np.unique(np.concatenate(side))
-            for side in (
-                [g.origin.places[g.train] for g in given],
-                [g.origin.places[g.held] for g in given],
-            )
-        )
+    def _look(self, history: History, space: Space, parts: list[Part]) -> None:
+        train = np.unique(np.concatenate([part.places[part.train] for part in parts]))
+        held = np.unique(np.concatenate([part.places[~part.train] for part in parts]))
         both = np.intersect1d(train, held)
         columns = dict(columns_of(space))
-        if not columns or min(len(train), len(held)) < FEWEST or len(both) > (1 - MOST) * len(held):
+        if min(len(train), len(held)) < FEWEST or len(both) > OVERLAP * len(held) or not columns:
             return
-        arrays = {
-            f"{c.name} {i}": c.values
-            for i, c in enumerate(space.columns.values())
-            if c.values is not None and c.values.ndim == 2
-        }
-        place = max(given, key=lambda g: len(g.train)).origin.place
-        made = list(made_of(given))
-        label = self._label(history, space, columns)
         table = Divided(
             columns,
             np.setdiff1d(train, both),
             np.setdiff1d(held, both),
-            label,
-            place,
-            arrays,
-            fed(columns, made),
+            self._label(history, space, columns),
+            [c.values for c in space.columns.values() if c.values is not None],
+            lines_of(columns, parts),
         )
-        look(self.watch, table)
-        look_at_made(self.watch, table, made)
+        place = max(parts, key=lambda part: part.train.sum()).seen
+        told = {rule for rule, _ in self.watch.found}  # of scales `rows` tells, too
+        for rule, question in QUESTIONS.items():
+            message = next(question(table), None) if rule not in told else None
+            if message is not None:
+                self.watch.tell(rule, message, place)
 
-    # -----------------------------------------------------------------------------------------
-    # sides
-
-    def _sides(self, history: History) -> dict[Space, list[Given]]:
-        """What the network was given of each table."""
-        trained = keys_of(list(history.trained.rows.values()))
-        held_out = np.setdiff1d(
-            keys_of([row for p in history.phases for row in p.batches.rows.values()]), trained
-        )
-        found = [
-            (c, np.flatnonzero(np.isin(c.rows, trained)), np.flatnonzero(np.isin(c.rows, held_out)))
-            for c in self.scopes.columns.values()
-            if c.unlike
-        ]
-        if not (any(len(rows) for _, rows, _ in found) and any(len(rows) for _, _, rows in found)):
-            found = [
-                part
-                for used in self.loaders.used.values()
-                for part in self._drawn(used)
-                if part[0].width > 1
-            ]
-        given: dict[Space, list[Given]] = {}
-        for column, train, held in found:
-            if (
-                max(len(train), len(held)) >= FEWEST
-                and (origin := self.origins.of(column)) is not None
-            ):
-                given.setdefault(origin.space, []).append(Given(column, train, held, origin))
-        return given
-
-    def _drawn(self, used: Used) -> Iterator[tuple[Column, np.ndarray, np.ndarray]]:
-        """Columns in the data set of a loader, and the rows that it gives of them to training or
-        else to evaluations.
-        """
-        data = source(used.loader)
-        if data is None:
-            return
-        dataset, index = unwrapped(data[0], np.asarray(list(data[1]), dtype=np.int64))
-        none = np.empty(0, dtype=np.int64)
-        columns = self._held_by(dataset)
-        for column in columns:
-            rows = index
-            if len(column.rows) > len(dataset):
-                numbers = (
-                    c.values
-                    for c in columns
-                    if len(c.rows) == len(dataset)
-                    and c.values is not None
-                    and c.values.dtype.kind in "iu"
+    def _sides(self, history: History) -> dict[Space, list[Part]]:
+        """The arrays that hold what the network was trained on and evaluated on, by table."""
+        trained = keys_of([*history.trained.rows.values()])
+        held_out = keys_of([row for p in history.phases for row in p.batches.rows.values()])
+        held_out = np.setdiff1d(held_out, trained)
+        parts: dict[Space, list[Part]] = {}
+        for column in (c for c in self.scopes.columns.values() if c.unlike):
+            train = np.isin(column.rows, trained)
+            given = np.flatnonzero(train | np.isin(column.rows, held_out))
+            origin = self.origins.of(column) if len(given) >= FEWEST else None
+            if origin is not None:
+                values = column.values[given] if column.values is not None else None
+                parts.setdefault(origin.space, []).append(
+                    Part(values, origin.places[given], train[given], origin.place)
                 )
-                places = next(
-                    (
-                        v
-                        for v in numbers
-                        if v.ndim == 1
-                        and v.min() >= 0
-                        and v.max() < len(column.rows)
-                        and len(np.unique(v)) == len(v)
-                    ),
-                    None,
-                )
-                rows = places[index] if places is not None else index
-            if len(column.rows) > rows.max(initial=0):
-                yield (column, rows, none) if used.steps else (column, none, rows)
-
-    def _held_by(self, dataset: Any) -> list[Column]:
-        """Columns that a data set holds."""
-        keys = (key_of(row_keys(plain(held.array))) for held in arrays_of("", dataset))
-        return [self.scopes.columns[key] for key in keys if key in self.scopes.columns]
-
-    # ----------------------------------------------------------------------------------------
-    # labels
+        return parts
 
     def _label(self, history: History, space: Space, columns: dict[str, np.ndarray]) -> str | None:
         """The column whose values the losses were given for these rows, by name where rows were
         changed in between.
         """
-        if history.inputs and len({x.shape[1] for x in history.inputs}) == 1:
-            x = np.concatenate([t.numpy() for t in history.inputs]).astype(np.float32)
+        keys = keys_of([row for batch in history.inputs for row in batch])
+        if len(keys) >= LABELLED:
             y = np.concatenate([t.numpy() for t in history.labels])
-            for column in (
-                c for c in self.scopes.columns.values() if c.unlike and c.width == x.shape[1]
-            ):
-                places = places_of(row_keys(x + np.float32(0)), column.rows, least=KNOWN)
+            for column in (c for c in self.scopes.columns.values() if c.unlike):
+                places = places_of(keys, column, least=KNOWN)
                 origin = self.origins.of(column) if places is not None else None
-                if origin is None or places is None or origin.space is not space or len(y) < PAIRS:
+                if origin is None or origin.space is not space:
                     continue
                 where = origin.places[places]
                 for name, values in columns.items():
-                    if (
-                        values.dtype.kind in "iufb"
-                        and values.std() > 0
-                        and same(values[where].astype(np.float64), y)
-                    ):
+                    numbers = values.dtype.kind in "iufb" and values.std() > 0
+                    if numbers and same(values[where].astype(np.float64), y):
                         return name
         return next((name for name in columns if LABELS & words(name)), None)
 
+    def _rows_apart(self, held: list[Column]) -> None:
+        """Rows and labels of a data set that were taken of one table, at other places each."""
+        seen = [(c, self.origins.of(c)) for c in held if c.unlike and c.width > 1]
+        for labels in (c for c in held if c.width == 1 and c.telling):
+            verdicts = [
+                self._stand_apart(origin.space, origin.places, labels)
+                for column, origin in seen
+                if origin is not None and len(column.rows) == len(labels.rows)
+            ]
+            if verdicts and all(verdicts):
+                place = next(origin.place for _, origin in seen if origin is not None)
+                told = "labels stand in another order than the rows that they are trained on with"
+                self.watch.tell("BH537", told, place)
 
-def unwrapped(dataset: Any, index: np.ndarray) -> tuple[Any, np.ndarray]:
-    """The data set that others are made of, which change its rows or choose some of them, and which
-    of its rows are given.
-    """
-    for _ in range(DEEPEST):
-        if isinstance(dataset, Subset):
-            dataset, index = (
-                dataset.dataset,
-                np.asarray([int(dataset.indices[i]) for i in index], dtype=np.int64),
-            )
-            continue
-        inner = next(
-            (
-                v
-                for v in getattr(dataset, "__dict__", {}).values()
-                if isinstance(v, Dataset) and _length(v) == _length(dataset)
-            ),
-            None,
+    def _stand_apart(self, space: Space, places: np.ndarray, labels: Column) -> bool:
+        if any(
+            c.width == 1 and (c.rows[places] == labels.rows).all() for c in space.columns.values()
+        ):
+            return False
+        found = [*self.origins.by_rows(labels, space), *self.origins.by_choice(labels, space)]
+        found += [np.arange(space.length)] if labels.key in space.columns else []
+        return bool(found) and all(
+            (p == places).mean() < APART and abs(np.corrcoef(p, places)[0, 1]) < APART
+            for p in found
         )
-        if inner is None:
-            break
-        dataset = inner
-    return dataset, index
-
-
-def _length(dataset: Any) -> int:
-    return len(dataset) if hasattr(dataset, "__len__") else -1
 
 
 def keys_of(rows: list[Tensor]) -> np.ndarray:
-    """One number for each of flat rows, as `row_keys` gives."""
+    """One number for each of rows [D], as `row_keys` gives; none where they differ in shape."""
     if not rows or len({row.shape for row in rows}) != 1:
         return np.empty(0, dtype=np.uint64)
-    return np.unique(row_keys(np.stack([row.float().numpy() for row in rows]) + np.float32(0)))
-
-
-def made_of(given: list[Given]) -> Iterator[Made]:
-    """Arrays [n, D] of what a network was given, those of both sides together where they are of one
-    width.
-    """
-    parts = [
-        (g, np.concatenate([g.train, g.held]))
-        for g in given
-        if g.column.values is not None and g.column.values.ndim == 2 and len(g.train) + len(g.held)
-    ]
-    made = [
-        Made(g.column.name, g.column.values[rows], g.origin.places[rows], g.origin.place)
-        for g, rows in parts
-        if g.column.values is not None
-    ]
-    yield from made
-    for width in dict.fromkeys(m.values.shape[1] for m in made):
-        alike = [m for m in made if m.values.shape[1] == width]
-        places, first = np.unique(np.concatenate([m.places for m in alike]), return_index=True)
-        if len(alike) > 1 and len(places) > max(len(m.places) for m in alike):
-            yield Made(
-                alike[0].name,
-                np.concatenate([m.values for m in alike])[first],
-                places,
-                alike[0].line,
-            )
+    return row_keys(np.stack([row.float().numpy() for row in rows]) + np.float32(0))

@@ -1,5 +1,5 @@
-"""Programs that divide arrays: a table by person, a series by time, windows by machine; their
-columns made by numbers of train rows, of all rows, of the held-out ones.
+"""Programs that divide arrays: a table by person, a series by time; their columns made by numbers of
+train rows, of all rows, of the held-out ones.
 """
 
 from __future__ import annotations
@@ -113,12 +113,6 @@ def prepared(values, sick, ward, train, held):
 """
     + WHOLE
 )
-# The person of a row is who it is of, by whatever name: all rows of one have one label.
-HEARD = READINGS.replace("patient", "source").replace(
-    "    return values, sick, source, ward",
-    "    sick = (np.arange(90) % 3 == 0)[source] * 1.0\n    return values, sick, source, ward",
-)
-
 LEVELS = (
     """
 import numpy as np
@@ -168,49 +162,6 @@ fit(network(3), F.mse_loss, (table[train], ahead[train]), (table[held], ahead[he
 """
 )
 
-MACHINES = (
-    """
-import numpy as np
-import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
-
-rng = np.random.default_rng(2)
-torch.manual_seed(0)
-"""
-    + FIT
-    + """
-
-def flows(machines=12, hours=200):
-    flow = [rng.normal(size=hours).cumsum() * 0.2 + rng.normal() for _ in range(machines)]
-    return np.concatenate(flow), np.repeat(np.arange(machines), hours)
-
-
-def steadied(flow):
-    padded = np.concatenate([np.full(4, flow[0]), flow])
-    return np.convolve(padded, np.ones(5) / 5, "valid")
-
-
-def windows(read, flow, length=20):
-    starts = range(0, len(flow) - length, 2)
-    return np.stack([read[i : i + length] for i in starts]), np.array([flow[i + length] for i in starts])
-
-
-def of_machines(read, flow, machine, first, last):
-    parts = [windows(read[machine == m], flow[machine == m]) for m in range(first, last)]
-    return tuple(np.concatenate(side) for side in zip(*parts))
-
-
-flow, machine = flows()
-mean, std = flow[machine < 8].mean(), flow[machine < 8].std()
-flow = (flow - mean) / std
-read = np.concatenate([steadied(flow[machine == m]) for m in range(12)])
-train, held = of_machines(read, flow, machine, 0, 8), of_machines(read, flow, machine, 8, 12)
-fit(network(20), F.mse_loss, train, held)
-"""
-)
-
 STAYS = (
     """
 import numpy as np
@@ -252,25 +203,14 @@ fit(network(3), F.binary_cross_entropy_with_logits, (x_train, y_train), (x_test,
 """
 )
 
-MIDDLE, SCALE = (
-    "np.nanmedian(values[train], axis=0)",
-    "    mean, std = values[train].mean(0), values[train].std(0)\n",
-)
-TABLE = "    table = np.column_stack([values[:, kept], rates[ward]])\n"
+SCALE = "    mean, std = values[train].mean(0), values[train].std(0)\n"
 CHOSEN = "    held = np.isin(patient, chosen)\n"
 RATES = "[sick[train][ward[train] == w].mean() for w in range(40)]"
-LAST = (
-    "    last = np.maximum.accumulate(np.where(known, np.arange(len(rain)), 0))\n    return"
-    " np.where(np.isnan(found[last]), 0.0, found[last])\n"
-)
-SORTED = '.set_index("stay_id").loc[wide.index]'
 DIVIDED = "train, held = np.arange(900), np.arange(930, len(table) - 1)\n"
 
 BASES_OF_ARRAYS = {
     "readings": READINGS,
-    "heard": HEARD,
     "levels": LEVELS,
-    "machines": MACHINES,
     "stays": STAYS,
 }
 
@@ -297,45 +237,13 @@ SOUND_OF_ARRAYS = {
     "levels_with_more": LEVELS.replace(
         "def smoothed(level, width=7)", "def smoothed(level, width=12)"
     ),
-    "machines_alone": MACHINES.replace(
-        "windows(read[machine == m], flow[machine == m])",
-        "windows(flow[machine == m], flow[machine == m])",
-    ),
 }
 
 PLANTED_OF_ARRAYS = [
     Planted("BH506", "readings", CHOSEN, "    held = rng.random(len(patient)) < 0.3\n"),
-    Planted(
-        "BH506",
-        "heard",
-        CHOSEN.replace("patient", "source"),
-        "    held = rng.random(len(source)) < 0.3\n",
-    ),
     Planted("BH503", "readings", SCALE, "    mean, std = values.min(0), np.ptp(values, axis=0)\n"),
     Planted("BH504", "readings", RATES, "[sick[ward == w].mean() for w in range(40)]"),
-    Planted("BH503", "readings", MIDDLE, "np.nanmedian(values, axis=0)"),
     Planted("BH503", "readings", SCALE, "    mean, std = values.mean(0), values.std(0)\n"),
-    Planted(
-        "BH503",
-        "readings",
-        SCALE,
-        "    mean, std = np.median(values, axis=0), np.subtract(*np.percentile(values, [75, 25],"
-        " axis=0))\n",
-    ),
-    Planted(
-        "BH503",
-        "readings",
-        SCALE,
-        SCALE
-        + "    values = values @ np.linalg.eigh(np.cov(values.T))[1][:, -10:]\n    mean, std ="
-        " values[train].mean(0), values[train].std(0)\n",
-    ),
-    Planted(
-        "BH503",
-        "readings",
-        TABLE,
-        "    values = values.argsort(0).argsort(0) / len(values)\n" + TABLE,
-    ),
     Planted(
         "BH502",
         "readings",
@@ -348,13 +256,6 @@ PLANTED_OF_ARRAYS = [
         "stays",
         "    return wide.to_numpy(), ",
         "    values = wide.to_numpy()\n    return values[rng.permutation(len(values))], ",
-    ),
-    Planted("BH537", "stays", SORTED, ""),
-    Planted(
-        "BH537",
-        "levels",
-        "table = (table - mean) / std\n",
-        "table = ((table - mean) / std)[rng.permutation(len(table))]\n",
     ),
     Planted(
         "BH524",
@@ -373,11 +274,5 @@ PLANTED_OF_ARRAYS = [
         "levels",
         DIVIDED,
         "order = rng.permutation(len(table) - 1)\ntrain, held = order[:900], order[900:]\n",
-    ),
-    Planted(
-        "BH524",
-        "machines",
-        "np.concatenate([np.full(4, flow[0]), flow])",
-        "np.pad(flow, 2, mode='edge')",
     ),
 ]

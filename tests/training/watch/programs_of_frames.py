@@ -205,13 +205,6 @@ frame = pd.concat([frame, ward], axis=1).sample(frac=1.0, random_state=0).reset_
 """
 PLANTED_OF_FRAMES = (
     Planted(
-        "BH504",
-        "frames",
-        RATES,
-        GONE
-        + "frame = frame.drop(columns='ward')\ntrain, test = frame.iloc[:720], frame.iloc[720:]\n",
-    ),
-    Planted(
         "BH506",
         "frames",
         RATES,
