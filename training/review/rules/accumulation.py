@@ -36,7 +36,7 @@ ONLY_READ = {
 
 
 def _window(program: Program, steps: Steps) -> tuple[ast.If, ast.expr] | None:
-    """The `if (i + 1) % n == 0` around a step, where the backward stands outside of it, and its
+    """The `if (i + 1) % n == 0` around a step, where the backward is outside of it, and its
     condition.
     """
     backwards = [b.event for b in steps.backwards]
@@ -87,7 +87,7 @@ def clip_misplaced(subject: Subject) -> Iterator[Place]:
 
 
 def _clipped_in_every_batch(subject: Subject) -> Iterator[Place]:
-    """A clip beside a backward that adds to a window, whose step waits for the end of it."""
+    """A clip next to a backward that adds to a window, whose step waits for the end of it."""
     for steps in step_groups(subject):
         waits = _window(subject.program, steps) is not None and steps.step.via != "closure"
         for clip in (e for e in steps.inside if e.kind == "clip" and not e.via and e.loops):
@@ -108,7 +108,7 @@ def _clipped_in_every_batch(subject: Subject) -> Iterator[Place]:
 
 @rule("BH121")
 def accumulation_not_divided(subject: Subject) -> Iterator[Place]:
-    """A step once a window, and in its loop nothing of the loss is divided or scaled."""
+    """A step once per window, and in its loop nothing of the loss is divided or scaled."""
     if any(constant(k.value) == "sum" for k in subject.program.nodes[ast.keyword]):
         return
     for steps in step_groups(subject):
@@ -155,7 +155,7 @@ def _scales(program: Program, steps: Steps, loop: Loop, sizes: set[str]) -> bool
 
 @rule("BH122")
 def last_window_dropped(subject: Subject) -> Iterator[Place]:
-    """A step once a window by the counter of `enumerate` alone; no step follows the loop, and what
+    """A step once per window by the counter of `enumerate`; no step follows the loop, and what
     is left is cleared.
     """
     program = subject.program
@@ -183,16 +183,16 @@ def last_window_dropped(subject: Subject) -> Iterator[Place]:
 
 @rule("BH126")
 def cleared_in_every_batch(subject: Subject) -> Iterator[Place]:
-    """A step once a window, and in the same loop a clear that no condition guards."""
+    """A step once per window, and in the same loop a clear that no condition guards."""
     for steps in step_groups(subject):
         if _window(subject.program, steps) is not None:
             for clear in _clears_of_each_batch(steps):
-                told = "cleared in every batch, though the step comes once a window"
+                told = "cleared in every batch, though the step comes once per window"
                 yield clear, told, steps.around
 
 
 def _clears_of_each_batch(steps: Steps) -> list[ast.AST]:
-    """The clears that stand in the loop of a step, under no other condition than its backward."""
+    """The clears in the loop of a step, under no other condition than its backward."""
     free = [b.event.branches for b in steps.backwards[:1]]
     clears = [c.event for c in steps.clears if c.event.loops[-1:] == (steps.loop,)]
     return [c.node for c in clears if c.branches in free]
@@ -219,7 +219,7 @@ def first_window_of_one_batch(subject: Subject) -> Iterator[Place]:
 
 
 def _from_zero(loop: ast.For) -> str:
-    """The name that counts the passages of a loop from 0; empty where there is none."""
+    """The name that counts the iterations of a loop from 0; empty where there is none."""
     head, target = loop.iter, loop.target
     while isinstance(head, ast.Call) and last_name(head.func) in ("tqdm", "track") and head.args:
         head = head.args[0]
@@ -249,7 +249,7 @@ def optimizer_in_loop(subject: Subject) -> Iterator[Place]:
             local = event.scope is not loop.scope  # a helper may be given something new
             given = {dotted(n) for n in walk(event.call.args[0])}
             if learning and direct and not (conditional or local or given & _stored(loop)):
-                told = "made anew in every passage of the loop: its state is lost"
+                told = "created again in every iteration of the loop: its state is lost"
                 yield event.node, told, loop.node
 
 

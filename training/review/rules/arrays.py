@@ -1,4 +1,4 @@
-"""Rules BH510, BH524, BH527 and BH532: rows, columns and sides that do not fit together."""
+"""Rules BH510, BH524, BH527 and BH532: rows, columns and splits that do not fit together."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
             array = isinstance(receiver(call), ast.Subscript) and not keyword(call, "by", 0)
             made = LABELS & {*targets_of(program, call)} if array else set()
             if made and last_name(program.parents[call]) in ARRAYS:
-                yield call, f"{min(made)} is sorted by itself: its rows go with others no more"
+                yield call, f"{min(made)} is sorted alone: its rows no longer match the others"
         for name, node in _put_in_order(program, scope) if groups else ():
             reads = {n: [v for v in values if name in names_read(v)] for n, values in bound.items()}
             last = {n: max(v.lineno for v in values) for n, values in bound.items()}
@@ -152,7 +152,7 @@ def window_looks_ahead(subject: Subject) -> Iterator[Place]:
         for split, _, parts in (*splits(program, by_group=True), *cuts(program)):
             above = before(program, call, split)
             if above and shares_rows(program, call, rows, parts, scope, split):
-                told = f"those rows may go to another side in line {split.lineno}"
+                told = f"those rows may go to another split in line {split.lineno}"
                 yield call, f"{how}: {told}", where
 
 
@@ -183,7 +183,7 @@ def _looks_ahead(program: Program, call: ast.Call) -> str:
     if name == "rolling" and is_true(keyword(call, "center")):
         return "the window is centred"
     if name in BOTH_WAYS and program.resolve(call.func).startswith("scipy."):
-        return f"{name} runs both ways"
+        return f"{name} runs in both directions"
     filled = name in FILLS or (name == "fillna" and constant(keyword(call, "method")) in FILLS)
     return "gaps are filled from behind" if filled else ""
 
@@ -206,7 +206,7 @@ def _foretells(scope: Scope) -> bool:
 
 @rule("BH527")
 def sides_share_rows(subject: Subject) -> Iterator[Place]:
-    """Names of two sides get rows of one table by the same selection, by slices that overlap, or by
+    """Names of two splits get rows of one table by the same selection, by overlapping slices, or by
     bounds that both hold; or by two draws from the whole table.
     """
     program = subject.program
@@ -251,12 +251,12 @@ def _bounds(program: Program, take: Take) -> tuple[float, float]:
 
 
 def _bound(program: Program, node: ast.expr | None, take: Take, absent: float) -> float | None:
-    """The number of a row, or a share of them: 0.8 of `int(0.8 * n)`."""
+    """The number of a row, or a fraction of them: 0.8 of `int(0.8 * n)`."""
     match node:
         case None:
             return absent
         case ast.BinOp():
-            return None  # what stands before the held-out rows may be their context
+            return None  # what lies before the held-out rows may be their context
         case ast.Call(args=[ast.BinOp(left=ast.Constant(value=float(share)), op=ast.Mult())]):
             return share
     return number(program, node, take.scope)
@@ -264,7 +264,7 @@ def _bound(program: Program, node: ast.expr | None, take: Take, absent: float) -
 
 def _drawn_twice(program: Program) -> Iterator[Place]:
     """Two draws from one table, the second not from what the first one left, of which one gives
-    train rows and the other rows of a held-out side.
+    train rows and the other rows of a held-out split.
     """
     found: dict[tuple[object, ...], tuple[ast.Call, set[str]]] = {}
     draws: list[tuple[ast.Call, ast.expr, tuple[str, ...]]] = []
@@ -307,7 +307,7 @@ def codes_made_anew_per_side(subject: Subject) -> Iterator[Place]:
         numbers = {*targets_of(program, node)} if plain else {last_name(node)} - {""}
         numbering = isinstance(node, (ast.DictComp, ast.Subscript))
         alone = numbering and (node in given_back or numbers & {*map(last_name, given_back)})
-        lent = last_name(receiver(node)) in returned  # an encoder serves other sides
+        lent = last_name(receiver(node)) in returned  # an encoder serves other splits
         if asked or lent or any(LABELS & words(n) for n in _said(rows)):
             continue
         uses[scope] += [(node, e) for e in _in_turn(program, rows)]
@@ -319,7 +319,7 @@ def codes_made_anew_per_side(subject: Subject) -> Iterator[Place]:
             (whole, part), (other, rest) = _part(program, a), _part(program, b)
             if whole is not None and whole == other and part != rest:
                 both = f"{ast.unparse(a)} and {ast.unparse(b)}"
-                yield node, f"the categories of {both} are numbered each by what occurs in it"
+                yield node, f"the categories of {both} are encoded separately"
 
 
 def _codes(program: Program) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -368,7 +368,7 @@ def _in_turn(program: Program, rows: ast.expr) -> list[ast.expr]:
 def _given(
     program: Program, scope: Scope, names: set[str], depth: int = 0
 ) -> Iterator[tuple[object, ast.expr]]:
-    """What callers, and their callers, pass by these names, and beside which literals."""
+    """What callers, and their callers, pass by these names, and next to which literals."""
     for name in sorted(names & set(scope.parameters)):
         for call, caller in program.call_sites[scope]:
             others = [*call.args, *(k.value for k in call.keywords)]
@@ -380,7 +380,7 @@ def _given(
 
 def _part(program: Program, rows: ast.expr) -> tuple[object, object]:
     """Of what some rows are a part, and which: of one table that was split or cut, or by the names
-    of sides.
+    of splits.
     """
     bound = latest(program, rows, program.scope(rows)) if isinstance(rows, ast.Name) else None
     if bound is not None and any(call is bound.value for call, _, _ in splits(program)):

@@ -59,7 +59,7 @@ def batch_first_missing(subject: Subject) -> Iterator[Place]:
     if not TURNS & program.identifiers and not any(_is_time_first(c) for c in layers):
         last = last_name(layers[0].func) if layers else ""
         for call in (c for c in padded if keyword(c, "batch_first", 1) is None):
-            yield call, f"pad_sequence puts time in front, and {last} has batch_first=True"
+            yield call, f"pad_sequence puts time first, and {last} has batch_first=True"
     for owner in program.module_classes if layers else ():
         for scope in program.methods[owner].values():
             for node in own_nodes(scope.node):
@@ -70,11 +70,11 @@ def batch_first_missing(subject: Subject) -> Iterator[Place]:
                 alone = made != "TransformerEncoder" or "unsqueeze" in identifiers(scope.node)
                 if made and told and not (told[1] == "0" and alone):
                     wrong = "its dimension 1 is the batch, not time"
-                    yield node, f"{made} was made without batch_first: {wrong}"
+                    yield node, f"{made} was created without batch_first: {wrong}"
 
 
 def _is_time_first(call: ast.Call) -> bool:
-    """Whether a layer takes time in front, as it does unless told otherwise."""
+    """Whether a layer takes time in front, as it does by default."""
     given = keyword(call, "batch_first", BATCH_FIRST_AT.get(last_name(call.func)))
     return not has_unpacking(call) and (given is None or is_false(given))
 
@@ -103,8 +103,8 @@ Mask = tuple[ast.expr | None, Scope, bool, bool]
 
 
 def _behind(program: Program, mask: ast.expr | None, scope: Scope) -> Mask:
-    """What a mask is made of behind names, casts and `~`, in which function; whether it is turned
-    round, and certainly of booleans.
+    """What a mask is made of behind names, casts and `~`, in which function; whether it is
+    inverted, and certainly of booleans.
     """
     turned = boolean = False
     for _ in range(DEPTH):
@@ -159,8 +159,8 @@ def padding_mask_true_for_tokens(subject: Subject) -> Iterator[Place]:
             continue
         mask = _behind(program, given, scope)
         if _true_for(program, mask) == ("missing" if mask[2] else "there"):
-            told = "these are left out, and the padding is seen"
-            yield given, f"{name} is true for the places that are there: {told}"
+            told = "these are excluded, and the padding is attended to"
+            yield given, f"{name} is true for the tokens: {told}"
 
 
 def _true_for(program: Program, mask: Mask) -> str:
@@ -198,17 +198,17 @@ def _counts(program: Program, node: ast.expr, scope: Scope) -> bool:
 @rule("BH482")
 def causal_mask_reversed(subject: Subject) -> Iterator[Place]:
     """The mask of an attention of torch is a triangle of booleans, by its name, its buffer or in
-    place, and true on the wrong side.
+    place, and true in the wrong triangle.
     """
     program = subject.program
     asked = [(c, keyword(c, "attn_mask", 3), "triu", "") for c in calls_to(program, PRODUCT)]
     asked += [(c, keyword(c, "attn_mask"), "tril", " not") for c in _attentions(program)]
     for call, mask, wrong, sign in asked:
         if _triangle(program, mask, program.scope(call)) == wrong:
-            shown = "what is to come" if wrong == "triu" else "what was"
+            shown = "the future" if wrong == "triu" else "the past"
             yield (
                 call,
-                f"this mask is true where it may{sign} look, and {wrong} is true for {shown}",
+                f"attention may{sign} look where the mask is true, and {wrong} is true for {shown}",
             )
 
 
@@ -254,7 +254,7 @@ def future_tokens_seen(subject: Subject) -> Iterator[Place]:
 
 
 def _a_token_apart(program: Program) -> ast.Subscript | None:
-    """`ids[:, :-1]` beside `ids[:, 1:]` in one function, not subtracted from each other."""
+    """`ids[:, :-1]` next to `ids[:, 1:]` in one function, not subtracted from each other."""
     cuts: dict[tuple[Scope, str, str], ast.Subscript] = {}
     for node in program.nodes[ast.Subscript]:
         found = re.search(r"[\[ ](:-1|1:)\]$", ast.unparse(node))

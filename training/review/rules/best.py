@@ -64,7 +64,7 @@ class Choice(NamedTuple):
 
 @once
 def choices(program: Program) -> tuple[Choice, ...]:
-    """All of them: in an `if`, or at a flag, `is_best = score > best` beside `best = max(…)`."""
+    """All of them: in an `if`, or at a flag, `is_best = score > best` next to `best = max(…)`."""
     nodes: list[ast.If | ast.Assign] = [*program.nodes[ast.If], *program.nodes[ast.Assign]]
     found = []
     for node in nodes:
@@ -89,7 +89,7 @@ def _is_extreme(node: ast.expr) -> TypeGuard[ast.Call]:
 
 
 def compared(node: ast.If | ast.Assign) -> list[tuple[ast.Compare, ast.expr, ast.expr]]:
-    """The comparisons by size in a condition, or that a name is given, read from both sides."""
+    """The comparisons by size in a condition, or that a name is given, read in both directions."""
     test = node.test if isinstance(node, ast.If) else node.value
     parts = test.values if isinstance(test, ast.BoolOp) else [test]
     sizes = [p for p in parts if isinstance(p, ast.Compare) and isinstance(p.ops[0], ORDERS)]
@@ -133,7 +133,7 @@ def deciding(program: Program) -> Iterator[tuple[ast.AST, ast.expr, ast.AST]]:
 
 
 def row_side(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0) -> str:
-    """The side of rows: by their name, what their loader is made of, or what callers pass."""
+    """The split of rows: by their name, what their loader is made of, or what callers pass."""
     name = entry(node) or last_name(node)
     if NO_ROWS & words(name) or depth > 2:
         return ""
@@ -148,7 +148,7 @@ def row_side(program: Program, node: ast.expr | None, scope: Scope, depth: int =
 
 
 def sides_behind(program: Program, value: ast.expr, loop: ast.AST, depth: int = 0) -> set[str]:
-    """The sides of the rows that calls and loops get from which a value is computed in a loop."""
+    """The splits of the rows that calls and loops get from which a value is computed in a loop."""
     scope, rows = program.scope(value), [g.iter for g in nodes_of(value, ast.comprehension)]
     found = set[str]()
     for call in calls(value):
@@ -167,7 +167,7 @@ def sides_behind(program: Program, value: ast.expr, loop: ast.AST, depth: int = 
 
 
 def names_rows(name: str) -> bool:
-    """Whether a name may be that of rows: it says so, or is no more than the name of a side."""
+    """Whether a name may be that of rows: it says so, or is no more than the name of a split."""
     return bool(DATA & words(name)) or len(words(name)) == 1
 
 
@@ -181,7 +181,7 @@ def chosen_on_test_set(subject: Subject) -> Iterator[Place]:
         harm = any(HARM & words(n) for n in (*spoken, program.scope(place).name))
         if "test" in sides and "val" not in sides and not harm:
             told = f"{ast.unparse(score)} comes from the test rows"
-            yield place, f"{told}, and decides here which weights are kept", loop
+            yield place, f"{told}, and selects the weights that are kept", loop
 
 
 @rule("BH209")
@@ -199,7 +199,7 @@ def best_by_train_loss(subject: Subject) -> Iterator[Place]:
         beside = [n for n in named if side_of(n) in ("val", "test")]
         if beside and (sides == {"train"} or (looks_trained_on(name) and sides <= {"train"})):
             told = f"{ast.unparse(score)} is a score of train rows"
-            yield getattr(place, "test", place), f"{told}, and {beside[0]} is at hand", loop
+            yield getattr(place, "test", place), f"{told}, and {beside[0]} is available", loop
 
 
 @rule("BH242")
@@ -217,7 +217,7 @@ def rows_unread(subject: Subject) -> Iterator[Place]:
             if any(isinstance(a, LOOPS) for a in program.ancestors(call)):
                 looped |= names
             elif names & looped:
-                told = f"{unread[0]} is made and read by nothing"
+                told = f"{unread[0]} is created and never read"
                 yield call, f"{told}: the last score is of the validation rows again"
                 break
 
@@ -239,7 +239,7 @@ def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
         own = loop is not None and any(loop in (s, *program.ancestors(s)) for s in drawn)
         lasting = not own if loop is not None else asked and name.startswith("self.")
         if network is not None and lasting and not _copied_later(program, name, statement):
-            yield value, f"{name} refers to the live weights: training goes on in them"
+            yield value, f"{name} refers to the live weights: training continues to change them"
 
 
 def _live(program: Program, value: ast.expr | None, scope: Scope, alias: bool) -> ast.expr | None:
@@ -276,7 +276,7 @@ def best_in_wrong_direction(subject: Subject) -> Iterator[Place]:
             kept, now = last_name(choice.becomes.value.func), ast.unparse(choice.becomes)
             late = node.lineno > choice.becomes.lineno
             if late and kept == choice.keeps and isinstance(choice.test.ops[0], (ast.Lt, ast.Gt)):
-                yield node, f"{now} stands before {test}, which therefore never holds"
+                yield node, f"{now} comes before {test}, which therefore never holds"
             elif not late and kept != choice.keeps:
                 yield node, f"{test} holds for what {now} does not call the best"
 
@@ -350,12 +350,12 @@ def patience_never_reset(subject: Subject) -> Iterator[Place]:
         asked = [c for c in nodes_of(within, ast.Compare) if counter in map(dotted, walk(c))]
         early = any(STOPS_EARLY & words(n) for n in identifiers(within))
         if asked and early and not reset and counter not in map(dotted, walk(branch.test)):
-            yield step, f"{counter} is never set back to 0", within
+            yield step, f"{counter} is never reset to 0", within
 
 
 @rule("BH218")
 def best_never_updated(subject: Subject) -> Iterator[Place]:
-    """Where weights are kept, a score is compared with a first bound that is never set anew."""
+    """Where weights are kept, a score is compared with a first bound that is never updated."""
     program = subject.program
     for node in program.nodes[ast.If]:
         loops = [a for a in program.ancestors(node) if isinstance(a, LOOPS)]
@@ -369,5 +369,5 @@ def best_never_updated(subject: Subject) -> Iterator[Place]:
             first = isinstance(constant(value), (int, float)) and BEST & words(bound.id)
             shared = made[0].scope is not program.scope(node) or isinstance(value, ast.IfExp)
             if before and not shared and constant(score) is None and (first or "inf" in texts):
-                told = f"{ast.unparse(test)} holds in every round that beats it"
+                told = f"{ast.unparse(test)} holds in every epoch that beats it"
                 yield node, f"{bound.id} keeps its first value: {told}"

@@ -55,7 +55,7 @@ def data_parallel(subject: Subject) -> Iterator[Place]:
 
 @rule("BH602")
 def ddp_bypassed(subject: Subject) -> Iterator[Place]:
-    """Beside a backward, `x.module(…)` of a wrapper, or a method of it that makes the loss."""
+    """Next to a backward, `x.module(…)` of a wrapper, or a method of it that makes the loss."""
     for trace in subject.traces if "module" in subject.program.identifiers else ():
         backwards = [e for e in trace if e.kind == "backward"]
         losses = {e.key.rpartition(":")[2] for e in backwards}
@@ -67,7 +67,7 @@ def ddp_bypassed(subject: Subject) -> Iterator[Place]:
             if called == "forward" or (called and _in_loss(subject.program, event, losses)):
                 name = dotted(event.call.func)
                 around = event.loops[-1].node if event.loops else event.node
-                yield event.node, f"{name} passes by DDP: gradients are not averaged", around
+                yield event.node, f"{name} bypasses DDP: gradients are not averaged", around
 
 
 def _past_wrapper(program: Program, event: Event) -> str:
@@ -145,7 +145,7 @@ def collective_on_one_rank(subject: Subject) -> Iterator[Place]:
         elsewhere = [_guards(program, o) - guards for o in others]
         free = any(o.node is event.node and not _guards(program, o) for o in others)
         if guards and "group" not in given and not free and not any(elsewhere):
-            yield event.node, f"{name} runs on one rank alone: it waits for the others for ever"
+            yield event.node, f"{name} runs on one rank only: it hangs, waiting for the others"
 
 
 def _guards(program: Program, event: Event) -> set[tuple[ast.If, bool]]:
@@ -187,7 +187,7 @@ def pinned_copy_without_pinning(subject: Subject) -> Iterator[Place]:
     if not pins and torch_calls(program, "DataLoader"):
         for call in program.methods_of("to", "cuda"):
             if keyword(call, "non_blocking") is not None:
-                yield call, "the loader pins no memory: this copy waits all the same"
+                yield call, "the loader pins no memory: this copy waits anyway"
 
 
 @rule("BH608")
@@ -197,7 +197,7 @@ def ranks_share_a_device(subject: Subject) -> Iterator[Place]:
     if not is_distributed(program) or not torch_calls(program, "init_process_group"):
         return
     if any("CUDA_VISIBLE_DEVICES" in str(n.value) for n in program.nodes[ast.Constant]):
-        return  # each process sees a device of its own
+        return  # each process sees its own device
     for call in (c for c in program.all_calls if _one_device(program, c)):
         asked = any(isinstance(a, (ast.If, ast.IfExp)) for a in program.ancestors(call))
         if not asked and not words(program.scope(call).name) & ALONE:

@@ -47,7 +47,7 @@ COUNTS = {"n", "num", "len", "size", "count", "start", "end", "cut"}
 FORCED_SHARE = {"tf_ratio", "tfr", "sampling_prob"}
 
 Pass = tuple[Loop, Event, list[Event], bool]
-Rows = tuple[Scope, str, str]  # the function, the rows as they are written, and their side
+Rows = tuple[Scope, str, str]  # the function, the rows as they are written, and their split
 
 
 @once
@@ -137,7 +137,7 @@ def train_mode_not_restored(subject: Subject) -> Iterator[Place]:
 
 
 def _stays(program: Program, mode: Event, loop: Loop, trace: list[Event]) -> bool:
-    """Whether the network learns in the loop, is not made anew in it, and nothing sets its mode."""
+    """Whether the network learns in the loop, is not recreated in it, and nothing sets its mode."""
     inside, network = [e for e in trace if loop in e.loops], receiver(mode.node)
     kinds = {e.kind for e in inside}
     unseen = [e for e in inside if e.kind == "call" and not program.callees(e.call, e.scope)]
@@ -177,12 +177,12 @@ def frozen_network_with_gradients(subject: Subject) -> Iterator[Place]:
             bound = {b.how for a in given for b in program.bindings_of(a, e.scope)}
             of_batch = {type(a) for a in given} == {ast.Name} and bound <= {"loop"}
             if still and of_batch and learning & set(e.loops[-1:]):
-                yield call, f"{name} does not learn, and is run with gradients on", e.loops[-1].node
+                yield call, f"{name} is not trained, and runs with gradients on", e.loops[-1].node
 
 
 @rule("BH211")
 def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
-    """A loader or data set that is named after one side is made of rows that are named after, or
+    """A loader or data set that is named after one split is made of rows that are named after, or
     were given to, another one.
     """
     made = _made_of(subject.program)
@@ -196,11 +196,11 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
             chosen = side == "test" and of == "val" and "test" in others
             both = side == "test" and not of and sides.keys() == {"val", "test"} and scope in trains
             if learned or chosen or both or (side == "train" and of in sides.keys() - {"train"}):
-                yield call, f"{name} is made of {rows}, which is of another side"
+                yield call, f"{name} is made of {rows}, which is another split"
 
 
 def _made_of(program: Program) -> dict[Rows, dict[str, tuple[str, ast.Call]]]:
-    """Of the rows of each function the loaders and sets that are made of them, by their side."""
+    """Of the rows of each function the loaders and sets that are made of them, by their split."""
     found = defaultdict[Rows, dict[str, tuple[str, ast.Call]]](dict)
     for call in program.all_calls:
         name = program.resolve(call.func)
@@ -229,8 +229,8 @@ def _spoken(program: Program, rows: ast.expr) -> set[str]:
 
 @rule("BH219")
 def only_last_batch_counts(subject: Subject) -> Iterator[Place]:
-    """In an evaluation each batch sets a name anew from a network, and the loop keeps nothing, or
-    the name began as a sum at zero; after the loop it is returned or measured.
+    """In an evaluation each batch overwrites a network's output, and the loop keeps nothing, or the
+    name began as a sum at zero; after the loop it is returned or measured.
     """
     program = subject.program
     for loop in program.nodes[ast.For]:
@@ -259,8 +259,8 @@ def only_last_batch_counts(subject: Subject) -> Iterator[Place]:
             after = [n for n in after if REPORTS & {type(a) for a in program.ancestors(n)}]
             carried = any(line <= (first.end_lineno or 0) for line in inside)
             if after and not carried and not again and (zero or not kept):
-                said = f"each round of the loop in line {loop.lineno} sets it anew"
-                yield after[0], f"{name} is of the last batch alone: {said}", loop
+                said = f"each iteration of the loop in line {loop.lineno} overwrites it"
+                yield after[0], f"{name} is of the last batch only: {said}", loop
                 break
 
 
@@ -275,7 +275,7 @@ def _measures(program: Program, loop: ast.For, scope: Scope) -> bool:
 
 @rule("BH227")
 def teacher_forced_evaluation(subject: Subject) -> Iterator[Place]:
-    """In an evaluation a network is called with a share of teacher forcing above 0, given or by
+    """In an evaluation a network is called with a teacher forcing ratio above 0, given or by
     default, and its class does not look at `self.training`.
     """
     program, measured = subject.program, [e for _, e, _, held in passes(subject) if held]
@@ -302,5 +302,5 @@ def teacher_forced_evaluation(subject: Subject) -> Iterator[Place]:
             how = "by default" if own is None else "here"
             yield (
                 call,
-                f"{name} is {share} {how}: the network is given the truth in this evaluation",
+                f"{name} is {share} {how}: the network gets true values in this evaluation",
             )

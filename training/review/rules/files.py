@@ -73,14 +73,14 @@ def _deprecated(program: Program) -> Iterator[tuple[ast.expr, str]]:
     for node in named:
         name = program.resolve(node) if isinstance(getattr(node, "ctx", None), ast.Load) else ""
         if name in MOVED and last_name(node) not in fallbacks:
-            yield node, f"{name} is deprecated or gone: use {MOVED[name]}"
+            yield node, f"{name} is deprecated or removed: use {MOVED[name]}"
     for call in program.all_calls:
         name, given = program.resolve(call.func), {k.arg for k in call.keywords}
         called = method(call)
         if name.startswith("torch.nn.") and given & {"size_average", "reduce"}:
             yield call, "size_average and reduce are deprecated: use reduction"
         elif name.startswith("torch.optim.lr_scheduler.") and "verbose" in given:
-            yield call, "verbose is gone: read the rate with get_last_lr()"
+            yield call, "verbose is removed: read the rate with get_last_lr()"
         elif called == "register_backward_hook" and not name:
             yield call, "register_backward_hook sees a part: use register_full_backward_hook"
         elif called == "step" and len(call.args) == 1:
@@ -143,7 +143,7 @@ def assert_as_check(subject: Subject) -> Iterator[Place]:
     """An assert on a value of a tensor or table."""
     for node in subject.program.nodes[ast.Assert]:
         if CHECKS & identifiers(node.test):
-            yield node, "python -O leaves this check out"
+            yield node, "python -O removes this check"
 
 
 @rule("BH706")
@@ -192,7 +192,7 @@ def resume_without_optimizer(subject: Subject) -> Iterator[Place]:
     program = subject.program
     states = [(receiver(c), program.scope(c)) for c in program.methods_of("state_dict")]
     networks = {last_name(s) for s, scope in states if not is_scheduler(program, s, scope)}
-    made = [c for c, _ in optimizers_made(program)]  # without a state of its own: plain SGD
+    made = [c for c, _ in optimizers_made(program)]  # without its own state: plain SGD
     kept = any(last_name(c.func) != "SGD" or keyword(c, "momentum") for c in made)
     if not kept or len(networks) != 1 or any(is_optimizer(program, *s) for s in states):
         return
@@ -234,7 +234,7 @@ def wrapper_prefix_in_keys(subject: Subject) -> Iterator[Place]:
         key, into = _key(next(iter(call.args), None)), _side(program, receiver(call))
         of = {_side(program, receiver(v)) for k, v in states if k == key}
         if into and of and of == {"wrapped", "bare"} - {into}:
-            yield call, f"{key!r} is of a {min(of)} network, this one is {into}: no key fits"
+            yield call, f"{key!r} is of a {min(of)} network, this one is {into}: no key matches"
 
 
 def _side(program: Program, node: ast.expr | None) -> str:
@@ -254,7 +254,7 @@ def missing_keys_unread(subject: Subject) -> Iterator[Place]:
     for call in subject.program.methods_of("load_state_dict"):
         alone = isinstance(subject.program.parents[call], ast.Expr)
         if alone and is_false(keyword(call, "strict", 1)):
-            yield call, "strict=False, and nobody looks at the keys that did not fit"
+            yield call, "strict=False, and the keys that did not match are not checked"
 
 
 @rule("BH711")
@@ -271,11 +271,11 @@ def resumed_at_wrong_epoch(subject: Subject) -> Iterator[Place]:
             continue
         start, line = _start(loop), loop.lineno
         if start is None and key not in _keys_read(program):
-            yield loop.iter, f"{key!r} is saved and never read: this loop begins anew", loop
+            yield loop.iter, f"{key!r} is saved and never read: this loop starts from scratch", loop
         bound = program.bindings_of(start, program.scope(loop)) if start is not None else []
         for value in [start or loop, *(b.value for b in bound)]:
             if _key(value) == key and all(b.how == "assign" for b in bound):
-                yield value, f"{key!r} was over when it was saved: line {line} makes it again", loop
+                yield value, f"{key!r} was complete when it was saved: line {line} repeats it", loop
 
 
 def _passages_saved(program: Program) -> Iterator[tuple[str, ast.For]]:

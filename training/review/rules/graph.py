@@ -123,7 +123,7 @@ def _outlives(event: Event, loop: Loop | None, inside: list[Event]) -> bool:
 
 @rule("BH309")
 def loss_cut_from_graph(subject: Subject) -> Iterator[Place]:
-    """What `backward` is called on is a new tensor, detached, or told to require a gradient."""
+    """What `backward` is called on is a new tensor, detached, or set to require a gradient."""
     program = subject.program
     for event in (e for trace in subject.traces for e in trace if e.kind == "backward"):
         target = next(iter(event.call.args), None) if event.via else receiver(event.node)
@@ -134,9 +134,9 @@ def loss_cut_from_graph(subject: Subject) -> Iterator[Place]:
         name, scope = target.id, event.scope
         for value in reaching(program, target, scope):
             if _cut(program, value, scope):
-                yield value, f"{name} is cut off from the network here", event.node
+                yield value, f"{name} is detached from the network here", event.node
             elif _of_detached_scores(program, value, scope):
-                yield value, f"{name} is computed of scores that are detached", event.node
+                yield value, f"{name} is computed from scores that are detached", event.node
         bound = scope.bindings.get(name, ())  # a zero to which terms are added may ask for one
         begins = any(b.how == "augment" or name in names_read(b.value) for b in bound)
         for node in own_nodes(scope.node) if not begins else ():
@@ -147,7 +147,7 @@ def loss_cut_from_graph(subject: Subject) -> Iterator[Place]:
 
 
 def _cut(program: Program, node: ast.expr | None, scope: Scope, deep: bool = True) -> bool:
-    """Whether a value has no path back: detached, or made anew of computed numbers."""
+    """Whether a value has no path back: detached, or rebuilt from computed numbers."""
     if isinstance(node, ast.BinOp):
         sides = [s for s in (node.left, node.right) if not isinstance(s, ast.Constant)]
         return bool(sides) and all(_cut(program, s, scope, deep) for s in sides)
@@ -196,7 +196,7 @@ def forward_detached(subject: Subject) -> Iterator[Place]:
             lives = isinstance(inner, ast.Name) and _lives_on(program, inner, forward)
             if layers and not meant and not lives and _goes_on(program, node, forward):
                 listed = ", ".join(f"self.{name}" for name in sorted(layers))
-                yield node, f"{ast.unparse(inner)} is cut off here, so {listed} cannot learn"
+                yield node, f"{ast.unparse(inner)} is detached here, so {listed} cannot learn"
 
 
 def _layers_behind(program: Program, inner: ast.expr, forward: Scope) -> set[str]:
@@ -258,7 +258,7 @@ def result_discarded(subject: Subject) -> Iterator[Place]:
         reshapes = name in PURE and plain and (inside or scope.name == "forward")
         moves = name in ("to", "cuda", "half", "float") and _of_batch(program, on, scope)
         if (program.is_torch(call.func, *PURE) and not told) or reshapes or moves:
-            yield call, f"{ast.unparse(call.func)} returns its result, and nothing keeps it"
+            yield call, f"{ast.unparse(call.func)} returns its result, which is discarded"
 
 
 def _of_batch(program: Program, node: ast.expr | None, scope: Scope) -> bool:

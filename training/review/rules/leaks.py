@@ -48,13 +48,13 @@ LEARN_NOTHING = {
 PIPELINES = {"make_pipeline", "Pipeline", "ColumnTransformer", "make_column_transformer"}
 CENTRES = {"mean", "min", "median", "nanmean", "nanmedian", "mode"}
 JOINS = {"concat", "concatenate", "vstack", "cat"}
-MAY_MEAN_PRESENT = {"valid", "val"}  # values that are there, or the value beside a key
+MAY_MEAN_PRESENT = {"valid", "val"}  # values that are there, or the value next to a key
 COUNTS = {"size", "count", "nunique"}
 
 
 @once
 def every_split(program: Program) -> list[Split]:
-    """Every place where rows of a table go to different sides."""
+    """Every place where rows of a table go to different splits."""
     return [*splits(program, by_group=True), *cuts(program), *divided(program)]
 
 
@@ -75,12 +75,12 @@ def leaks(
         sides = any(is_part(n) for n in read - names)
         if not sides and any(before(program, at, split) and of & behind for at, of in sites):
             region = scope.node if scope.name else split
-            yield node, f"{told}, which are split only in line {line}", region
+            yield node, f"{told}, before the split in line {line}", region
             return
 
 
 def for_each_side(program: Program, node: ast.expr, rows: ast.expr) -> str:
-    """The sides for which an expression runs anew, in a loop or by the calls of its function."""
+    """The splits for which an expression runs again, in a loop or by the calls of its function."""
     scope, above = program.scope(node), program.ancestors(node)
     given: list[ast.expr | None] = []
     for loop in (g for a in above for g in getattr(a, "generators", [a])):
@@ -132,7 +132,7 @@ def centrings(program: Program) -> list[tuple[ast.expr, ast.expr, ast.expr, str]
 
 @rule("BH501")
 def fit_before_split(subject: Subject) -> Iterator[Place]:
-    """Something is fitted on rows that are split afterwards, or on a table beside its sides."""
+    """Something is fitted on rows that are split afterwards, or on a table next to its splits."""
     program = subject.program
     for call, learner, rows in fits(program):
         made, scope = {*targets_of(program, call)}, program.scope(call)
@@ -151,12 +151,12 @@ def fit_before_split(subject: Subject) -> Iterator[Place]:
         for split, _, parts in splits(program):
             of = {n for part in parts[:1] for n in values_read(part)} & values_read(rows)
             if before(program, split, call) and of and fed & {*targets_of(program, split)}:
-                yield call, f"{told}, and transforms sides that line {line_of(split)} made of them"
+                yield call, f"{told}, and transforms splits of line {line_of(split)}"
 
 
 @rule("BH502")
 def fit_on_held_out(subject: Subject) -> Iterator[Place]:
-    """Something is fitted on held-out rows, or anew for each side; a mean is a fit as well."""
+    """Something is fitted on held-out rows, or again for each split; a mean is a fit as well."""
     program = subject.program
     trains = any(side_of(n) == "train" for n in program.identifiers)
     learned = [(n, f"{name} is fitted", rows) for n, name, rows in fits(program)]
@@ -167,7 +167,7 @@ def fit_on_held_out(subject: Subject) -> Iterator[Place]:
     for node, told, rows in learned:
         sides = {side_of(n) for n in names_read(rows) - MAY_MEAN_PRESENT} - {""}
         if where := for_each_side(program, node, rows):
-            yield node, f"{told} anew for {where}"
+            yield node, f"{told} again for {where}"
         elif trains and sides in ({"val"}, {"test"}):
             yield node, f"{told} on {ast.unparse(rows)}"
     for call in program.methods_of("fit"):
@@ -208,7 +208,7 @@ def label_columns(program: Program) -> set[object]:
 
 @rule("BH504")
 def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
-    """The mean label by group becomes a column of a table that is split afterwards, or a side."""
+    """The mean label by group becomes a column of a table that is split afterwards, or a split."""
     program = subject.program
     for call in program.methods_of("transform", "mean", "agg"):
         of = receiver(call)
@@ -224,7 +224,7 @@ def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
             placed += [by] if call in walk(by) or made & names_read(by) else []
         told, names = f"the mean of {label!r} by group is taken over", made | names_read(table)
         if placed and (where := for_each_side(program, call, table)):
-            yield call, f"{told} the labels of each side itself: {where}"
+            yield call, f"{told} the labels of each split itself: {where}"
         elif placed:
             yield from leaks(program, call, table, names, f"{told} all rows", every_split(program))
 
@@ -247,7 +247,7 @@ def columns_chosen_before_split(subject: Subject) -> Iterator[Place]:
         for split in every_split(program) if computed & own else ():
             beside = {n for part in split[2] for n in names_read(part)} - names_read(numbers)
             labels = {n for n in computed - own if words(n) & LABELS or n in beside}
-            told = f"the columns are chosen by {min(labels, default='')!r} of all rows"
+            told = f"the columns are selected by {min(labels, default='')!r} of all rows"
             if not labels or any(is_part(n) for n in computed):
                 continue
             if statement is program.statement(split[0]):

@@ -78,13 +78,13 @@ def sampler_and_shuffle(subject: Subject) -> Iterator[Place]:
     for call in torch_calls(subject.program, "DataLoader"):
         absent = isinstance(sampler_of(call), (type(None), ast.Constant, ast.IfExp))
         if not absent and is_true(keyword(call, "shuffle", 2)):
-            yield call, "a sampler is given, and shuffle=True: the loader refuses both"
+            yield call, "a sampler and shuffle=True: the loader rejects both"
 
 
 @rule("BH512")
 def set_epoch_missing(subject: Subject) -> Iterator[Place]:
-    """A DistributedSampler shuffles train rows in a file that goes over them in epochs, and nobody
-    tells it the epoch.
+    """A DistributedSampler shuffles train rows in a file that goes over them in epochs, and nothing
+    calls `set_epoch`.
     """
     program = subject.program
     asked = [c for c in program.all_calls if not program.resolve(c.func).startswith("torch")]
@@ -106,7 +106,7 @@ def set_epoch_missing(subject: Subject) -> Iterator[Place]:
         shuffles = not is_false(keyword(call, "shuffle", 3)) and not has_unpacking(call)
         anew = any("epoch" in words(n) for n in identifiers(keyword(call, "seed", 4)))
         if shuffles and not anew and not is_held_out(program, call):
-            yield call, "set_epoch is called in no epoch: all have the same order", epochs[0]
+            yield call, "set_epoch is never called: all epochs have the same order", epochs[0]
 
 
 @rule("BH513")
@@ -160,7 +160,7 @@ def same_noise_in_every_worker(subject: Subject) -> Iterator[Place]:
             seeds = [c for c in calls(node) if last_name(c.func) in SEEDS and c.args]
             if seeds and not {a.arg for a in node.args.args} & names_read(node):
                 told = f"every worker is seeded with {ast.unparse(seeds[0].args[0])}"
-                yield seeds[0], f"{told}: they draw the same, and in each epoch again", loader
+                yield seeds[0], f"{told}: all draw the same numbers, in every epoch", loader
     plain = [c for c in loaders if keyword(c, "worker_init_fn") is None]
     if not any(constant(keyword(c, "num_workers", 5) or ast.Constant(0)) != 0 for c in plain):
         return
@@ -171,7 +171,7 @@ def same_noise_in_every_worker(subject: Subject) -> Iterator[Place]:
             pending += [own[n] for n in named - used if n in own]
             used |= named
         if used & (SEEDS | OF_WORKER):
-            continue  # each worker, or each row, has a seed of its own
+            continue  # each worker, or each row, has its own seed
         for name, bound in program.attributes[owner].items():
             made = [b.value for b in bound if _is_generator(program, b.value)]
             if name in used and len(made) == len(bound):
@@ -201,7 +201,7 @@ def seed_incomplete(subject: Subject) -> Iterator[Place]:
     for call in calls_to(program, "random.shuffle", "random.sample"):
         drawn = getattr(program.statement(call), "targets", call.args)
         if drawn and _tells_sides(program.scope(call), dotted(drawn[0])):
-            told = f"random.{last_name(call.func)} decides which rows go to which side"
+            told = f"random.{last_name(call.func)} decides which rows go to which split"
             yield call, f"{told}, and random is not seeded: the split differs from run to run"
 
 
@@ -227,7 +227,7 @@ def determinism_contradicted(subject: Subject) -> Iterator[Place]:
             block = above, node in getattr(above, "orelse", ())
             found[block][last_name(node.targets[0])] = node
     for flags in (f for f in found.values() if {"deterministic", "benchmark"} <= f.keys()):
-        told = "benchmark picks kernels by measuring: results may differ"
+        told = "benchmark measures kernels: results may differ"
         yield flags["benchmark"], f"{told} though deterministic is set"
 
 
@@ -286,7 +286,7 @@ def waits_for_device(subject: Subject) -> Iterator[Place]:
                 read = event.frame.key(receiver(event.node)) or dotted(receiver(event.node))
                 always = event.loops == step.loops and event.branches == step.branches
                 if read and read == step.key and always:
-                    yield event.node, "the device is waited for in every step"
+                    yield event.node, "every step waits for the device"
 
 
 @rule("BH520")
@@ -298,7 +298,7 @@ def held_out_rows_dropped(subject: Subject) -> Iterator[Place]:
         if isinstance(node, ast.FunctionDef) and TIMES & identifiers(node):
             continue  # batches of one size are timed, or hold each other's negatives
         if is_true(keyword(call, "drop_last", 8)) and is_held_out(program, call):
-            yield call, "drop_last leaves out held-out rows"
+            yield call, "drop_last skips held-out rows"
 
 
 @rule("BH521")
@@ -322,4 +322,4 @@ def stream_in_every_worker(subject: Subject) -> Iterator[Place]:
             stream = "IterableDataset" in map(last_name, owner.bases)
             several = isinstance(workers, int) and workers > 1
             if several and stream and once and not drawn and not endless:
-                yield call, f"each of {workers} workers gives all rows of {owner.name}"
+                yield call, f"each of {workers} workers yields all rows of {owner.name}"

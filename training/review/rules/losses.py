@@ -60,7 +60,7 @@ def softmax_before_cross_entropy(subject: Subject) -> Iterator[Place]:
     for call in torch_calls(program, *OF_LOGITS):
         made = activation(program, keyword(call, "logits"), program.scope(call))
         if made in ("softmax", "sigmoid"):
-            yield call, f"{made} is applied before `logits`, which are to be raw scores"
+            yield call, f"{made} is applied before `logits`, which must be raw scores"
 
 
 @rule("BH302")
@@ -244,7 +244,7 @@ def weight_of_frequent_class(subject: Subject) -> Iterator[Place]:
             sides = [_class_counted(program, side, scope) for side in (made.left, made.right)]
             if isinstance(made.op, ast.Div) and sides == ["positive", "negative"]:
                 quotient = ast.unparse(made)
-                yield given or call, f"{quotient} is small where positives are rare: turn it round"
+                yield given or call, f"{quotient} is small where positives are rare: invert it"
 
 
 def _class_counted(program: Program, node: ast.expr, scope: Scope) -> str:
@@ -264,7 +264,7 @@ def _class_counted(program: Program, node: ast.expr, scope: Scope) -> str:
 
 @rule("BH336")
 def padded_labels_count(subject: Subject) -> Iterator[Place]:
-    """Labels are padded beside inputs with a number that no cross-entropy of the file ignores."""
+    """Labels are padded next to inputs with a number that no cross-entropy of the file ignores."""
     program = subject.program
     padded = calls_to(program, "torch.nn.utils.rnn.pad_sequence")
     losses = [x for x in loss_calls(program) if x.kind in ("cross_entropy", "nll")]
@@ -278,7 +278,7 @@ def padded_labels_count(subject: Subject) -> Iterator[Place]:
         told = pad is None or pad == IGNORED or not TAGS & spoken
         if beside and not told and all(_counts(program, loss, pad or 0) for loss in losses):
             message = f"labels are padded with {int(pad or 0)} in line {call.lineno}"
-            yield losses[0].call, f"{message}, and the loss takes that for a class", call
+            yield losses[0].call, f"{message}, which the loss takes for a class", call
             return
 
 

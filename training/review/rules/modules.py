@@ -117,7 +117,7 @@ def layer_made_in_forward(subject: Subject) -> Iterator[Place]:
             inner = any(is_layer(program, a) for a in around)
             name = last_name(node.func)
             if is_layer(program, node) and not kept and not inner and "Dropout" not in name:
-                yield node, f"{name} is made anew in every forward: it never learns"
+                yield node, f"{name} is created again in every forward: it never learns"
 
 
 @rule("BH403")
@@ -134,11 +134,11 @@ def dropout_always_on(subject: Subject) -> Iterator[Place]:
         at_once = isinstance(above, ast.Call) and above.func is call
         local = isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Name)
         if scope.name == "forward" and program.is_module(scope.owner) and (at_once or local):
-            yield call, f"{last_name(call.func)} is made in forward, so eval() does not reach it"
+            yield call, f"{last_name(call.func)} is created in forward, so eval() does not reach it"
 
 
 def _meant(program: Program, call: ast.Call) -> bool:
-    """Whether a dropout stands under a question for the mode, or thins noise and no features."""
+    """Whether a dropout depends on the mode, or thins noise and no features."""
     scope = program.scope(call)
     spoken = words(f"{scope.name} {dotted(next(iter(call.args), None))}")
     drawn = {o.last for a in call.args[:1] for o in program.origins(a, scope)} & NOISES
@@ -160,7 +160,7 @@ def attention_dropout_always_on(subject: Subject) -> Iterator[Place]:
         rate = value_of(program, given, program.scope(call)) if given is not None else None
         fixed, held = constant(rate) not in (None, 0), dotted(rate).startswith("self.")
         if (fixed or held) and not _asks_for_mode(program, call):
-            yield call, "attention drops out whenever it is called, in evaluation too"
+            yield call, "attention dropout is always on, in evaluation too"
 
 
 @rule("BH407")
@@ -278,7 +278,7 @@ def keep_rate_as_drop_rate(subject: Subject) -> Iterator[Place]:
     for call in torch_calls(subject.program, *names):
         given = keyword(call, "p", 1 if last_name(call.func) == "dropout" else 0)
         if isinstance(given, (ast.Name, ast.Attribute)) and KEPT & words(last_name(given)):
-            yield call, f"{ast.unparse(given)} is dropped, by its name it is to be kept"
+            yield call, f"{ast.unparse(given)} is the drop rate here, but its name says keep rate"
 
 
 @rule("BH444")
@@ -309,7 +309,7 @@ def norm_momentum_of_another_framework(subject: Subject) -> Iterator[Place]:
 
 @rule("BH459")
 def last_step_of_both_ways(subject: Subject) -> Iterator[Place]:
-    """The last step of a bidirectional layer is taken, and the first one nowhere beside it."""
+    """The last step of a bidirectional layer is taken, and the first one nowhere near it."""
     program = subject.program
     made = torch_calls(program, "LSTM", "GRU", "RNN")
     layers = [c for c in made if is_true(keyword(c, "bidirectional"))]
@@ -325,4 +325,4 @@ def last_step_of_both_ways(subject: Subject) -> Iterator[Place]:
                 first = text.replace("-1", "0").rstrip("], :")
                 both = any(t.startswith(first) for t in taken.values())
                 if text.endswith(("[:, -1]", "[:, -1, :]") if rows else "[-1]") and not both:
-                    yield node, f"{text} holds one step of the backward half of the layer"
+                    yield node, f"{text} contains one step of the backward direction"

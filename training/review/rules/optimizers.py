@@ -91,13 +91,13 @@ def _within(name: str, network: str) -> bool:
 
 
 def _same_branches(program: Program, earlier: ast.AST, later: ast.AST) -> bool:
-    """Whether what stands earlier has run wherever the later one runs."""
+    """Whether what comes earlier has run wherever the later one runs."""
     around = program.ancestors(later)
     return all(a in around for a in program.ancestors(earlier) if isinstance(a, BRANCHES))
 
 
 def _goes_on(program: Program, held: Held, network: str, node: ast.AST) -> bool:
-    """Whether a statement stands behind an optimizer that is used further, and no other one is made
+    """Whether a statement comes after an optimizer that is used further, and no other one is made
     of its network after that.
     """
     targets = [dotted(t) for t in getattr(program.statement(held.call), "targets", ())]
@@ -148,7 +148,7 @@ def optimizer_before_device(subject: Subject) -> Iterator[Place]:
             branched = any(isinstance(a, (ast.If, ast.For)) for a in program.ancestors(first))
             if not branched and _goes_on(program, held, network, first):
                 how, line = "moved" if moved else "sharded", held.call.lineno
-                yield first, f"{network} is {how} after its optimizer was made in line {line}"
+                yield first, f"{network} is {how} after its optimizer was created in line {line}"
 
 
 @rule("BH417")
@@ -188,7 +188,7 @@ def data_attribute(subject: Subject) -> Iterator[Place]:
 @rule("BH421")
 def parameters_in_two_groups(subject: Subject) -> Iterator[Place]:
     """Two groups of an optimizer hold `a.parameters()` and `a.parameters()`, or `a.b.parameters()`;
-    or a judge is in its own optimizer and in its adversary's.
+    or a discriminator is in its own optimizer and in the generator's.
     """
     program = subject.program
     for call, scope in optimizers_made(program):
@@ -205,7 +205,7 @@ def parameters_in_two_groups(subject: Subject) -> Iterator[Place]:
         judge, line = own.networks[0], own.call.lineno
         both = own.networks == [judge] and len(other.networks) > 1 and judge in other.networks
         if both and judge in judges and _step_in_one_loop(program, own.call, other.call):
-            told = f"are in the optimizer of line {line} too, whose work this one undoes"
+            told = f"are also in the optimizer of line {line}, which trains against this one"
             yield other.call, f"the parameters of {judge} {told}"
 
 
@@ -234,7 +234,7 @@ def _groups(given: ast.expr) -> Iterator[ast.expr]:
 
 @rule("BH422")
 def parameters_without_optimizer(subject: Subject) -> Iterator[Place]:
-    """Beside an optimizer a network of the file with parameters is called where gradients are
+    """Next to an optimizer a network of the file with parameters is called where gradients are
     computed, and used for nothing else; or one is set free after the optimizer was made.
     """
     program = subject.program
@@ -250,7 +250,7 @@ def parameters_without_optimizer(subject: Subject) -> Iterator[Place]:
             frozen = is_frozen_name(name) or any(_freezes(o) for o in own)
             used = _calls_alone(program, name, ASKED) if learns and not frozen else []
             if used and not any(_is_cut(program, c) or not _learns(program, c) for c in used):
-                told = f"{name} has parameters of its own, and no optimizer holds them"
+                told = f"{name} has parameters, and no optimizer holds them"
                 yield bound[0].value, told
     yield from _freed_too_late(program)
 
@@ -283,8 +283,8 @@ def _freed_too_late(program: Program) -> Iterator[Place]:
             apart = not any(s.network.startswith(n) for n in held.networks)
             left_out = apart or "requires_grad" in identifiers(held.given)
             if left_out and _goes_on(program, held, s.network, s.node):
-                told = f"the optimizer of line {line} was made without its parameters"
-                yield s.node, f"{s.network} is set free here, and {told}"
+                told = f"the optimizer of line {line} does not hold its parameters"
+                yield s.node, f"{s.network} is unfrozen here, and {told}"
 
 
 class Switch(NamedTuple):
@@ -335,7 +335,7 @@ def new_layer_frozen(subject: Subject) -> Iterator[Place]:
                 target, spared = ast.unparse(node.targets[0]), s.spared or " "
                 known = spared not in target and _same_branches(program, node, s.node)
                 if known and not _is_touched(scope, network, node.lineno, line):
-                    yield s.node, f"{target} is new, and frozen here with all the rest"
+                    yield s.node, f"{target} is new, and frozen here with the rest"
             for h in ours if not new and not s.spared and "." not in network else ():
                 alone = all(_within(n, network) for n in h.networks) and h.call.lineno > line
                 if alone and not _is_touched(scope, network, line, h.call.lineno):

@@ -43,7 +43,7 @@ def loop_left_after_one_batch(subject: Subject) -> Iterator[Place]:
         if any(innermost_loop(subject.program, c) is loop for c in inside):
             continue
         if isinstance(last, ast.Break) and loop in stepping:
-            yield last, "every passage over the batches ends after the first one", loop
+            yield last, "every pass over the batches ends after the first one", loop
         summed = {last_name(n.target) for n in nodes_of(loop, ast.AugAssign)}
         if isinstance(last, ast.Return) and summed & identifiers(last.value):
             yield last, "the function returns what it added up after the first batch", loop
@@ -70,7 +70,7 @@ def network_made_in_each_epoch(subject: Subject) -> Iterator[Place]:
 @rule("BH130")
 def step_after_the_loop(subject: Subject) -> Iterator[Place]:
     """A step behind the loop over batches with its backward and clear, or both behind that loop."""
-    program, what = subject.program, "one update for each passage over the batches, by"
+    program, what = subject.program, "one update for each pass over the batches, with"
     for steps in step_groups(subject):
         for left in (_left_by(program, b.event.node) for b in steps.backwards):
             if left is not None:
@@ -85,7 +85,7 @@ def step_after_the_loop(subject: Subject) -> Iterator[Place]:
 
 
 def _left_by(program: Program, backward: ast.AST) -> ast.For | None:
-    """The loop over batches, beside a backward, in which its loss is bound, anew each time."""
+    """The loop over batches, next to a backward, in which its loss is bound in each iteration."""
     name, around = dotted(receiver(backward)), program.ancestors(backward)
     bound = program.scope(backward).bindings.get(name, [])
     loops = {innermost_loop(program, b.statement) for b in bound}
@@ -157,12 +157,12 @@ def scaler_bypassed(subject: Subject) -> Iterator[Place]:
             if checked or any(e.kind == "step" and e.via for e in inside):
                 continue
             if backwards[-1].via == "scaler" and step.under(backwards[-1]):
-                yield step.node, "this step passes by the scaler: gradients may be scaled"
+                yield step.node, "this step bypasses the scaler: gradients may be scaled"
 
 
 @rule("BH134")
 def float16_without_scaler(subject: Subject) -> Iterator[Place]:
-    """A forward in float16 beside a backward, by autocast or cast, in a file that never scales."""
+    """A forward in float16 next to a backward, by autocast or cast, in a file that never scales."""
     program = subject.program
     scaled = any(w in n.lower() for n in program.identifiers for w in SCALES)
     if scaled or subject.framework or "grad" in program.identifiers:
@@ -191,7 +191,7 @@ def _is_half(program: Program, node: ast.AST) -> bool:
 
 
 def _casts(program: Program, forward: ast.Call, scope: Scope) -> Iterator[ast.Call]:
-    """The calls that cast the network of a forward to float16, as its name or its origins tell."""
+    """The calls that cast the network of a forward to float16, as its name or its origins say."""
     made = set(program.origins(forward.func, scope))
     for call in program.methods_of("half", "to", "type"):
         given = {last_name(a) for a in (*call.args, *(k.value for k in call.keywords))}
@@ -212,12 +212,12 @@ def autocast_around_backward(subject: Subject) -> Iterator[Place]:
         inner = [node for name, node in event.contexts if name.endswith("autocast")][-1:]
         off = any(isinstance(c, ast.Call) and is_false(keyword(c, "enabled")) for c in inner)
         if inner and not off and event.via != "accelerator":
-            yield event.node, "backward stands inside the autocast block"
+            yield event.node, "backward is inside the autocast block"
 
 
 @rule("BH137")
 def rate_changed_in_a_name(subject: Subject) -> Iterator[Place]:
-    """A rate is changed beside an optimizer and read by messages alone, or set as its attribute."""
+    """A rate is changed next to an optimizer and read only by messages, or set as its attribute."""
     program = subject.program
     if {"param_groups", "lr_scheduler", "get_last_lr"} & program.identifiers:
         return
@@ -230,7 +230,7 @@ def rate_changed_in_a_name(subject: Subject) -> Iterator[Place]:
             used = nodes_of(loop, ast.Name) + nodes_of(loop, ast.Attribute)
             steps = any(is_optimizer(program, n, scope) for n in used)
             if steps and all(_shows(program, use, b.statement) for use in reads_in(scope, name)):
-                yield b.statement, f"{name} changes, the optimizer keeps its rate", loop or b.value
+                yield b.statement, f"{name} changes, not the rate of the optimizer", loop or b.value
                 break
     for node in program.nodes[ast.Assign]:
         target = node.targets[0]

@@ -82,7 +82,7 @@ def gradients_never_averaged(subject: Subject) -> Iterator[Place]:
 
 @rule("BH610")
 def batch_skipped_on_one_rank(subject: Subject) -> Iterator[Place]:
-    """Beside a wrapped network a loss that is not finite leads to `continue`, unknown to others."""
+    """Next to a wrapped network a loss that is not finite leads to `continue` on one rank."""
     program = subject.program
     wrapping = {program.scope(w) for w in torch_calls(program, *WRAPPERS)}
     if not wrapping or any(map(_exchanges, program.all_calls)):
@@ -94,7 +94,7 @@ def batch_skipped_on_one_rank(subject: Subject) -> Iterator[Place]:
             asked = {last_name(c.func) for c in calls(branch.test)}
             known = asked & FINITE and asked <= FINITE | {"any", "all", "item"}
             if known and isinstance(branch.body[-1], ast.Continue):
-                yield branch, "a rank whose loss is not finite skips this backward alone"
+                yield branch, "only a rank whose loss is not finite skips this backward"
 
 
 @rule("BH611")
@@ -141,7 +141,7 @@ def gradients_summed_over_ranks(subject: Subject) -> Iterator[Place]:
         called = {last_name(c.func) for v in values for c in calls(v)}  # a norm, or a flag
         whole = keyword(call, "group", 2) is None and (op is None or last_name(op) == "SUM")
         if whole and not called & SCALARS and any("grad" in identifiers(v) for v in values):
-            yield call, "gradients are added up over all ranks, and nothing here divides them"
+            yield call, "gradients are summed over all ranks, and nothing here divides them"
 
 
 @rule("BH615")
@@ -181,7 +181,7 @@ def loop_left_by_one_rank(subject: Subject) -> Iterator[Place]:
             continue
         own = _of_losses(program, loop)
         if not any(map(_exchanges, inside)) and any(names_read(t.test) & own for t in tests):
-            yield node, "each rank decides by a loss of its own whether it leaves the loop"
+            yield node, "each rank decides by its own loss whether it leaves the loop"
 
 
 def _tests(program: Program, node: ast.AST) -> list[ast.If]:

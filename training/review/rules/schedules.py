@@ -79,7 +79,7 @@ def scheduler_never_stepped(subject: Subject) -> Iterator[Place]:
         places = attributes_of(program, name) if owner else names_of(program, name)
         reads = [program.parents[n] for n in places if isinstance(n.ctx, ast.Load)]
         if made and all(_only_looks(program, parent) for parent in reads):
-            yield made[0], f"{owner}{name} is made here and never stepped"
+            yield made[0], f"{owner}{name} is created here and never stepped"
 
 
 def _makes(program: Program, bound: Binding) -> bool:
@@ -116,23 +116,23 @@ def _stepped(subject: Subject) -> Iterator[tuple[Event, Origin]]:
 
 @rule("BH113")
 def scheduler_per_batch(subject: Subject) -> Iterator[Place]:
-    """The step stands in a loop over batches inside one over epochs, the length counts epochs."""
+    """The step is in a loop over batches inside one over epochs, the length counts epochs."""
     for event, made in _stepped(subject):
         if _cadence(event) == "batch" and _unit(subject.program, made) == "epoch":
-            told = f"{made.last} counts epochs by its arguments, and is stepped once a batch"
+            told = f"{made.last} counts epochs by its arguments, and is stepped once per batch"
             yield event.node, told, made.call
 
 
 @rule("BH114")
 def scheduler_per_epoch(subject: Subject) -> Iterator[Place]:
-    """All its steps stand in a loop over epochs, outside that over batches, and the length counts
+    """All its steps are in a loop over epochs, outside that over batches, and the length counts
     batches.
     """
     by_batch = [made.call for event, made in _stepped(subject) if _cadence(event) == "batch"]
     for event, made in _stepped(subject):
         late = _cadence(event) == "epoch" and made.call not in by_batch
         if late and _unit(subject.program, made) == "batch":
-            told = f"{made.last} counts batches by its arguments, and is stepped once an epoch"
+            told = f"{made.last} counts batches by its arguments, and is stepped once per epoch"
             yield event.node, told, made.call
 
 
@@ -184,7 +184,7 @@ def plateau_without_metric(subject: Subject) -> Iterator[Place]:
     """A plateau schedule, and nothing else it could be, stepped without arguments."""
     for event, _ in _plateaus(subject):
         if not event.call.args and not event.call.keywords:
-            yield event.node, "ReduceLROnPlateau.step() needs the metric it watches"
+            yield event.node, "ReduceLROnPlateau.step() needs the metric that it monitors"
 
 
 @rule("BH116")
@@ -192,12 +192,12 @@ def plateau_per_batch(subject: Subject) -> Iterator[Place]:
     """A plateau schedule is stepped unconditionally in the loop over batches."""
     for event, _ in _plateaus(subject):
         if _cadence(event) == "batch" and not _conditional(event, event.loops[-1]):
-            told = "ReduceLROnPlateau is stepped once a batch: patience counts batches"
+            told = "ReduceLROnPlateau is stepped once per batch: patience counts batches"
             yield event.node, told
 
 
 def _conditional(event: Event, loop: Loop) -> bool:
-    """Whether something happens in some passages of a loop only."""
+    """Whether something happens in some iterations of a loop only."""
     helper = [] if event.scope is loop.scope else walk(event.scope.node)
     inside = {*walk(loop.node), *helper}
     return any(b in inside for b, _ in event.branches)
@@ -213,7 +213,7 @@ def rate_written_by_hand(subject: Subject) -> Iterator[Place]:
             to = node.targets[0]
             free = not any(isinstance(a, ast.If) for a in subject.program.ancestors(node))
             if free and isinstance(to, ast.Subscript) and constant(to.slice) == "lr":
-                yield node, f"this rate is overwritten by, and bends, {made.last}"
+                yield node, f"{made.last} overwrites this rate, or is changed by it"
 
 
 @rule("BH118")
@@ -232,7 +232,7 @@ def lambda_returns_rate(subject: Subject) -> Iterator[Place]:
         }
         for rate in (ast.unparse(r) for r in rates if r is not None):
             if rate in factors - {"1", "1.0"}:
-                told = "what LambdaLR multiplies the rate with contains the rate"
+                told = "the factor of LambdaLR contains the rate"
                 yield call, f"{told} {rate} itself"
 
 
@@ -275,7 +275,7 @@ def plateau_in_wrong_direction(subject: Subject) -> Iterator[Place]:
         if watched is None or has_unpacking(made.call) or mode not in ("min", "max"):
             continue
         if _better(subject.program, watched, event.scope) == {"min": "max", "max": "min"}[mode]:
-            told = f"mode is {mode!r}, and {ast.unparse(watched)} gets better the other way"
+            told = f"mode is {mode!r}, and {ast.unparse(watched)} improves in the other direction"
             yield made.call, told, event.node
 
 
@@ -311,12 +311,12 @@ def schedule_made_in_each_epoch(subject: Subject) -> Iterator[Place]:
             if depths != {1} or not steps or not optimizer or _conditional(event, loop):
                 continue
             if _counts_epochs(loop) and not _begins_anew(inside, optimizer, loop):
-                told = f"{name} begins from its first step in every passage of the loop"
+                told = f"{name} restarts from its first step in every iteration of the loop"
                 yield event.node, told, loop.node
 
 
 def _counts_epochs(loop: Loop) -> bool:
-    """Whether a loop counts passages over the rows, and not stages with schedules of their own."""
+    """Whether a loop counts passes over the rows, and not stages with their own schedules."""
     head = loop.node.test if isinstance(loop.node, ast.While) else loop.node.target
     said = {w for n in identifiers(head) for w in words(n)}
     return is_epoch_loop(loop) and not is_loader_loop(loop) and not STAGES & said

@@ -82,7 +82,7 @@ def threshold_chosen_on_scored_rows(subject: Subject) -> Iterator[Place]:
                 continue
             if cuts and all(isinstance(u, ast.Compare) and names_read(u) & data for u in cuts):
                 on = f"{name} is the best one for {' and '.join(sorted(data))}"
-                said = f"{on}, and the score that is reported is that of the same rows"
+                said = f"{on}, and the reported score is of the same rows"
                 yield binding.statement, said, scope.node
 
 
@@ -175,7 +175,7 @@ def _called(node: ast.AST) -> str:
 @rule("BH222")
 def labels_and_scores_swapped(subject: Subject) -> Iterator[Place]:
     """The first argument comes from a network and the second is called labels, or their names say
-    so; of torchmetrics the other way round.
+    so; of torchmetrics in reverse order.
     """
     program = subject.program
     used = {"sklearn", "torchmetrics", "torcheval"} & program.modules_imported
@@ -240,9 +240,9 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
             sides = [term.left, term.right] if isinstance(term, ast.BinOp) else []
             rows = any(_rows(program, s, scope, stored.keys()) for s in sides)
             if counted == "batches" and rows and any(_is_mean(program, s, scope) for s in sides):
-                yield ratio, f"{name} is weighed by rows, and divided by batches: {said}", loop
+                yield ratio, f"{name} is weighted by rows, and divided by batches: {said}", loop
             elif counted == "rows" and _is_mean(program, term, scope):
-                told = "adds up means of batches, and is divided by rows"
+                told = "is a sum of batch means, and is divided by rows"
                 yield ratio, f"{name} {told}: {said}", loop
 
 
@@ -332,7 +332,7 @@ def _in_sight(program: Program, made: list[ast.Call]) -> bool:
 @rule("BH245")
 def mask_never_read(subject: Subject) -> Iterator[Place]:
     """A parameter that is called a mask is read nowhere in a function that sums up or weighs; a
-    caller gives it, and no other function stands in its place.
+    caller gives it, and no other function takes its place.
     """
     program = subject.program
     for scope in program.scopes:

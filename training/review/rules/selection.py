@@ -1,4 +1,4 @@
-"""Rules about what is measured and said: sums of an evaluation, sides of rows, what is unread."""
+"""Rules about what is measured and said: sums of an evaluation, splits of rows, what is unread."""
 
 from __future__ import annotations
 
@@ -171,8 +171,8 @@ def mean_of_batch_means(subject: Subject) -> Iterator[Place]:
         for node in own_nodes_of(scope.node, ast.BinOp) if held_out else ():
             divided = isinstance(node.op, ast.Div) and node.lineno >= loop.lineno
             if divided and dotted(node.left) in sums - {""} and ast.unparse(node.right) in counts:
-                told = f"{dotted(node.left)} adds up means of batches"
-                yield node, f"{told}: the last, shorter one counts as much as the others", loop
+                told = f"{dotted(node.left)} is a sum of batch means"
+                yield node, f"{told}: the last, shorter batch weighs as much as the others", loop
 
 
 @rule("BH229")
@@ -199,7 +199,7 @@ def greatest_score_as_class(subject: Subject) -> Iterator[Place]:
         if not decided and not any(names_read(v) & names_read(scores) for v in made):
             told = f"{ast.unparse(one)} holds the greatest values of {ast.unparse(scores)}"
             if named or _runs_network(program, given, scope):
-                yield node, f"{told}, not where they stand"
+                yield node, f"{told}, not their indices"
 
 
 def _values_of_max(program: Program, node: ast.expr, scope: Scope) -> ast.expr | None:
@@ -235,8 +235,8 @@ def sums_never_reset(subject: Subject) -> Iterator[Place]:
                 continue
             set_back, within = _set_back(program, name, outer), outer or scope.node
             if not set_back and _is_averaged(program, name, within, loop):
-                told = f"{name} is added to in each epoch, and never set back"
-                yield place, f"{told}: the score is one of all epochs so far", within
+                told = f"{name} is added to in each epoch, and never reset"
+                yield place, f"{told}: the score is over all epochs so far", within
 
 
 def _training_loop(program: Program, node: ast.AST, scope: Scope) -> ast.AST | None:
@@ -269,7 +269,7 @@ def rows_trained_on(subject: Subject) -> Iterator[Place]:
         scope, labels = program.scope(fit), last_name(fit.args[1]) if len(fit.args) > 1 else ""
         made = program.origins(receiver(fit), scope) if side_of(labels) == "test" else ()
         if any(o.name.startswith("sklearn.") for o in made) and not FINAL & words(scope.name):
-            yield fit, f"it learns from {labels}, the labels that were to test it"
+            yield fit, f"it learns from {labels}, the labels that should test it"
     for call in program.calls_of(*MAKES):
         names = [n for n in targets_of(program, call) if side_of(n) == "train"]
         spoken = words(program.scope(call).name) | {w for n in names for w in words(n)}
@@ -282,7 +282,7 @@ def rows_trained_on(subject: Subject) -> Iterator[Place]:
 
 @rule("BH237")
 def score_under_another_name(subject: Subject) -> Iterator[Place]:
-    """A measure of one side's rows is kept under a name of another side, whose rows are there."""
+    """A measure of one split's rows is kept under a name of another split, whose rows are there."""
     program = subject.program
     for call in (c for c in program.all_calls if MEASURES & words(last_name(c.func))):
         kept = isinstance(program.parents[call], (ast.Assign, ast.Dict))
@@ -323,7 +323,7 @@ def trained_on_held_out(subject: Subject) -> Iterator[Place]:
 
 @rule("BH253")
 def argument_never_read(subject: Subject) -> Iterator[Place]:
-    """A parameter that every caller gives a value is not read. Of masks BH245 tells."""
+    """A parameter that every caller gives a value is not read. BH245 reports masks."""
     program = subject.program
     for scope in program.scopes if subject.trains else ():
         unread = _unread(scope)
@@ -342,7 +342,7 @@ def argument_never_read(subject: Subject) -> Iterator[Place]:
 
 
 def _unread(scope: Scope) -> list[str]:
-    """The parameters that matter by their names and stand nowhere in a body that does something."""
+    """The parameters that matter by their names and occur nowhere in a body that does something."""
     node = scope.node
     wanted = [p for p in scope.parameters if MATTERS & words(p) and not MASKS & words(p)]
     if not wanted or not isinstance(node, FUNCTIONS) or node.args.vararg or node.args.kwarg:
@@ -354,7 +354,7 @@ def _unread(scope: Scope) -> list[str]:
 
 
 def _is_free(program: Program, scope: Scope) -> bool:
-    """Whether nothing but its callers tells which parameters a function has."""
+    """Whether only its callers decide which parameters a function has."""
     if {last_name(b) for b in getattr(scope.owner, "bases", ())} - PLAIN_BASES:
         return False
     if scope.owner is not None and scope.name in ("__init__", "forward"):
@@ -385,7 +385,7 @@ def made_and_never_read(subject: Subject) -> Iterator[Place]:
             made = isinstance(bound.value, ast.Call) and bound.how == "assign" and not field
             plain = made and bound.index is None and not others and not name.startswith("_")
             if plain and name not in read and (weighs or FOR_USE & words(name)):
-                yield bound.statement, f"{name} is made here, and nothing uses it"
+                yield bound.statement, f"{name} is created here and never used"
     for loop in dict.fromkeys(s.loop.node for s in step_groups(subject) if s.loop is not None):
         for target in nodes_of(loop.target, ast.Name) if isinstance(loop, ast.For) else ():
             if {"mask", "masks", "lengths", "lens"} & words(target.id) and target.id not in read:

@@ -1,4 +1,4 @@
-"""Rules BH522, BH534, BH605, BH613 and BH614: one network for all folds, and what ranks share."""
+"""Rules BH522, BH534, BH605, BH613 and BH614: one network for all folds, and what ranks divide."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def one_network_for_all_folds(subject: Subject) -> Iterator[Place]:
             early = [b for b in early if loop not in program.ancestors(b.value)]
             if made and len(bound) == len(early) == 1 and used in identifiers(loop):
                 told = f"was made before the loop over folds of line {loop.lineno}"
-                yield early[0].value, f"{dotted(network)} {told}, and learns in all of them", loop
+                yield early[0].value, f"{dotted(network)} {told}, and trains in all of them", loop
 
 
 def _sets_back(program: Program, loop: ast.For, scope: Scope) -> bool:
     """Whether a loop, or a function that it calls, may give a network its first weights again; the
-    best weights of the same passage, kept there, are others.
+    best weights of the same iteration, kept there, are others.
     """
     inside = calls(loop)
     inside += [c for call in inside for f in program.callees(call, scope) for c in calls(f.node)]
@@ -99,12 +99,12 @@ def sampler_seeded_by_rank(subject: Subject) -> Iterator[Place]:
         ranks = sorted(n for n in named if "rank" in words(n) or n in program.rank_names)
         if ranks:
             told = f"the seed of this sampler depends on {ranks[0]}"
-            yield call, f"{told}: shares of ranks overlap, and some rows are in none"
+            yield call, f"{told}: shards overlap, and some rows are in none"
 
 
 @rule("BH605")
 def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
-    """Held-out rows are shared out over ranks, and nothing in the file brings results of ranks
+    """Held-out rows are divided among ranks, and nothing in the file brings results of ranks
     together.
     """
     program = subject.program
@@ -114,7 +114,7 @@ def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
     evaluated = any(e.kind == "eval" for trace in subject.traces for e in trace)
     if not torch_calls(program, *LAUNCHES) or not evaluated or meets:
         return
-    told = "held-out rows are shared out over ranks, and nothing adds the results up"
+    told = "held-out rows are divided among ranks, and the results are not reduced"
     for call in torch_calls(program, "DistributedSampler"):
         returned = isinstance(program.parents[call], ast.Return)
         sites = [c for c, _ in program.call_sites[program.scope(call)]] if returned else []

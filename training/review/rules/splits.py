@@ -1,4 +1,4 @@
-"""Rules BH505 to BH508, BH537, BH543 and BH545: tables split wrongly, rows beside other labels."""
+"""Rules BH505 to BH508, BH537, BH543 and BH545: tables split wrongly, rows with wrong labels."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ RESIZE = "torchvision.transforms.functional.resize"
 
 @rule("BH505")
 def resample_before_split(subject: Subject) -> Iterator[Place]:
-    """Rows are drawn again, or copies of some are put beside all of them, and split afterwards."""
+    """Rows are drawn again, or copies of some are added to all of them, and split afterwards."""
     program = subject.program
     kept = [(d.node, d.scope, d.parts) for d in divisions(program) if d.groups is None]
     for call, rows in _resampled(program):
-        made, told = {*targets_of(program, call)}, "resampled rows are made here"
+        made, told = {*targets_of(program, call)}, "rows are resampled here"
         yield from leaks(program, call, rows, made, told, [*splits(program), *kept])
 
 
@@ -107,7 +107,7 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
                 beside = before(program, node, at) or statement is program.statement(at)
                 about = beside and names_read(statement) & frames
                 if program.scope(node) in makers or about:
-                    told = f"{name!r} (line {line_of(node)}) says that several belong together"
+                    told = f"{name!r} (line {line_of(node)}) says that several rows belong together"
                     yield split, f"rows are split at random, though {told}"
                     break
 
@@ -130,7 +130,7 @@ def _people(program: Program, numbered: bool) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _grouped_elsewhere(program: Program) -> Iterator[Place]:
-    """Rows are split at random, and one side of them by a group; or the other way round."""
+    """Rows are split at random, and one part of them by a group; or the reverse."""
     for other, scope, others in splits(program, by_group=True):
         groups = keyword(other, "groups", 2) if method(other) == "split" else None
         if groups is None or trivial_groups(program, groups, scope):
@@ -183,7 +183,7 @@ def random_split_of_windows(subject: Subject) -> Iterator[Place]:
     for split, scope, parts in found:
         for at, inside, given in [(split, scope, parts), *asked_by(program, split, scope, parts)]:
             if given and (maker := _window_maker(program, given[0], inside, line_of(at))):
-                told = "cuts overlapping windows: neighbours land on different sides"
+                told = "cuts overlapping windows: neighbours land in different splits"
                 yield split, f"{maker} {told}"
                 break
 
@@ -292,7 +292,7 @@ def rows_and_labels_apart(subject: Subject) -> Iterator[Place]:
         taken = [n.slice for n in nodes_of(pair[0], ast.Subscript)]
         text, label = ast.unparse(pair[1]), words(last_name(pair[1])) & LABELS
         if label and any(f"[:len({n.id})]" in text for n in taken if isinstance(n, ast.Name)):
-            yield pair[1], f"rows that were drawn stand beside as many of the first ones: {text}"
+            yield pair[1], f"sampled rows are paired with the first rows: {text}"
         if not isinstance(node, ast.Call) and (len(given) > 2 or not isinstance(above, ast.Return)):
             continue
         one, two = (_past(program, a, program.scope(node), line_of(node)) for a in pair)
@@ -304,11 +304,11 @@ def rows_and_labels_apart(subject: Subject) -> Iterator[Place]:
 
 @rule("BH543")
 def label_among_columns(subject: Subject) -> Iterator[Place]:
-    """Labels are a column of the table that goes beside them as rows; or gaps are filled by it."""
+    """Labels are a column of the table that goes with them as rows; or gaps are filled by it."""
     program = subject.program
     for call in program.calls_of(*PAIRS):
         thrown = any(n.startswith("_") for n in targets_of(program, call))
-        pair = call.args[:2] if not thrown else []  # where labels only keep the shares alike
+        pair = call.args[:2] if not thrown else []  # where labels only keep the fractions alike
         found = [_past(program, a, program.scope(call), line_of(call)) for a in pair]
         if len(found) < 2 or not (rows := found[0]) or not (labels := found[1]):
             continue
@@ -316,7 +316,7 @@ def label_among_columns(subject: Subject) -> Iterator[Place]:
         named = [n for n in program.nodes[ast.Constant] if ast.unparse(n) == labels[2]]
         label = words(last_name(pair[1])) | words(labels[2].strip("'"))
         if not rows[2] and rows[:2] == labels[:2] and len(named) == 1 and label & LABELS:
-            yield pair[0], f"{ast.unparse(pair[0])} holds the label {labels[2]} as well"
+            yield pair[0], f"{ast.unparse(pair[0])} also contains the label {labels[2]}"
     for call in program.calls_of("groupby"):
         within = [a for a in program.ancestors(call) if method(a) == "transform"]
         key = next((constant(a) for a in call.args[:1]), None)
@@ -343,4 +343,4 @@ def labels_blended(subject: Subject) -> Iterator[Place]:
         if call in resized and images and keyword(call, "interpolation", 2) is None:
             yield call, f"{text} is resized bilinearly, as the image is: by default"
         elif whole and constant(keyword(call, "mode", 3)) in BLENDS:
-            yield call, f"{text} is blended, and made whole numbers again"
+            yield call, f"{text} is interpolated, then cast to integers"

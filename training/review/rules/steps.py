@@ -25,8 +25,8 @@ NAMED_ALONE = {
 
 @rule("BH101")
 def zero_grad_missing(subject: Subject) -> Iterator[Place]:
-    """A loop with `backward` and `step`, or a method that is called once a batch, and nothing in it
-    that clears the gradients of that optimizer.
+    """A loop with `backward` and `step`, or a method called once per batch, and nothing that clears
+    the gradients of that optimizer.
     """
     named = subject.program.identifiers | subject.program.called_names
     clears = any(n == "grad" or ("zero" in n and "grad" in n) for n in named)
@@ -47,18 +47,18 @@ def zero_grad_missing(subject: Subject) -> Iterator[Place]:
 
 @rule("BH102")
 def cleared_before_use(subject: Subject) -> Iterator[Place]:
-    """In one passage of the loop: backward, clear, step, with no other backward after the clear."""
+    """In one iteration: backward, clear, step, with no other backward after the clear."""
     for steps in step_groups(subject):
         clear = _cleared_since_backward(steps)
         if clear is not None and any(b.position < clear.position for b in steps.backwards):
             text = ast.unparse(clear.event.node)
-            told = f"{text} stands between backward and {steps.name}.step(): the gradient is lost"
+            told = f"{text} is between backward and {steps.name}.step(): the gradient is lost"
             yield clear.event.node, told
 
 
 @rule("BH103")
 def step_before_backward(subject: Subject) -> Iterator[Place]:
-    """In one passage of the loop the step comes first, and the gradient is cleared before it can be
+    """In one iteration the step comes first, and the gradient is cleared before it can be
     used.
     """
     for steps in step_groups(subject):
@@ -140,7 +140,7 @@ def step_missing(subject: Subject) -> Iterator[Place]:
             given = [a for c in calls(around) for a in (*c.args, *(k.value for k in c.keywords))]
             unseen = name in map(last_name, given) or "grad" in identifiers(around)
             if name in cleared - stepped and learns and not unseen:
-                yield event.node, f"{event.key} is cleared and never steps", around
+                yield event.node, f"{event.key} is cleared but never steps", around
 
 
 @rule("BH107")
@@ -149,7 +149,7 @@ def call_missing(subject: Subject) -> Iterator[Place]:
     for node in subject.program.nodes[ast.Expr]:
         if isinstance(node.value, ast.Attribute) and node.value.attr in NAMED_ALONE:
             named = dotted(node.value) or node.value.attr
-            yield node.value, f"{named} is named, not called: it does nothing"
+            yield node.value, f"{named} is named but not called: it does nothing"
 
 
 @rule("BH125")
@@ -165,7 +165,7 @@ def backward_under_no_grad(subject: Subject) -> Iterator[Place]:
             key = event.frame.key(receiver(event.node))
             made = [e for e in trace if e.kind == "assign" and e.key == key != ""]
             if _is_off(program, event) and all(_is_off(program, e) for e in made):
-                yield event.node, "backward under no_grad: nothing in there has a gradient"
+                yield event.node, "backward under no_grad: nothing inside has a gradient"
 
 
 def _is_off(program: Program, event: Event) -> bool:

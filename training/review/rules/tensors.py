@@ -47,7 +47,7 @@ NOISY = {"channel", "awgn", "dequantise", "dequantize", "dequantization", "smoot
 
 
 def makes_layer(program: Program, node: ast.AST | None) -> bool:
-    """Whether an expression makes a layer or network that has weights of its own."""
+    """Whether an expression makes a layer or network that has its own weights."""
     if not isinstance(node, ast.Call):
         return False
     name, owner = program.resolve(node.func), program.classes.get(dotted(node.func))
@@ -138,7 +138,7 @@ def view_as_transpose(subject: Subject) -> Iterator[Place]:
                 for at, value in bound
             )
             if (permuted or order[:2] == [1, 0] or heads) and not rebound:
-                told = "this mixes elements, it does not transpose"
+                told = "this mixes elements and does not transpose"
                 yield call, f"{name} is viewed with its own sizes in another order: {told}"
 
 
@@ -158,7 +158,7 @@ def reshape_mixes_batch(subject: Subject) -> Iterator[Place]:
         lines = [line_of(b.statement) for b in scope.bindings.get(moved.id, ())]
         if not any(read < line < permuted or permuted <= line < read for line in lines):
             told = "rows of different samples are mixed"
-            yield call, f"the batch dimension of {moved.id} is no longer in front here: {told}"
+            yield call, f"the batch dimension of {moved.id} is no longer first here: {told}"
 
 
 def _moved(program: Program, node: ast.expr | None, scope: Scope) -> ast.Name | None:
@@ -231,7 +231,7 @@ def softmax_without_dim(subject: Subject) -> Iterator[Place]:
         name, _, last = program.resolve(call.func).rpartition(".")
         given = keyword(call, "dim", int(last in plain))
         if name.startswith("torch.nn") and not has_unpacking(call) and given is None:
-            yield call, f"{last} without a dimension: torch guesses one"
+            yield call, f"{last} without a dimension: PyTorch picks one"
 
 
 @rule("BH418")
@@ -244,7 +244,7 @@ def forward_called_directly(subject: Subject) -> Iterator[Place]:
         apart = not wraps and not program.is_module(scope.owner)
         named = bool(dotted(target)) and last_name(target) not in ("nn", "Module")
         if apart and named and is_model(program, target, scope):
-            yield call, f"{dotted(call.func)} passes by the hooks of {dotted(target)}(…)"
+            yield call, f"{dotted(call.func)} skips the hooks of {dotted(target)}(…)"
 
 
 @rule("BH423")
@@ -267,7 +267,7 @@ def unused_layer(subject: Subject) -> Iterator[Place]:
         for name, bound in program.attributes[owner].items():
             unread = name not in read and name not in texts and len(bound) == 1
             if unread and bound[0].index is None and makes_layer(program, bound[0].value):
-                yield bound[0].value, f"self.{name} is made and never used"
+                yield bound[0].value, f"self.{name} is created and never used"
 
 
 @rule("BH426")
@@ -323,4 +323,4 @@ def one_layer_n_times(subject: Subject) -> Iterator[Place]:
         named = {n for part in (program.statement(call), *tests) for n in identifiers(part)}
         plain = WITHOUT_WEIGHTS.match(last_name(getattr(layer, "func", None)))
         if not plain and not any(SHARED & words(n) for n in named):
-            yield many, f"{ast.unparse(layer)} is one layer, however often it stands there"
+            yield many, f"{ast.unparse(layer)} is one layer, however often it occurs there"
