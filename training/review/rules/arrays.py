@@ -146,7 +146,8 @@ def window_looks_ahead(subject: Subject) -> Iterator[Place]:
         rows = receiver(call)
         while isinstance(rows, ast.Subscript):
             rows = rows.value
-        filled = "behind" in how and "ffill" not in program.called_names
+        fills = last_name(call.func) in {*FILLS, "fillna"}
+        filled = fills and "ffill" not in program.called_names
         if not filled or not isinstance(rows, ast.Name) or is_part(rows.id):
             continue
         for split, _, parts in (*splits(program, by_group=True), *cuts(program)):
@@ -185,7 +186,7 @@ def _looks_ahead(program: Program, call: ast.Call) -> str:
     if name in BOTH_WAYS and program.resolve(call.func).startswith("scipy."):
         return f"{name} runs in both directions"
     filled = name in FILLS or (name == "fillna" and constant(keyword(call, "method")) in FILLS)
-    return "gaps are filled from behind" if filled else ""
+    return "gaps are filled with later values" if filled else ""
 
 
 def _foretells(scope: Scope) -> bool:
