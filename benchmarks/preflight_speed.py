@@ -35,7 +35,7 @@ def seconds_of(run: RunSpec) -> float:
     Raises:
         PreflightError: it did not.
     """
-    from training.preflight.run_checks import preflight, require_passed
+    from training.preflight.run import preflight, require_passed
 
     report = preflight(run)
     require_passed(report)

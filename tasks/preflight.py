@@ -7,7 +7,7 @@ from prefect.cache_policies import NO_CACHE
 
 from schemas.records import PreflightReport, RunSpec
 from tasks.say import say
-from training.preflight.run_checks import preflight, require_passed
+from training.preflight.run import preflight, require_passed
 
 
 @task(

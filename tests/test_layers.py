@@ -111,7 +111,6 @@ LATE_CIRCLES = {  # closed by an import within a function; a list that may only 
     frozenset({"training.objectives.label_losses", "training.objectives.losses"}),
     frozenset({"training.objectives.label_metrics", "training.objectives.metrics"}),
     frozenset({"training.watch.main", "training.watch.spawned"}),
-    frozenset({"training.preflight.run_checks", "training.preflight.tokens"}),
     frozenset({"training.data.table.spark_validate", "training.data.table.validate"}),
 }
 OURS = {"schemas", "training", "tasks", "flows"}

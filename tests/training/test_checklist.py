@@ -28,7 +28,7 @@ from training.engine.step import Step
 from training.engine.trainer import Trainer, train
 from training.evaluation.evaluate import evaluate
 from training.launch.stop_signal import StopSignal
-from training.preflight.run_checks import preflight
+from training.preflight.run import preflight
 from training.report import checklist_facts, checklist_files
 from training.report import checklist_section as report_checklist
 from training.report.checklist import build_checklist, judge

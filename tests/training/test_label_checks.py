@@ -17,8 +17,8 @@ from tests.training.label_cases import LabelCase, make_label_case
 from tests.training.test_label_losses import MIXED, THREE, labels_of, problem
 from training.objectives.targets import targets_of
 from training.preflight.label_checks import check_labels
-from training.preflight.probe import rarest_class, spread_rows
-from training.preflight.run_checks import preflight
+from training.preflight.run import preflight
+from training.preflight.subject import rarest_class, spread_rows
 
 Plant = Callable[[np.ndarray], None]
 

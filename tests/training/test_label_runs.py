@@ -24,7 +24,7 @@ from training.engine.trainer import train
 from training.evaluation.evaluate import evaluate
 from training.launch.stop_signal import StopSignal
 from training.objectives.metrics import compute
-from training.preflight.run_checks import preflight, require_passed
+from training.preflight.run import preflight, require_passed
 from training.registry.compare_champion import challenge
 from training.registry.registry import LoadedModel
 from training.report.page import ReportInputs, write_report

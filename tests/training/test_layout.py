@@ -21,7 +21,7 @@ from training.distributed.layout import Layout, blocks, require_layout
 from training.distributed.parallel import Parallel
 from training.engine.trainer import train
 from training.launch.stop_signal import StopSignal
-from training.preflight.run_checks import preflight
+from training.preflight.run import preflight
 
 BLOCKS = {"kind": "resmlp", "width": 16, "depth": 3, "dropout": 0.3}
 SHORT = {"epochs": 2, "batch_size": 16, "micro_batch_size": 5, "threads": 1}

@@ -17,10 +17,10 @@ from tests.training.toys import Arrays, declare, make_arrays, make_statistics, w
 from training.models.build import build_model
 from training.models.shape import model_shape
 from training.objectives.losses import make_loss
-from training.preflight.linear_bound import directions, linear_loss
+from training.preflight.descent import directions, linear_loss
 from training.preflight.overfit import overfit
-from training.preflight.probe import spread_rows
-from training.preflight.run_checks import preflight
+from training.preflight.run import preflight
+from training.preflight.subject import spread_rows
 
 
 def one_feature(arrays: Arrays) -> None:

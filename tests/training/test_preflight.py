@@ -17,9 +17,9 @@ from tests.training.toys import CLASSES, KINDS, declare, make_arrays, make_toy, 
 from training.models.build import Network, build_model
 from training.models.shape import model_shape
 from training.objectives.losses import make_loss
-from training.preflight.overfit import constant_loss
-from training.preflight.probe import first_rows, spread_rows
-from training.preflight.run_checks import inspect, preflight, require_passed
+from training.preflight.descent import constant_loss
+from training.preflight.run import inspect, preflight, require_passed
+from training.preflight.subject import first_rows, spread_rows
 from training.preflight.verdict import judged_loss
 
 

@@ -17,9 +17,9 @@ from tests.training.toys import CLASSES, KINDS, Arrays, make_arrays, make_statis
 from training.models.build import Network, build_model
 from training.models.shape import ModelShape, model_shape
 from training.objectives.losses import make_loss
-from training.preflight.dropped import dropped_unscaled
 from training.preflight.inputs import check_inputs
-from training.preflight.probe import Probe, first_rows, spread_rows
+from training.preflight.modes import dropped_unscaled
+from training.preflight.subject import Probe, first_rows, spread_rows
 
 
 class Tables(nn.Module):

@@ -11,8 +11,8 @@ import pytest
 from schemas.errors import PreflightError
 from tests.training.toys import declare, make_toy, write_run
 from training.models.build import build_model
-from training.preflight.optimizer_settings import check_optimizer
-from training.preflight.run_checks import preflight, require_passed
+from training.preflight.run import preflight, require_passed
+from training.preflight.settings import check_optimizer
 
 
 @pytest.mark.req("M4")

@@ -15,18 +15,17 @@ from tests.training.corpora import SMALL, Corpus, made_up, make_corpus
 from training.data.arrays.sequences import NO_TARGET
 from training.data.arrays.shards import load_arrays
 from training.models.build import build_model
-from training.models.shape import model_shape
-from training.objectives.losses import make_loss
-from training.preflight.overfit_tokens import floor_losses
-from training.preflight.probe import first_rows
-from training.preflight.run_checks import Subject, check_gradients, preflight, require_passed
-from training.preflight.tokens import (
+from training.preflight.gradient_checks import check_gradients
+from training.preflight.label_checks import check_tokens
+from training.preflight.language import (
     check_causality,
     check_independence,
     check_initial_loss,
     check_segments,
-    check_tokens,
+    floor_losses,
 )
+from training.preflight.run import preflight, require_passed
+from training.preflight.subject import Subject, first_rows
 
 
 @pytest.fixture(autouse=True)
@@ -53,20 +52,9 @@ def subject_of(corpus: Corpus, module: str) -> Subject:
         corpus.run.declaration
         | {"model": {"kind": "custom", "path": f"tests.training.token_modules:{module}"}}
     )
-    network, loss = (
-        build_model(declaration, corpus.run.statistics),
-        make_loss(declaration, corpus.run.statistics),
-    )
+    network = build_model(declaration, corpus.run.statistics)
     probe = first_rows(load_arrays(corpus.run.arrays.train), 8)
-    return Subject(
-        declaration,
-        corpus.run.statistics,
-        model_shape(declaration, corpus.run.statistics),
-        network,
-        loss,
-        probe,
-        probe,
-    )
+    return Subject(declaration, corpus.run.statistics, network, probe, probe)
 
 
 def found(report: PreflightReport, name: str) -> CheckResult:
@@ -105,7 +93,7 @@ def test_the_built_in_model_passes(tmp_path: Path, packing: str) -> None:
         ("Leaking", check_segments, "the mask leaks"),
         ("Mixing", check_independence, "sequences of a batch mix"),
         ("Loud", lambda subject: check_initial_loss(subject)[0], "logits start too large"),
-        ("Frozen", check_gradients, "not reached by the gradient"),
+        ("Frozen", lambda subject: check_gradients(subject)[0], "not reached by the gradient"),
     ],
 )
 def test_a_planted_mistake_is_named(

@@ -23,7 +23,7 @@ from training.preflight.first_steps import (
     judge_rates,
     make_trial,
 )
-from training.preflight.slopes import check_slopes
+from training.preflight.gradient_checks import check_slopes
 
 
 def tried(kind: str, **sections: Any) -> dict[str, CheckResult]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import PreflightError
 from tests.training.toys import make_arrays
-from training.preflight.probe import first_rows, spread_rows
+from training.preflight.subject import first_rows, spread_rows
 
 
 @pytest.mark.req("M4")

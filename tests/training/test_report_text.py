@@ -26,7 +26,7 @@ from training.engine.trainer import train
 from training.evaluation.evaluate import evaluate
 from training.evaluation.text_samples import sample_run
 from training.launch.stop_signal import StopSignal
-from training.preflight.run_checks import preflight
+from training.preflight.run import preflight
 from training.report import language_model as report_text
 from training.report.page import ReportInputs, write_report
 

@@ -18,8 +18,8 @@ from tests.training.modules import Sound
 from tests.training.toys import CLASSES, declare, make_arrays, make_statistics, write_run
 from training.models.shape import ModelShape
 from training.optim.depth import parameter_depths
-from training.preflight.optimizer_settings import check_smoothing
-from training.preflight.run_checks import preflight
+from training.preflight.run import preflight
+from training.preflight.settings import check_smoothing
 
 FAULTS: dict[str, tuple[str, str, str]] = {
     # network: task, the check that names the cause, words of it

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from schemas.records import Statistics
 from training.models.shape import FIRST_VALUE, NULL, UNKNOWN, ModelShape
-from training.preflight.scores import scored, shifted
+from training.preflight.subject import copied, scored, shifted
 
 FIRST_ROWS = (1, 8)  # on which columns are tried; all rows for those that move no score there
 FEW_ROWS = 3  # on which columns are swapped, and values tried
@@ -27,12 +27,9 @@ AT_ONCE = 256  # rows of a forward pass
 NOTHING = 2e-7  # relative to the scores: what is left of an input that cancels out
 # relative to the scores: what counts as the same, and what a column has to move for that to mean
 # anything
-ROUNDING, EFFECT = (
-    1e-6,
-    3e-4,
-)
+ROUNDING, EFFECT = 1e-6, 3e-4
 # values of a column, how many must differ, by how many standard deviations
-POINTS, DISTINCT, APART = (16, 12, 0.01)
+POINTS, DISTINCT, APART = 16, 12, 0.01
 FLAT = 0.06  # of what a column moves: less is no difference within a side of a step
 LOST = 0.45  # share of them at one end that is not told apart
 COLUMNS = 6  # of which the values are looked at
@@ -82,11 +79,7 @@ def moved(network: nn.Module, rows: Batch, changed: Sequence[Batch]) -> Tensor:
     Changed rows are compared with unchanged ones at the same place of an equally long batch:
     rounding may depend on both.
     """
-    return (
-        scores_of(network, changed) - scores_of(network, [rows] * len(changed))
-        if changed
-        else torch.empty(0, len(next(iter(rows.values()))), 1)
-    )
+    return scores_of(network, changed) - scores_of(network, [rows] * len(changed))
 
 
 def scores_of(network: nn.Module, batches: Sequence[Batch]) -> Tensor:
@@ -113,18 +106,13 @@ def _with(rows: Batch, column: Column, values: Tensor | float) -> Batch:
     if column.key not in ("numeric", "categorical"):
         return {**rows, column.key: torch.as_tensor(values)}
     changed = rows[column.key].clone()
-    changed[:, column.index] = (
-        values if isinstance(values, Tensor) else torch.tensor(values).to(changed.dtype)
-    )
+    changed[:, column.index] = torch.as_tensor(values).to(changed.dtype)
     return {**rows, column.key: changed}
 
 
 def _values(rows: Batch, column: Column) -> Tensor:
-    return (
-        rows[column.key][:, column.index]
-        if column.key in ("numeric", "categorical")
-        else rows[column.key]
-    )
+    values = rows[column.key]
+    return values[:, column.index] if column.key in ("numeric", "categorical") else values
 
 
 def unread_columns(
@@ -146,21 +134,13 @@ def unread_columns(
         changed = []
         for column in waiting:
             values = _values(part, column)
-            changed.append(
-                _with(
-                    part,
-                    column,
-                    (
-                        (values + number + 1) % shape.categories[column.index]
-                        if column.key == "categorical"
-                        else way(values)
-                    ),
-                )
-            )
+            if column.key == "categorical":
+                other = (values + number + 1) % shape.categories[column.index]
+            else:
+                other = way(values)
+            changed.append(_with(part, column, other))
         by = moved(network, part, changed).flatten(1).abs().amax(1).tolist() if changed else []
-        waiting = [
-            column for column, moves in zip(waiting, by, strict=True) if moves <= NOTHING * scale
-        ]
+        waiting = [c for c, moves in zip(waiting, by, strict=True) if moves <= NOTHING * scale]
     return waiting
 
 
@@ -175,11 +155,8 @@ def interchangeable(
     """
     if len(columns) < 2:
         return []
-    rows, key, scale = (
-        _first(rows, FEW_ROWS),
-        columns[0].key,
-        1 + float(scored(network, rows).abs().max()),
-    )
+    key, scale = columns[0].key, 1 + float(scored(network, rows).abs().max())
+    rows = _first(rows, FEW_ROWS)
     common = min(shape.categories[c.index] for c in columns) if key == "categorical" else 0
     settings = (
         [(FIRST_VALUE, code) for code in (NULL, UNKNOWN, FIRST_VALUE + 1) if code < common]
@@ -188,7 +165,7 @@ def interchangeable(
     )
     groups = [columns]
     for number, (base, other) in enumerate(settings):
-        level = {name: t.clone() for name, t in (rows if number else _first(rows, 1)).items()}
+        level = copied(rows if number else _first(rows, 1))
         level[key][:, [c.index for c in columns]] = base
         before = scored(network, level).flatten()
         after = [

@@ -1,5 +1,4 @@
-"""The first steps of the declared training, tried before it starts: its gradient, its rates, what
-it saves, what it exports, what it costs.
+"""The first steps of the declared training, tried before it starts: its rates, and what it costs.
 
 On a network of its own, built as every rank builds it; on the CPU, in float32, in one process.
 """
@@ -7,11 +6,9 @@ On a network of its own, built as every rank builds it; on the CPU, in float32, 
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,35 +16,26 @@ from torch import Tensor, nn
 
 from schemas.config import Declaration, TrainConfig
 from schemas.errors import first_few
-from schemas.records import CheckResult, Statistics, Verdict
+from schemas.records import CheckResult, Statistics
 from training.data.engine.in_memory import available_memory
 from training.engine.sampling import Sampler
 from training.formatting import duration
-from training.models.build import build_model
 from training.objectives.losses import make_loss
-from training.objectives.targets import targets_of
-from training.preflight.overfit import without_dropout
-from training.preflight.probe import first_rows
-from training.preflight.resume import check_resume
-from training.preflight.slopes import check_slopes
-from training.preflight.trial_run import Trial
-from training.preflight.verdict import failed, passed
-from training.serving.export import Program
-from training.serving.export_text import TextProgram
-from training.serving.exported_program import PARITY, save_program
-from training.serving.program_reader import read_program
-from training.serving.reference_network import blank_batch, in_double
+from training.preflight.gradient_checks import check_gradient
+from training.preflight.resume import check_export, check_resume
+from training.preflight.subject import Trial, first_rows, without_dropout
+from training.preflight.verdict import Check, Figure
 
+RATES = Check("rates")
+COST = Check("cost")
 ROWS, TEXTS = 32, 4  # of a step: classes of fewer rows are separated at any rate, however high
 STEPS = 10  # at a rate that rises to its peak
 DIVERGED, ROSE = 10.0, 2.0  # loss after these steps, as a multiple of the first
 # of a weight, by weight decay in one step: more than any batch can write back
-ERASED, SHRUNK = (0.05, 0.01)
+ERASED, SHRUNK = 0.05, 0.01
 HEAVY = 1.0  # weight decay that is at fault itself, where a rate that is too high may be with less
 # of the weights' size, in the whole run: of the network, of one group
-LEAST_MOVE, FROZEN_MOVE = (0.01, 1e-6)
-SLOPE_ROWS = 8
-EXPORTED_ROWS = (1, 3)
+LEAST_MOVE, FROZEN_MOVE = 0.01, 1e-6
 MEMORY_SHARE = 0.9  # of what is free
 WINDOW_ROWS, WINDOW_OF_LARGE = 128, 32  # most rows of a step that is timed
 TIMED_STEPS, TRIAL_SECONDS = 5, 0.25
@@ -68,25 +56,17 @@ def make_trial(
         large: whether the network has so many weights that each step is dear.
     """
     rows = len(train["label"])
-    few, most = (
-        (TEXTS, TEXTS)
-        if statistics.tokens is not None
-        else (ROWS, WINDOW_OF_LARGE if large else WINDOW_ROWS)
-    )
+    few, most = ROWS, WINDOW_OF_LARGE if large else WINDOW_ROWS
+    if statistics.tokens is not None:
+        few = most = TEXTS
     window = first_rows(train, min(micro_rows(declaration.train, rows), most))
-    return Trial(
-        declaration,
-        statistics,
-        make_loss(declaration, statistics),
-        first_rows(train, few),
-        window,
-        rows,
-    )
+    loss = make_loss(declaration, statistics)
+    return Trial(declaration, statistics, loss, first_rows(train, few), window, rows)
 
 
 def first_steps(trial: Trial) -> dict[str, Callable[[], CheckResult]]:
     """Checks of export, rates, gradient and resume by the name of their result, for a network whose
-    gradients were found sound; the longest first.
+    gradients were found sound.
     """
     checks = {
         "export": check_export,
@@ -102,34 +82,6 @@ def _seeded(check: Callable[[Trial], CheckResult], trial: Trial) -> CheckResult:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(trial.declaration.train.seed)
         return check(trial)
-
-
-# ----------------------------------------------------------------------------------------- gradient
-
-
-def check_gradient(trial: Trial) -> CheckResult:
-    """The gradient that backward computes is the slope of the declared loss."""
-    network = build_model(trial.declaration, trial.statistics).double().eval()
-    rows = trial.probe.first(SLOPE_ROWS)
-    inputs = {
-        name: t.double() if t.dtype.is_floating_point else t for name, t in rows.inputs.items()
-    }
-
-    def loss_of(computed: nn.Module) -> Tensor:
-        return trial.loss.per_row(
-            computed({name: t.clone() for name, t in inputs.items()}), rows.label
-        ).mean()
-
-    try:
-        return check_slopes(network, loss_of)
-    except RuntimeError as error:
-        said = (str(error).splitlines() or [""])[0][:200]
-        return passed(
-            "gradcheck", f"Not measured: the network does not compute in float64 ({said})."
-        )
-
-
-# -------------------------------------------------------------------------------------------- rates
 
 
 def check_rates(trial: Trial) -> CheckResult:
@@ -152,16 +104,11 @@ def check_rates(trial: Trial) -> CheckResult:
         or rising_steps(trial, clipped=False)[1][""] < LEAST_MOVE
     ):
         return judged
-    found = (
+    return RATES.failed(
         f"with gradients clipped to {train.clip_at:g} the weights could move by {moves['']:.2g} of"
-        " their size in the whole run: the clipping takes what the rate would do."
-    )
-    return CheckResult(
-        name="rates",
-        verdict="fail",
-        summary=found,
-        remedy="raise train.clip_at, to 1 for a norm",
-        figures=judged.figures,
+        " their size in the whole run: the clipping takes what the rate would do.",
+        "raise train.clip_at, to 1 for a norm",
+        **judged.figures,
     )
 
 
@@ -175,15 +122,10 @@ def judge_decay(groups: dict[str, tuple[float, float]]) -> CheckResult | None:
     name, (rate, decay) = max(groups.items(), key=lambda item: item[1][0] * item[1][1])
     if rate * decay < SHRUNK:
         return None
-    found = (
+    return (RATES.failed if rate * decay >= ERASED else RATES.warned)(
         f"group {name}: weight decay {decay:g} at rate {rate:g} takes {rate * decay:.0%} of each"
-        " weight in one step."
-    )
-    return CheckResult(
-        name="rates",
-        verdict="fail" if rate * decay >= ERASED else "warn",
-        summary=found,
-        remedy="lower optimizer.weight_decay" if decay >= 1 else "lower optimizer.lr",
+        " weight in one step.",
+        "lower optimizer.weight_decay" if decay >= 1 else "lower optimizer.lr",
     )
 
 
@@ -209,18 +151,9 @@ def rising_steps(trial: Trial, clipped: bool = True) -> tuple[list[float], dict[
     # the rates rose from a tenth of the peak to the peak: the steps made here count for about half
     # as many
     updates = _updates(trial.declaration, trial.rows) / (STEPS / 2)
-    moves = {
-        name: updates * _share(before[name], parameters) for name, parameters in groups.items()
-    }
-    return losses, {
-        **moves,
-        "": (
-            updates
-            * _share(
-                [p for b in before.values() for p in b], [p for g in groups.values() for p in g]
-            )
-        ),
-    }
+    moves = {name: updates * _share(before[name], after) for name, after in groups.items()}
+    every = ([p for group in held.values() for p in group] for held in (before, groups))
+    return losses, {**moves, "": updates * _share(*every)}
 
 
 def _share(before: list[Tensor], after: list[Tensor]) -> float:
@@ -239,49 +172,33 @@ def judge_rates(losses: list[float], peak: float, moves: dict[str, float]) -> Ch
             under "".
     """
     first, last, share = losses[0], losses[-1], moves[""]
-    figures: dict[str, float | int | str | None] = {
+    figures: dict[str, Figure] = {
         "rate": peak,
         "first_loss": first,
         "last_loss": last if math.isfinite(last) else None,
         "movement": share,
     }
-    did = (
-        f"{len(losses)} steps on one batch up to the peak rate {peak:.3g}: loss {first:.4g} →"
-        f" {last:.4g}"
-    )
+    did = f"{len(losses)} steps on one batch up to the peak rate {peak:.3g}: loss"
+    did += f" {first:.4g} → {last:.4g}"
     if not math.isfinite(last) or last > ROSE * first:
-        verdict: Verdict = "warn" if last <= DIVERGED * first else "fail"
-        summary = f"{did}: the rate is too high, the loss is driven away."
-        return CheckResult(
-            name="rates",
-            verdict=verdict,
-            summary=summary,
-            remedy="lower optimizer.lr, by ten first",
-            figures=figures,
-        )
+        judge = RATES.warned if last <= DIVERGED * first else RATES.failed
+        told = f"{did}: the rate is too high, the loss is driven away."
+        return judge(told, "lower optimizer.lr, by ten first", **figures)
     if share < LEAST_MOVE:
-        summary = (
+        return RATES.warned(
             f"{did}: the rate is so low that in the whole run the weights could move by {share:.2g}"
-            " of their size."
+            " of their size.",
+            "raise optimizer.lr or train.epochs",
+            **figures,
         )
-        return CheckResult(
-            name="rates",
-            verdict="warn",
-            summary=summary,
-            remedy="raise optimizer.lr or train.epochs",
-            figures=figures,
-        )
-    still = [name for name, move in moves.items() if move < FROZEN_MOVE]
-    if still:
-        summary = (
+    if still := [name for name, move in moves.items() if move < FROZEN_MOVE]:
+        return RATES.warned(
             f"{did}: the rates of {len(still)} groups ({first_few(still)}) are so low that their"
-            " weights stay where they are."
+            " weights stay where they are.",
+            "raise lr of their rule in optimizer.modules, or freeze them openly",
+            **figures,
         )
-        remedy = "raise lr of their rule in optimizer.modules, or freeze them openly"
-        return CheckResult(
-            name="rates", verdict="warn", summary=summary, remedy=remedy, figures=figures
-        )
-    return passed("rates", f"{did}.", **figures)
+    return RATES.passed(f"{did}.", **figures)
 
 
 def micro_rows(train: TrainConfig, train_rows: int) -> int:
@@ -291,110 +208,14 @@ def micro_rows(train: TrainConfig, train_rows: int) -> int:
 
 
 def _norm(values: list[Tensor]) -> float:
-    return float(
-        torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(v.float()) for v in values]))
-    )
+    norms = torch.stack([torch.linalg.vector_norm(v.float()) for v in values])
+    return float(torch.linalg.vector_norm(norms))
 
 
 def _updates(declaration: Declaration, train_rows: int) -> int:
     train = declaration.train
-    return (
-        train.epochs
-        * Sampler(train_rows, train.batch_size, train.seed, train.drop_last).steps_per_epoch
-    )
-
-
-# ------------------------------------------------------------------------------------------- export
-
-
-def check_export(trial: Trial) -> CheckResult:
-    """The network can be exported as it will be registered, and the program gives the network's
-    predictions for one row and for several.
-    """
-    network = in_double(
-        build_model(trial.declaration, trial.statistics).eval().requires_grad_(False),
-        trial.statistics,
-    )
-    program, example, axes = _program(trial, network)
-    try:
-        with tempfile.TemporaryDirectory(prefix="bulkhead-export-") as scratch:
-            path = Path(scratch) / "program.pt2"
-            save_program(program, example, path, axes)
-            found = read_program(path)
-    except Exception as error:  # torch.export raises what it likes
-        said = next((text for text in str(error).splitlines() if text.strip()), "")
-        return failed(
-            "export",
-            f"the network cannot be exported ({type(error).__name__}: {said[:300]}), so that no"
-            " model could be registered after the training.",
-            "compute in forward with tensors alone: no if or loop over their values, no .item(), no"
-            " NumPy",
-        )
-    with torch.inference_mode():
-        for rows in EXPORTED_ROWS:
-            batch = _filled(trial, example, rows)
-            try:
-                difference = float((found(batch) - program(batch)).abs().max())
-            except Exception as error:
-                return failed(
-                    "export",
-                    f"the exported program refuses a batch of {rows}:"
-                    f" {str(error).splitlines()[0][:300]}",
-                    "use no fixed number of rows in forward",
-                )
-            if not difference < PARITY:
-                return failed(
-                    "export",
-                    f"the exported program differs from the network by {difference:.2g} for a batch"
-                    f" of {rows}.",
-                    "let forward depend on nothing but its inputs and weights: no branch on self"
-                    " attributes that change, no state",
-                    difference=difference,
-                )
-    return passed(
-        "export",
-        f"The exported program equals the network for {' and '.join(map(str, EXPORTED_ROWS))}"
-        " rows.",
-    )
-
-
-def _program(
-    trial: Trial, network: nn.Module
-) -> tuple[nn.Module, dict[str, Tensor], tuple[int, ...]]:
-    """What is exported, an example of its input, and its free axes."""
-    statistics = trial.statistics
-    if statistics.tokens is not None:
-        return (
-            TextProgram(network).eval(),
-            {"tokens": torch.ones((2, statistics.tokens.context), dtype=torch.int64)},
-            (0, 1),
-        )
-    program = Program(
-        network, statistics, trial.declaration.task.kind, targets_of(trial.declaration, statistics)
-    ).eval()
-    return program, blank_batch(statistics, torch.float64, width=len(statistics.numeric)), (0,)
-
-
-def _filled(trial: Trial, example: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
-    """A batch of random raw values like the example."""
-    made = {}
-    for name, values in example.items():
-        shape = (rows, *values.shape[1:])
-        if values.dtype.is_floating_point:
-            made[name] = torch.randn(shape, dtype=values.dtype)
-            if name == "numeric":
-                spread = torch.tensor(
-                    [[s.center, s.scale] for s in trial.statistics.numeric], dtype=values.dtype
-                )
-                made[name] = made[name] * spread[:, 1] + spread[:, 0]
-        else:
-            made[name] = torch.randint(
-                1, 2 + (values.dtype == torch.uint8) * 200, shape, dtype=values.dtype
-            )
-    return made
-
-
-# --------------------------------------------------------------------------------------------- cost
+    sampler = Sampler(train_rows, train.batch_size, train.seed, train.drop_last)
+    return train.epochs * sampler.steps_per_epoch
 
 
 def check_cost(trial: Trial) -> CheckResult:
@@ -420,9 +241,8 @@ def check_cost(trial: Trial) -> CheckResult:
     )
     shared = train.ranks if train.parallel == "fsdp" else 1
     exchanged = weights if train.ranks > 1 and shared == 1 else 0  # DDP's buckets
-    needed = (2 * weights + states + exchanged) / shared + saved.total / len(
-        trial.window
-    ) * micro_rows(train, trial.rows)
+    activations = saved.total / len(trial.window) * micro_rows(train, trial.rows)
+    needed = (2 * weights + states + exchanged) / shared + activations
     return judge_cost(trial.declaration, a_row * trial.rows * train.epochs, needed)
 
 
@@ -435,30 +255,22 @@ def judge_cost(declaration: Declaration, seconds: float, needed: float) -> Check
         needed: bytes of weights, gradients, optimizer and activations, a rank.
     """
     train = declaration.train
-    figures: dict[str, float | int | str | None] = {"seconds": seconds, "bytes_a_rank": needed}
+    figures: dict[str, Figure] = {"seconds": seconds, "bytes_a_rank": needed}
     on_cpu = train.device == "cpu" or (train.device == "auto" and not torch.cuda.is_available())
     told = f"About {needed / 1e6:,.0f} MB a rank next to data and libraries"
-    told += (
-        f", and at most about {duration(seconds)} of training for {train.epochs} epochs on this"
-        " machine."
-        if on_cpu
-        else "."
-    )
+    if on_cpu:
+        told += f", and at most about {duration(seconds)} of training for {train.epochs} epochs on"
+        told += " this machine"
+    told += "."
     free, here = _free_bytes(on_cpu), train.ranks // train.nodes if on_cpu else 1
     if needed * here > MEMORY_SHARE * free:
-        return CheckResult(
-            name="cost",
-            verdict="warn",
-            summary=(
-                f"{told} {here} ranks here need {needed * here / 1e9:.1f} GB, {free / 1e9:.1f} GB"
-                " are free."
-            ),
-            remedy=(
-                "set train.micro_batch_size, train.recompute_activations or train.parallel: fsdp"
-            ),
-            figures=figures,
+        return COST.warned(
+            f"{told} {here} ranks here need {needed * here / 1e9:.1f} GB, {free / 1e9:.1f} GB"
+            " are free.",
+            "set train.micro_batch_size, train.recompute_activations or train.parallel: fsdp",
+            **figures,
         )
-    return passed("cost", told, **figures)
+    return COST.passed(told, **figures)
 
 
 def _free_bytes(on_cpu: bool) -> float:

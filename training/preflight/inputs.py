@@ -8,16 +8,16 @@ all scores are the same at first, as behind a last layer of zeros, the copies de
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from schemas.errors import first_few
 from schemas.records import CheckResult, Statistics
-from training.models.shape import ModelShape
+from training.models.shape import FIRST_VALUE, NULL, ModelShape
 from training.objectives.losses import Loss
-from training.preflight.codes import shared_rows
 from training.preflight.columns import (
     POINTS,
     Batch,
@@ -29,15 +29,15 @@ from training.preflight.columns import (
     told_apart,
     unread_columns,
 )
-from training.preflight.overfit import without_dropout
-from training.preflight.probe import Probe
-from training.preflight.scores import scored
-from training.preflight.verdict import passed
+from training.preflight.subject import Probe, copied, hooked, mean_loss, scored, student_of, update
+from training.preflight.verdict import Check
 
+INPUTS = Check("inputs")
 SIGN = 2.0  # levels: one on either side of a step
 LEVELS = 4.6  # least number of 16 values that are separated
 MOST = 0.75  # share of the numeric columns tried for which it must hold
 STIRRED, STIRRING_STEPS, STIRRING_RATE = 2, 10, 1e-2  # copies, and how they are trained
+TABLES = (nn.Embedding, nn.EmbeddingBag)
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,8 @@ def check_inputs(
     for _ in range(STIRRED):
         # two weights out of thousands may be equal by chance, but not again after other steps
         if found:
-            later = look(
-                stirred(network, shape, loss, rows), columns, shape, rows.inputs, sample.inputs
-            )
+            student = stirred(network, shape, loss, rows)
+            later = look(student, columns, shape, rows.inputs, sample.inputs)
             found, inert = later if inert else _both(found, later), False
     return judge_inputs(found, columns, shape, shared_rows(network, shape, rows.inputs))
 
@@ -102,68 +101,49 @@ def look(
         for part in (numeric, [c for c in read if c.key == "categorical"])
         for group in interchangeable(network, part, shape, rows)
     ]
-    levels = (
-        told_apart(network, numeric, rows, sample) if not saturated(scored(network, rows)) else {}
-    )
+    bounded = saturated(scored(network, rows))
+    levels = {} if bounded else told_apart(network, numeric, rows, sample)
     coarse = tuple(
         (column, found)
         for column, found in levels.items()
         if found.count < LEVELS or (found.lost and len(levels) > 1)
     )
-    return Found(
-        frozenset(unread), tuple(alike), coarse if len(coarse) >= MOST * max(len(levels), 1) else ()
-    )
+    most = len(coarse) >= MOST * max(len(levels), 1)
+    return Found(frozenset(unread), tuple(alike), coarse if most else ())
 
 
 def stirred(network: nn.Module, shape: ModelShape, loss: Loss, rows: Probe) -> nn.Module:
     """A copy after a few steps on inputs drawn again each time, so that the weights of columns that
     are constant in the rows move, too.
     """
-    student = without_dropout(copy.deepcopy(network))
-    optimizer = torch.optim.AdamW(
-        [p for p in student.parameters() if p.requires_grad], lr=STIRRING_RATE, weight_decay=0.0
-    )
+    student, optimizer = student_of(network, STIRRING_RATE)
     for _ in range(STIRRING_STEPS):
-        optimizer.zero_grad(set_to_none=True)
-        value = loss.per_row(student(_drawn(rows.inputs, shape)), rows.label).mean()
+        value = mean_loss(student, loss, Probe(_drawn(rows.inputs, shape), rows.label))
         if not bool(value.isfinite()):
             break
-        value.backward()
-        nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-        optimizer.step()
+        update(optimizer, value)
     return student
 
 
 def _drawn(rows: Batch, shape: ModelShape) -> Batch:
     """The rows with noise on numeric columns, flags and codes at random."""
-    inputs = {name: t.clone() for name, t in rows.items()}
+    inputs = copied(rows)
     if "numeric" in inputs:
         values, scaled = inputs["numeric"], shape.numeric - shape.indicators
-        inputs["numeric"] = torch.cat(
-            [
-                values[:, :scaled] + torch.randn_like(values[:, :scaled]),
-                torch.rand_like(values[:, scaled:]).round(),
-            ],
-            dim=1,
-        )
+        numbers, flags = values[:, :scaled], values[:, scaled:]
+        noisy = numbers + torch.randn_like(numbers)
+        inputs["numeric"] = torch.cat([noisy, torch.rand_like(flags).round()], dim=1)
     if "categorical" in inputs:
-        inputs["categorical"] = (
-            torch.rand(inputs["categorical"].shape) * torch.tensor(shape.categories)
-        ).long()
+        drawn = torch.rand(inputs["categorical"].shape) * torch.tensor(shape.categories)
+        inputs["categorical"] = drawn.long()
     return inputs
 
 
 def _both(first: Found, later: Found) -> Found:
     """What holds for both."""
     alike = tuple(a & b for a in first.alike for b in later.alike if len(a & b) > 1)
-    return Found(
-        first.unread & later.unread,
-        alike,
-        tuple(pair for pair in first.coarse if pair[0] in dict(later.coarse)),
-    )
-
-
-# ------------------------------------------------------------------------------------------ verdict
+    coarse = tuple(pair for pair in first.coarse if pair[0] in dict(later.coarse))
+    return Found(first.unread & later.unread, alike, coarse)
 
 
 def judge_inputs(
@@ -177,79 +157,62 @@ def judge_inputs(
         shape: of the network.
         shared: tables in which two columns share some rows, and how many.
     """
-    told = [
-        *_of_unread(found.unread, columns),
-        *_of_alike(found.alike, columns, shape),
-        *_of_coarse(found.coarse),
-    ]
+    told, remedies = list[str](), list[str]()
+    if found.unread:
+        told += _of_unread(found.unread, columns)
+        remedies.append("leave it out in data.columns, or check how forward reads it")
+    if found.alike:
+        told += _of_alike(found.alike, columns, shape)
+        remedies.append(
+            "give each column its own weights or embedding: [net] * n is one net n times, a shared"
+            " table needs an offset for each column"
+        )
+    if found.coarse:
+        told.append(_of_coarse(found.coarse))
+        remedies.append(
+            "feed numbers as they are: no .long(), round(), clamp or norm before the first layer;"
+            " bins at train quantiles"
+        )
     if shared:
         told.append(
             f"Codes of two columns share rows of one embedding ({first_few(shared)}), the others"
             " not: are the offsets of columns too small?"
         )
-    remedies = (
-        (found.unread, "leave it out in data.columns, or check how forward reads it"),
-        (
-            found.alike,
-            (
-                "give each column its own weights or embedding: [net] * n is one net n times,"
-                " a shared table needs an offset for each column"
-            ),
-        ),
-        (
-            found.coarse,
-            (
-                "feed numbers as they are: no .long(), round(), clamp or norm before the first"
-                " layer; bins at train quantiles"
-            ),
-        ),
-        (
-            shared,
-            (
-                "begin each column's codes where the last one's end: torch.tensor([0,"
-                " *shape.categories[:-1]]).cumsum(0)"
-            ),
-        ),
-    )
+        remedies.append(
+            "begin each column's codes where the last one's end: torch.tensor([0,"
+            " *shape.categories[:-1]]).cumsum(0)"
+        )
     if not told:
-        return passed(
-            "inputs",
+        return INPUTS.passed(
             f"Each of the {len(columns)} inputs moves the scores, and no two can be swapped.",
             inputs=len(columns),
         )
-    return CheckResult(
-        name="inputs",
-        # a network may be meant to be blind to what it is given, or symmetric in it
-        verdict="warn",
-        summary=" ".join(told),
-        remedy="; ".join(remedy for what, remedy in remedies if what),
-        columns=tuple(sorted(c.name for c in found.unread)),
-    )
+    # a network may be meant to be blind to what it is given, or symmetric in it
+    result = INPUTS.warned(" ".join(told), "; ".join(remedies))
+    unread = tuple(sorted(c.name for c in found.unread))
+    return result.model_copy(update={"columns": unread})
 
 
 def _of_unread(unread: frozenset[Column], columns: list[Column]) -> list[str]:
     """Which inputs are not read: all, whole keys of the batch, or single columns."""
     if len(unread) == len(columns):
         return [f"No score of any row depends on any of the {len(columns)} inputs."]
-    keys = [
-        key
-        for key in dict.fromkeys(c.key for c in columns)
-        if all(c in unread for c in columns if c.key == key)
-    ]
-    single = [c.name for c in columns if c in unread and c.key not in keys]
-    told = [
-        f"Forward never reads batch[{key!r}]"
-        f" ({first_few([c.name for c in columns if c.key == key])}): nothing in it moves a score."
-        for key in keys
-    ]
-    return told + (
-        [
+    told, single = list[str](), list[str]()
+    for key in dict.fromkeys(c.key for c in columns):
+        group = [c for c in columns if c.key == key]
+        names = [c.name for c in group if c in unread]
+        if len(names) < len(group):
+            single += names
+            continue
+        told.append(
+            f"Forward never reads batch[{key!r}] ({first_few(names)}): nothing in it moves a score."
+        )
+    if single:
+        told.append(
             f"No score of any row depends on {len(single)} of {len(columns)} inputs"
             f" ({first_few(single)}), however they are changed."
-        ]
-        if single
-        else []
-    )
+        )
+    return told
 
 
 def _of_alike(
@@ -258,37 +221,132 @@ def _of_alike(
     """Which columns cannot be distinguished, one sentence a group."""
     told = []
     for group in (sorted(g, key=lambda c: c.index) for g in groups):
-        key = group[0].key
-        every = sum(
-            c.key == key and not (key == "numeric" and c.index >= shape.numeric - shape.indicators)
-            for c in columns
-        )
-        which = (
-            f"All {every} {key} columns"
-            if len(group) == every
-            else f"{len(group)} of {every} {key} columns"
-        )
+        key, most = group[0].key, shape.numeric - shape.indicators
+        every = sum(c.key == key and not (key == "numeric" and c.index >= most) for c in columns)
+        which = f"All {every}" if len(group) == every else f"{len(group)} of {every}"
         told.append(
-            f"{which} ({first_few([c.name for c in group])}) can be swapped without moving any"
-            " score: they cannot be distinguished."
+            f"{which} {key} columns ({first_few([c.name for c in group])}) can be swapped without"
+            " moving any score: they cannot be distinguished."
         )
     return told
 
 
-def _of_coarse(coarse: tuple[tuple[Column, Levels], ...]) -> list[str]:
+def _of_coarse(coarse: tuple[tuple[Column, Levels], ...]) -> str:
     """What the scores do not tell apart within a numeric column."""
-    if not coarse:
-        return []
     names = first_few([column.name for column, _ in coarse])
     least = min(levels.count for _, levels in coarse)
-    what = (
-        f"the scores tell about {least:.2g} apart"
-        if least < LEVELS
-        else "nearly half, at one end, give the same scores"
+    what = "nearly half, at one end, give the same scores"
+    if least < LEVELS:
+        what = f"the scores tell about {least:.2g} apart"
+    cause = "rounded, cast to integers or clamped?"
+    if least <= SIGN:
+        cause = "a norm that leaves the sign of value times weight alone, or rounded?"
+    return f"Of {POINTS} values of a numeric column ({names}) {what}: {cause}"
+
+
+def frozen_codes(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor]) -> list[str]:
+    """Tables of which known values get the padding row: zero from the start, and without a gradient
+    for ever.
+
+    Args:
+        network: not changed.
+        shape: how many codes each categorical column has.
+        inputs: of a few rows.
+
+    Returns:
+        Names of the tables with the row, as `tables.0, row 6`.
+    """
+    padded = {
+        name: m.padding_idx
+        for name, m in network.named_modules()
+        if isinstance(m, TABLES) and m.padding_idx is not None
+    }
+    if not padded or "categorical" not in inputs:
+        return []
+    known = _known(shape)
+    of_known, of_null = (
+        _looked_up(network, {**_repeated(shape, inputs), "categorical": codes})
+        for codes in (known, torch.full_like(known, NULL))
     )
-    cause = (
-        "a norm that leaves the sign of value times weight alone, or rounded?"
-        if least <= SIGN
-        else "rounded, cast to integers or clamped?"
+    return [
+        f"{name}, row {row}"
+        for name, row in padded.items()
+        if any(
+            (codes == row).any() and not torch.equal(codes, null)
+            for codes, null in zip(of_known[name], of_null[name], strict=False)
+        )
+    ]
+
+
+def shared_rows(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor]) -> list[str]:
+    """Tables that several columns look up at once, of which two share some rows and not all: the
+    offset of one is too small, or too large.
+
+    Args:
+        network: not changed.
+        shape: how many codes each categorical column has.
+        inputs: of a few rows.
+
+    Returns:
+        Names of the tables with how many rows are shared, as `table, 2 rows`.
+    """
+    if len(shape.categories) < 2 or "categorical" not in inputs:
+        return []
+    rows = torch.arange(max(shape.categories))
+    every = torch.stack([rows % codes for codes in shape.categories], dim=1)
+    found = dict[str, int]()
+    looked_up = _looked_up(network, {**_repeated(shape, inputs), "categorical": every})
+    for name, calls in looked_up.items():
+        for codes in calls:
+            if isinstance(network.get_submodule(name), nn.Embedding) and (
+                shared := _shared(codes, shape)
+            ):
+                found[name] = shared
+    return [f"{name}, {count} rows" for name, count in found.items()]
+
+
+def _shared(codes: Tensor, shape: ModelShape) -> int:
+    """How many rows of a table columns share in part; 0 where the codes are no stretch of the table
+    for each column, as if they were hashed on purpose.
+    """
+    if codes.ndim != 2 or codes.shape[1] != len(shape.categories):
+        return 0
+    columns = [set(column.tolist()) for column in codes.T]
+    if any(
+        max(c) - min(c) + 1 != len(c) or len(c) != n
+        for c, n in zip(columns, shape.categories, strict=True)
+    ):
+        return 0
+    pairs = [(a, b) for i, a in enumerate(columns) for b in columns[:i]]
+    return sum(len(a & b) for a, b in pairs if len(a & b) < min(len(a), len(b)))
+
+
+def _looked_up(network: nn.Module, batch: Batch) -> dict[str, list[Tensor]]:
+    """What each table of embeddings is given in one pass of a copy, by name and call."""
+    seen, student = defaultdict[str, list[Tensor]](list), copy.deepcopy(network)
+
+    def look(name: str, _table: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if given:
+            seen[name].append(given[0].detach().clone())
+
+    with hooked(student, look, kind=TABLES):
+        scored(student, batch)
+    return seen
+
+
+def _repeated(shape: ModelShape, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As many rows as the column with most codes has codes."""
+    return {name: t[torch.arange(max(shape.categories)) % len(t)] for name, t in inputs.items()}
+
+
+def _known(shape: ModelShape) -> Tensor:
+    """All known codes of each column, [rows, columns]."""
+    known = torch.stack(
+        [
+            FIRST_VALUE + torch.arange(max(shape.categories)) % max(codes - FIRST_VALUE, 1)
+            for codes in shape.categories
+        ],
+        dim=1,
     )
-    return [f"Of {POINTS} values of a numeric column ({names}) {what}: {cause}"]
+    # a column with no known value has no such code
+    return torch.minimum(known, torch.tensor(shape.categories) - 1)

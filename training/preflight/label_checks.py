@@ -1,5 +1,5 @@
 """Preflight's look at labels: valid, two values of each in train, and, of several, which of them
-validation cannot judge.
+validation cannot judge; of a text, at its tokens.
 
 N rows, L labels.
 """
@@ -9,13 +9,25 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from schemas.config import Declaration
-from schemas.errors import first_few
-from schemas.records import ArraysRef, CheckResult, SplitArrays, Statistics
+from schemas.errors import PreflightError, first_few
+from schemas.records import ArraysRef, CheckResult, RunSpec, SplitArrays, Statistics, TokenStats
 from training.data.arrays.shards import load_arrays
+from training.data.serving_text.tokenizers import SPECIAL
 from training.objectives.targets import Targets, targets_of
-from training.preflight.verdict import failed, passed
+from training.preflight.verdict import Check, Figure
+
+LABELS = Check("labels")
+TOKENS = Check("tokens")
+PREPARE = "prepare the data again with this declaration"
+WRONG_WEIGHTS = (
+    "weights must be finite, at least 0, and not all 0.",
+    "look at the column with role weight",
+)
+UNKNOWN_WARN = 0.01  # share of validation tokens that train does not know
 
 
 def check_labels(
@@ -27,19 +39,17 @@ def check_labels(
     for side, ref in (("train", arrays.train), ("val", arrays.val)):
         wrong = _wrong_labels(declaration, statistics, ref)
         if wrong:
-            return failed("labels", f"{side}: {wrong[0]}", wrong[1])
+            return LABELS.failed(f"{side}: {wrong[0]}", wrong[1])
     if statistics.labels:
         return judge_values(targets_of(declaration, statistics), arrays)
     label = load_arrays(arrays.train)["label"]
     if (label == label[0]).all():
-        return failed(
-            "labels",
+        return LABELS.failed(
             f"train: all {len(label)} labels are {label[0]}; there is nothing to learn.",
             "check data.filter, the split and the label's column",
         )
-    return passed(
-        "labels",
-        f"Labels of {arrays.train.rows:,} train and {arrays.val.rows:,} val rows are valid.",
+    return LABELS.passed(
+        f"Labels of {arrays.train.rows:,} train and {arrays.val.rows:,} val rows are valid."
     )
 
 
@@ -50,47 +60,39 @@ def _wrong_labels(
     arrays = load_arrays(side)
     label, weight = arrays["label"], arrays.get("weight")
     if statistics.labels and label.shape[1:] != (len(statistics.labels),):
-        return (
-            (
-                f"expected {len(statistics.labels)} labels a row, found an array of shape"
-                f" {list(label.shape)}."
-            ),
-            "prepare the data again with this declaration",
-        )
-    if weight is not None and not (
-        np.isfinite(weight).all() and weight.min() >= 0 and weight.sum() > 0
-    ):
-        return (
-            "weights must be finite, at least 0, and not all 0.",
-            "look at the column with role weight",
-        )
+        found = f"expected {len(statistics.labels)} labels a row, found an array of shape"
+        return f"{found} {list(label.shape)}.", PREPARE
+    if _are_wrong(weight):
+        return WRONG_WEIGHTS
     if statistics.labels:
         return wrong_values(statistics, label)
     if declaration.task.kind == "regression":
         bad = np.flatnonzero(~np.isfinite(label))
-        return (
-            (
-                f"{len(bad)} labels are not finite (first rows: {first_few(bad[:5], len(bad))}).",
-                "filter those rows, or set data.null_labels: drop",
-            )
-            if len(bad)
-            else None
-        )
+        found = f"{len(bad)} labels are not finite (first rows: {first_few(bad[:5], len(bad))})."
+        return (found, "filter those rows, or set data.null_labels: drop") if len(bad) else None
     last = len(statistics.classes) - 1
     bad = np.flatnonzero((label < 0) | (label > last))
     if not len(bad):
         return None
-    hint = (
-        " They seem to count from 1: off by one."
-        if label.min() == 1 and label.max() == last + 1
-        else ""
+    from_one = label.min() == 1 and label.max() == last + 1
+    hint = " They seem to count from 1: off by one." if from_one else ""
+    wanted = f"class indices 0 to {last} ({first_few(statistics.classes)})"
+    return f"expected {wanted}, {_found(label, bad)}{hint}", PREPARE
+
+
+def _found(values: np.ndarray, bad: np.ndarray) -> str:
+    """Which values there are in the rows `bad`, and which rows."""
+    return (
+        f"found {first_few(np.unique(values[bad])[:5])} in {len(bad)} rows (first:"
+        f" {first_few(bad[:5], len(bad))})."
     )
-    summary = (
-        f"expected class indices 0 to {last} ({first_few(statistics.classes)}), found"
-        f" {first_few(np.unique(label[bad])[:5])} in {len(bad)} rows (first:"
-        f" {first_few(bad[:5], len(bad))}).{hint}"
-    )
-    return summary, "prepare the data again with this declaration"
+
+
+def _are_wrong(weight: np.ndarray | None) -> bool:
+    """Whether weights are not finite, below 0, or all 0."""
+    if weight is None:
+        return False
+    return not (np.isfinite(weight).all() and weight.min() >= 0 and weight.sum() > 0)
 
 
 def wrong_values(statistics: Statistics, label: np.ndarray) -> tuple[str, str] | None:
@@ -99,24 +101,14 @@ def wrong_values(statistics: Statistics, label: np.ndarray) -> tuple[str, str] |
     """
     for i, fitted in enumerate(statistics.labels):
         values, last = label[:, i], len(fitted.classes) - 1
-        valid = np.isnan(values) | (
-            np.isfinite(values)
-            if last < 0
-            else (values >= 0) & (values <= last) & (values == np.floor(values))
-        )
-        bad = np.flatnonzero(~valid)
+        valid, wanted = np.isfinite(values), "finite values"
+        if last >= 0:
+            valid = (values >= 0) & (values <= last) & (values == np.floor(values))
+            wanted = f"class indices 0 to {last} ({first_few(fitted.classes)})"
+        bad = np.flatnonzero(~(np.isnan(values) | valid))
         if len(bad):
-            wanted = (
-                "finite values"
-                if last < 0
-                else f"class indices 0 to {last} ({first_few(fitted.classes)})"
-            )
-            summary = (
-                f"label {fitted.name!r}: expected {wanted} or NaN, found"
-                f" {first_few(np.unique(values[bad])[:5])} in {len(bad)} rows (first:"
-                f" {first_few(bad[:5], len(bad))})."
-            )
-            return summary, "prepare the data again with this declaration"
+            found = _found(values, bad)
+            return f"label {fitted.name!r}: expected {wanted} or NaN, {found}", PREPARE
     return None
 
 
@@ -126,67 +118,45 @@ def judge_values(labels: Targets, arrays: ArraysRef) -> CheckResult:
 
     Fail, too, where two labels would be given out under one name.
     """
-    label = {
-        side: load_arrays(ref)["label"]
-        for side, ref in (("train", arrays.train), ("val", arrays.val))
-    }
-    single = {side: _single(labels, values) for side, values in label.items()}
-    known = int((~np.isnan(label["train"])).sum())
-    figures = {
-        "labels": len(labels),
-        "known_train_labels": known,
-        "unknown_train_labels": label["train"].size - known,
-    }
+    train, val = (load_arrays(side)["label"] for side in (arrays.train, arrays.val))
+    single, single_in_val = _single(labels, train), _single(labels, val)
+    known = int((~np.isnan(train)).sum())
+    unknown = train.size - known
+    figures: dict[str, Figure] = {"labels": len(labels), "known_train_labels": known}
+    figures["unknown_train_labels"] = unknown
     names = Counter(name for t in labels for name in (t.prediction_column, *t.probability_columns))
     if twice := [name for name, times in names.items() if times > 1]:
-        summary = f"two labels would be given out as {first_few(map(repr, twice), len(twice))}."
-        return CheckResult(
-            name="labels",
-            verdict="fail",
-            summary=summary,
-            remedy="rename one of the labels with data.derive",
-            figures=figures,
+        return LABELS.failed(
+            f"two labels would be given out as {first_few(map(repr, twice), len(twice))}.",
+            "rename one of the labels with data.derive",
+            **figures,
         )
-    if single["train"]:
-        summary = (
-            f"train: {first_few(map(repr, single['train']), len(single['train']))} has fewer than"
-            " two different values; there is nothing to learn."
+    if single:
+        return LABELS.failed(
+            f"train: {first_few(map(repr, single), len(single))} has fewer than two different"
+            " values; there is nothing to learn.",
+            "leave such labels out, or check data.filter and the split",
+            **figures,
         )
-        return CheckResult(
-            name="labels",
-            verdict="fail",
-            summary=summary,
-            remedy="leave such labels out, or check data.filter and the split",
-            figures=figures,
+    if len(single_in_val) == len(labels):
+        return LABELS.failed(
+            "val: no label has two different values, so no best weights can be chosen.",
+            "give validation more rows with split.fractions",
+            **figures,
         )
-    if len(single["val"]) == len(labels):
-        summary = "val: no label has two different values, so no best weights can be chosen."
-        return CheckResult(
-            name="labels",
-            verdict="fail",
-            summary=summary,
-            remedy="give validation more rows with split.fractions",
-            figures=figures,
+    if single_in_val:
+        told, rest = first_few(map(repr, single_in_val), len(single_in_val)), len(labels)
+        return LABELS.warned(
+            f"val: {told} has fewer than two different values: means over labels count the other"
+            f" {rest - len(single_in_val)}.",
+            "give validation more rows, or leave such labels out",
+            **figures,
         )
-    if single["val"]:
-        rest = len(labels) - len(single["val"])
-        summary = (
-            f"val: {first_few(map(repr, single['val']), len(single['val']))} has fewer than two"
-            f" different values: means over labels count the other {rest}."
-        )
-        return CheckResult(
-            name="labels",
-            verdict="warn",
-            summary=summary,
-            remedy="give validation more rows, or leave such labels out",
-            figures=figures,
-        )
-    summary = (
+    return LABELS.passed(
         f"{len(labels)} labels of {arrays.train.rows:,} train and {arrays.val.rows:,} val rows are"
-        f" valid where known; in train {known:,} are, and {figures['unknown_train_labels']:,} are"
-        " masked."
+        f" valid where known; in train {known:,} are, and {unknown:,} are masked.",
+        **figures,
     )
-    return CheckResult(name="labels", verdict="pass", summary=summary, figures=figures)
 
 
 def _single(labels: Targets, label: np.ndarray) -> list[str]:
@@ -197,3 +167,51 @@ def _single(labels: Targets, label: np.ndarray) -> list[str]:
         for t, values in zip(labels, columns, strict=True)
         if not len(values) or (values == values[0]).all()
     ]
+
+
+def check_vocabulary(run: RunSpec) -> CheckResult:
+    """Whether the vocabulary of train and the targets can be trained on.
+
+    Raises:
+        PreflightError: the statistics hold no vocabulary.
+    """
+    if run.statistics.tokens is None:
+        raise PreflightError(f"expected statistics of a text column; {PREPARE}")
+    return check_tokens(run.statistics.tokens, run.arrays)
+
+
+def check_tokens(tokens: TokenStats, arrays: ArraysRef) -> CheckResult:
+    """Train has two different tokens at least, and validation hardly any that train does not know;
+    weights have a positive sum.
+    """
+    if sum(count > 0 for count in tokens.counts) < 2:
+        return TOKENS.failed(
+            "train holds one token only; there is nothing to learn.",
+            "check the text column and tokens.tokenizer",
+        )
+    for side, ref in (("train", arrays.train), ("val", arrays.val)):
+        if _are_wrong(load_arrays(ref).get("weight")):
+            return TOKENS.failed(f"{side}: {WRONG_WEIGHTS[0]}", WRONG_WEIGHTS[1])
+    unknown, total = unknown_tokens(arrays.val)
+    share = unknown / max(total, 1)
+    known = (
+        f"{tokens.size - SPECIAL:,} tokens; {unknown:,} of {total:,} validation tokens"
+        f" ({share:.2%}) are unknown to train"
+    )
+    if share <= UNKNOWN_WARN:
+        return TOKENS.passed(f"{known}.", vocabulary=tokens.size, unknown=unknown)
+    return TOKENS.warned(
+        f"{known}.",
+        "lower tokens.min_count, give more rows, or use tokens.tokenizer: bytes, to which nothing"
+        " is unknown",
+        vocabulary=tokens.size,
+        unknown=unknown,
+    )
+
+
+def unknown_tokens(side: SplitArrays) -> tuple[int, int]:
+    """Tokens of a side that the vocabulary lacks, and all its targets."""
+    if side.documents is None:
+        return 0, 0
+    table = pq.read_table(side.documents.path, columns=["unknown", "tokens"])
+    return pc.sum(table.column("unknown")).as_py() or 0, pc.sum(table.column("tokens")).as_py() or 0

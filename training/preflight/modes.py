@@ -1,11 +1,18 @@
 """The preflight check of what train mode and eval mode make of the same rows: two names of one
 function, but for dropout and batch norm.
+
+Dropout of one's own that does not scale up what it keeps is looked for where it happens, at what
+goes into and comes out of each module, with everything before it as in eval mode. Scores do not
+show it: behind a layer norm, dropout that is written rightly changes their mean as much.
 """
 
 from __future__ import annotations
 
 import copy
+import math
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +20,11 @@ from torch import Tensor, nn
 from schemas.config import TrainConfig
 from schemas.errors import first_few
 from schemas.records import CheckResult
-from training.preflight.dropped import Dropped, dropped_unscaled
 from training.preflight.first_steps import micro_rows
-from training.preflight.overfit import without_dropout
-from training.preflight.scores import scored, with_other_first_row
-from training.preflight.verdict import SAME, failed, largest_difference, passed
+from training.preflight.subject import copied, hooked, scored, with_other_first_row, without_dropout
+from training.preflight.verdict import SAME, Check, largest_difference
 
+TRAIN_EVAL = Check("train_eval")
 ALL_DROPPED = 0.95  # of a dropout: what is left cannot be learned from
 # for the mean and variance of a batch norm: with fewer, what is learned is mostly who the
 # neighbours are
@@ -26,17 +32,17 @@ FEW_ROWS = 8
 ONE_BATCH = 0.8  # momentum of a batch norm, with which its statistics are those of its last batch
 # share of the first values that is left at the end of the run, where the momentum is smaller than
 # any usual one
-UNSETTLED, SLOW = (
-    0.5,
-    0.01,
-)
+UNSETTLED, SLOW = 0.5, 0.01
 # rows for the statistics of a batch norm; mean difference of scores, in their standard deviations
-NORM_ROWS, OTHER = (
-    128,
-    0.25,
-)
+NORM_ROWS, OTHER = 128, 0.25
 # of a power iteration or a running mean; share of the difference that may be left
-SETTLING_PASSES, FADED = (30, 0.1)
+SETTLING_PASSES, FADED = 30, 0.1
+PASSES = 32
+FEWEST_DROPPED = 0.02  # share of values
+LIKE = 1e-3  # relative difference of values that are the same but for rounding
+# difference between 1 and the mean of a value in train mode, as a multiple of that in eval mode
+UNSCALED = 0.25
+Place = tuple[str, str, int]  # module, "input" or "output", number of the call
 
 
 def check_modes(
@@ -51,25 +57,13 @@ def check_modes(
         train: how many rows go through the network at once, and on how many ranks.
         train_rows: rows of the train side; 0 where they are no measure of what a batch norm sees.
     """
-    heavy = [
-        f"{name}, p {m.p:g}"
-        for name, m in network.named_modules()
-        if isinstance(m, nn.modules.dropout._DropoutNd) and m.p >= ALL_DROPPED
-    ]
-    if heavy:
-        return failed(
-            "train_eval",
-            f"in train mode dropout leaves next to nothing ({first_few(heavy)}).",
-            "give the share that is dropped, about 0.1 to 0.5",
-        )
-    if (
-        unsettled := _running_statistics(network, train.epochs * -(-train_rows // train.batch_size))
-    ) is not None:
-        return unsettled
+    updates = train.epochs * -(-train_rows // train.batch_size)
+    if (wrong := _heavy_dropout(network) or _running_statistics(network, updates)) is not None:
+        return wrong
     student = without_dropout(copy.deepcopy(network))
     trained, difference = _trained(student, rows), _apart(student, rows)
     if difference <= SAME:
-        return passed("train_eval", "Without dropout, train and eval mode give the same scores.")
+        return TRAIN_EVAL.passed("Without dropout, train and eval mode give the same scores.")
     random = largest_difference(_trained(student, rows, seed=1), trained) > SAME
     dropped = dropped_unscaled(student, rows) if random else None
     if dropped is not None:
@@ -78,32 +72,46 @@ def check_modes(
         unlike = None if random else _other_function(student, rows)
         return unlike or judge_mixing(student, train, train_rows, difference)
     if random:
-        return passed(
-            "train_eval",
+        return TRAIN_EVAL.passed(
             "Train mode draws at random, as dropout does; eval mode does not.",
             difference=difference,
         )
     if _apart(student, rows, SETTLING_PASSES) <= max(SAME, FADED * difference):
-        return passed(
-            "train_eval",
+        return TRAIN_EVAL.passed(
             "Train and eval mode give the same scores once what train mode updates has settled.",
             difference=difference,
         )
-    summary = (
+    return TRAIN_EVAL.warned(
         f"train and eval mode differ by up to {difference:.2g}, though nothing is random and no"
-        " rows mix: what is trained is not what is evaluated."
-    )
-    remedy = (
+        " rows mix: what is trained is not what is evaluated.",
         "look for self.training in forward; dropout of one's own must divide by the share that is"
-        " kept"
+        " kept",
+        difference=difference,
     )
-    return CheckResult(
-        name="train_eval",
-        verdict="warn",
-        summary=summary,
-        remedy=remedy,
-        figures={"difference": difference},
+
+
+def _heavy_dropout(network: nn.Module) -> CheckResult | None:
+    """What is wrong with how much dropout leaves."""
+    heavy = [
+        f"{name}, p {m.p:g}"
+        for name, m in network.named_modules()
+        if isinstance(m, nn.modules.dropout._DropoutNd) and m.p >= ALL_DROPPED
+    ]
+    if not heavy:
+        return None
+    return TRAIN_EVAL.failed(
+        f"in train mode dropout leaves next to nothing ({first_few(heavy)}).",
+        "give the share that is dropped, about 0.1 to 0.5",
     )
+
+
+def _batch_norms(network: nn.Module) -> dict[str, nn.modules.batchnorm._NormBase]:
+    """Layers in train mode that normalise, and keep statistics for eval mode, by name."""
+    return {
+        name: m
+        for name, m in network.named_modules()
+        if isinstance(m, nn.modules.batchnorm._NormBase) and m.training and m.track_running_stats
+    }
 
 
 def _running_statistics(network: nn.Module, updates: int) -> CheckResult | None:
@@ -114,44 +122,28 @@ def _running_statistics(network: nn.Module, updates: int) -> CheckResult | None:
         network: with such layers, or without.
         updates: steps of the whole run; 0 where they are not known.
     """
-    learning = {
-        n: m
-        for n, m in copy.deepcopy(network).train().named_modules()
-        if isinstance(m, nn.modules.batchnorm._NormBase) and m.training
-    }
-    norms = {n: m for n, m in learning.items() if m.track_running_stats and m.momentum is not None}
-    left = {
-        n: (1 - (m.momentum or 0)) ** max(updates, 1) if m.momentum else 1.0
-        for n, m in norms.items()
-    }
+    norms = _batch_norms(copy.deepcopy(network).train())
+    momenta = {n: m.momentum for n, m in norms.items() if m.momentum is not None}
+    left = {n: (1 - momentum) ** max(updates, 1) for n, momentum in momenta.items()}
     still = [
         n
         for n, share in left.items()
-        if share == 1 or (updates and share > UNSETTLED and (norms[n].momentum or 0) < SLOW)
+        if share == 1 or (updates and share > UNSETTLED and momenta[n] < SLOW)
     ]
-    last = [n for n, m in norms.items() if (m.momentum or 0) >= ONE_BATCH]
+    last = [n for n, momentum in momenta.items() if momentum >= ONE_BATCH]
     if still:
-        momentum = norms[still[0]].momentum or 0
-        told = (
+        return TRAIN_EVAL.failed(
             f"the running mean and variance of {first_few(still)} stay near 0 and 1, where they"
-            f" began (momentum {momentum:g}): eval mode does not normalise by what was trained on."
-        )
-        return failed(
-            "train_eval",
-            told,
+            f" began (momentum {momenta[still[0]]:g}): eval mode does not normalise by what was"
+            " trained on.",
             "give batch norm its usual momentum of 0.1, or None for the mean of all batches; a"
             " frozen one belongs in eval mode",
         )
     if last:
-        told = (
+        return TRAIN_EVAL.warned(
             f"the running mean and variance of {first_few(last)} are those of the last batch alone"
-            f" (momentum {norms[last[0]].momentum:g}): eval mode depends on it."
-        )
-        return CheckResult(
-            name="train_eval",
-            verdict="warn",
-            summary=told,
-            remedy="torch's momentum is the share of the new batch: 0.1, not 0.9",
+            f" (momentum {momenta[last[0]]:g}): eval mode depends on it.",
+            "torch's momentum is the share of the new batch: 0.1, not 0.9",
         )
     return None
 
@@ -164,40 +156,13 @@ def _other_function(network: nn.Module, rows: dict[str, Tensor]) -> CheckResult 
         network: deterministic; its rows mix in train mode.
         rows: inputs of a few rows.
     """
-    # the variance that is kept is that of n - 1
-    many = {name: torch.cat([t] * -(-NORM_ROWS // len(t))) for name, t in rows.items()}
-    settled = copy.deepcopy(network).train()
-    norms = {
-        name: m
-        for name, m in settled.named_modules()
-        if isinstance(m, nn.modules.batchnorm._NormBase) and m.training and m.track_running_stats
-    }
-    calls: dict[str, int] = dict.fromkeys(norms, 0)
-
-    def counted(name: str) -> Callable[[nn.Module, object], None]:
-        def count(_module: nn.Module, _given: object) -> None:
-            calls[name] += 1
-
-        return count
-
-    for name, norm in norms.items():
-        norm.reset_running_stats()
-        norm.momentum = None  # the mean over all calls
-        norm.register_forward_pre_hook(counted(name))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        trained = settled(many).detach()
-        once = dict(calls)
-        # a norm of the user's own
-        for _ in range(SETTLING_PASSES if len(norms) < _holding(settled) else 0):
-            settled({name: t.clone() for name, t in many.items()})
-    evaluated = scored(settled, many)
+    trained, evaluated, calls = _settled_scores(network, rows)
     apart = float((evaluated - trained).abs().mean() / trained.std(0).mean().clamp(min=1e-12))
     if not torch.isfinite(evaluated).all() or apart <= OTHER:
         return None
-    shared = [name for name, count in once.items() if count > 1]
-    if shared:
+    if shared := [name for name, count in calls.items() if count > 1]:
         told = (
-            f"{first_few(shared)} normalises {max(once.values())} different inputs in one pass: in"
+            f"{first_few(shared)} normalises {max(calls.values())} different inputs in one pass: in"
             " train mode each by its own mean and variance, in eval mode all by their mixture"
         )
         remedy = "give each input its own norm"
@@ -205,37 +170,46 @@ def _other_function(network: nn.Module, rows: dict[str, Tensor]) -> CheckResult 
         largest_difference(evaluated, squash(trained)) < FADED
         for squash in (torch.sigmoid, lambda s: s.softmax(-1))
     ):
-        told, remedy = (
-            (
-                "eval mode gives probabilities, train mode scores: loss and metrics make"
-                " probabilities of them once more"
-            ),
-            "return raw scores in both modes",
-        )
+        told = "eval mode gives probabilities, train mode scores: loss and metrics make"
+        told += " probabilities of them once more"
+        remedy = "return raw scores in both modes"
     else:
-        told = (
-            "train and eval mode compute something else, also where batch norm knows these very"
-            " rows"
-        )
-        remedy = "look for self.training in forward"
-    summary = (
+        told = "train and eval mode compute something else, also where batch norm knows these very"
+        told, remedy = f"{told} rows", "look for self.training in forward"
+    return TRAIN_EVAL.warned(
         f"{told}. Scores differ by {apart:.2g} of their standard deviation: what is trained is not"
-        " what is evaluated."
-    )
-    return CheckResult(
-        name="train_eval",
-        verdict="warn",
-        summary=summary,
-        remedy=remedy,
-        figures={"difference": apart},
+        " what is evaluated.",
+        remedy,
+        difference=apart,
     )
 
 
-def _holding(network: nn.Module) -> int:
-    """Layers that hold floating point buffers of their own, as norms do."""
-    return sum(
-        any(b.is_floating_point() for b in m.buffers(recurse=False)) for m in network.modules()
-    )
+def _settled_scores(
+    network: nn.Module, rows: dict[str, Tensor]
+) -> tuple[Tensor, Tensor, dict[str, int]]:
+    """Scores of a copy in train mode, and then in eval mode with statistics of just these rows;
+    and how often each batch norm is called in one pass.
+    """
+    # the variance that is kept is that of n - 1
+    many = {name: torch.cat([t] * -(-NORM_ROWS // len(t))) for name, t in rows.items()}
+    settled = copy.deepcopy(network).train()
+    norms = _batch_norms(settled)
+    calls = dict[str, int]()
+
+    def count(name: str, _module: nn.Module, _given: object) -> None:
+        calls[name] = calls.get(name, 0) + 1
+
+    for norm in norms.values():
+        norm.reset_running_stats()
+        norm.momentum = None  # the mean over all calls
+    # norms of the user's own hold buffers, too
+    holding = [any(b.is_floating_point() for b in m.buffers(False)) for m in settled.modules()]
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with hooked(settled, count):
+            trained = settled(many).detach()
+        for _ in range(SETTLING_PASSES if len(norms) < sum(holding) else 0):
+            settled(copied(many))
+    return trained, scored(settled, many), {name: calls.get(name, 0) for name in norms}
 
 
 def judge_mixing(
@@ -260,58 +234,38 @@ def judge_mixing(
         train.ranks if norms and all(isinstance(m, nn.SyncBatchNorm) for m in norms.values()) else 1
     )
     rows = micro_rows(train, train_rows) * shared
-    figures: dict[str, float | int | str | None] = {"difference": difference}
     if norms and 0 < rows < FEW_ROWS:
-        summary = (
+        return TRAIN_EVAL.warned(
             f"batch norm{where} is trained on {rows} rows at a time: their mean and variance are"
-            " mostly chance, and eval mode, which has running ones, gives other scores."
-        )
-        remedy = (
+            " mostly chance, and eval mode, which has running ones, gives other scores.",
             f"give at least {FEW_ROWS} rows to a rank at once (train.batch_size,"
-            " train.micro_batch_size), or use group or layer norm"
-        )
-        return CheckResult(
-            name="train_eval",
-            verdict="warn",
-            summary=summary,
-            remedy=remedy,
-            figures={**figures, "rows": rows},
+            " train.micro_batch_size), or use group or layer norm",
+            difference=difference,
+            rows=rows,
         )
     if train.ranks == 1:
-        return passed(
-            "train_eval",
+        return TRAIN_EVAL.passed(
             f"In train mode rows of a batch mix{where}, in eval mode they do not.",
             difference=difference,
         )
-    summary = (
+    return TRAIN_EVAL.warned(
         f"train and eval mode differ by up to {difference:.2g} with dropout off{where}: each rank"
         " normalises with the statistics of its rows alone, so results depend on the number of"
-        " ranks."
-    )
-    return CheckResult(
-        name="train_eval",
-        verdict="warn",
-        summary=summary,
-        remedy="use group or layer norm",
-        figures=figures,
+        " ranks.",
+        "use group or layer norm",
+        difference=difference,
     )
 
 
 def _unscaled(dropped: Dropped) -> CheckResult:
-    told = (
+    return TRAIN_EVAL.warned(
         f"in train mode {1 - dropped.kept:.0%} of {dropped.where} is dropped at random and the rest"
-        f" multiplied by {dropped.factor:.3g}, not by {1 / dropped.kept:.2g}"
-    )
-    return CheckResult(
-        name="train_eval",
-        verdict="warn",
-        summary=(
-            f"{told}: a missing rescaling, so that in eval mode values are"
-            f" {1 / (dropped.kept * dropped.factor):.2g} times as large as those that were"
-            " trained on."
-        ),
-        remedy="divide by the share that is kept, or use nn.Dropout",
-        figures={"kept": dropped.kept, "factor": dropped.factor},
+        f" multiplied by {dropped.factor:.3g}, not by {1 / dropped.kept:.2g}: a missing rescaling,"
+        f" so that in eval mode values are {1 / (dropped.kept * dropped.factor):.2g} times as large"
+        " as those that were trained on.",
+        "divide by the share that is kept, or use nn.Dropout",
+        kept=dropped.kept,
+        factor=dropped.factor,
     )
 
 
@@ -319,9 +273,7 @@ def _trained(network: nn.Module, inputs: dict[str, Tensor], seed: int = 0) -> Te
     """Scores of a copy in train mode, [B, K]: running statistics stay as they were."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        scores: Tensor = copy.deepcopy(network).train()(
-            {name: t.clone() for name, t in inputs.items()}
-        )
+        scores: Tensor = copy.deepcopy(network).train()(copied(inputs))
         return scores.detach()
 
 
@@ -332,5 +284,105 @@ def _apart(network: nn.Module, inputs: dict[str, Tensor], passes: int = 0) -> fl
     settled = copy.deepcopy(network).train()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for _ in range(passes):
-            settled({name: t.clone() for name, t in inputs.items()})
+            settled(copied(inputs))
     return largest_difference(_trained(settled, inputs), scored(settled, inputs))
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Values that a module, or what stands before it, sets to 0 at random: where, which share is
+    kept, and by what that is multiplied.
+    """
+
+    where: str
+    kept: float
+    factor: float
+
+
+def dropped_unscaled(network: nn.Module, inputs: dict[str, Tensor]) -> Dropped | None:
+    """The first place at which values are dropped and their mean is not kept; None where there is
+    none.
+
+    Args:
+        network: its dropout modules may stay on, as they keep the mean; not changed.
+        inputs: of a few rows.
+    """
+    student, clean = copy.deepcopy(network), dict[Place, Tensor]()
+    shares = defaultdict[Place, list[tuple[float, float]]](list)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        _watched(student.eval(), inputs, clean.setdefault)
+
+        def compare(place: Place, value: Tensor) -> Tensor:
+            if place not in clean or clean[place].shape != value.shape:
+                return value
+            shares[place].append(_masked(value, clean[place]) or (math.nan, math.nan))
+            return clean[place]
+
+        for _ in range(PASSES):
+            _watched(student.train(), inputs, compare)
+    found = (_judge_place(place, measured) for place, measured in shares.items())
+    return next(filter(None, found), None)
+
+
+def _watched(
+    network: nn.Module, inputs: dict[str, Tensor], look: Callable[[Place, Tensor], Tensor]
+) -> None:
+    """One forward pass in which each module is given, and gives on, what `look` makes of its input
+    and output.
+    """
+    calls = defaultdict[tuple[str, str], int](int)
+
+    def seen(name: str, side: str, value: object) -> object:
+        if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+            return value
+        calls[name, side] += 1
+        return look((name, side, calls[name, side]), value.clone())
+
+    def before(name: str, _: nn.Module, given: tuple[object, ...]) -> tuple[object, ...]:
+        return (seen(name, "input", given[0]), *given[1:]) if given else given
+
+    def after(name: str, _: nn.Module, given: object, output: object) -> object:
+        return seen(name, "output", output)
+
+    with hooked(network, before, after):
+        network(copied(inputs))
+
+
+def _masked(value: Tensor, clean: Tensor) -> tuple[float, float] | None:
+    """Share of values that are kept, and their factor, where each of `value` is 0 or the same
+    multiple of `clean`; None where it is not so.
+    """
+    least = 1e-6 * float(clean.abs().max()) if clean.numel() else 0.0
+    alive = clean.abs() > least
+    kept = alive & (value != 0)
+    if not kept.any() or bool((value[~alive].abs() > least).any()):
+        return None
+    factors = value[kept] / clean[kept]
+    factor = float(factors.mean())
+    if float((factors - factor).abs().max()) > LIKE * abs(factor):
+        return None
+    return float(kept.sum() / alive.sum()), factor
+
+
+def _judge_place(place: Place, measured: list[tuple[float, float]]) -> Dropped | None:
+    """What was found at a place in all passes, where it is a dropout that does not keep the mean.
+
+    Args:
+        place: of the values.
+        measured: share kept and factor, by pass.
+    """
+    kept, factor = torch.tensor(measured, dtype=torch.float64).T
+    if (
+        len(measured) < PASSES
+        or not bool(kept.isfinite().all())
+        or float((factor - factor.mean()).abs().max()) > LIKE * abs(float(factor.mean()))
+    ):
+        return None
+    mean = kept * factor
+    # whole rows or layers may be dropped at once
+    unsure = 3 * float(mean.std()) / math.sqrt(len(measured))
+    if float(kept.mean()) > 1 - FEWEST_DROPPED or abs(float(mean.mean()) - 1) <= UNSCALED + unsure:
+        return None
+    name, side, _ = place
+    return Dropped(f"the {side} of {name or 'the model'}", float(kept.mean()), float(factor.mean()))

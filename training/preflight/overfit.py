@@ -9,65 +9,35 @@ is not at fault.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from schemas.config import Declaration
 from schemas.records import CheckResult, Statistics
 from training.models.shape import ModelShape
 from training.objectives.losses import Loss, make_loss
-from training.preflight.linear_bound import linear_loss
-from training.preflight.probe import Probe
+from training.preflight.descent import AS_FAR, Curve, learn, linear_loss
+from training.preflight.subject import Probe
+from training.preflight.verdict import Check, Figure
 
+OVERFIT = Check("overfit")
 ROWS, FEWER_ROWS = 32, 8
-STEPS = 400
-WARM_UP = 10
-NEAR_ZERO = 0.02
 LR, LR_SMALL, LR_LARGE, LR_LINEAR = 2e-3, 1e-2, 5e-2, 0.1
-PATIENCE = 100  # steps without a gain of 2 % after which an attempt is given up
+# rows and rates, hardest first
+ATTEMPTS = (
+    *((ROWS, lr) for lr in (LR, LR_SMALL, LR_LARGE)),
+    *((rows, lr) for lr in (LR_SMALL, LR_LINEAR) for rows in (FEWER_ROWS, 2)),
+)
 MAX_SECONDS = 60.0  # of this thread's CPU, so that other work on the machine does not use them up
-CHECK_EVERY = 10
-AS_FAR = 0.05
 LARGE = 5.0
-TINY = 1e-9
 FELL = 0.9  # of the first loss: above it, nothing was learned
 MOVES = 0.1  # deviation over rows of scores whose order says something
 # scores that pile up at a bound: how near each other, relative to their labels, and how many
-PILED, LEAST_PILED = (0.15, 3)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Losses by step, what a constant and what linear scores get on the same rows, the last scores,
-    and how it ended.
-    """
-
-    rows: int
-    losses: tuple[float, ...]
-    constant: float
-    scores: Tensor
-    reached: bool
-    out_of_time: bool
-    linear: float = 0.0
-
-    @property
-    def as_far_as_linear(self) -> bool:
-        """Whether the lowest loss is that of the best linear scores, within 5 % of what these gain
-        on a constant.
-        """
-        return (
-            min(self.losses) <= self.linear + AS_FAR * max(self.constant - self.linear, 0.0) + TINY
-        )
-
-    @property
-    def share(self) -> float:
-        """Last loss as a share of the constant's."""
-        return self.losses[-1] / max(self.constant, TINY)
+PILED, LEAST_PILED = 0.15, 3
 
 
 def overfit(
@@ -85,10 +55,8 @@ def overfit(
     zero either. A linear model is tried on at most half as many rows as it has inputs, because more
     need not be linearly separable; to come as far as linear scores is all that it can do.
     """
-    loss, deadline = (
-        make_loss(unweighted(declaration), statistics),
-        time.thread_time() + MAX_SECONDS,
-    )
+    loss = make_loss(unweighted(declaration), statistics)
+    deadline = time.thread_time() + MAX_SECONDS
     probe = within_reach(probe)
     curves: list[Curve] = []
     for rows, lr in _attempts(declaration, shape, len(probe)):
@@ -142,299 +110,87 @@ def _attempts(
 ) -> tuple[tuple[int, float], ...]:
     """Rows and learning rates to try, hardest first."""
     if declaration.model.kind != "linear":
-        return tuple(
-            (min(rows, available), lr)
-            for rows, lr in (
-                (ROWS, LR),
-                (ROWS, LR_SMALL),
-                (ROWS, LR_LARGE),
-                (FEWER_ROWS, LR_SMALL),
-                (2, LR_SMALL),
-                (FEWER_ROWS, LR_LINEAR),
-                (2, LR_LINEAR),
-            )
-        )
+        return tuple((min(rows, available), lr) for rows, lr in ATTEMPTS)
     inputs = shape.numeric + shape.tensor_width + sum(n - 1 for n in shape.categories)
     rows = max(2, min(ROWS, available, inputs // 2))
     return (rows, LR_LINEAR), (max(2, rows // 4), LR_LINEAR), (2, LR_LINEAR)
 
 
-def learn(
-    network: nn.Module, loss: Loss, probe: Probe, outputs: int, lr: float, deadline: float
-) -> Curve:
-    """Train a copy of the network on these rows alone until the loss is near zero, it no longer
-    falls, 400 steps, or the deadline.
-    """
-    constant = constant_loss(loss, probe.label, outputs)
-    # where all labels are alike, a constant has learned them already
-    tells = constant > TINY and len(probe.label.unique()) > 1
-    return descend(
-        network, loss, probe, constant, NEAR_ZERO * constant if tells else None, lr, deadline
-    )
-
-
-def descend(
-    network: nn.Module,
-    loss: Loss,
-    probe: Probe,
-    constant: float,
-    goal: float | None,
-    lr: float,
-    deadline: float,
-) -> Curve:
-    """Train a copy of the network until its loss is at the goal (default: near zero by its first
-    loss), or as `learn` ends.
-    """
-    student = without_dropout(copy.deepcopy(network))
-    parameters = [p for p in student.parameters() if p.requires_grad]
-    # goes once over each tensor; torch refuses it for other types
-    fused = all(p.dtype in (torch.float32, torch.float64) for p in parameters)
-    optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0, fused=fused)
-    losses, reached = list[float](), False
-    for step in range(STEPS):
-        optimizer.zero_grad(set_to_none=True)
-        scores = student(probe.inputs)
-        value = loss.per_row(scores, probe.label).mean()
-        losses.append(float(value.detach()))
-        if step % CHECK_EVERY == 0:
-            losses[-1] = min(losses[-1], _eval_loss(student, loss, probe))
-        reached = losses[-1] <= (NEAR_ZERO * losses[0] if goal is None else goal)
-        if reached or _stalled(losses) or time.thread_time() > deadline:
-            break
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-        optimizer.param_groups[0]["lr"] = lr * min(1.0, (step + 1) / WARM_UP) * (1 - step / STEPS)
-        optimizer.step()
-    return Curve(
-        len(probe),
-        tuple(losses),
-        constant,
-        scores.detach(),
-        reached,
-        time.thread_time() > deadline and not reached,
-    )
-
-
-def _stalled(losses: list[float]) -> bool:
-    """Not finite, or without a gain of 2 % for 100 steps."""
-    return not math.isfinite(losses[-1]) or (
-        len(losses) > PATIENCE and min(losses[-PATIENCE:]) > 0.98 * min(losses[:-PATIENCE])
-    )
-
-
-def without_dropout(network: nn.Module) -> nn.Module:
-    """The network in train mode with every dropout module set to 0."""
-    for module in network.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.p = 0.0
-    return network.train()
-
-
-def constant_loss(loss: Loss, label: Tensor, outputs: int) -> float:
-    """Mean loss of the best constant scores on these labels: their shares as log odds, or their
-    mean.
-    """
-    if loss.targets:
-        each = [label[~label[:, i].isnan(), i] for i in range(label.shape[1])]
-        parts = [
-            constant_scores(y if t.kind == "regression" else y.long(), t.width)
-            for t, y in zip(loss.targets, each, strict=True)
-        ]
-        scores = torch.cat(parts, dim=1)
-    else:
-        scores = constant_scores(label, outputs)
-    return float(loss.per_row(scores.expand(len(label), -1), label).mean())
-
-
-def constant_scores(label: Tensor, outputs: int) -> Tensor:
-    """Scores [1, K] of the best constant prediction of one label [B]; 0 where there is none."""
-    if label.dtype.is_floating_point:
-        return (label.mean() if len(label) else label.sum()).reshape(1, 1)
-    counts = torch.bincount(label, minlength=max(2, outputs)).float().clamp(min=1e-3).log()
-    return (counts[1] - counts[0]).reshape(1, 1) if outputs == 1 else counts.reshape(1, -1)
-
-
-def _eval_loss(student: nn.Module, loss: Loss, probe: Probe) -> float:
-    """The loss in eval mode: dropout written as a function cannot be turned off otherwise."""
-    student.eval()
-    with torch.no_grad():
-        value = float(loss.per_row(student(probe.inputs), probe.label).mean())
-    student.train()
-    return value
-
-
-# ----------------------------------------------------------------------------------------- verdict
-
-
-def undecided(did: str, figures: dict[str, float | int | str | None]) -> CheckResult:
-    """What is told where the time ran out first: neither that the network can learn, nor that it
-    cannot.
-
-    Args:
-        did: rows, losses and steps in words.
-        figures: of the curve.
-    """
-    summary = (
+def undecided(did: str, figures: dict[str, Figure]) -> CheckResult:
+    """What is told where the time ran out first: not whether the network can learn."""
+    return OVERFIT.warned(
         f"{did}: stopped after {MAX_SECONDS:.0f} s of CPU, so that nothing is known of whether one"
-        " batch can be overfit."
-    )
-    remedy = "try the same network in a smaller size (bulkhead smoke), or on a faster machine"
-    return CheckResult(
-        name="overfit", verdict="warn", summary=summary, remedy=remedy, figures=figures
+        " batch can be overfit.",
+        "try the same network in a smaller size (bulkhead smoke), or on a faster machine",
+        **figures,
     )
 
 
 def _judge(declaration: Declaration, probe: Probe, curve: Curve) -> CheckResult:
-    figures: dict[str, float | int | str | None] = {
-        "rows": curve.rows,
-        "steps": len(curve.losses),
-        "first_loss": _finite(curve.losses[0]),
-        "last_loss": _finite(curve.losses[-1]),
-        "constant_loss": curve.constant,
-        "linear_loss": None if curve.reached else curve.linear,
-    }
-    did = (
-        f"{curve.rows} rows, loss {curve.losses[0]:.3g} → {curve.losses[-1]:.2g} in"
-        f" {len(curve.losses)} steps"
-    )
-    if curve.reached and (
-        declaration.model.kind == "linear" or curve.rows >= min(ROWS, len(probe))
-    ):
-        return CheckResult(
-            name="overfit",
-            verdict="pass",
-            summary=f"One batch was overfit: {did}.",
-            figures=figures,
-        )
+    linear, most = declaration.model.kind == "linear", min(ROWS, len(probe))
+    figures = curve.figures | {"constant_loss": curve.constant}
+    figures["linear_loss"] = None if curve.reached else curve.linear
+    did = f"{curve.rows} rows, {curve.words}"
+    if curve.reached and (linear or curve.rows >= most):
+        return OVERFIT.passed(f"One batch was overfit: {did}.", **figures)
     if curve.reached:
-        summary = (
-            f"{did}; {min(ROWS, len(probe))} rows were not overfit: the network is small,"
-            " or its inputs barely differ between rows."
+        return OVERFIT.warned(
+            f"{did}; {most} rows were not overfit: the network is small, or its inputs barely"
+            " differ between rows.",
+            "try a wider or deeper model",
+            **figures,
         )
-        return CheckResult(
-            name="overfit",
-            verdict="warn",
-            summary=summary,
-            figures=figures,
-            remedy="try a wider or deeper model",
-        )
-    bounded = _bounded(curve, probe)
-    if curve.as_far_as_linear and not bounded:
-        told = (
-            f"{did}; linear scores get to {curve.linear:.2g} on these rows: their inputs hardly"
-            " tell them apart"
-        )
-        if declaration.model.kind == "linear" and curve.linear < (1 - AS_FAR) * curve.constant:
-            return CheckResult(
-                name="overfit",
-                verdict="pass",
-                summary=f"As far as a linear model can: {told}.",
-                figures=figures,
-            )
-        remedy = (
+    if curve.as_far_as_linear and not _bounded(curve, probe):
+        told = f"{did}; linear scores get to {curve.linear:.2g} on these rows: their inputs hardly"
+        told += " tell them apart"
+        if linear and curve.linear < (1 - AS_FAR) * curve.constant:
+            return OVERFIT.passed(f"As far as a linear model can: {told}.", **figures)
+        return OVERFIT.warned(
+            f"{told}, or the network is linear.",
             "look whether features that distinguish rows are missing; a linear model of your own"
-            " may be as it should"
-        )
-        return CheckResult(
-            name="overfit",
-            verdict="warn",
-            summary=f"{told}, or the network is linear.",
-            figures=figures,
-            remedy=remedy,
+            " may be as it should",
+            **figures,
         )
     if curve.out_of_time and math.isfinite(curve.losses[-1]):
         return undecided(did, figures)
-    summary, remedy = _diagnose(declaration, probe, curve)
-    return CheckResult(
-        name="overfit",
-        verdict="fail",
-        summary=(
-            f"One batch could not be overfit: {did}, {curve.share:.0%} of a constant"
-            f" prediction's loss. {summary}"
-        ),
-        figures=figures,
-        remedy=remedy,
-    )
+    cause, remedy = _diagnose(declaration.task.kind, probe, curve)
+    did += f", {curve.share:.0%} of a constant prediction's loss"
+    return OVERFIT.failed(f"One batch could not be overfit: {did}. {cause}", remedy, **figures)
 
 
-def _diagnose(declaration: Declaration, probe: Probe, curve: Curve) -> tuple[str, str]:
+def _diagnose(task: str, probe: Probe, curve: Curve) -> tuple[str, str]:
     """What is probably wrong, and what to do."""
-    scores = curve.scores
-    within = bool((scores >= 0).all() and (scores <= 1).all())
+    scores, last = curve.scores, "end with a plain linear layer"
     if not math.isfinite(curve.losses[-1]):
-        return (
-            "The loss is not finite after a few steps.",
-            "look for log, division or sqrt of values near 0 in forward",
-        )
+        cause = "The loss is not finite after a few steps."
+        return cause, "look for log, division or sqrt of values near 0 in forward"
     if float(scores.std(0).max()) < 1e-4:
-        return (
-            "All rows get the same scores: the inputs do not reach the output.",
-            (
-                "follow one input through forward; look for a dead activation or an input that is"
-                " multiplied by 0"
-            ),
-        )
-    if declaration.task.kind in ("binary", "multilabel") and within:
-        return (
-            "All scores lie between 0 and 1: a sigmoid in the model.",
-            "return log odds; the loss applies the sigmoid",
-        )
-    if (
-        declaration.task.kind == "multiclass"
-        and within
-        and torch.allclose(scores.sum(1), torch.ones(len(scores)), atol=1e-3)
-    ):
-        return (
-            "Each row's scores add up to 1: a softmax in the model.",
-            "return logits; the loss applies the softmax",
-        )
-    if declaration.task.kind == "multiclass" and (always := _one_order(curve)):
-        return (
-            (
-                f"{always}: scores can only be ordered in one way (cumulated, sorted or shifted"
-                " outputs?)."
-            ),
-            "give each class its own score from a linear layer",
-        )
-    if (
-        declaration.task.kind == "regression"
-        and bool((scores >= 0).all())
-        and bool((probe.label[: curve.rows] < 0).any())
-    ):
-        return (
-            (
-                "No score is below 0 though labels are: the output is bounded below (relu,"
-                " softplus, exp?)."
-            ),
-            "end with a plain linear layer; labels are scaled to mean 0",
-        )
+        cause = "All rows get the same scores: the inputs do not reach the output."
+        remedy = "follow one input through forward; look for a dead activation or an input that is"
+        return cause, f"{remedy} multiplied by 0"
+    if bool((scores >= 0).all() and (scores <= 1).all()):
+        if task in ("binary", "multilabel"):
+            cause = "All scores lie between 0 and 1: a sigmoid in the model."
+            return cause, "return log odds; the loss applies the sigmoid"
+        ones = torch.ones(len(scores))
+        if task == "multiclass" and torch.allclose(scores.sum(1), ones, atol=1e-3):
+            cause = "Each row's scores add up to 1: a softmax in the model."
+            return cause, "return logits; the loss applies the softmax"
+    if task == "multiclass" and (always := _one_order(curve)):
+        cause = f"{always}: scores can only be ordered in one way (cumulated, sorted or shifted"
+        return f"{cause} outputs?).", "give each class its own score from a linear layer"
+    if task == "regression" and bool((scores >= 0).all() and (probe.label[: curve.rows] < 0).any()):
+        cause = "No score is below 0 though labels are: the output is bounded below (relu,"
+        return f"{cause} softplus, exp?).", f"{last}; labels are scaled to mean 0"
     if _bounded(curve, probe):
-        low, high = float(scores.min()), float(scores.max())
-        return (
-            (
-                f"Scores stop at {low:.3g} and {high:.3g}, labels go on: the output is bounded"
-                " (tanh, sigmoid, clamp?)."
-            ),
-            "end with a plain linear layer",
-        )
+        cause = f"Scores stop at {float(scores.min()):.3g} and {float(scores.max()):.3g}, labels go"
+        return f"{cause} on: the output is bounded (tanh, sigmoid, clamp?).", last
     if curve.losses[-1] > FELL * curve.losses[0]:
-        return (
-            (
-                "The loss hardly moved: the gradient does not reach what matters, or labels"
-                " contradict their rows."
-            ),
-            (
-                "look for .detach(), frozen layers or a bounded output in forward, and check that"
-                " labels belong to their rows"
-            ),
-        )
-    return (
-        (
-            "It moved, but not far enough: the output is bounded or rounded, or the network is too"
-            " small."
-        ),
-        "end with a plain linear layer without activation; try a wider model",
-    )
+        cause = "The loss hardly moved: the gradient does not reach what matters, or labels"
+        remedy = "look for .detach(), frozen layers or a bounded output in forward, and check that"
+        return f"{cause} contradict their rows.", f"{remedy} labels belong to their rows"
+    cause = "It moved, but not far enough: the output is bounded or rounded, or the network is too"
+    return f"{cause} small.", f"{last} without activation; try a wider model"
 
 
 def _one_order(curve: Curve) -> str:
@@ -448,9 +204,8 @@ def _one_order(curve: Curve) -> str:
     ):
         return "The classes' scores are in the same order in every row, though labels differ"
     if bool((order[:, -1] == order[0, -1]).all()) and curve.losses[-1] <= FELL * curve.losses[0]:
-        return (
-            "One class has the highest score in every row, though labels differ and the loss fell"
-        )
+        told = "One class has the highest score in every row, though labels differ"
+        return f"{told} and the loss fell"
     return ""
 
 
@@ -464,12 +219,7 @@ def _bounded(curve: Curve, probe: Probe) -> bool:
     for sign in (1.0, -1.0):
         reached, wanted = sign * scores[:, 0], sign * label
         beyond = wanted > reached.max()
-        if int(beyond.sum()) >= LEAST_PILED and float(reached[beyond].std()) < PILED * float(
-            wanted[beyond].std()
-        ):
+        many = int(beyond.sum()) >= LEAST_PILED
+        if many and bool(reached[beyond].std() < PILED * wanted[beyond].std()):
             return True
     return False
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -22,8 +22,7 @@ from training.data.leakage.verdict import judged
 from training.data.split.split import sampled
 from training.models.build import build_model
 from training.objectives.losses import make_loss
-from training.preflight.overfit import without_dropout
-from training.preflight.probe import first_rows
+from training.preflight.subject import first_rows, mean_loss, update, without_dropout
 
 SAMPLE_ROWS = 2_000  # of each side; more where that few rows cannot be fitted on
 BATCH_ROWS, STEPS, LR = 32, 3, 1e-3
@@ -81,16 +80,12 @@ def _trained(
     declaration: Declaration, statistics: Statistics, arrays: ArraysRef
 ) -> dict[str, Tensor]:
     """The network's state after a few steps on the first train rows."""
-    network, loss = (
-        without_dropout(build_model(declaration, statistics)),
-        make_loss(declaration, statistics),
-    )
+    network = without_dropout(build_model(declaration, statistics))
+    loss = make_loss(declaration, statistics)
     probe = first_rows(load_arrays(arrays.train), BATCH_ROWS)
     optimizer = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=LR)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
         for _ in range(STEPS):
-            optimizer.zero_grad(set_to_none=True)
-            loss.per_row(network(probe.inputs), probe.label).mean().backward()
-            optimizer.step()
+            update(optimizer, mean_loss(network, loss, probe), clip="none")
     return {name: value.clone() for name, value in network.state_dict().items()}

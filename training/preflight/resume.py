@@ -1,24 +1,139 @@
 """The preflight checks of what a network keeps: what is saved and loaded goes on as if nothing had
-been, and nothing else stays behind.
+been, what is exported gives the same scores, and a pass leaves nothing else behind.
 """
 
 from __future__ import annotations
 
+import copy
 import io
+import tempfile
+from collections import deque
 from dataclasses import replace
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from schemas.errors import first_few
 from schemas.records import CheckResult
 from training.models.build import build_model
-from training.preflight.scores import scored
-from training.preflight.trial_run import Trial
-from training.preflight.verdict import SAME, failed, largest_difference, passed
+from training.objectives.losses import Loss
+from training.objectives.targets import targets_of
+from training.preflight.subject import Probe, Trial, copied, mean_loss, scored
+from training.preflight.verdict import SAME, Check, largest_difference
+from training.serving.export import Program
+from training.serving.export_text import TextProgram
+from training.serving.exported_program import PARITY, save_program
+from training.serving.program_reader import read_program
+from training.serving.reference_network import blank_batch, in_double
 
+EFFECTS = Check("effects")
+RESUME = Check("resume")
+EXPORT = Check("export")
+SEEDS = (1, 2)
 SAVED_AFTER = 2  # steps
 ROWS = 8  # of each of the steps
+EXPORTED_ROWS = (1, 3)
+
+
+def check_effects(network: nn.Module, loss: Loss, rows: Probe) -> CheckResult:
+    """A forward pass changes neither its batch, the parameters, the modes nor the random state, in
+    eval mode no buffer, and keeps nothing of it; backward runs.
+
+    Args:
+        network: not changed; no forward pass may have run on it, since the first one may differ
+            from those after it.
+        loss: by row.
+        rows: for one batch.
+    """
+    for mode in (False, True):
+        fresh, again, third = (copy.deepcopy(network).train(mode) for _ in range(3))
+        where = f"in {'train' if mode else 'eval'} mode"
+        try:
+            found = _left_behind(fresh, rows) or _every_pass(again, rows)
+            if mode and not found and (value := mean_loss(third, loss, rows)).requires_grad:
+                value.backward()
+        except Exception as error:  # a user's module may raise anything
+            said = (str(error).splitlines() or [""])[0][:300]
+            return EFFECTS.failed(
+                f"a step {where} raised {type(error).__name__}: {said}",
+                "run forward and backward of the module on such a batch by hand",
+            )
+        if found:
+            return EFFECTS.failed(f"a forward pass {where} {found[0]}.", found[1])
+    return EFFECTS.passed(
+        "A forward pass changes neither its batch, the weights, the modes nor the random state."
+    )
+
+
+def _left_behind(network: nn.Module, rows: Probe) -> tuple[str, str] | None:
+    """What a pass changed, and what to do; None where nothing."""
+    parameters = dict(network.named_parameters())
+    modes = {name: m.training for name, m in network.named_modules()}
+    training = any(modes.values())
+    watched = parameters if training else network.state_dict()
+    kept = {n: t.detach().clone() for n, t in watched.items() if not training or t.requires_grad}
+    inputs = copied(rows.inputs)
+    network(inputs)
+    after = dict(network.named_parameters())
+    if new := [name for name, p in after.items() if parameters.get(name) is not p]:
+        what = f"made or replaced parameters ({first_few(new)}), which the optimizer does not hold"
+        return what, "make every layer and nn.Parameter once, in __init__"
+    if any(p.grad is not None for p in after.values()):
+        what = "ran its own backward pass: gradients that the loss does not know are added to its"
+        return f"{what} own", "add the term to the scores' loss instead"
+    if changed := [name for name, t in rows.inputs.items() if not _same(inputs.get(name), t)]:
+        what = f"changes the batch that it is given ({first_few(changed)})"
+        return what, "compute a new tensor: x = x / y instead of x /= y, no method that ends in _"
+    state = after if training else network.state_dict()
+    if moved := [name for name, t in kept.items() if not _same(state[name].detach(), t)]:
+        remedy = "leave weights to the optimizer, and update buffers only where self.training is"
+        return f"changes {first_few(moved)}", f"{remedy} true"
+    now = {name: m.training for name, m in network.named_modules()}
+    if switched := [name or "the model" for name, m in now.items() if m != modes.get(name, m)]:
+        what = f"switches the mode of {first_few(switched)}"
+        return what, "leave train() and eval() to the training loop"
+    return None
+
+
+def _every_pass(network: nn.Module, rows: Probe) -> tuple[str, str] | None:
+    """Whether the random state after a pass is the same, whatever it was before, and whether the
+    second pass keeps more than the first.
+    """
+    states, held = [], list[dict[str, int]]()
+    for seed in SEEDS:
+        torch.manual_seed(seed)
+        network(copied(rows.inputs))
+        states.append(torch.get_rng_state())
+        held.append(_held(network))
+    if torch.equal(*states):
+        what = "seeds the global random generator: dropout, and all that is drawn after it, is the"
+        return f"{what} same in every step", "use its own torch.Generator"
+    if grown := [name for name, size in held[1].items() if size > held[0].get(name, size)]:
+        what = f"keeps more with each batch ({first_few(grown)}): memory grows until it ends"
+        return what, "keep nothing of a batch on the module, or clear it"
+    return None
+
+
+def _held(network: nn.Module) -> dict[str, int]:
+    """Lengths of the collections that modules hold next to their layers, parameters and hooks."""
+    own = vars(nn.Module()).keys()
+    named = (
+        (f"{name}.{key}".lstrip("."), value)
+        for name, m in network.named_modules()
+        for key, value in vars(m).items()
+        if key not in own
+    )
+    return {
+        name: len(value) for name, value in named if isinstance(value, list | dict | set | deque)
+    }
+
+
+def _same(a: Tensor | None, b: Tensor) -> bool:
+    """Equal to the bit, not-a-numbers included."""
+    if a is None or a.shape != b.shape:
+        return False
+    return bool(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True))
 
 
 def check_resume(trial: Trial) -> CheckResult:
@@ -37,8 +152,7 @@ def check_resume(trial: Trial) -> CheckResult:
         state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
         loaded.load_state_dict(state["model"])
     except Exception as error:  # the unpickler and a user's own hooks raise what they like
-        return failed(
-            "resume",
+        return RESUME.failed(
             f"a saved network cannot be loaded again: {str(error).splitlines()[0]}",
             "keep only tensors and plain values in the state dict",
         )
@@ -46,22 +160,23 @@ def check_resume(trial: Trial) -> CheckResult:
     for who, its in ((network, optimizer), (loaded, its_optimizer)):
         torch.manual_seed(SAVED_AFTER)
         trial.step(who, its)
-    unlike = _made_from_another_seed(trial, state["model"])
+    return _judge_resume(trial, network, loaded, _made_from_another_seed(trial, state["model"]))
+
+
+def _judge_resume(
+    trial: Trial, network: nn.Module, loaded: nn.Module, unlike: float
+) -> CheckResult:
+    """How a network that went on and one that was loaded differ after the same step."""
     if unlike > SAME:
-        return failed(
-            "resume",
+        return RESUME.failed(
             "loaded into a network that was made from another seed, the saved state gives other"
             f" scores (by up to {unlike:.2g}): what is drawn at random in __init__ is not in it.",
             "keep random projections and masks with register_buffer",
         )
-    differing = [
-        name
-        for name, value in loaded.state_dict().items()
-        if not torch.allclose(value, network.state_dict()[name], rtol=0, atol=0, equal_nan=True)
-    ]
+    kept = network.state_dict()
+    differing = [name for name, t in loaded.state_dict().items() if not _same(t, kept[name])]
     if differing:
-        return failed(
-            "resume",
+        return RESUME.failed(
             "a network that was saved and loaded makes another next step than the one that went on"
             f" ({first_few(differing, len(differing))} differ): it keeps something outside of its"
             " state dict.",
@@ -69,21 +184,17 @@ def check_resume(trial: Trial) -> CheckResult:
             " alone",
             differing=len(differing),
         )
-    stale = largest_difference(
-        scored(network, trial.probe.inputs), scored(loaded, trial.probe.inputs)
-    )
+    stale = largest_difference(*(scored(who, trial.probe.inputs) for who in (network, loaded)))
     if stale > SAME:
-        return failed(
-            "resume",
+        return RESUME.failed(
             "a network that was in eval mode before it was trained on gives other scores there (by"
             f" up to {stale:.2g}) than one with the same state that was not: it keeps something of"
             " that time.",
             "compute in forward what depends on weights, or drop it in train()",
             difference=stale,
         )
-    return passed(
-        "resume",
-        "Saved and loaded after two steps, the network makes the same third step, to the bit.",
+    return RESUME.passed(
+        "Saved and loaded after two steps, the network makes the same third step, to the bit."
     )
 
 
@@ -94,10 +205,81 @@ def _made_from_another_seed(trial: Trial, state: dict[str, Tensor]) -> float:
     scores = []
     for seed in (trial.declaration.train.seed, trial.declaration.train.seed + 1):
         train = trial.declaration.train.model_copy(update={"seed": seed})
-        network = build_model(
-            trial.declaration.model_copy(update={"train": train}), trial.statistics
-        )
+        declaration = trial.declaration.model_copy(update={"train": train})
+        network = build_model(declaration, trial.statistics)
         network.load_state_dict(state)
         with torch.inference_mode():
             scores.append(network.eval()(trial.probe.inputs))
     return largest_difference(*scores)
+
+
+def check_export(trial: Trial) -> CheckResult:
+    """The network can be exported as it will be registered, and the program gives the network's
+    predictions for one row and for several.
+    """
+    network = build_model(trial.declaration, trial.statistics).eval().requires_grad_(False)
+    program, example, axes = _program(trial, in_double(network, trial.statistics))
+    try:
+        with tempfile.TemporaryDirectory(prefix="bulkhead-export-") as scratch:
+            path = Path(scratch) / "program.pt2"
+            save_program(program, example, path, axes)
+            found = read_program(path)
+    except Exception as error:  # torch.export raises what it likes
+        said = next((text for text in str(error).splitlines() if text.strip()), "")
+        return EXPORT.failed(
+            f"the network cannot be exported ({type(error).__name__}: {said[:300]}), so that no"
+            " model could be registered after the training.",
+            "compute in forward with tensors alone: no if or loop over their values, no .item(), no"
+            " NumPy",
+        )
+    with torch.inference_mode():
+        for rows in EXPORTED_ROWS:
+            batch = _filled(trial, example, rows)
+            try:
+                difference = float((found(batch) - program(batch)).abs().max())
+            except Exception as error:
+                return EXPORT.failed(
+                    f"the exported program refuses a batch of {rows}:"
+                    f" {str(error).splitlines()[0][:300]}",
+                    "use no fixed number of rows in forward",
+                )
+            if not difference < PARITY:
+                return EXPORT.failed(
+                    f"the exported program differs from the network by {difference:.2g} for a batch"
+                    f" of {rows}.",
+                    "let forward depend on nothing but its inputs and weights: no branch on self"
+                    " attributes that change, no state",
+                    difference=difference,
+                )
+    return EXPORT.passed(
+        f"The exported program equals the network for {' and '.join(map(str, EXPORTED_ROWS))} rows."
+    )
+
+
+def _program(
+    trial: Trial, network: nn.Module
+) -> tuple[nn.Module, dict[str, Tensor], tuple[int, ...]]:
+    """What is exported, an example of its input, and its free axes."""
+    statistics, declaration = trial.statistics, trial.declaration
+    if statistics.tokens is not None:
+        tokens = torch.ones((2, statistics.tokens.context), dtype=torch.int64)
+        return TextProgram(network).eval(), {"tokens": tokens}, (0, 1)
+    targets = targets_of(declaration, statistics)
+    program = Program(network, statistics, declaration.task.kind, targets).eval()
+    return program, blank_batch(statistics, torch.float64, width=len(statistics.numeric)), (0,)
+
+
+def _filled(trial: Trial, example: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
+    """A batch of random raw values like the example."""
+    made = {}
+    for name, values in example.items():
+        shape, dtype = (rows, *values.shape[1:]), values.dtype
+        if not dtype.is_floating_point:
+            made[name] = torch.randint(1, 202 if dtype == torch.uint8 else 2, shape, dtype=dtype)
+            continue
+        made[name] = torch.randn(shape, dtype=dtype)
+        if name == "numeric":
+            spread = [[s.center, s.scale] for s in trial.statistics.numeric]
+            center, scale = torch.tensor(spread, dtype=dtype).T
+            made[name] = made[name] * scale + center
+    return made

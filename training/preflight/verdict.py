@@ -14,6 +14,7 @@ LOSS_WARN, LOSS_FAIL = 1.25, 2.0  # initial loss as a multiple of theory
 # first weights
 LOSS_LUCK = 1.6
 LOSS_SLACK = 1e-6  # for a theory of 0
+Figure = float | int | str | None
 SAME = 1e-4  # largest difference that counts as rounding, relative to the scores
 
 
@@ -24,21 +25,42 @@ def line(result: CheckResult) -> str:
     )
 
 
-def passed(name: str, summary: str, **figures: float | int | str | None) -> CheckResult:
-    """A check that was passed."""
-    return CheckResult(name=name, verdict="pass", summary=summary, figures=figures)
+class Check:
+    """A check, and what may come of it.
 
+    Args:
+        name: of its results.
+    """
 
-def failed(
-    name: str, summary: str, remedy: str, **figures: float | int | str | None
-) -> CheckResult:
-    """A check that stops the run, with what is probably to be done."""
-    return CheckResult(name=name, verdict="fail", summary=summary, remedy=remedy, figures=figures)
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def passed(self, summary: str, **figures: Figure) -> CheckResult:
+        """Nothing is wrong."""
+        return CheckResult(name=self.name, verdict="pass", summary=summary, figures=figures)
+
+    def warned(self, summary: str, remedy: str, **figures: Figure) -> CheckResult:
+        """Something that a run may have on purpose, or can live with."""
+        return self._found("warn", summary, remedy, figures)
+
+    def failed(self, summary: str, remedy: str, **figures: Figure) -> CheckResult:
+        """Something that stops the run, with what is probably to be done."""
+        return self._found("fail", summary, remedy, figures)
+
+    def _found(
+        self, verdict: Verdict, summary: str, remedy: str, figures: dict[str, Figure]
+    ) -> CheckResult:
+        return CheckResult(
+            name=self.name, verdict=verdict, summary=summary, remedy=remedy, figures=figures
+        )
 
 
 def largest_difference(a: Tensor, b: Tensor) -> float:
     """Largest difference of scores, relative to their size."""
     return float((a - b).abs().max() / (1 + b.abs().max()))
+
+
+INITIAL_LOSS = Check("initial_loss")
 
 
 def judged_loss(
@@ -63,19 +85,11 @@ def judged_loss(
     least, most = min(bounds.values()), max(bounds.values())
     known = f"The initial loss is {found:.4g}; theory: {theory}"
     if least / LOSS_LUCK <= found <= max(most * LOSS_WARN + LOSS_SLACK, noise[0]):
-        return passed("initial_loss", f"{known}.", initial_loss=found, **bounds)
+        return INITIAL_LOSS.passed(f"{known}.", initial_loss=found, **bounds)
     cause, remedy = high if found > most else low
-    verdict: Verdict = (
-        "fail" if found > max(most * LOSS_FAIL, noise[1]) or found < least / LOSS_FAIL else "warn"
-    )
-    figures: dict[str, float | int | str | None] = {"initial_loss": found, **bounds}
-    return CheckResult(
-        name="initial_loss",
-        verdict=verdict,
-        summary=f"{known}: {cause}.",
-        figures=figures,
-        remedy=remedy,
-    )
+    stops = found > max(most * LOSS_FAIL, noise[1]) or found < least / LOSS_FAIL
+    judge = INITIAL_LOSS.failed if stops else INITIAL_LOSS.warned
+    return judge(f"{known}: {cause}.", remedy, initial_loss=found, **bounds)
 
 
 def summed_up(

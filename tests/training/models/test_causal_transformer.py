@@ -23,7 +23,7 @@ from training.models.shape import token_shape
 from training.models.token_network import TokenNetwork
 from training.objectives.losses import TokenCrossEntropy
 from training.optim.optimizer import make_optimizer
-from training.preflight.overfit import without_dropout
+from training.preflight.subject import without_dropout
 
 VOCABULARY, CONTEXT = 11, 24
 STATS = TokenStats(

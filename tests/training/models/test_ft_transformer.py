@@ -19,7 +19,7 @@ from tests.training.toys import Toy, make_toy
 from training.models.build import Network, build_model
 from training.models.ft_transformer import FeedForward, FtTransformer
 from training.objectives.losses import make_loss
-from training.preflight.overfit import without_dropout
+from training.preflight.subject import without_dropout
 
 SMALL = {"kind": "ft_transformer", "width": 16, "heads": 2, "depth": 2}
 

@@ -11,7 +11,7 @@ from schemas.config import Declaration
 from schemas.errors import PreflightError
 from schemas.records import CheckResult
 from tests.training.toys import declare, write_run
-from training.preflight.run_checks import preflight, require_passed
+from training.preflight.run import preflight, require_passed
 from training.review.own_module import review_own_module, source_file
 
 SOUND = """

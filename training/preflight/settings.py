@@ -15,9 +15,12 @@ from training.engine.sampling import Sampler
 from training.objectives.targets import targets_of
 from training.optim.optimizer import describe_rates, make_optimizer
 from training.optim.schedule import Schedule
+from training.preflight.verdict import Check, Figure
 
+OPTIMIZER = Check("optimizer")
+SMOOTHING = Check("smoothing")
 # updates at which the rate is looked at; least share of the peak on average
-SAMPLED, LEFT = (1000, 0.02)
+SAMPLED, LEFT = 1000, 0.02
 FLAT = 0.9  # least loss under label smoothing, as a share of that of a uniform guess
 
 
@@ -35,77 +38,45 @@ def check_optimizer(declaration: Declaration, network: nn.Module, train_rows: in
     except BulkheadError as error:
         return CheckResult(name="optimizer", verdict="fail", summary=str(error))
     sampled = min(steps, SAMPLED)
-    left = (
-        sum(schedule.rate(k * steps // sampled) for k in range(sampled))
-        / sampled
-        / max(rates.lr, 1e-30)
-    )
+    mean = sum(schedule.rate(k * steps // sampled) for k in range(sampled)) / sampled
+    left = mean / max(rates.lr, 1e-30)
     if left < LEFT:
-        summary = (
+        return OPTIMIZER.warned(
             f"schedule {declaration.schedule.kind}: over the {steps} updates of the run the rate is"
-            f" {left:.2g} of its peak on average: it is gone before anything is learned."
-        )
-        return CheckResult(
-            name="optimizer",
-            verdict="warn",
-            summary=summary,
-            remedy="let the schedule fall more slowly; its lengths count updates, not epochs",
+            f" {left:.2g} of its peak on average: it is gone before anything is learned.",
+            "let the schedule fall more slowly; its lengths count updates, not epochs",
         )
     groups = [
-        {
-            "group": g["name"],
-            "peak": g["peak"],
-            "weight_decay": g["weight_decay"],
-            "parameters": len(g["params"]),
-        }
+        {"group": g["name"], "peak": g["peak"], "weight_decay": g["weight_decay"]}
+        | {"parameters": len(g["params"])}
         for g in optimizer.param_groups
     ]
-    return CheckResult(
-        name="optimizer",
-        verdict="pass",
-        summary=f"Every parameter is in one group: {describe_rates(optimizer)}.",
-        figures={"groups": len(groups)},
-        evidence=tuple(groups[:10]),
-    )
+    told = f"Every parameter is in one group: {describe_rates(optimizer)}."
+    result = OPTIMIZER.passed(told, groups=len(groups))
+    return result.model_copy(update={"evidence": tuple(groups[:10])})
 
 
 def check_smoothing(declaration: Declaration, statistics: Statistics) -> list[CheckResult]:
     """The least loss that label smoothing allows is well below that of a uniform guess; nothing to
     say without smoothing.
-
-    Args:
-        declaration: of the run.
-        statistics: with the classes.
     """
     smoothing = declaration.loss.label_smoothing
     targets = targets_of(declaration, statistics)
-    sizes = (
-        [len(t.statistics.classes) for t in targets if t.kind == "multiclass"]
-        if targets
-        else [len(statistics.classes)]
-    )
+    sizes = [len(t.statistics.classes) for t in targets if t.kind == "multiclass"]
+    if not targets:
+        sizes = [len(statistics.classes)]
     if not smoothing or not sizes:
         return []
     classes = max(sizes)
     kept, spread = 1 - smoothing + smoothing / classes, smoothing / classes
-    least, uniform = (
-        -kept * math.log(kept) - (classes - 1) * spread * math.log(spread),
-        math.log(classes),
-    )
+    least = -kept * math.log(kept) - (classes - 1) * spread * math.log(spread)
+    uniform = math.log(classes)
     told = (
         f"With loss.label_smoothing {smoothing:g} over {classes} classes the loss can fall from"
         f" {uniform:.4g} to {least:.4g} at best"
     )
-    figures: dict[str, float | int | str | None] = {"least_loss": least, "uniform_loss": uniform}
+    figures: dict[str, Figure] = {"least_loss": least, "uniform_loss": uniform}
     if least < FLAT * uniform:
-        return [CheckResult(name="smoothing", verdict="pass", summary=f"{told}.", figures=figures)]
-    summary = f"{told}: hardly anything of the labels is left to learn."
-    return [
-        CheckResult(
-            name="smoothing",
-            verdict="fail",
-            summary=summary,
-            remedy="set loss.label_smoothing to about 0.1",
-            figures=figures,
-        )
-    ]
+        return [SMOOTHING.passed(f"{told}.", **figures)]
+    told += ": hardly anything of the labels is left to learn."
+    return [SMOOTHING.failed(told, "set loss.label_smoothing to about 0.1", **figures)]
