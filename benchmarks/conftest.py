@@ -1,3 +1,3 @@
-"""Programs that run in environments of their own, with packages that this project does not have."""
+"""Programs to ignore: they need their own environments, with packages that this project lacks."""
 
 collect_ignore = ["leaks/workers", "preparation/peers"]

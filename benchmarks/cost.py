@@ -1,8 +1,8 @@
-"""How time and memory grow, each constant measured: python -m benchmarks.cost   (under 5 minutes on 2 cores; rewrites docs/cost.md)
+"""Growth of time and memory, each constant measured: python -m benchmarks.cost   (under 5 minutes on 2 cores; rewrites docs/cost.md)
 
 Each cost is a sum of terms with constants that are not negative. They are fitted to a few small
-measurements, by relative error, and then asked about configurations that were left out of the fit:
-the page shows what was foretold and what was measured.
+measurements by relative error, and then predict configurations that were left out of the fit. The
+page shows predictions and measurements.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ CATEGORICAL = 4
 
 
 class Term(NamedTuple):
-    """One term of a cost: a constant of some unit, times a quantity of a measurement. `scale`: of
-    the constant as it is printed.
+    """One term of a cost: a constant with a unit, times a quantity of a measurement. `scale`: of
+    the printed constant.
     """
 
     constant: str
@@ -46,9 +46,7 @@ class Term(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What is measured (`measured` of the figures), as a sum of terms; `of`: names a
-    measurement.
-    """
+    """A cost: the figure `measured` as a sum of terms; `of` names a measurement."""
 
     name: str
     unit: str
@@ -58,17 +56,17 @@ class Cost(NamedTuple):
 
 
 def table_name(f: Figures) -> str:
-    """A preparation in words."""
+    """Describe a preparation in words."""
     return f"{f['rows']:,.0f} rows, {f['columns']:.0f} features"
 
 
 def network_name(f: Figures) -> str:
-    """A training run in words."""
+    """Describe a training run in words."""
     return f"{f['parameters']:,.0f} parameters, batch {f['batch']:,.0f}"
 
 
 def ranks_name(f: Figures) -> str:
-    """An exchange in words."""
+    """Describe an exchange in words."""
     return f"{f['numbers']:,.0f} numbers over {f['ranks']:.0f} ranks"
 
 
@@ -177,8 +175,7 @@ COSTS = (
 
 
 def fitted(cost: Cost, found: list[Figures]) -> np.ndarray:
-    """The constants of a cost [terms], none of them negative, with the least sum of squared
-    relative errors.
+    """Fit the constants of a cost [terms], none negative, by least squares of relative errors.
 
     >>> cost = Cost("", "", "y", (Term("", "", lambda f: 1.0), Term("", "", lambda f: f["x"])), str)
     >>> fitted(cost,
@@ -191,7 +188,7 @@ def fitted(cost: Cost, found: list[Figures]) -> np.ndarray:
 
 
 def foretold(cost: Cost, constants: np.ndarray, figures: Figures) -> float:
-    """The cost of a configuration."""
+    """Predict the cost of a configuration."""
     return float(
         sum(
             constant * term.quantity(figures)
@@ -200,12 +197,11 @@ def foretold(cost: Cost, constants: np.ndarray, figures: Figures) -> float:
     )
 
 
-# --------------------------------------------------------------------------------------
 # measurements
 
 
 def work(folder: Path, *arguments: object, ranks: int = 0) -> Figures:
-    """One call of benchmarks.cost_work: its figures, with processor seconds and peak memory of all
+    """Run benchmarks.cost_work once; return its figures, with CPU seconds and peak memory of all
     its processes.
     """
     launch = (
@@ -226,7 +222,7 @@ def work(folder: Path, *arguments: object, ranks: int = 0) -> Figures:
 
 
 def preparations(folder: Path, tables: tuple[tuple[int, int], ...]) -> list[Figures]:
-    """Of made-up tables of so many rows and numeric columns."""
+    """Measure preparations of generated tables with these numbers of rows and numeric columns."""
     found = []
     for rows, numeric in tables:
         table = write_table(folder / "table.parquet", rows, numeric_columns=numeric)
@@ -242,7 +238,7 @@ def preparations(folder: Path, tables: tuple[tuple[int, int], ...]) -> list[Figu
 
 
 def trainings(folder: Path, networks: tuple[tuple[int, int], ...]) -> list[Figures]:
-    """Of MLPs with two layers of so many units, and so many rows in a batch."""
+    """Measure trainings of MLPs with two layers of these units, at these batch sizes."""
     spec = folder / "spec.json"
     if not spec.exists():
         variant(prepare(folder, 20_000), spec)
@@ -261,7 +257,7 @@ def trainings(folder: Path, networks: tuple[tuple[int, int], ...]) -> list[Figur
 
 
 def exchanges(folder: Path, ranks: int) -> list[Figures]:
-    """Of gradients of growing size over ranks on this machine."""
+    """Measure exchanges of gradients of growing size over ranks on this machine."""
     figures: Any = work(folder, "exchange", ",".join(map(str, NUMBERS)), ranks=ranks)
     pairs = zip(NUMBERS, figures["seconds"], strict=True)
     return [
@@ -271,7 +267,7 @@ def exchanges(folder: Path, ranks: int) -> list[Figures]:
 
 
 def measured(folder: Path) -> dict[str, tuple[list[Figures], list[Figures]]]:
-    """By cost: what the constants are fitted to, and what is left out."""
+    """Return for each cost the measurements of the fit, and those left out."""
     tables = preparations(folder, TABLES), preparations(folder, TABLES_LEFT_OUT)
     networks = trainings(folder, NETWORKS), trainings(folder, NETWORKS_LEFT_OUT)
     ranks = exchanges(folder, 2), exchanges(folder, 4)[-2:]
@@ -283,12 +279,11 @@ def measured(folder: Path) -> dict[str, tuple[list[Figures], list[Figures]]]:
     }
 
 
-# ----------------------------------------------------------------------------------------------
 # page
 
 
 def section(found: dict[str, tuple[list[Figures], list[Figures]]]) -> str:
-    """Constants, and how they did, as Markdown."""
+    """Return the constants and the errors of their predictions, as Markdown."""
     constants, checks = [], []
     for cost in COSTS:
         kept, left_out = found[cost.name]

@@ -1,4 +1,4 @@
-"""One measurement of benchmarks.cost in a process of its own, whose last line is JSON.
+"""One measurement of benchmarks.cost in its own process; the last line is JSON.
 
 python -m benchmarks.cost_work prepare TABLE OUT
 python -m benchmarks.cost_work train SPEC OUT UNITS BATCH      UNITS: of two hidden layers of an MLP
@@ -19,8 +19,8 @@ WARM, STEPS, REPEATS = 2, 8, 3
 
 
 def train(spec_path: Path, out: Path, units: int, batch: int) -> dict[str, Any]:
-    """Processor seconds of a step and an evaluation in one thread, seconds of a checkpoint, with
-    what they should depend on.
+    """Measure CPU seconds of a step and an evaluation in one thread and seconds of a checkpoint;
+    add the quantities that they should depend on.
     """
     import logging
 
@@ -69,7 +69,7 @@ def train(spec_path: Path, out: Path, units: int, batch: int) -> dict[str, Any]:
 
 
 def prepare(table: Path, out: Path) -> dict[str, Any]:
-    """Nothing but the work: whoever started this looks at its processor time and memory."""
+    """Do the work alone; the parent process measures its CPU time and memory."""
     from benchmarks.made_up import COLUMNS
     from benchmarks.preparation import ours
 
@@ -78,7 +78,7 @@ def prepare(table: Path, out: Path) -> dict[str, Any]:
 
 
 def exchange(numbers: list[int]) -> dict[str, Any]:
-    """Seconds of adding so many float32 numbers over the ranks. Collective."""
+    """Measure the seconds to add float32 vectors over the ranks, by size. Call on every rank."""
     from benchmarks import loops
     from training.distributed.parallel import Parallel
 

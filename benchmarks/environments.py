@@ -1,5 +1,5 @@
-"""Environments for what Bulkhead is compared with: made once below a cache folder, and used
-again.
+"""Environments of the tools that Bulkhead is compared with: made once below a cache folder, then
+reused.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 def environment(
     folder: Path, packages: tuple[str, ...], constraints: Path | None = None, on_top: bool = False
 ) -> Path:
-    """Python of an environment with these packages, made unless it is there.
+    """Return the Python of an environment with these packages; make it unless it exists.
 
     Args:
-        folder: of the environment; whoever asks names it after what is in it.
+        folder: of the environment; the caller names it after its content.
         packages: as pip takes them.
-        constraints: what pip may not change.
-        on_top: whether what is installed for the running Python can be imported, too.
+        constraints: versions that pip may not change.
+        on_top: whether packages of the running Python can be imported too.
 
     Raises:
         RuntimeError: they cannot be installed here; the message is pip's last line.

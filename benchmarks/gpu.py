@@ -1,10 +1,10 @@
 """Training on a GPU: python -m benchmarks.gpu [--device cpu --small]   (10 minutes on a GPU; exit code 2 where there is none)
 
-Two cases, Bulkhead's loop and a loop written by hand in turns in one process: a table that lies on
-the device whole, and a causal transformer of 124 million parameters in bf16, compiled, with flash
-attention. For each: rows (tokens) a second, where the time of a step goes, how long a checkpoint
-keeps training waiting, and how often a step waits for the device. Of the transformer also the share
-of the arithmetic that the device could do. Writes its section of docs/benchmarks.md.
+Two cases, in each of which Bulkhead's loop and a loop written by hand take turns in one process: a
+table that lies on the device whole, and a causal transformer of 124 million parameters in bf16,
+compiled, with flash attention. For each: rows (tokens) a second, time of a step by part, seconds
+that a checkpoint delays training, and waits for the device in a step. For the transformer also the
+share of the device's arithmetic that it reaches. Writes its section of docs/benchmarks.md.
 
 `--device cpu --small` runs the same code on small networks in seconds, without compiling; its
 figures mean nothing.
@@ -41,7 +41,7 @@ from training.launch.stop_signal import StopSignal
 from training.main import read_spec
 
 PHASES = ("gather", "forward and backward", "clip and gate", "update", "the rest")
-# Dense bf16 arithmetic of a device as its maker states it, in FLOP/s.
+# Dense bf16 arithmetic of a device as its vendor states it, in FLOP/s.
 STATED = {
     "H200": 989e12,
     "H100": 989e12,
@@ -53,8 +53,8 @@ STATED = {
 
 
 class Case(NamedTuple):
-    """One measurement. `per_row`: tokens of a row, 1 where rows are counted; `size`: arguments of
-    `data`; `steps` of a turn, and of each measurement of Bulkhead's loop alone.
+    """One measurement. `per_row`: tokens of a row, or 1 if rows are counted; `size`: arguments of
+    `data`; `steps`: of a turn, and of each measurement of Bulkhead's loop alone.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Case(NamedTuple):
 
 
 def cases(small: bool) -> tuple[Case, Case]:
-    """The two cases, or their small twins."""
+    """Return the two cases, or their small twins."""
     if small:
         text = {"kind": "causal_transformer", "width": 32, "heads": 2, "depth": 2}
         return (
@@ -116,8 +116,8 @@ def cases(small: bool) -> tuple[Case, Case]:
 
 
 def flops_per_token(trainer: Trainer, context: int) -> float:
-    """Arithmetic of forward and backward pass for one token: 6 a parameter of a matrix product, and
-    6 L T W for causal attention.
+    """Return the FLOP of a forward and backward pass for one token: 6 for each parameter of a
+    matrix product, and 6 L T W for causal attention.
 
     Source: Kaplan et al. 2020, arXiv:2001.08361, sec. 2.1, and Dao 2023, arXiv:2307.08691, sec. 4.1
     (half of the scores are masked).
@@ -132,7 +132,7 @@ def flops_per_token(trainer: Trainer, context: int) -> float:
 
 
 def reached_by_a_product(device: torch.device, size: int) -> float:
-    """FLOP/s of a square bf16 matrix product on this device: the median of ten."""
+    """Measure the FLOP/s of a square bf16 matrix product on this device: the median of ten."""
     left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     seconds = []
     for _ in range(13):
@@ -144,13 +144,12 @@ def reached_by_a_product(device: torch.device, size: int) -> float:
     return 2.0 * size**3 / float(median(seconds[3:]))
 
 
-# ------------------------------------------------------------------------------------ one case
-# alone
+# measurements of one case
 
 
 @contextmanager
 def timed(trainer: Trainer, seconds: dict[str, float]) -> Iterator[None]:
-    """Within: each part of a step waits for the device at its end, and its seconds are added up."""
+    """Add up the seconds of each part of a step, which waits for the device at its end."""
     parts = [
         (trainer.reader, "_gather", "gather"),
         (trainer.step, "gradients", "forward and backward"),
@@ -179,7 +178,7 @@ def timed(trainer: Trainer, seconds: dict[str, float]) -> Iterator[None]:
 
 
 def breakdown(own: OwnLoop, steps: int) -> dict[str, float]:
-    """Milliseconds of a step by part, with a wait after each; `whole` without these waits."""
+    """Return the milliseconds of a step by part, with a wait after each; `whole` without waits."""
     parallel, seconds = own.trainer.parallel, dict.fromkeys(PHASES, 0.0)
     together(parallel)
     begun = time.perf_counter()
@@ -194,8 +193,9 @@ def breakdown(own: OwnLoop, steps: int) -> dict[str, float]:
 
 
 def waits_per_step(own: OwnLoop, steps: int) -> float:
-    """How often a step waits for the device next to the arrival of the gate before it: told by
-    torch on CUDA, else counted by operation.
+    """Return how often a step waits for the device, besides the arrival of the gate before it.
+
+    On CUDA torch reports the waits, else operations are counted.
     """
     if own.trainer.parallel.device.type == "cuda":
         torch.cuda.set_sync_debug_mode("warn")
@@ -210,7 +210,7 @@ def waits_per_step(own: OwnLoop, steps: int) -> float:
 
 
 def attention(own: OwnLoop) -> str:
-    """The attention kernel that a step uses: flash, or what else."""
+    """Return the attention kernel that a step uses: flash, or another."""
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (
         own.trainer.parallel.device.type == "cuda"
     )
@@ -225,7 +225,7 @@ def attention(own: OwnLoop) -> str:
 
 
 def stall(own: OwnLoop) -> float:
-    """Seconds that a checkpoint and the best weights keep training waiting: the median of three."""
+    """Return the seconds that a checkpoint and the best weights delay training: median of three."""
     seconds = []
     for _ in range(3):
         own.run(1)
@@ -237,7 +237,7 @@ def stall(own: OwnLoop) -> float:
 
 
 def measure(case: Case, folder: Path, parallel: Parallel, rounds: int) -> dict[str, Any]:
-    """Everything about one case."""
+    """Measure everything for one case."""
     train = {
         "epochs": 100_000,
         "patience": 100_000,
@@ -280,19 +280,18 @@ def measure(case: Case, folder: Path, parallel: Parallel, rounds: int) -> dict[s
 
 
 def stated(device: torch.device) -> float:
-    """FLOP/s as the maker states them; NaN where this page does not know the device."""
+    """Return the FLOP/s that the vendor states; NaN if this page does not know the device."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next(
         (value for key, value in STATED.items() if key in name.replace("-", " ").split()), math.nan
     )
 
 
-# ----------------------------------------------------------------------------------------------
 # page
 
 
 def section(results: list[dict[str, Any]], device: torch.device) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     name = (
         torch.cuda.get_device_name(device)
         if device.type == "cuda"
@@ -333,7 +332,7 @@ The transformer does {text["flops"] / 1e12:.2f} TFLOP/s: {100 * text["of_product
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure both cases; the exit code."""
+    """Measure both cases; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu", description=str(__doc__).partition("\n")[0]
     )

@@ -5,10 +5,10 @@
     OUT.json [--peers | --alone]
 
 All loops have the same model class, initial weights, optimizer, loss, batch size, threads and rows.
-`careful` does by hand what a step of the trainer is declared to do: shuffled rows, clipping by
-norm, a schedule. `bare` does less than one should: rows as contiguous slices in the order of the
-file, no clipping, no schedule. With `--peers` those of `benchmarks.peers` take turns, too; they do
-what `careful` does. With `--alone` there is no other than Bulkhead's.
+`careful` does by hand what a step of the trainer declares: shuffled rows, clipping by norm, a
+schedule. `bare` does less than one should: rows as contiguous slices in the order of the file, no
+clipping, no schedule. With `--peers` those of `benchmarks.peers` take turns too; they do what
+`careful` does. With `--alone` only Bulkhead's loop runs.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ Seconds = dict[str, list[float]]
 
 
 def mean_loss(spec: RunSpec) -> MeanLoss:
-    """The task's loss in one call of torch, mean over a batch: of scores as the network gives them
-    and the label as `in_memory` has it.
+    """Return the task's loss in one call of torch, the mean over a batch.
+
+    It takes the network's scores and the label as `in_memory` returns it.
     """
     kind = spec.declaration["task"]["kind"]
     if kind == "binary":
@@ -68,7 +69,7 @@ def mean_loss(spec: RunSpec) -> MeanLoss:
 
 
 def in_memory(spec: RunSpec) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Inputs and label of the train side as tensors of their own."""
+    """Return inputs and label of train as new tensors."""
     tensors = {
         name: torch.from_numpy(array.copy())
         for name, array in load_arrays(spec.arrays.train).items()
@@ -115,7 +116,7 @@ class HandWritten:
         self.order, self.position = torch.randperm(len(self.label), device=self.device), 0
 
     def run(self, steps: int) -> None:
-        """So many optimizer steps; an epoch's last, smaller batch is left out."""
+        """Run `steps` optimizer steps; an epoch's last, smaller batch is left out."""
         for _ in range(steps):
             if self.position + self.batch > len(self.label):
                 self._shuffle()
@@ -139,8 +140,8 @@ class HandWritten:
 
 
 def peer_loops(spec: RunSpec, parallel: Parallel) -> dict[str, Segment]:
-    """The peers' loops; with several ranks only DataLoaders', for the others launch ranks
-    themselves.
+    """Return the peers' loops; with several ranks only those of DataLoaders, since the others
+    launch ranks themselves.
     """
     declaration = declare(spec.declaration)
     inputs, label = in_memory(spec)
@@ -178,21 +179,21 @@ class OwnLoop:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        # an evaluation then saves nothing: what is saved is saved, and timed, here
+        # evaluation saves nothing: `save` does, and is timed, here
         trainer.state.best_metric = math.inf
 
     def run(self, steps: int) -> None:
-        """So many optimizer steps, wherever in an epoch."""
+        """Run `steps` optimizer steps, from any place in an epoch."""
         for _ in range(steps):
             self.trainer._train_one_step()
 
     def epoch(self) -> None:
-        """An epoch's steps and its evaluation."""
+        """Run the steps of an epoch and its evaluation."""
         self.run(self.trainer.sampler.steps_per_epoch)
         self.trainer._evaluate()
 
     def save(self) -> None:
-        """What an epoch with a new best metric saves: the whole state, and the weights alone."""
+        """Save what an epoch with a new best metric saves: the whole state and the weights."""
         trainer = self.trainer
         weights = trainer.layout.full_weights()
         trainer.parallel.on_main(lambda: trainer.checkpoints.save_best(trainer.state.step, weights))
@@ -200,15 +201,17 @@ class OwnLoop:
 
 
 def together(parallel: Parallel) -> None:
-    """Wait for all ranks, and for the device. Collective."""
+    """Wait for all ranks and for the device. Call on every rank."""
     if parallel.device.type == "cuda":
         torch.cuda.synchronize(parallel.device)
     parallel.barrier()
 
 
 def exchange(numbers: int, parallel: Parallel) -> float:
-    """Seconds that the ranks take to add as many float32 numbers as the network has parameters: the
-    median of twenty. Collective.
+    """Return the seconds to add one float32 number for each parameter over the ranks: median of
+    twenty.
+
+    Call on every rank.
     """
     tensor, seconds = torch.zeros(numbers), []
     for _ in range(20):
@@ -220,9 +223,7 @@ def exchange(numbers: int, parallel: Parallel) -> float:
 
 
 def take_turns(loops: dict[str, Segment], rounds: int, steps: int, parallel: Parallel) -> Seconds:
-    """Seconds of each loop's segment in each round; the order turns round from one round to the
-    next.
-    """
+    """Return the seconds of each loop's segment by round; every round reverses the order."""
     seconds: Seconds = {name: [] for name in loops}
     for number in range(rounds + 1):
         for name in list(loops)[:: 1 if number % 2 else -1]:
@@ -239,8 +240,8 @@ def take_turns(loops: dict[str, Segment], rounds: int, steps: int, parallel: Par
 
 
 def epochs(own: OwnLoop, pairs: int, parallel: Parallel) -> Seconds:
-    """Seconds of epochs `with` and `without` a checkpoint at their end, in turns, and of the `save`
-    alone.
+    """Return the seconds of epochs `with` and `without` a checkpoint at their end, in turns, and of
+    `save` alone.
     """
     seconds: Seconds = {"with": [], "without": [], "save": []}
     torch.use_deterministic_algorithms(True)
@@ -258,7 +259,7 @@ def epochs(own: OwnLoop, pairs: int, parallel: Parallel) -> Seconds:
 
 
 def main() -> None:
-    """One rank of the measurement."""
+    """Run one rank of the measurement."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.loops",
         description="Measure one case; normally started by benchmarks.throughput.",

@@ -1,5 +1,5 @@
-"""Made-up tables, images and texts that favour no loop, prepared by the real data pipeline: the
-runs that benchmarks train.
+"""Generated tables, images and texts that favour no loop, prepared by the real data pipeline for
+the runs that benchmarks train.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ LEVELS = (4, 12, 60, 400)  # of the categorical columns
 
 
 def write_table(path: Path, rows: int, seed: int = 0, numeric_columns: int = NUMERIC) -> Path:
-    """A Parquet file with an id, 30 (at least 6) numeric and 4 categorical columns, and a label
-    that depends on some of them.
+    """Write a Parquet file with an id, 30 (at least 6) numeric and 4 categorical columns, and a
+    label that depends on some of them.
     """
     rng = np.random.default_rng(seed)
     numeric = rng.normal(size=(rows, numeric_columns))
@@ -49,8 +49,8 @@ def write_table(path: Path, rows: int, seed: int = 0, numeric_columns: int = NUM
 
 
 def write_images(path: Path, rows: int, seed: int = 0) -> Path:
-    """A Parquet file with an id, grey images of 28 x 28 and one of ten labels, the place of a
-    bright stripe.
+    """Write a Parquet file with an id, grey images of 28 x 28, and one of ten labels: the position
+    of a bright stripe.
     """
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 10, rows)
@@ -62,9 +62,7 @@ def write_images(path: Path, rows: int, seed: int = 0) -> Path:
 
 
 def write_texts(path: Path, rows: int, seed: int = 0, letters: int = 400) -> Path:
-    """A Parquet file with an id and texts of 400 letters, of which each depends on the one
-    before.
-    """
+    """Write a Parquet file with an id and texts of 400 letters, each drawn from the one before."""
     rng = np.random.default_rng(seed)
     steps = rng.integers(1, 4, (rows, letters)).cumsum(axis=1) % 26
     texts = [line.tobytes().decode() for line in (steps + 97).astype(np.uint8)]
@@ -73,7 +71,7 @@ def write_texts(path: Path, rows: int, seed: int = 0, letters: int = 400) -> Pat
 
 
 def prepare(folder: Path, rows: int, numeric_columns: int = NUMERIC) -> RunSpec:
-    """A run over `rows` rows of a table whose arrays lie below the folder; `variant` replaces
+    """Prepare a run over `rows` rows of a table, with arrays below the folder; `variant` replaces
     sections of its declaration.
     """
     table = write_table(folder / "table.parquet", rows, numeric_columns=numeric_columns)
@@ -81,7 +79,7 @@ def prepare(folder: Path, rows: int, numeric_columns: int = NUMERIC) -> RunSpec:
 
 
 def prepare_images(folder: Path, rows: int) -> RunSpec:
-    """A run over `rows` images."""
+    """Prepare a run over `rows` images."""
     columns = {"row": "id", "y": "label", "image": {"kind": "tensor", "shape": [28, 28]}}
     return _prepared(
         folder,
@@ -92,7 +90,7 @@ def prepare_images(folder: Path, rows: int) -> RunSpec:
 
 
 def prepare_texts(folder: Path, rows: int, context: int = 128, letters: int = 400) -> RunSpec:
-    """A run over `rows` texts, cut into sequences of 128 letters."""
+    """Prepare a run over `rows` texts, cut into sequences of 128 letters."""
     tokens = {"tokenizer": "character", "context": context, "packing": "windows"}
     return _prepared(
         folder,
@@ -128,9 +126,7 @@ def _prepared(
 
 
 def variant(spec: RunSpec, path: Path, **sections: Any) -> Path:
-    """The run with sections of its declaration replaced, as a file that `training.main`
-    could read.
-    """
+    """Write the run with replaced sections of its declaration, for `training.main` to read."""
     declaration = declare(spec.declaration | sections)
     write_atomic(
         path,

@@ -1,6 +1,4 @@
-"""The pages of figures: each benchmark rewrites its own section and leaves the others as
-they were.
-"""
+"""Pages of figures: each benchmark rewrites its own section and leaves the others unchanged."""
 
 from __future__ import annotations
 
@@ -23,13 +21,13 @@ and how often a finding is wrong: [benchmarks-leaks.md](benchmarks-leaks.md).
 
 
 def write_section(name: str, text: str, page: Path = PAGE, head: str = HEAD) -> None:
-    """Put a section in its place, or at the end where it is new.
+    """Replace a section, or append a new one.
 
     Args:
-        name: of the section's marks, e.g. training.
-        text: Markdown, beginning with a heading of second level.
+        name: name in the section's marks, e.g. training.
+        text: Markdown that begins with a heading of second level.
         page: the page.
-        head: what the page begins with where it is absent.
+        head: beginning of a new page.
     """
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     whole = page.read_text() if page.exists() else head
@@ -43,7 +41,7 @@ def write_section(name: str, text: str, page: Path = PAGE, head: str = HEAD) -> 
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table.
+    """Return a Markdown table.
 
     >>> print(table(["a", "b"], [["1", "2"]]))
     | a | b |
@@ -55,7 +53,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows with the same keys as a Markdown table.
+    """Return rows with the same keys as a Markdown table.
 
     >>> print(markdown_table([{"a": "1", "b": "2"}]))
     | a | b |
@@ -66,7 +64,7 @@ def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def machine() -> str:
-    """What the figures were measured on, in a few words."""
+    """Describe the machine of the measurements in a few words."""
     model = next(
         (
             line.split(":", 1)[1].strip()

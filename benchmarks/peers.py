@@ -1,9 +1,9 @@
-"""What a user would train with instead: torch's DataLoader, Lightning, Accelerate and skorch, with
-the same model, rows, optimizer and clipping.
+"""Training with torch's DataLoader, Lightning, Accelerate and skorch: the same model, rows,
+optimizer and clipping.
 
-Each is used as its documentation shows, and gives a segment of so many optimizer steps at a time.
-Lightning and skorch own their loop; theirs runs in a greenlet, which hands over in the callback at
-the end of a batch.
+Each is used as its documentation shows, and runs a segment of some optimizer steps at a time.
+Lightning and skorch own their loop. It runs in a greenlet, and the callback at the end of a batch
+switches back.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ MeanLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def peers(home: Path) -> Path:
-    """Python of an environment that has the peers, on top of the one that is running.
+    """Return the Python of an environment with the peers, on top of the current environment.
 
     Args:
-        home: folder for it.
+        home: folder of the environment.
 
     Raises:
         RuntimeError: the peers cannot be installed here.
@@ -47,7 +47,7 @@ def peers(home: Path) -> Path:
 
 
 class Rows(Dataset[Batch]):
-    """Rows of arrays in memory, one at a time: what a DataLoader collates."""
+    """Rows of arrays in memory, one at a time, for a DataLoader to collate."""
 
     def __init__(self, inputs: dict[str, Tensor], label: Tensor) -> None:
         self.inputs, self.label = inputs, label
@@ -60,12 +60,11 @@ class Rows(Dataset[Batch]):
 
 
 class Parts:
-    """What every peer trains with: its own copy of the network, its optimizer and schedule, the
-    rows and the loss.
+    """Parts of every peer's training: its own copy of the network, optimizer, schedule, rows, loss.
 
     Args:
         model: with its initial weights.
-        make_optimizer: of a network's parameters.
+        make_optimizer: from a network's parameters.
         inputs, label: rows in memory.
         loss: mean over a batch.
         batch_size: rows of a global batch.
@@ -94,11 +93,11 @@ class Parts:
         self.batch_size, self.clip_at, self.horizon = batch_size, clip_at, horizon
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        """Cosine over the horizon."""
+        """Return a cosine schedule over the horizon."""
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.horizon)
 
     def loader(self, workers: int = 0, parallel: Parallel | None = None) -> DataLoader[Batch]:
-        """Shuffled, without the last, smaller batch."""
+        """Return a shuffled loader without the last, smaller batch."""
         ranks = parallel.world_size if parallel else 1
         rows = Rows(self.inputs, self.label)
         sampler: Any = (
@@ -116,7 +115,7 @@ class Parts:
 
 
 class WithDataLoader:
-    """A plain torch loop over a DataLoader, in DDP where there are several ranks."""
+    """A plain torch loop over a DataLoader, in DDP if there are several ranks."""
 
     def __init__(self, parts: Parts, parallel: Parallel, workers: int) -> None:
         self.parts = parts
@@ -128,7 +127,7 @@ class WithDataLoader:
         self.batches = _endless(parts.loader(workers, parallel))
 
     def run(self, steps: int) -> None:
-        """So many optimizer steps."""
+        """Run `steps` optimizer steps."""
         for _ in range(steps):
             inputs, label = next(self.batches)
             self.optimizer.zero_grad(set_to_none=True)
@@ -152,7 +151,7 @@ class WithAccelerate:
         self.batches = _endless(loader)
 
     def run(self, steps: int) -> None:
-        """So many optimizer steps."""
+        """Run `steps` optimizer steps."""
         for _ in range(steps):
             inputs, label = next(self.batches)
             self.optimizer.zero_grad(set_to_none=True)
@@ -168,9 +167,7 @@ def _endless(loader: Any) -> Iterator[Batch]:
 
 
 class HandingOver:
-    """A loop that belongs to a library, run a segment at a time; the library's callback calls
-    `batch_ended`.
-    """
+    """A library's own loop, run a segment at a time; the library's callback calls `batch_ended`."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -178,17 +175,17 @@ class HandingOver:
         self.loop = greenlet(self.fit)
 
     def fit(self) -> None:
-        """Train for ever."""
+        """Train forever."""
         raise NotImplementedError
 
     def batch_ended(self) -> None:
-        """Hand over where the segment is at its end."""
+        """Switch back at the end of a segment."""
         self.left -= 1
         if not self.left:
             self.measurement.switch()
 
     def run(self, steps: int) -> None:
-        """So many optimizer steps."""
+        """Run `steps` optimizer steps."""
         self.left = steps
         self.loop.switch()
         if self.loop.dead:
@@ -236,7 +233,7 @@ class WithLightning(HandingOver):
         self.module, self.parts = Module(), parts
 
     def fit(self) -> None:
-        """Train for ever."""
+        """Train forever."""
         self.trainer.fit(self.module, self.parts.loader())
 
 
@@ -284,5 +281,5 @@ class WithSkorch(HandingOver):
         self.parts = parts
 
     def fit(self) -> None:
-        """Train for ever."""
+        """Train forever."""
         self.net.fit(self.parts.inputs, self.parts.label)

@@ -1,11 +1,11 @@
-"""How long preflight takes for each built-in model.
+"""Duration of preflight for each built-in model.
 
     python -m benchmarks.preflight_speed
 
-Each model with its defaults, in a process of its own, on made-up rows: a table of 30 numeric and 4
-categorical columns, images of 28 x 28, texts in sequences of 128 letters. Start of torch's compiler
-included. Exit code 0 where each stays below ten seconds. How long a plain Python loop takes is told
-next to it: machines differ by more than versions of preflight do.
+Each model runs with its defaults in its own process, on generated rows: a table of 30 numeric and
+4 categorical columns, images of 28 x 28, texts in sequences of 128 letters. The start of torch's
+compiler is included. Exit code 0 if each takes under ten seconds. The duration of a plain Python
+loop is printed too, since machines differ more than versions of preflight.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODELS = {
 
 
 def seconds_of(run: RunSpec) -> float:
-    """Seconds of a preflight, which has to pass.
+    """Return the seconds of a preflight, which must pass.
 
     Raises:
         PreflightError: it did not.
@@ -43,7 +43,7 @@ def seconds_of(run: RunSpec) -> float:
 
 
 def main() -> int:
-    """Measure, print, and say by the exit code whether each was fast enough."""
+    """Measure and print; return 0 if each was fast enough."""
     slowest = 0.0
     with tempfile.TemporaryDirectory() as name:
         for made, kinds in MODELS.items():

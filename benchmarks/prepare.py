@@ -1,12 +1,12 @@
-"""Preparation against pandas with scikit-learn, against Polars, both written by hand, and against a
-bare scan of the file.
+"""Preparation compared with pandas and scikit-learn, with Polars, both by hand, and with a bare
+scan.
 
     python -m benchmarks.prepare [--rows 200000 1000000] [--rounds 3] [--full] [--page
     docs/benchmarks.md]
 
-Each tool prepares the same generated table in a process of its own, in turns; peers are installed
-into an environment of their own. Time by the clock and CPU seconds are compared: a shared machine
-leaves the one to chance, and threads that share a core lengthen the other. `--full` is 1, 10 and 50
+Each tool prepares the same generated table in its own process, in turns; peers are installed into
+their own environment. Both wall time and CPU seconds are compared: other work on the machine
+disturbs the first, and threads that share a core increase the second. `--full` is 1, 10 and 50
 million rows, once.
 """
 
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 
 def commands(python: Path) -> dict[str, tuple[list[str], list[str]]]:
-    """How each tool is started, and what follows table and folder."""
+    """Return the command of each tool, and the arguments after table and folder."""
     ours = [sys.executable, "-m", "benchmarks.preparation.ours"]
     scripts = {SCAN: "scan.py", PANDAS: "pandas_sklearn.py", POLARS: "polars_by_hand.py"}
     return {
@@ -57,7 +57,7 @@ def commands(python: Path) -> dict[str, tuple[list[str], list[str]]]:
 
 
 def measure(rows: int, rounds: int, python: Path, folder: Path) -> list[Run]:
-    """Every tool once a round, in turns."""
+    """Run every tool once a round, in turns."""
     source, found = write_rows(folder / "table.parquet", rows), []
     for number in range(rounds):
         for tool, (command, more) in commands(python).items():
@@ -77,7 +77,7 @@ def measure(rows: int, rounds: int, python: Path, folder: Path) -> list[Run]:
 
 
 def exponent(sizes: list[int], seconds: list[float]) -> float:
-    """Slope of log time over log rows: 1 where time grows as rows do.
+    """Return the slope of log time over log rows: 1 if time grows as rows do.
 
     >>> exponent([10, 100], [1.0, 10.0])
     1.0
@@ -91,7 +91,7 @@ def exponent(sizes: list[int], seconds: list[float]) -> float:
 
 
 def section(runs: list[Run], rounds: int) -> str:
-    """The tables of the page."""
+    """Return the tables of the page."""
     sizes = sorted({run.rows for run in runs})
     parts = ["## Preparation", _how(rounds)]
     for rows in sizes:
@@ -126,7 +126,7 @@ def _wall(runs: list[Run], tool: str, rows: int) -> float:
 
 
 def _compared(runs: list[Run]) -> list[dict[str, str]]:
-    """A line for each tool over one table."""
+    """Return a line for each tool over one table."""
     rows, lines = runs[0].rows, []
     for tool in (WHOLE, ALIKE, PANDAS, POLARS, SCAN):
         peaks, seconds, wall = (
@@ -162,7 +162,7 @@ def _how(rounds: int) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and rewrite the section of the page; the exit code."""
+    """Measure and rewrite the section of the page; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.prepare", description=str(__doc__).partition("\n")[0]
     )

@@ -1,11 +1,10 @@
-"""What more ranks cost on one machine, and why: python -m benchmarks.ranks [--rounds 3]   (under 4 minutes on 2 cores)
+"""Cost of more ranks on one machine, and its causes: python -m benchmarks.ranks [--rounds 3]   (under 4 minutes on 2 cores)
 
-Ways to make the same steps take turns, each in processes of its own: one process with a part of the
-batch on one core; as many such processes as there are ranks, which know nothing of each other; the
-ranks, which exchange gradients; and one process with the whole batch on all cores. The second less
-the first is what processes take from each other (cores, memory, caches, clock); the third less the
-second is what ranks exchange and wait for each other. Next to it stands how long the exchange takes
-where nothing else is done. Writes its section of docs/benchmarks.md.
+Four ways to make the same steps take turns, each in its own processes: (1) one process with a part
+of the batch on one core; (2) as many such processes as ranks, which do not communicate; (3) the
+ranks, which exchange gradients; (4) one process with the whole batch on all cores. Way 2 less way 1
+is what processes take from each other (cores, memory, caches, clock). Way 3 less way 2 is exchange
+and waiting. The table also shows the exchange alone. Writes its section of docs/benchmarks.md.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ BATCH, SEGMENTS, STEPS = 1024, 8, 8
 
 
 class Way(NamedTuple):
-    """`processes` that know nothing of each other, `ranks` of each, and a process's `share` of the
-    batch; `threads` of each rank.
+    """A way to run: `processes` that do not communicate, `ranks` of each, a process's `share` of
+    the batch, and `threads` of each rank.
     """
 
     processes: int
@@ -51,14 +50,14 @@ WHOLE, HALF, PAIR, TWO, QUARTER, FOURFOLD, FOUR = WAYS
 
 
 class Turn(NamedTuple):
-    """One turn of a way: seconds a step, and of adding a gradient over its ranks alone."""
+    """One turn of a way: seconds of a step, and of an exchange of gradients alone."""
 
     step: float
     exchange: float
 
 
 def take_turn(way: str, spec: RunSpec, folder: Path) -> Turn:
-    """Median over the segments; of the slowest, where there are several processes."""
+    """Return the median over the segments, of the slowest process if there are several."""
     found = WAYS[way]
     train = {
         "epochs": 100_000,
@@ -107,7 +106,7 @@ def take_turn(way: str, spec: RunSpec, folder: Path) -> Turn:
 
 
 def explained(found: dict[str, list[Turn]], alone: str, beside: str, ranks: str) -> str:
-    """In words what is added to a step by a neighbour, and by the exchange."""
+    """Explain in words what a neighbour and the exchange add to a step."""
     one = steps(found[alone])
     shared, whole = ratio(steps(found[beside]), one) - 1, ratio(steps(found[ranks]), one)
     sent = median(turn.exchange / turn.step for turn in found[ranks])
@@ -120,7 +119,7 @@ def explained(found: dict[str, list[Turn]], alone: str, beside: str, ranks: str)
 
 
 def section(found: dict[str, list[Turn]]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     one, whole = steps(found[HALF]), steps(found[WHOLE])
     rows = [
         {
@@ -147,12 +146,12 @@ One process with two threads makes the step of the whole batch in {ratio(whole, 
 
 
 def steps(turns: list[Turn]) -> list[float]:
-    """Seconds a step, turn by turn."""
+    """Return the seconds of a step, turn by turn."""
     return [turn.step for turn in turns]
 
 
 def ratio(times: list[float], reference: list[float]) -> float:
-    """Median of `time / reference`, turn by turn."""
+    """Return the median of `time / reference`, turn by turn."""
     return median(here / there for here, there in zip(times, reference, strict=True))
 
 

@@ -1,11 +1,11 @@
-"""How long the review takes for a large repository.
+"""Duration of the review of a large repository.
 
     python -m benchmarks.review_speed [--files 1000] [--lines 300]
 
-Writes that many files of that many lines on average, made of the programs of `tests/zoo` (training
+Writes that many files of that many lines on average from the programs of `tests/zoo` (training
 scripts, so that every rule has work to do), and reviews them as the command line does. Exit code 0
-where it stays below a minute. How long Python takes to compile the same files in one process is
-told beside it: machines differ by more than versions of the review do.
+if it takes under a minute. The time of Python to compile the same files in one process is printed
+too, since machines differ more than versions of the review.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ MOST_SECONDS = 60.0
 
 
 def write_files(folder: Path, files: int, lines: int) -> None:
-    """Files of `lines` lines on average, each one or more whole programs one after another,
-    beginning with another one in turn.
+    """Write files of `lines` lines on average, each of one or more whole programs.
+
+    Each file begins with the next program in turn.
     """
     programs = [
         path.read_text() for path in sorted([*ZOO.glob("scripts/*.py"), *ZOO.glob("sound/*.py")])
@@ -43,7 +44,7 @@ def write_files(folder: Path, files: int, lines: int) -> None:
 
 
 def main() -> int:
-    """Measure, print, and say by the exit code whether it was fast enough."""
+    """Measure and print; return 0 if it was fast enough."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=1000)
     parser.add_argument("--lines", type=int, default=300)

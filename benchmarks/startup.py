@@ -1,8 +1,8 @@
-"""What it takes until something happens: python -m benchmarks.startup [--rounds 5]
+"""Start-up time of commands: python -m benchmarks.startup [--rounds 5]
 
-CPU and wall seconds of commands that do next to nothing, each in a process of its own, in turns
-with what they are made of: a bare interpreter, and one that imports torch. Writes its section of
-docs/benchmarks.md. Exit code 0 where `bulkhead --help` takes under half a second of CPU.
+CPU and wall seconds of commands that do almost nothing, each in its own process. They take turns
+with a bare interpreter and one that imports torch. Writes its section of docs/benchmarks.md. Exit
+code 0 if `bulkhead --help` takes under half a second of CPU.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ ROWS = 1500
 
 
 class Cost(NamedTuple):
-    """Seconds of a command: `cpu` in user and system, its children's too, and `wall`."""
+    """Seconds of a command and its children: `cpu` in user and system, and `wall`."""
 
     cpu: float
     wall: float
 
 
 def cost(words: list[str]) -> Cost:
-    """Of a command, which must not fail."""
+    """Measure a command, which must succeed."""
     began, before = time.perf_counter(), os.times()
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     after = os.times()
@@ -48,9 +48,7 @@ def cost(words: list[str]) -> Cost:
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
-    """What is run, by the name that the table gives it; trainings in a directory that is not there
-    yet.
-    """
+    """Return the commands by their name in the table; trainings use a new directory."""
     python = [sys.executable]
     ours = [*python, "-m", "flows.cli"]
     found = {
@@ -77,7 +75,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 
 def section(found: dict[str, list[Cost]]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     rows = [
         {
             "": name,
@@ -94,7 +92,7 @@ def section(found: dict[str, list[Cost]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print and write the section; the exit code."""
+    """Measure, print and write the section; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.startup", description=str(__doc__).partition("\n")[0]
     )

@@ -1,15 +1,14 @@
-"""Rows a second of the training loop against loops written by hand and against what a user would
-train with instead.
+"""Rows a second of the training loop, compared with loops written by hand and with common training
+libraries.
 
     python -m benchmarks.throughput [--rows 200000] [--rounds 30] [--no-peers] [--json]
 
-Prepares made-up data with the real data pipeline, then lets Bulkhead's loop, two loops written by
+Prepares generated data with the real data pipeline. Then Bulkhead's loop, two loops written by
 hand, DataLoaders, Lightning, Accelerate and skorch take turns in one process (`benchmarks.loops`),
-so that whatever else the machine does meets all of them. Each round gives a ratio; their median is
-the result, their quartiles the spread. Peers are installed once, into an environment of their own
-below the Bulkhead home. Writes its section of docs/benchmarks.md. Exit code 0 where the required
-cases hold: their share of the hand-written loop's rows a second, and under 2 % of an epoch for a
-checkpoint.
+so that other work on the machine slows all of them. Each round gives a ratio; their median is the
+result, their quartiles the spread. Peers are installed once, into their own environment below the
+Bulkhead home. Writes its section of docs/benchmarks.md. Exit code 0 if the required cases hold:
+their share of the hand-written loop's rows a second, and under 2 % of an epoch for a checkpoint.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ HAND, BARE = "careful", "bare"
 class Case(NamedTuple):
     """One measurement.
 
-    `least`: of the careful loop's rows a second, else the case does not hold; None = for
-    comparison. `of_rows`: share of the table's rows that the data have. `effort`: share of the
-    rounds that are made, and `steps` in each. `pairs`: of epochs with and without a checkpoint;
-    none for networks whose epochs take minutes.
+    `least`: required share of the careful loop's rows a second; None = for comparison. `of_rows`:
+    share of the table's rows in the data. `effort`: share of the rounds to run, with `steps` in
+    each. `pairs`: of epochs with and without a checkpoint; none for networks whose epochs take
+    minutes.
     """
 
     name: str
@@ -95,7 +94,7 @@ CASES = (
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Median and quartiles.
+    """Return the median and quartiles.
 
     >>> spread([1.0, 2.0, 3.0])
     {'median': 2.0, 'low': 1.0, 'high': 3.0}
@@ -105,17 +104,17 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def ratios(times: list[float], reference: list[float]) -> list[float]:
-    """`reference / time` round by round: above 1 is faster than the reference."""
+    """Return `reference / time` round by round: above 1 is faster than the reference."""
     return [there / here for here, there in zip(times, reference, strict=True)]
 
 
 def measure(
     case: Case, folder: Path, config: Path, rounds: int, python: Path | None = None
 ) -> dict[str, Any]:
-    """One case in a torchrun of its own.
+    """Measure one case in its own torchrun.
 
     Args:
-        case: what to measure.
+        case: the measurement.
         folder: for its files.
         config: the run.
         rounds: turns of every loop.
@@ -173,7 +172,7 @@ def measure(
 
 
 def holds(result: dict[str, Any]) -> bool:
-    """Whether a required case is fast enough, and saves cheaply enough."""
+    """Return whether a required case is fast enough and its checkpoint takes little enough."""
     cheap = "saving" not in result or result["saving"]["median"] < MOST_SAVING
     return cheap and (
         result["least"] is None or result["of_careful"]["bulkhead"]["median"] >= result["least"]
@@ -181,7 +180,7 @@ def holds(result: dict[str, Any]) -> bool:
 
 
 def show(result: dict[str, Any]) -> None:
-    """One case as lines for a person."""
+    """Return one case as lines for a person."""
     verdict = (
         "for comparison"
         if result["least"] is None
@@ -201,7 +200,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def section(results: list[dict[str, Any]], rounds: int) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     names = list(dict.fromkeys(name for result in results for name in result["of_careful"]))
     asked = "required of Bulkhead"
     rows = []
@@ -242,7 +241,7 @@ bits. Medians of {rounds} turns (fewer for the slow networks) in one process; {m
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure every case; the exit code."""
+    """Measure every case; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.throughput", description=str(__doc__).partition("\n")[0]
     )

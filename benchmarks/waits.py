@@ -1,5 +1,5 @@
-"""Finds where a step waits for the device, also on a machine that has none: whatever would copy
-from it, or to it from pageable memory.
+"""Places where a step waits for the device, found even without one: copies from the device, or to
+it from pageable memory.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# What reads a value, whose result has a size that only the device knows, or that begins as Python
-# numbers (a copy to the device that is waited for).
+# Operations that read a value, whose result has a size that only the device knows, or that begin
+# as Python numbers (a blocking copy to the device).
 WAITING = {
     "_local_scalar_dense",
     "item",
@@ -40,7 +40,7 @@ READING = {
 
 
 class Operations(TorchDispatchMode):
-    """Notes operations that wait, also those of a backward pass."""
+    """Count operations that wait, also those of a backward pass."""
 
     def __init__(self, found: Counter[str]) -> None:
         super().__init__()
@@ -64,9 +64,7 @@ class Operations(TorchDispatchMode):
 
 
 class Reads(TorchFunctionMode):
-    """Notes methods that hand values to Python; those of a tensor whose copy was begun earlier
-    (`begun`) apart, as `arrived`.
-    """
+    """Count methods that give values to Python, and record their order."""
 
     def __init__(self, found: Counter[str], order: list[str]) -> None:
         super().__init__()
@@ -87,8 +85,8 @@ class Reads(TorchFunctionMode):
 
 
 class Waits:
-    """Within `with`, `found` counts by name what waits, and `order` lists reads among whatever else
-    is appended to it.
+    """Counts of what waits within `with` by name (`found`), and the order of reads among other
+    entries (`order`).
     """
 
     def __init__(self) -> None:

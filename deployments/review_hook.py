@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The pre-commit hook: reviews the files it is given with Python alone, so nothing is installed."""
+"""Pre-commit hook that reviews the given files with Python alone, so nothing is installed."""
 
 import runpy
 import sys

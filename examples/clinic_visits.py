@@ -3,7 +3,7 @@ known.
 
     python examples/clinic_visits.py OUT.parquet [--patients N] [--seed S] [--truth]
 
-One row is one visit of one patient; the question at a visit is whether an unplanned admission
+One row is one visit of one patient. The question at a visit is whether an unplanned admission
 follows within 30 days (`admitted_30d`, about 12 % yes). The same arguments give the same bytes with
 the same software.
 
@@ -14,7 +14,7 @@ The process, step by step:
   at a later visit.
 - A patient has fixed traits: sex, age at entry, clinic, smoking, diabetes, and two hidden ones:
   *burden* (disease burden, N(0, 1), seen only through vitals and labs) and *frailty* (N(0, 0.35),
-  seen through nothing but earlier outcomes).
+  seen only through earlier outcomes).
 - A visit has an acute *illness* state (AR(1) over the visits of a patient), seen through CRP,
   temperature, heart rate and oxygen saturation. Vitals and labs are burden + illness + noise.
 - Drift over calendar time: patients get older and heavier, blood pressure devices read 1 mmHg more
@@ -27,14 +27,14 @@ The process, step by step:
   interactions in `logit_of`: blood pressure and BMI that endanger the young when high and the old
   when low, U-shaped pulse pressure, saturating CRP and earlier admissions, the shock index (heart
   rate / systolic pressure) above 0.72, low kidney filtration (creatinine and age together) that
-  matters most under a diuretic or ACE inhibitor, HbA1c turned round by insulin, age steeper for
+  matters most under a diuretic or ACE inhibitor, HbA1c inverted by insulin, age steeper for
   smokers, a winter wave that hits the old, and the clinic. Potassium is only noise.
 
 `--truth` prints the AUROC of the true probability: 0.8904 with the default arguments over all
 visits. It knows frailty and values that were never measured, so no model reaches it. On the test
-side of `clinic_visits.yaml` logistic regression reaches 0.79, gradient-boosted trees 0.81, the
-declared network 0.82, none told apart from it. The process was shaped, and the network chosen, on
-the sides of another split seed, so that this test side is fresh; it shows a pipeline at work, and
+split of `clinic_visits.yaml` logistic regression reaches 0.79, gradient-boosted trees 0.81, the
+declared network 0.82; none differs clearly from it. The process was shaped, and the network chosen,
+with another split seed, so that this test split is fresh. The example shows a pipeline at work, and
 is no evidence for networks over trees.
 """
 
@@ -81,7 +81,7 @@ def generate(path: str | Path, patients: int = 4000, seed: int = 0) -> np.ndarra
 
 
 def _traits(rng: np.random.Generator, patients: int) -> Arrays:
-    """What stays the same over the visits of a patient."""
+    """Return what stays the same over the visits of a patient."""
     burden = rng.normal(size=patients)
     return {
         "burden": burden,
@@ -99,7 +99,7 @@ def _traits(rng: np.random.Generator, patients: int) -> Arrays:
 
 
 def _visits(rng: np.random.Generator, traits: Arrays) -> Arrays:
-    """Visits one after the other, all patients at once: each depends on the outcomes before it."""
+    """Generate visits in order of time for all patients: each depends on earlier outcomes."""
     patients = len(traits["burden"])
     day, illness = traits["entry"].copy(), rng.normal(size=patients)
     admissions, gap, last_pressure = (
@@ -134,9 +134,7 @@ def _visits(rng: np.random.Generator, traits: Arrays) -> Arrays:
 
 
 def _measure(rng: np.random.Generator, who: Arrays, visit: Arrays) -> Arrays:
-    """Vitals, labs and treatment at one visit of each patient given; true values, nothing missing
-    yet.
-    """
+    """Return vitals, labs and treatment at one visit of each patient: true values, none missing."""
     years, size = visit["day"] / 365.25, len(visit["day"])
     burden, illness = who["burden"], visit["illness"]
     age = who["age"] + (visit["day"] - who["entry"]) / 365.25 + 0.3 * years
@@ -176,7 +174,7 @@ def _measure(rng: np.random.Generator, who: Arrays, visit: Arrays) -> Arrays:
 
 
 def logit_of(visit: Arrays) -> np.ndarray:
-    """Log odds of an unplanned admission within 30 days: the whole truth, one term a line."""
+    """Return the log odds of an unplanned admission within 30 days, one term a line."""
     age, pressure = (visit["age"] - 60) / 16, visit["pressure"]
     high, heavy = (np.clip(z, -2.5, 2.5) for z in ((pressure - 132) / 16, (visit["bmi"] - 27) / 5))
     pulse = (pressure - visit["diastolic"] - 50) / 13
@@ -202,9 +200,7 @@ def logit_of(visit: Arrays) -> np.ndarray:
 
 
 def _columns(rng: np.random.Generator, visit: Arrays) -> dict[str, pa.Array]:
-    """The table as a clinic would export it: rounded, with drifting assays, and with what was not
-    recorded left out.
-    """
+    """Return the table as a clinic exports it: rounded, with drifting assays and nulls."""
     size = len(visit["day"])
     chance = rng.random((4, size))
     unordered = chance[0] > np.where(visit["illness"] > 0.4, 0.9, 0.25)
@@ -257,7 +253,7 @@ def _text(names: tuple[str, ...], codes: np.ndarray, missing: np.ndarray | None 
 
 
 def _choose(rng: np.random.Generator, weights: np.ndarray) -> np.ndarray:
-    """One choice for each column of weights [choices, N]."""
+    """Choose one option for each column of weights [choices, N]."""
     cumulative = np.cumsum(weights, axis=0)
     return (rng.random(weights.shape[1]) * cumulative[-1] > cumulative).sum(axis=0)
 
@@ -267,8 +263,9 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def auroc(probability: np.ndarray, outcome: np.ndarray) -> float:
-    """Chance that a row with the outcome has a higher probability than a row without it
-    (Mann-Whitney, no ties).
+    """Return the chance that a row with the outcome has a higher probability than a row without it.
+
+    Source: Mann-Whitney, no ties.
     """
     ranks = np.empty(len(outcome))
     ranks[np.argsort(probability)] = np.arange(1, len(outcome) + 1)
@@ -280,7 +277,7 @@ def auroc(probability: np.ndarray, outcome: np.ndarray) -> float:
 
 
 def main() -> None:
-    """Write the file that the command line names and say what is in it."""
+    """Write the file that the command line names and print a summary."""
     parser = argparse.ArgumentParser(description="Generate longitudinal clinic visits.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--patients", type=int, default=4000)

@@ -1,6 +1,4 @@
-"""What every test stands on: no network home-calls, a home of its own, and the real data sets where
-they are.
-"""
+"""Fixtures of every test: no network calls, an own home, and the real data sets if they exist."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ SETTINGS = {
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
-    "OMP_WAIT_POLICY": "PASSIVE",  # as in training/__init__.py, also where torch is loaded first
+    "OMP_WAIT_POLICY": "PASSIVE",  # as in training/__init__.py, also if torch is loaded first
     "OMP_NUM_THREADS": (
         "1"
     ),  # workers of pytest share the cores; a training that a test launches sets its own
@@ -33,7 +31,7 @@ settings.load_profile("untimed")
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of public data sets; tests that need it are skipped where it is absent."""
+    """Return the folder of public data sets; skip tests that need it if it is absent."""
     folder = Path(os.environ.get("BULKHEAD_DATA", ROOT.parent / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"real data sets are absent: no folder {folder} (set BULKHEAD_DATA)")
@@ -42,7 +40,7 @@ def real_data() -> Path:
 
 @pytest.fixture()
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Bulkhead home that nothing else writes to."""
+    """Return a Bulkhead home that nothing else writes to."""
     folder = tmp_path / "home"
     monkeypatch.setenv("BULKHEAD_HOME", str(folder))
     return folder

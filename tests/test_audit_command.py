@@ -1,4 +1,4 @@
-"""`bulkhead audit` as a script sees it: exit codes, JSON, plain lines, the report on disk."""
+"""`bulkhead audit` for scripts: exit codes, JSON, plain lines, the report on disk."""
 
 from __future__ import annotations
 

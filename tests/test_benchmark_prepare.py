@@ -1,6 +1,4 @@
-"""The benchmark of preparation: the table that it makes, its arithmetic and its section of the
-page.
-"""
+"""The benchmark of preparation: its table, its arithmetic and its section of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The throughput benchmark compares like with like, and fails where the figures do."""
+"""The throughput benchmark compares like with like, and fails if the figures do."""
 
 from __future__ import annotations
 

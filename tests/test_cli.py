@@ -1,6 +1,4 @@
-"""The command line: help, exit codes, refusals without a traceback, output that a script
-can read.
-"""
+"""The command line: help, exit codes, refusals without a traceback, output for scripts."""
 
 from __future__ import annotations
 
@@ -215,7 +213,7 @@ def test_a_full_disk_ends_with_1_and_the_remedy_and_leaves_no_half_made_step(
         "task": {"kind": "binary"},
     }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree | {"split": {"kind": "random"}}))
-    # a limit of the size of files fails as a full disk does; the typed table has 13 MB, Prefect's
+    # a limit on file sizes fails as a full disk does; the typed table has 13 MB, Prefect's
     # database less than 9
     limit = 9 << 20
     done = call(

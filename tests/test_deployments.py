@@ -1,6 +1,4 @@
-"""Deployments: what is in the file can be registered, and every mistake in it is refused by name
-before anything is.
-"""
+"""Deployments: the file can be registered, and every mistake in it is refused by name first."""
 
 from __future__ import annotations
 
@@ -92,7 +90,7 @@ def test_every_deployment_passes_with_its_commit_and_its_schedule_in_a_time_zone
 
 
 def planted(folder: Path, **changes: object) -> Path:
-    """The file with one deployment, that is changed; a value of None takes a key away."""
+    """Write the file with one changed deployment; a value of None removes a key."""
     tree = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())
     tree["deployments"] = [
         {k: v for k, v in (tree["deployments"][0] | changes).items() if v is not None}

@@ -1,6 +1,4 @@
-"""Every example declares what its data hold, and the generated one is what its
-documentation says.
-"""
+"""Every example declares its data correctly, and the generated one matches its documentation."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ def clinic(tmp_path_factory) -> Path:
 
 
 def prepare(declaration: Declaration, folder: Path) -> ArraysRef:
-    """The whole data path, checks included."""
+    """Run the whole data path, checks included."""
     validated = validate(fingerprint(declaration.data), declaration, folder)
     sides = split(validated, declaration, folder / "split", folder / "ledger.jsonl")
     require_passed(check_overlap(sides, validated, declaration))
@@ -101,8 +99,7 @@ def test_each_real_table_goes_through_the_whole_data_path(monkeypatch, tmp_path,
         assert (np.isfinite(label) | (np.isnan(label) & declaration.task.has_several)).all()
 
 
-# ---------------------------------------------------------------------------------------- clinic
-# visits
+# clinic visits
 
 
 @pytest.mark.req("D3")

@@ -1,4 +1,4 @@
-"""The arrows of the design: who may import whom, proven in fresh interpreters and on the source."""
+"""The arrows of the design: allowed imports, proven in fresh interpreters and on the source."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            # goes with the model under another name, so its parts know each other by place
+            # goes with the model under another name, so its parts import each other relatively
             if path.relative_to(ROOT).as_posix().startswith(SHIPPED):
                 assert node.level <= 1 and (
                     node.level == 1 or str(node.module).split(".")[0] not in OURS
@@ -260,7 +260,7 @@ def test_tasks_never_import_each_other_except_what_they_share() -> None:
         (
             "training.engine.trainer",
             ("prefect", "mlflow", "pandas", "sklearn", "matplotlib"),
-        ),  # what a rank has no use for makes no run start later
+        ),  # code that a rank does not use delays no run
         (
             "training.main",
             ("prefect", "mlflow", "torch", "sklearn"),
@@ -280,7 +280,7 @@ def test_a_fresh_interpreter_loads_only_what_the_layer_may(
 
 
 def test_an_installation_holds_every_package() -> None:
-    """A list that is kept by hand forgets one; only editable installations work then."""
+    """A list written by hand misses one; then only editable installations work."""
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
         "packages"
     ]["find"]["include"]

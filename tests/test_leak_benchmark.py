@@ -1,6 +1,4 @@
-"""The leak benchmark plants what it says, judges as it says, and its page is written from
-figures.
-"""
+"""The leak benchmark plants and scores as it says, and its page is written from figures."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ PATH = re.compile(r"`((?:flows|tasks|schemas|training|tests)/[\w/.]*)(?::(\w+))?
 
 
 def absent(text: str) -> list[str]:
-    """Return what a page names and the tree does not have."""
+    """Return what a page names and the tree lacks."""
     missing = []
     for path, name in PATH.findall(text):
         file = ROOT / path

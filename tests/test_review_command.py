@@ -1,4 +1,4 @@
-"""The command line of the review: forms, exit codes, what differs from a revision."""
+"""The command line of the review: forms, exit codes, changes against a revision."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ BY_HAND = (
 def test_a_program_that_is_run_adds_what_was_seen_to_what_was_read(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RUNS)
     done = call(tmp_path, "train.py", "--run", "--format", "json")
-    told = json.loads(done.stdout)  # what the program prints is not among it
+    told = json.loads(done.stdout)  # without the output of the program
     assert done.returncode == 1 and "trained" in done.stderr
     assert [(f["rule"], f["path"], f["line"]) for f in told["findings"]] == [
         ("BH310", "train.py", 9)
@@ -212,7 +212,7 @@ def test_a_run_shows_whether_batches_are_left_behind_the_last_window(
     tmp_path: Path, rows: int, told: bool
 ) -> None:
     (tmp_path / "train.py").write_text(WINDOWS.replace("ROWS", str(rows)))
-    assert "BH122" in call(tmp_path, "train.py").stdout  # how many batches there are cannot be read
+    assert "BH122" in call(tmp_path, "train.py").stdout  # the number of batches cannot be read
     assert ("BH122" in call(tmp_path, "train.py", "--run").stdout) == told
 
 
@@ -296,7 +296,7 @@ def test_ranks_that_hold_shares_of_the_weights(
 
 
 def spawning(program: str, starts: str = "spawn", options: str = "") -> str:
-    """A program that makes its two ranks itself."""
+    """Write a program that starts its two ranks itself."""
     imports, _, rest = program.partition("dist.init_process_group")
     body = textwrap.indent(
         "dist.init_process_group"
@@ -422,7 +422,7 @@ def test_json_and_sarif(tmp_path: Path) -> None:
 @pytest.mark.req("M5")
 def test_diff_tells_only_what_a_change_brought(repository: Path) -> None:
     assert call(repository, "--diff").returncode == 0
-    assert call(repository, ".").returncode == 1  # what was there before
+    assert call(repository, ".").returncode == 1  # findings that existed before
     (repository / "train.py").write_text(SOUND.replace(CLEARED, "") + PICKLED)
     (repository / "new.py").write_text("import torch\n" + PICKLED)
     changed = call(repository, "--diff")
@@ -473,7 +473,7 @@ def test_the_hook_needs_the_standard_library_alone(
     def review(text: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "train.py").write_text(text)
         command = [sys.executable, *options, "train.py", "--format", "sarif"]
-        only = {"PYTHONPATH": str(ROOT)}  # and no site-packages
+        only = {"PYTHONPATH": str(ROOT)}  # without site-packages
         return subprocess.run(
             command, capture_output=True, text=True, env=only, cwd=tmp_path, check=False
         )

@@ -1,4 +1,4 @@
-"""Service files: what cannot run here is held against the programs that will read it."""
+"""Service files: what cannot run here is checked against the programs that will read it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ OURS = {
 
 
 def known_variables() -> set[str]:
-    """Every variable that Prefect, MLflow or this project reads."""
+    """Return every variable that Prefect, MLflow or this project reads."""
     import mlflow.environment_variables as variables
 
     with warnings.catch_warnings():
@@ -96,7 +96,7 @@ def test_every_variable_that_a_service_file_names_is_read_by_somebody() -> None:
 
 
 def systemd_findings(unit: str, folder: Path) -> str:
-    """What systemd says of the unit, its programs taken from this environment."""
+    """Return systemd's findings on the unit, with programs of this environment."""
     own = unit.replace("/opt/bulkhead/.venv/bin/bulkhead", str(Path(sys.executable))).replace(
         "/opt/bulkhead\n", f"{ROOT}\n"
     )
@@ -129,7 +129,7 @@ def test_systemd_takes_the_unit_and_notices_a_misspelt_key(tmp_path: Path) -> No
 
 
 def compose_findings(tree: dict[str, Any]) -> list[str]:
-    """What compose would refuse, or start in a wrong order or open to the network."""
+    """Return what compose would refuse, start in a wrong order, or open to the network."""
     wrong, services = [], tree["services"]
     for name, service in services.items():
         known = (
@@ -201,7 +201,7 @@ def test_the_containers_depend_on_what_is_there_and_listen_on_loopback() -> None
 
 
 def templates(value: Any) -> Iterator[str]:
-    """Names in the placeholders of a job template, at any depth."""
+    """Return the names in the placeholders of a job template, at any depth."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -248,7 +248,7 @@ def test_the_work_pool_fills_every_placeholder_and_makes_a_job() -> None:
 
 
 def unmounted(pod: dict[str, Any]) -> list[str]:
-    """Mounts of volumes that the pod does not have."""
+    """Return the mounts of volumes that the pod lacks."""
     volumes = {volume["name"] for volume in pod["volumes"]}
     return [
         mount["name"]
@@ -287,9 +287,9 @@ def test_the_training_job_is_one_run_whose_pods_find_the_first(tmp_path: Path) -
 
 
 def spoken(container: dict[str, Any], variables: dict[str, str], index: str, folder: Path) -> str:
-    """What the pod of an index asks of bulkhead, a program of that name in its place telling it.
+    """Return the arguments that the pod of an index passes to bulkhead, recorded by a fake program.
 
-    The run of another job is there, and the job's own run, which began before this pod did.
+    There are the run of another job, and the job's own run, which began before this pod.
     """
     bin_folder = folder / f"bin-{index}"
     bin_folder.mkdir()

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTES = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-# what a reader must not meet, and the word of the field in its place
+# words to avoid, each with the word of the field to use
 PLAIN = {
     r"tells?|told|untold": "report, say",
     r"stands? in": "is, contains, lies in",

@@ -1,3 +1,3 @@
-"""Planted leaks and honest splits, audited by this project and by its peers: what each finds, and
-how often each cries wolf.
+"""Planted leaks and honest splits, audited by this project and its peers: leaks found and false
+findings of each.
 """

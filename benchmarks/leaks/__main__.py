@@ -1,8 +1,8 @@
-"""Plant leaks, split honestly, and let this project and its peers look: `python -m
+"""Plant leaks, split honestly, and audit both with this project and its peers: `python -m
 benchmarks.leaks`, or `make bench-leaks`.
 
-The page goes to docs/benchmarks-leaks.md. Results are kept by case, so that a broken-off run goes
-on where it was. The whole takes about an hour on two quiet cores; `--quick` a minute.
+The page goes to docs/benchmarks-leaks.md. Results are saved by case, so that an interrupted run
+continues. The whole takes about an hour on two idle cores; `--quick` takes a minute.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _measured(options: argparse.Namespace, installed: Sequence[Peer]) -> Measured:
-    """Every case through every tool, and the poison test."""
+    """Run every case through every tool, and the poison test."""
     started = time.monotonic()
     tables = Tables(None if options.quick else _data(options.data))
     cases, results = _cases(tables, options), Results(options.cache / "results.jsonl")
@@ -117,9 +117,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _data(given: Path | None) -> Path | None:
-    """The folder of public data, or None where there is none: then the generated tables stand
-    alone.
-    """
+    """Return the folder of public data; None if there is none, for generated tables only."""
     folder = given or Path(os.environ.get("BULKHEAD_DATA", ROOT.parent / "shared" / "data"))
     if folder.is_dir():
         return folder
@@ -131,8 +129,9 @@ def _data(given: Path | None) -> Path | None:
 
 
 def _cases(tables: Tables, options: argparse.Namespace) -> list[Case]:
-    """Planted cases, their honest counterparts, and honest splits up to the number wanted; peers'
-    ones first of each.
+    """Return planted cases, their honest counterparts, and honest splits up to the wanted number.
+
+    The cases of the peers are the first of each.
     """
     planted = list(planted_cases(tables, options.only, options.seed))
     if options.quick:
@@ -161,9 +160,7 @@ def _installed(every: list[Peer]) -> list[Peer]:
 
 
 def poison_results() -> list[tuple[str, bool, bool]]:
-    """Which of the ways to fit the poison test accuses: name, whether it touches held-out rows,
-    whether it was accused.
-    """
+    """Run the poison test on each fit: name, whether it reads held-out rows, whether it fails."""
     from benchmarks.leaks.pipelines import CLEAN, LEAKY, accused
 
     return [
@@ -174,7 +171,7 @@ def poison_results() -> list[tuple[str, bool, bool]]:
 
 
 def _speed(options: argparse.Namespace, installed: Sequence[Peer]) -> list[dict[str, str]]:
-    """Lines of the speed table; the large tables only in the full form."""
+    """Return the lines of the speed table; the large tables only in the full form."""
     lines = []
     for words, rows, keys in QUICK_TABLES if options.quick else TABLES:
         folder = Path(tempfile.mkdtemp(prefix="bulkhead-speed-"))

@@ -1,8 +1,6 @@
-"""The tables that leaks are planted in: public data, with what is known to leak taken out, and
-generated ones.
+"""Tables for planted leaks: public data without its known leaks, and generated tables.
 
-Two data sets, `diabetes130` and `wisdm_v11`, are held out: no threshold was ever chosen by looking
-at them.
+Two data sets, `diabetes130` and `wisdm_v11`, are held out: no threshold was ever chosen on them.
 """
 
 from __future__ import annotations
@@ -23,9 +21,8 @@ HELD_OUT = ("diabetes130", "wisdm_v11")
 class Base:
     """A table with its roles; every other column is a feature.
 
-    `time` holds timestamps. `splits`: ways to split it that are honest. `embargo`: what a time
-    split leaves out, in days. `series`: rows follow each other within a group (or the whole table)
-    in time.
+    `time` holds timestamps. `splits`: honest ways to split it. `embargo`: days that a time split
+    leaves out. `series`: rows follow each other in time within a group, or in the whole table.
     """
 
     name: str
@@ -44,7 +41,7 @@ class Base:
 
     @property
     def numeric(self) -> list[str]:
-        """Numeric features."""
+        """Return the numeric features."""
         roles = {self.id, self.group, self.time, self.label}
         return [
             c
@@ -56,14 +53,15 @@ class Base:
 
     @property
     def categorical(self) -> list[str]:
-        """Features that are text or truth values, documents left out."""
+        """Return the features that are text or booleans, without documents."""
         roles = {self.id, self.group, self.time, self.label, self.text, self.smiles, self.image}
         return [c for c in self.frame.columns if c not in roles and c not in self.numeric]
 
 
 def loaded(data: Path | None) -> list[Callable[[int], Base]]:
-    """Every base as a function of a seed, which chooses its rows; without the folder of public data
-    the generated ones alone.
+    """Return every base as a function of a seed, which chooses its rows.
+
+    Without the folder of public data there are only generated ones.
     """
     real = (
         [_bike, _bank, _beijing, _cmapss, _titanic, _sms, _bbbp, _esol, _mnist, _diabetes, _wisdm]
@@ -78,8 +76,8 @@ def loaded(data: Path | None) -> list[Callable[[int], Base]]:
 
 
 def with_task(base: Base, task: str) -> Base | None:
-    """The same table for another task: a number cut at its median or thirds; None where the label
-    cannot be made so.
+    """Return the same table for another task: a number is cut at its median or thirds; None if the
+    label does not allow it.
     """
     if task == base.task:
         return base
@@ -94,7 +92,7 @@ def with_task(base: Base, task: str) -> Base | None:
 
 
 def _some(frame: pd.DataFrame, seed: int, rows: int = ROWS, by: str | None = None) -> pd.DataFrame:
-    """At most so many rows, whole groups where `by` is given; shuffled."""
+    """Return at most `count` rows, shuffled; whole groups if `by` is given."""
     rng = np.random.default_rng(seed)
     if by is not None and len(frame) > rows:
         sizes = frame.groupby(by).size().sample(frac=1, random_state=seed)
@@ -104,13 +102,13 @@ def _some(frame: pd.DataFrame, seed: int, rows: int = ROWS, by: str | None = Non
 
 
 def _stretch(frame: pd.DataFrame, seed: int, rows: int = ROWS) -> pd.DataFrame:
-    """Rows that follow each other, from a place that the seed chooses."""
+    """Return consecutive rows, from a place that the seed chooses."""
     start = int(np.random.default_rng(seed).integers(0, max(1, len(frame) - rows)))
     return frame.iloc[start : start + rows].reset_index(drop=True)
 
 
 def _with_ids(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Ids that say nothing: a permutation."""
+    """Add ids without meaning: a permutation."""
     return frame.assign(
         row_id=[f"K{i:06d}" for i in np.random.default_rng(seed + 7).permutation(len(frame))]
     )
@@ -123,11 +121,11 @@ def _read(path: Path, **options: object) -> pd.DataFrame:
     return pd.read_csv(path, low_memory=False, **options)
 
 
-# ------------------------------------------------------------------------------------------- public
+# public tables
 
 
 def _bike(data: Path, seed: int) -> Base:
-    """Hours of bike rental without the two columns that add up to the target."""
+    """Return hours of bike rental without the two columns that add up to the target."""
     frame = _read(data / "bike_hour.csv")
     at = pd.to_datetime(frame["dteday"], format="%m/%d/%y") + pd.to_timedelta(frame["hr"], unit="h")
     frame = frame.drop(columns=["instant", "dteday", "casual", "registered", "yr"]).assign(at=at)
@@ -144,7 +142,7 @@ def _bike(data: Path, seed: int) -> Base:
 
 
 def _bank(data: Path, seed: int) -> Base:
-    """Bank calls without their duration, which is known only after the call."""
+    """Return bank calls without their duration, which is known only after the call."""
     frame = _read(data / "bank_full.csv.gz", sep=";").drop(columns=["duration"])
     features = [c for c in frame.columns if c != "y"]
     return Base(
@@ -153,7 +151,7 @@ def _bank(data: Path, seed: int) -> Base:
 
 
 def _beijing(data: Path, seed: int) -> Base:
-    """Hours of one air station; a day lies between the sides."""
+    """Return hours of one air station; a day lies between train and test."""
     frame = _read(data / "beijing_air_dongsi.csv.gz").dropna(subset=["PM2.5"])
     at = pd.to_datetime(frame[["year", "month", "day", "hour"]])
     # PM10 holds PM2.5, measured in the same hour
@@ -171,7 +169,7 @@ def _beijing(data: Path, seed: int) -> Base:
 
 
 def _cmapss(data: Path, seed: int) -> Base:
-    """Engine cycles by unit."""
+    """Return engine cycles by unit."""
     frame = _read(data / "cmapss_fd001.parquet").drop(columns=["split"])
     frame = frame[[c for c in frame.columns if frame[c].nunique() > 1]]
     return Base(
@@ -185,7 +183,7 @@ def _cmapss(data: Path, seed: int) -> Base:
 
 
 def _titanic(data: Path, seed: int) -> Base:
-    """Passengers without the label's double and without repeated rows."""
+    """Return passengers without the copy of the label and without repeated rows."""
     frame = _read(data / "titanic.csv").drop(columns=["alive"])
     features = [c for c in frame.columns if c != "survived"]
     return Base(
@@ -197,7 +195,7 @@ def _titanic(data: Path, seed: int) -> Base:
 
 
 def _sms(data: Path, seed: int) -> Base:
-    """Text messages, each once."""
+    """Return text messages, each once."""
     frame = _read(
         data / "sms_spam.tsv", sep="\t", quoting=3, header=None, names=("label", "message")
     )
@@ -212,13 +210,13 @@ def _sms(data: Path, seed: int) -> Base:
 
 
 def _bbbp(data: Path, seed: int) -> Base:
-    """Molecules, each once."""
+    """Return molecules, each once."""
     frame = _unique_molecules(_read(data / "mol_bbbp.csv")[["smiles", "p_np"]])
     return Base("mol_bbbp", _with_ids(_some(frame, seed), seed), "binary", "p_np", smiles="smiles")
 
 
 def _esol(data: Path, seed: int) -> Base:
-    """Molecules with their solubility, without another model's prediction of it."""
+    """Return molecules with their solubility, without another model's prediction of it."""
     frame = _read(data / "mol_esol.csv").rename(
         columns={"measured log solubility in mols per litre": "solubility"}
     )
@@ -233,7 +231,7 @@ def _esol(data: Path, seed: int) -> Base:
 
 
 def _unique_molecules(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row for each molecule, however it is spelt; text alone where RDKit is not installed."""
+    """Return one row for each molecule, in any spelling; compare text if there is no RDKit."""
     try:
         from rdkit import Chem, RDLogger
     except ImportError:
@@ -245,7 +243,7 @@ def _unique_molecules(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mnist(data: Path, seed: int) -> Base:
-    """Digits by their writer."""
+    """Return digits by their writer."""
     frame = _read(data / "mnist10k_writers.parquet").drop(columns=["image_id"])
     return Base(
         "mnist10k",
@@ -259,7 +257,7 @@ def _mnist(data: Path, seed: int) -> Base:
 
 
 def _diabetes(data: Path, seed: int) -> Base:
-    """Hospital encounters by patient; held out."""
+    """Return hospital encounters by patient; held out."""
     frame = _read(data / "diabetes130.csv.gz", na_values="?").drop(columns=["encounter_id"])
     frame = frame[[c for c in frame.columns if frame[c].nunique() > 1]]
     frame = frame.assign(readmitted=(frame["readmitted"] == "<30").astype(int))
@@ -274,7 +272,7 @@ def _diabetes(data: Path, seed: int) -> Base:
 
 
 def _wisdm(data: Path, seed: int) -> Base:
-    """Phone movements by user, each window once; held out."""
+    """Return phone movements by user, each window once; held out."""
     frame = _read(data / "wisdm_v11.csv.gz", na_values="?").drop(columns=["UNIQUE_ID"])
     frame = frame[[c for c in frame.columns if frame[c].nunique() > 1]]
     frame = frame[~frame.drop(columns=["user", "class"]).duplicated()]
@@ -288,11 +286,11 @@ def _wisdm(data: Path, seed: int) -> Base:
     )
 
 
-# ---------------------------------------------------------------------------------------- generated
+# generated tables
 
 
 def _features(rng: np.random.Generator, rows: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Numbers of several scales and categories, and the signal that a label is made of."""
+    """Return numbers of several scales and categories, and the signal that a label is made of."""
     x = rng.normal(size=(rows, 6))
     c = rng.integers(0, 5, rows)
     d = rng.integers(0, 40, rows)
@@ -313,7 +311,7 @@ def _features(rng: np.random.Generator, rows: int) -> tuple[dict[str, np.ndarray
 
 
 def _plain(seed: int) -> Base:
-    """Independent rows."""
+    """Return independent rows."""
     rng = np.random.default_rng(1000 + seed)
     columns, signal = _features(rng, ROWS)
     frame = pd.DataFrame({**columns, "outcome": 20 + 5 * (signal + rng.normal(size=ROWS))})
@@ -321,7 +319,7 @@ def _plain(seed: int) -> Base:
 
 
 def _grouped(seed: int) -> Base:
-    """Rows of 400 people, who differ in level and in some features."""
+    """Return rows of 400 people, who differ in level and in some features."""
     rng = np.random.default_rng(2000 + seed)
     columns, signal = _features(rng, ROWS)
     person = rng.integers(0, 400, ROWS)
@@ -345,7 +343,7 @@ def _grouped(seed: int) -> Base:
 
 
 def _timed(seed: int) -> Base:
-    """Independent rows over two years, with a slow drift."""
+    """Return independent rows over two years, with a slow drift."""
     rng = np.random.default_rng(3000 + seed)
     columns, signal = _features(rng, ROWS)
     day = np.sort(rng.uniform(0, 730, ROWS))
@@ -369,8 +367,8 @@ def _timed(seed: int) -> Base:
 
 
 def _panel(seed: int) -> Base:
-    """Daily rows of twenty devices whose level wanders; new devices in later time are not asked
-    for, only later days.
+    """Return daily rows of twenty devices with a drifting level; test has later days, no new
+    devices.
     """
     rng = np.random.default_rng(4000 + seed)
     devices, days = 20, ROWS // 20
@@ -396,7 +394,7 @@ def _panel(seed: int) -> Base:
 
 
 def _documents(seed: int) -> Base:
-    """Long texts of made-up words, drawn from a few topics."""
+    """Return long texts of generated words, drawn from a few topics."""
     rng = np.random.default_rng(5000 + seed)
     words = np.array(
         [

@@ -1,5 +1,5 @@
-"""Which leak is planted where: every kind at each of its rates for each task, in public and in
-generated data; and honest splits.
+"""Cases: every kind of leak at each of its rates for each task, in public and generated data; and
+honest splits.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from benchmarks.leaks.plants_roles import Planted
 from benchmarks.leaks.splitting import Sides, split
 
 TASKS = ("binary", "multiclass", "regression")
-PLANT_SEEDS = 3  # honest counterparts of planted cases are shared
+PLANT_SEEDS = 3  # planted cases share honest counterparts
 
 
 @dataclass(frozen=True)
 class Case:
-    """A pair of sides to audit: where it comes from, what was planted, and whether the peers see it
-    too.
-    """
+    """Train and test to audit: their source, the planted leak, and whether the peers run too."""
 
     base: str
     task: str
@@ -37,7 +35,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """One text that tells all cases apart."""
+        """Return a text that is unique to the case."""
         return "|".join(
             map(
                 str,
@@ -54,17 +52,17 @@ class Case:
 
     @property
     def honest(self) -> Case:
-        """The same rows with nothing planted."""
+        """Return the same rows with nothing planted."""
         return Case(self.base, self.task, self.split, self.seed)
 
     @property
     def held_out(self) -> bool:
-        """Whether it is of a data set that nothing was tuned on."""
+        """Return whether the data set is one that nothing was tuned on."""
         return self.base in HELD_OUT
 
 
 class Tables:
-    """Bases by name, made when they are first asked for."""
+    """Bases by name, made on first use."""
 
     def __init__(self, data: Path | None) -> None:
         made: list[tuple[Callable[[int], Base], Base]] = [
@@ -75,14 +73,12 @@ class Tables:
         self._base = lru_cache(maxsize=64)(lambda name, seed: self.factories[name](seed))
 
     def sides(self, case: Case) -> Sides | None:
-        """The case's rows with nothing planted; None where the label cannot be made for the
-        task.
-        """
+        """Return the case's rows with nothing planted; None if the label does not fit the task."""
         base = with_task(self._base(case.base, case.seed), case.task)
         return split(base, case.split, case.seed) if base else None
 
     def planted(self, case: Case) -> Planted | None:
-        """The case's rows with the leak in them; None where it has no place there."""
+        """Return the case's rows with the leak; None if it does not apply to them."""
         sides = self.sides(case)
         if sides is None or not case.kind:
             return Planted(sides) if sides else None
@@ -91,8 +87,8 @@ class Tables:
 
 
 def planted_cases(tables: Tables, only: str | None = None, seed: int = 0) -> Iterator[Case]:
-    """For every kind, task and rate: one public and one generated table, and every held-out table,
-    where the leak has a place.
+    """Return one public, one generated and every held-out table for every kind, task and rate, if
+    the leak applies.
     """
     names = [n for n in tables.factories if n not in HELD_OUT]
     public, made = (
@@ -128,7 +124,7 @@ def planted_cases(tables: Tables, only: str | None = None, seed: int = 0) -> Ite
 def _first(
     tables: Tables, kind: Kind, task: str, rate: float, names: list[str], seed: int
 ) -> Case | None:
-    """The first of these tables in which the leak has a place."""
+    """Return the first of these tables to which the leak applies."""
     for name in names:
         for how in tables.first[name].splits:
             case = Case(
@@ -146,8 +142,8 @@ def _first(
 
 
 def honest_cases(tables: Tables, wanted: int, seed: int = 0) -> Iterator[Case]:
-    """At least so many honest splits: every table in turn with seeds of its own, a label for each
-    task in turn.
+    """Return at least `wanted` honest splits: every table in turn with its own seeds, and a label
+    for each task in turn.
     """
     count, turn = 0, seed
     while count < wanted:

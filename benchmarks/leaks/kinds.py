@@ -1,4 +1,4 @@
-"""Every kind of leak that is planted, and which findings of which tool count as having seen it."""
+"""Kinds of planted leaks, and the findings of each tool that count as a hit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.leaks.plants_roles import Planted, Rng
 from benchmarks.leaks.splitting import Sides
 
 RATES = (0.001, 0.01, 0.1)
-ANY = (0.01,)  # where a share of the rows has no meaning
+ANY = (0.01,)  # for kinds without a share of rows
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Kind:
 
     @property
     def words(self) -> str:
-        """What is planted, in one line."""
+        """Return one line that says what is planted."""
         return (self.plant.__doc__ or "").strip().splitlines()[0]
 
 

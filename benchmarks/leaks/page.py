@@ -1,6 +1,4 @@
-"""The sections of docs/benchmarks-leaks.md: tables of what was measured, with how it was measured
-next to them.
-"""
+"""Sections of docs/benchmarks-leaks.md: tables of results, with the method next to them."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ NOTHING = "–"
 
 @dataclass
 class Measured:
-    """What the tools made of the cases."""
+    """Results of the tools on the cases."""
 
     records: list[Record]
     columns: dict[str, tuple[str, ...]]
@@ -33,7 +31,7 @@ class Measured:
 
 
 def _kept(measured: Measured) -> str:
-    """How many results come from an earlier leg of the run, as a clause."""
+    """Return how many results come from an earlier part of the run, as a clause."""
     return (
         f", after a leg that was broken off and left {measured.kept} of {len(measured.records)}"
         " results"
@@ -43,7 +41,7 @@ def _kept(measured: Measured) -> str:
 
 
 def cases_section(measured: Measured) -> str:
-    """What was found, missed and wrongly accused, as Markdown."""
+    """Return what was found, missed and wrongly reported, as Markdown."""
     parts = [
         _how(measured),
         _summary(measured),
@@ -56,7 +54,7 @@ def cases_section(measured: Measured) -> str:
 
 
 def speed_section(lines: Sequence[Mapping[str, str]]) -> str:
-    """How long the checks and the peers take, as Markdown."""
+    """Return the durations of the checks and the peers, as Markdown."""
     said = (
         "Measured by `make bench-leaks`, or `python -m benchmarks.leaks --part speed`, on"
         f" {machine()}. Generated Parquet files; each figure from processes that do nothing else."
@@ -176,7 +174,7 @@ def _share(value: float | None) -> str:
 
 
 def _ratios(measured: Measured) -> str:
-    """How long each peer took on a case, as a multiple of this project on the same one."""
+    """Return each peer's time on a case as a multiple of this project's."""
     own = {r.case.name: r.outcome.seconds for r in measured.records if r.tool == OURS}
     said = []
     for peer in (p for p in measured.peers if not p.absent):

@@ -1,5 +1,6 @@
-"""Ways to fit before a model is trained, each once on train alone and once with held-out rows: what
-the poison test must tell apart.
+"""Fits before training, each once on train alone and once with held-out rows.
+
+The poison test must distinguish the two.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyarrow as pa
 from schemas.references import TableSpec
 from training.data.leakage.poison import poison_result
 
-Fit = Callable[[pd.DataFrame, pd.DataFrame], Any]  # train, held out → what was fitted
+Fit = Callable[[pd.DataFrame, pd.DataFrame], Any]  # train, held out → the fitted object
 LABEL = "outcome"
 
 
@@ -114,7 +115,7 @@ FITS: dict[str, Callable[[pd.DataFrame], Any]] = {
 
 
 def _threshold(train: pd.DataFrame, held_out: pd.DataFrame) -> Any:
-    """A cut of one feature, chosen for its score on held-out rows."""
+    """Choose a cut of one feature by its score on held-out rows."""
     cuts = train["height"].quantile(np.linspace(0.1, 0.9, 17)).to_numpy()
     return float(
         max(cuts, key=lambda cut: ((held_out["height"] > cut) == (held_out[LABEL] > 20)).mean())
@@ -122,7 +123,7 @@ def _threshold(train: pd.DataFrame, held_out: pd.DataFrame) -> Any:
 
 
 def _last_step(train: pd.DataFrame, held_out: pd.DataFrame) -> Any:
-    """Weights of gradient descent, stopped where the held-out loss was smallest."""
+    """Return weights of gradient descent, stopped at the smallest held-out loss."""
     mean, spread = _numbers(train).mean(), _numbers(train).std()
     x, y = (((_numbers(rows) - mean) / spread).fillna(0).to_numpy() for rows in (train, held_out))
     weights, best, least = np.zeros(x.shape[1]), np.zeros(x.shape[1]), np.inf
@@ -134,7 +135,7 @@ def _last_step(train: pd.DataFrame, held_out: pd.DataFrame) -> Any:
 
 
 def _neighbours(train: pd.DataFrame, held_out: pd.DataFrame) -> Any:
-    """Train rows that are kept because a held-out row is near: selection by the test set."""
+    """Keep the train rows near a held-out row: selection by the test set."""
     a, b = (
         _numbers(rows)[["height", "ratio"]].to_numpy()
         for rows in (train.head(300), held_out.head(300))
@@ -159,7 +160,7 @@ CLEAN: dict[str, Fit] = {name: _on_train(fit) for name, fit in FITS.items()}
 
 
 def accused(fit: Fit, rows: int = 1200) -> bool:
-    """Whether the poison test fails a way to fit, on generated rows."""
+    """Return whether the poison test fails a way to fit, on generated rows."""
     rng = np.random.default_rng(8)
     x, code = rng.normal(size=(rows, 4)), rng.integers(0, 30, rows)
     columns = {

@@ -1,5 +1,6 @@
-"""Leaks by likeness: a held-out row that train has in another form. Ids, groups and times stay
-those of the row that was replaced.
+"""Leaks by similar rows: a held-out row that train has in another form.
+
+Ids, groups and times stay those of the replaced row.
 """
 
 from __future__ import annotations
@@ -22,9 +23,7 @@ def copied(
     *,
     label: bool = True,
 ) -> Planted | None:
-    """Test rows replaced by changed train rows under the ids, groups and times of those they
-    replace.
-    """
+    """Replace test rows by changed train rows, which take over their ids, groups and times."""
     base = sides.base
     test = sides.test.copy()
     rows = some(test, rate, rng)
@@ -94,7 +93,7 @@ def _shaken(sides: Sides, rate: float, rng: Rng, share: float) -> Planted | None
 
 
 def _moved(rows: pd.DataFrame, column: str, rng: Rng) -> pd.DataFrame:
-    """Pictures of 28 by 28 moved one pixel right, with a little noise."""
+    """Move pictures of 28 by 28 one pixel right, and add a little noise."""
     pictures = np.roll(np.stack(rows[column].to_numpy()).reshape(-1, 28, 28).astype(int), 1, axis=2)
     noisy = np.clip(pictures + rng.integers(-3, 4, pictures.shape), 0, 255).astype(np.uint8)
     return rows.assign(**{column: list(noisy.reshape(len(rows), -1))})
@@ -180,8 +179,10 @@ def respelt_smiles(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 
 
 def _rings(smiles: str) -> str:
-    """The same molecule with ring 1 written as ring 9 and so on, where it has fewer than nine;
-    without rings, with explicit bonds.
+    """Return the same molecule with ring 1 written as ring 9 and so on, if it has fewer than nine
+    rings.
+
+    Without rings, the bonds become explicit.
 
     >>> _rings("c1ccccc1"), _rings("CCO")
     ('c9ccccc9', 'C-C-O')

@@ -8,11 +8,11 @@ import pandas as pd
 from benchmarks.leaks.plants_roles import Planted, Rng, some
 from benchmarks.leaks.splitting import Sides
 
-COLUMN = "v_17"  # a name that says nothing
+COLUMN = "v_17"  # a name without meaning
 
 
 def _both(sides: Sides) -> tuple[pd.DataFrame, int]:
-    """All rows, train first, and how many are train's."""
+    """Return all rows, train first, and the number of train rows."""
     return pd.concat([sides.train, sides.test], ignore_index=True), len(sides.train)
 
 
@@ -27,7 +27,7 @@ def _apart(sides: Sides, whole: pd.DataFrame, columns: tuple[str, ...]) -> Plant
 
 
 def _codes(sides: Sides, whole: pd.DataFrame) -> np.ndarray:
-    """The label as numbers: class codes, or the value scaled to mean 0 and spread 1."""
+    """Return the label as numbers: class codes, or the value scaled to mean 0 and spread 1."""
     if sides.base.task == "regression":
         values = whole[sides.base.label].to_numpy(dtype=float)
         return np.asarray((values - values.mean()) / values.std())
@@ -35,7 +35,7 @@ def _codes(sides: Sides, whole: pd.DataFrame) -> np.ndarray:
 
 
 def _flag(sides: Sides, whole: pd.DataFrame) -> np.ndarray:
-    """Rows of the larger half or of the rarest class."""
+    """Flag the rows of the larger half or of the rarest class."""
     codes = _codes(sides, whole)
     if sides.base.task == "regression":
         return np.asarray(codes > np.quantile(codes, 0.7))
@@ -75,7 +75,7 @@ def label_copy(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 
 
 def _proxy(sides: Sides, rng: Rng, noise: float) -> Planted:
-    """A number that follows the label with noise of so many spreads."""
+    """Return a number that follows the label with noise of `noise` spreads."""
     whole, _ = _both(sides)
     codes = _codes(sides, whole)
     return _with(sides, codes + noise * max(codes.std(), 1e-9) * rng.normal(size=len(codes)))

@@ -1,5 +1,6 @@
-"""Leaks that follow from declared roles: a key, a time or an interval on both sides. Pure functions
-of sides, rate and generator.
+"""Leaks that follow from declared roles: a key, a time or an interval in both splits.
+
+All are pure functions of train and test, rate and generator.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class Planted:
-    """Sides with a leak in them: the column that gives the label away where there is one, and roles
-    that must be declared to see it.
+    """Train and test with a leak: the column that reveals the label, if any, and the roles that
+    must be declared to see it.
     """
 
     sides: Sides
@@ -28,7 +29,7 @@ class Planted:
 
 
 def some(frame: pd.DataFrame, rate: float, rng: Rng) -> np.ndarray:
-    """Positions of a share of the rows, one at least."""
+    """Return the positions of a share of the rows, at least one."""
     return np.sort(rng.choice(len(frame), max(1, round(rate * len(frame))), replace=False))
 
 
@@ -69,7 +70,7 @@ def _renamed(sides: Sides, column: str, rate: float, rng: Rng, spell: object) ->
 
 
 def spelling(rng: Rng) -> object:
-    """A way to write a key otherwise: case, space, width, punctuation or leading zeros."""
+    """Return a way to spell a key: case, space, width, punctuation or leading zeros."""
     ways = (
         lambda k: k.lower() if k.lower() != k else k.upper() if k.upper() != k else f" {k}",
         lambda k: f"{k} ",
@@ -92,7 +93,7 @@ def spelling(rng: Rng) -> object:
 
 
 def _zeros(key: str) -> str:
-    """The number in a key with zeros in front."""
+    """Return the number in a key with leading zeros."""
     digits = next((i for i, c in enumerate(key) if c.isdigit()), None)
     return f"{key} " if digits is None else f"{key[:digits]}00{key[digits:]}"
 
@@ -123,7 +124,7 @@ def broken_embargo(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 
 
 def _after(begin: pd.Timestamp, days: np.ndarray) -> np.ndarray:
-    """Moments so many days later, to the minute."""
+    """Return moments `days` days later, to the minute."""
     return (begin + pd.to_timedelta((1440 * days).round(), unit="min")).as_unit("us").to_numpy()  # type: ignore[no-any-return]
 
 

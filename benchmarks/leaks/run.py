@@ -1,5 +1,5 @@
-"""Run the tools over the cases, interleaved; every result is kept as soon as it is there, so that a
-broken-off run goes on.
+"""Run the tools over the cases, interleaved, and save every result at once, so that an interrupted
+run continues.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLANTING = (
 
 @dataclass(frozen=True)
 class Record:
-    """What one tool made of one case."""
+    """Result of one tool on one case."""
 
     tool: str
     case: Case
@@ -41,9 +41,7 @@ class Record:
 
 
 class Results:
-    """Outcomes by tool and case, in a file that grows line by line; those of other code are not
-    seen.
-    """
+    """Outcomes by tool and case, in a file that grows line by line; other code has its own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +55,7 @@ class Results:
                 for f in sorted(Path(str(package.__file__)).parent.rglob("*.py"))
             ]
         )
-        self.kept = 0  # that were asked for and there already
+        self.kept = 0  # requested results that existed already
         self.found: dict[str, Outcome] = {}
         for line in path.read_text().splitlines() if path.is_file() else ():
             entry = json.loads(line)
@@ -68,11 +66,11 @@ class Results:
             self.found[entry["key"]] = Outcome(findings, entry["seconds"], entry["error"])
 
     def key(self, tool: str, version: str, case: Case) -> str:
-        """Tool with its version or code, and case with the code that plants it."""
+        """Return the tool with its version or code, and the case with the code that plants it."""
         return f"{tool}|{self.code if tool == OURS else version}|{self.planting}|{case.name}"
 
     def keep(self, key: str, outcome: Outcome) -> None:
-        """Remember an outcome, on disk too."""
+        """Save an outcome in memory and on disk."""
         self.found[key] = outcome
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
@@ -86,9 +84,7 @@ def _digest(files: Iterable[Path]) -> str:
 def run_cases(
     cases: Sequence[Case], tables: Tables, peers: Sequence[Peer], results: Results
 ) -> list[Record]:
-    """Every case by this project, and those that are marked so by every peer that is installed, one
-    after the other.
-    """
+    """Run every case by this project and, if it is marked for peers, by every installed peer."""
     tools: list[tuple[Tool, str]] = [
         (Bulkhead(), ""),
         *((peer, peer.version) for peer in peers if not peer.absent),

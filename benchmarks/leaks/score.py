@@ -1,5 +1,5 @@
-"""From findings to figures: what was seen, what was seen with the right column named, and how often
-an honest split raised an alarm.
+"""Figures from findings: leaks found, leaks found with the right column, and false findings on
+honest splits.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ BY_NAME: dict[str, Kind] = {k.name: k for k in KINDS}
 
 
 class Seen(NamedTuple):
-    """Of one planted case: whether a check that counts fired and named the column, and whether it
-    kept silent on the honest rows.
+    """Result for one planted case: whether a valid check fired and named the column, and whether it
+    was silent on the honest rows.
     """
 
     case: Case
@@ -29,9 +29,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Score:
-    """A tool's figures over a set of cases; shares are None where there was no case. `by_kind`: the
-    mean over kinds.
-    """
+    """A tool's figures over cases; a share of no cases is None. `by_kind`: mean over kinds."""
 
     tool: str
     planted: int
@@ -46,11 +44,10 @@ class Score:
 
 
 def seen(records: Sequence[Record], columns: dict[str, tuple[str, ...]]) -> list[Seen]:
-    """The planted cases of one tool.
+    """Return the results for the planted cases of one tool.
 
-    A hit is a finding of a check that can see this kind of leak, on the planted column where there
-    is one. It counts as net where no check of that name fires on the same rows with nothing
-    planted.
+    A hit is a finding of a check that can see this kind of leak, on the planted column if there is
+    one. It counts as net if no check of that name fires on the same rows with nothing planted.
 
     Args:
         records: of one tool, honest ones among them.
@@ -74,7 +71,7 @@ def seen(records: Sequence[Record], columns: dict[str, tuple[str, ...]]) -> list
 
 
 def _names(wanted: tuple[str, ...], columns: tuple[str, ...], text: str) -> bool:
-    """Whether one of the wanted columns is named; rows that leak have none."""
+    """Return whether a wanted column is named; leaks in rows have none."""
     return (
         not wanted
         or bool(set(wanted) & set(columns))
@@ -89,8 +86,9 @@ def score(
     keep: Callable[[Case], bool] = lambda case: True,
     also: frozenset[str] = frozenset(),
 ) -> Score:
-    """The figures of one tool over the cases that `keep` accepts; kinds in `also` are seen by other
-    means than the data.
+    """Return the figures of one tool over the cases that `keep` accepts.
+
+    Kinds in `also` are seen by other means than the data.
     """
     own = [r for r in records if r.tool == tool]
     judged = [
@@ -125,7 +123,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def alarms(tool: str, records: Sequence[Record]) -> list[tuple[str, str, int, tuple[str, ...]]]:
-    """Which checks fired on honest splits: check, verdict, how many splits, and the tables."""
+    """Return the checks that fired on honest splits: check, verdict, number of splits, tables."""
     fired = Counter(
         (f.check, f.verdict)
         for r in records

@@ -1,7 +1,7 @@
-"""Time and memory of the hard assertions and of the whole audit, next to a bare scan of the columns
-that they use.
+"""Time and memory of the hard assertions and of the whole audit, compared with a bare scan of the
+columns that they use.
 
-Each is measured in a process of its own: `python -m benchmarks.leaks.speed {scan,hard,audit}
+Each is measured in its own process: `python -m benchmarks.leaks.speed {scan,hard,audit}
 FOLDER`.
 """
 
@@ -26,17 +26,16 @@ from training.data.leakage.sides import Sides
 NUMERIC, CATEGORICAL = 12, 4
 TRAIN_SHARE = 0.75
 SIDES = ("train", "test")
-USED = ("id", "person", "seen")  # what the hard assertions read
+USED = ("id", "person", "seen")  # columns that the hard assertions read
 
 
 def write_tables(folder: Path, rows: int, keys: str = "numbers") -> Path:
-    """Two Parquet files: ten rows of a person, one after the other in time; train ends an hour
-    before test begins.
+    """Write two Parquet files with ten consecutive rows a person; train ends an hour before test.
 
     Args:
         folder: where the files go.
         rows: of both files together.
-        keys: `numbers`, or `texts` such as K123-7, which could have been spelt otherwise.
+        keys: `numbers`, or `texts` such as K123-7, which have other spellings.
     """
     folder.mkdir(parents=True, exist_ok=True)
     cut = int(rows * TRAIN_SHARE) // 10 * 10
@@ -71,7 +70,7 @@ def write_tables(folder: Path, rows: int, keys: str = "numbers") -> Path:
 
 
 def bare_scan(folder: Path) -> Callable[[], None]:
-    """Read every value of the columns that the hard assertions use, and nothing more."""
+    """Read every value of the columns that the hard assertions use, and do nothing else."""
 
     def scan() -> None:
         with closing(connect()) as connection:
@@ -86,7 +85,7 @@ def bare_scan(folder: Path) -> Callable[[], None]:
 
 
 def hard_assertions(folder: Path) -> Callable[[], None]:
-    """The assertions on ids, groups, their spellings and times, on files as a split writes them."""
+    """Check ids, groups, their spellings and times, on files as a split writes them."""
     from training.data.leakage import hard_results
 
     columns = {"id": "id", "person": "group", "seen": "time", "outcome": "label", "*": "feature"}
@@ -144,7 +143,7 @@ def hard_assertions(folder: Path) -> Callable[[], None]:
 
 
 def full_audit(folder: Path) -> Callable[[], None]:
-    """The whole audit of the files, as `bulkhead audit --train --test` runs it."""
+    """Audit the files, as `bulkhead audit --train --test` does."""
     from training.data.leakage.audit import audit_files
 
     paths = {side: (str(folder / f"{side}.parquet"),) for side in SIDES}
@@ -164,9 +163,7 @@ WORK = {"scan": bare_scan, "hard": hard_assertions, "audit": full_audit}
 
 
 def measured(mode: str, folder: Path, repeats: int) -> dict[str, float]:
-    """Median seconds of the work alone, and the largest memory of a process that does nothing else,
-    in MB.
-    """
+    """Return the median seconds of the work alone, and the largest memory of its process, in MB."""
     runs = []
     for _ in range(repeats):
         done = subprocess.run(
@@ -182,8 +179,9 @@ def measured(mode: str, folder: Path, repeats: int) -> dict[str, float]:
 
 
 def peak_megabytes() -> float:
-    """Most memory that this program has held; `ru_maxrss` would begin with what the process that
-    started it held.
+    """Return the peak memory of this program.
+
+    `ru_maxrss` would begin with the memory of the process that started it.
     """
     line = next(
         line

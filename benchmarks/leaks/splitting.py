@@ -1,4 +1,4 @@
-"""Honest sides, made without the code under test."""
+"""Honest splits, made without the code under test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEST_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Sides:
-    """Train and test rows of a base, and how they were split."""
+    """Train and test rows of a base, and the kind of their split."""
 
     base: Base
     kind: str
@@ -23,7 +23,7 @@ class Sides:
 
     @property
     def roles(self) -> dict[str, str]:
-        """The roles that this way of splitting declares."""
+        """Return the roles that this kind of split declares."""
         found = {"id": self.base.id, "label": self.base.label}
         if self.kind == "group" and self.base.group:
             found["group"] = self.base.group
@@ -32,7 +32,7 @@ class Sides:
         return found
 
     def having(self, train: pd.DataFrame | None = None, test: pd.DataFrame | None = None) -> Sides:
-        """The same split with other rows."""
+        """Return the same split with other rows."""
         return replace(
             self,
             train=self.train if train is None else train,
@@ -41,7 +41,7 @@ class Sides:
 
 
 def split(base: Base, kind: str, seed: int) -> Sides:
-    """Rows at random, whole groups, or later rows with the base's embargo before them."""
+    """Split rows at random, by whole groups, or by time with the base's embargo between."""
     rng = np.random.default_rng(seed + 31)
     frame = base.frame
     if kind == "time":

@@ -1,5 +1,5 @@
-"""The tools side by side: this project in the same process, each peer in an environment and a
-process of its own.
+"""Audit tools under comparison: this project in the same process, each peer in its own environment
+and process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OURS = "bulkhead"
 
 @dataclass(frozen=True)
 class Finding:
-    """A check that fired: its name, how hard, the columns that it names, and its words."""
+    """A check that fired: name, verdict, the columns that it names, and text."""
 
     check: str
     verdict: str
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a tool made of a case: what fired, how long it took, and why it gave up."""
+    """A tool's result on a case: findings, duration, and the error if it gave up."""
 
     findings: tuple[Finding, ...]
     seconds: float
@@ -42,16 +42,16 @@ class Outcome:
 
 
 class Tool(Protocol):
-    """Something that audits two files."""
+    """A tool that audits two files."""
 
     name: str
 
     def audit(self, train: Path, test: Path, planted: Planted) -> Outcome:
-        """What the tool finds between two Parquet files."""
+        """Return the findings of the tool between two Parquet files."""
 
 
 def request_of(train: Path, test: Path, planted: Planted) -> FilesToAudit:
-    """The roles that a person who split so would declare."""
+    """Return the roles that a person who split this way would declare."""
     sides = planted.sides
     roles = sides.roles
     settings = (
@@ -82,7 +82,7 @@ class Bulkhead:
     name = OURS
 
     def audit(self, train: Path, test: Path, planted: Planted) -> Outcome:
-        """Checks that failed or warned."""
+        """Return the checks that failed or warned."""
         from schemas.errors import BulkheadError
         from training.data.leakage.audit import audit_files
 
@@ -101,9 +101,7 @@ class Bulkhead:
 
 @dataclass
 class Peer:
-    """Another tool, installed from the registry into an environment that the benchmark makes under
-    a cache folder.
-    """
+    """Another tool, installed from the registry into its own environment below a cache folder."""
 
     name: str
     packages: tuple[str, ...]
@@ -114,7 +112,7 @@ class Peer:
     _process: subprocess.Popen[str] | None = field(default=None, repr=False)
 
     def install(self) -> bool:
-        """Make the environment unless it is there; `absent` says why there is none."""
+        """Make the environment unless it exists; `absent` says why there is none."""
         try:
             return self._start(
                 environment(self.home / f"{self.name}-{self.version}", self.packages)
@@ -144,7 +142,7 @@ class Peer:
         return not self.absent
 
     def audit(self, train: Path, test: Path, planted: Planted) -> Outcome:
-        """What the peer's checks say; given up after `seconds`."""
+        """Return the findings of the peer's checks; give up after `seconds`."""
         if self._process is None or self._process.poll() is not None:
             self._start(self.home / f"{self.name}-{self.version}" / "bin" / "python")
         assert self._process is not None and self._process.stdin is not None  # noqa: S101 - started above
@@ -175,7 +173,7 @@ class Peer:
         return json.loads(line) if line else None
 
     def stop(self) -> None:
-        """End the peer's process."""
+        """Stop the peer's process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -183,8 +181,8 @@ class Peer:
 
 
 def peers(home: Path) -> list[Peer]:
-    """The peers whose checks claim to see leaks, duplicates or overlap, at the versions that still
-    install.
+    """Return the peers whose checks claim to see leaks, duplicates or overlap, at the versions that
+    still install.
     """
     old = (
         "scikit-learn==1.4.2",

@@ -1,1 +1,1 @@
-"""Preparation against what a user would write instead: run `python -m benchmarks.prepare`."""
+"""Preparation compared with what a user would write: run `python -m benchmarks.prepare`."""

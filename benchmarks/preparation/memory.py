@@ -1,11 +1,10 @@
-"""How much memory and CPU a run takes under `data.memory_limit`, from the table to the report, over
-the whole tree of processes.
+"""Memory and CPU of a run under `data.memory_limit`, from table to report, over all its processes.
 
     python -m benchmarks.preparation.memory [--rows 1000000 10000000 50000000] [--limit 1GB]
     [--folder DIR] [--page docs/memory.md]
 
-Anonymous memory is what the processes hold; pages of mapped files (programs, training arrays) are
-the kernel's to take back, and are separated from it. The table has 8 numeric columns and one
+Anonymous memory is what the processes hold. Pages of mapped files (programs, training arrays) are
+counted apart, since the kernel can take them back. The table has 8 numeric columns and one
 categorical.
 """
 
@@ -42,7 +41,7 @@ evaluate: {{baselines: [], bootstrap: 20}}
 
 
 class Measured(NamedTuple):
-    """A command over a table of so many rows."""
+    """Measurement of a command over a table of `rows` rows."""
 
     rows: int
     limit: str
@@ -51,7 +50,7 @@ class Measured(NamedTuple):
 
     @property
     def prepared(self) -> Step:
-        """The steps of the preparation together, but for the first, in which the program starts."""
+        """Return the preparation as one step, without the first, in which the program starts."""
         names = [step.name for step in self.peak.steps]
         steps = [
             step for step in self.peak.steps[: names.index(PREPARED) + 1] if step.name != FIRST
@@ -81,9 +80,7 @@ def measure(rows: int, limit: str, command: str, folder: Path) -> Measured:
 
 
 def section(found: list[Measured]) -> str:
-    """The part of the page that holds the figures, from runs of one command over tables of
-    different sizes.
-    """
+    """Return the section of the page, from runs of one command over tables of several sizes."""
     found = sorted(found, key=lambda m: m.rows)
     largest = found[-1].peak
     processes = [
@@ -128,9 +125,7 @@ def _whole(measured: Measured) -> dict[str, str]:
 
 
 def _by_step(found: list[Measured]) -> list[dict[str, str]]:
-    """A line for each step that took long enough to be looked at in every run, one for the
-    preparation, and one for the whole.
-    """
+    """Return a line for each step that was sampled in every run, the preparation, and the whole."""
     sizes, steps = (
         [m.rows for m in found],
         [{s.name: s for s in m.peak.steps if s.anonymous} for m in found],
@@ -167,7 +162,7 @@ def _gigabytes(count: int) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and rewrite the section of the page; the exit code."""
+    """Measure and rewrite the section of the page; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.preparation.memory", description=str(__doc__).partition("\n")[0]
     )

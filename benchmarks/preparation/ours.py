@@ -1,9 +1,9 @@
-"""This project's preparation in one process, as `bulkhead prepare` runs it but for Prefect.
+"""This project's preparation in one process, as `bulkhead prepare` runs it, without Prefect.
 
     python -m benchmarks.preparation.ours TABLE OUT [--alike]
 
-`--alike` leaves out the checks that the scripts written by hand do not have: every leakage check
-but that for equal rows, and the poison test.
+`--alike` leaves out the checks that the scripts written by hand lack: the poison test and every
+leakage check except the one for equal rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def prepare(
     columns: dict[str, str] = COLUMNS,
     split: str = "group",
 ) -> None:
-    """From the table to arrays below `out`."""
+    """Prepare arrays below `out` from the table."""
     declaration = declare(
         {
             "name": "benchmark",

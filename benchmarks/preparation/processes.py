@@ -1,6 +1,4 @@
-"""What a command and all processes that descend from it take: CPU seconds and resident memory, by
-step and by process.
-"""
+"""CPU seconds and resident memory of a command and its descendants, by step and by process."""
 
 from __future__ import annotations
 
@@ -12,15 +10,15 @@ from typing import NamedTuple
 
 POLL_SECONDS = 0.1
 TICKS = os.sysconf("SC_CLK_TCK")
-MARKS = "✓↺!✗"  # with which a line of `bulkhead` tells that a step has ended
-# in a command line → its name
+MARKS = "✓↺!✗"  # first letter of a line of `bulkhead` at the end of a step
+# part of a command line → its name
 ROLES = {"training.main": "torchrun and its ranks", "uvicorn": "Prefect's server"}
 OTHERS = "command and its tasks"
 
 
 class Process(NamedTuple):
-    """A live process: what it is, its anonymous and file-backed resident bytes, its CPU seconds
-    with those of children that have ended.
+    """A live process: role, anonymous and file-backed resident bytes, and CPU seconds, those of
+    ended children included.
     """
 
     role: str
@@ -30,7 +28,7 @@ class Process(NamedTuple):
 
 
 class Step(NamedTuple):
-    """From one line of a command's log to the next: CPU seconds, and peaks in bytes over all
+    """A step from one line of a command's log to the next: CPU seconds, and peaks in bytes over all
     processes.
     """
 
@@ -41,10 +39,9 @@ class Step(NamedTuple):
 
 
 class Peak(NamedTuple):
-    """A command's peaks over its processes, in bytes, with its wall and CPU seconds and whether it
-    ended well.
+    """A command's peaks over its processes, in bytes, its wall and CPU seconds, and its success.
 
-    `steps`: the same by step; `roles`: peaks (anonymous, file) of the processes of a kind.
+    `steps`: the same by step; `roles`: peaks (anonymous, file) of each kind of process.
     """
 
     anonymous: int
@@ -66,7 +63,7 @@ class _Watch:
         self._anonymous = self._file = self._lines = 0
 
     def look(self, found: list[Process], log: Path) -> None:
-        """Take in the processes as they are, and close the step whose line has come."""
+        """Record the current processes, and end each step whose line is in the log."""
         self._anonymous, self._file = (
             max(self._anonymous, sum(p.anonymous for p in found)),
             max(self._file, sum(p.file for p in found)),
@@ -92,12 +89,12 @@ class _Watch:
 
 
 def sampled(command: list[str], environment: dict[str, str], log: Path) -> Peak:
-    """Run a command and look at its processes ten times a second.
+    """Run a command and sample its processes ten times a second.
 
     Args:
-        command: its words.
-        environment: its variables.
-        log: what it prints goes there.
+        command: program and arguments.
+        environment: environment variables.
+        log: file for its output.
     """
     started, before, watch = time.perf_counter(), os.times(), _Watch()
     with log.open("w") as out:
@@ -108,11 +105,11 @@ def sampled(command: list[str], environment: dict[str, str], log: Path) -> Peak:
                     [p for pid in _tree(process.pid) if (p := _process(pid)) is not None], log
                 )
                 time.sleep(POLL_SECONDS)
-        finally:  # whoever waits is interrupted: the command ends, too
+        finally:  # end the command also on an interrupt
             process.terminate()
             process.wait()
     after = os.times()
-    watch.look([], log)  # lines that it printed at its very end
+    watch.look([], log)  # lines printed at the end
     watch.cpu = (
         after.children_user + after.children_system - before.children_user - before.children_system
     )
@@ -130,7 +127,7 @@ def sampled(command: list[str], environment: dict[str, str], log: Path) -> Peak:
 
 
 def _tree(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Return a process and all its descendants."""
     found = [pid]
     try:
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -141,7 +138,7 @@ def _tree(pid: int) -> list[int]:
 
 
 def _process(pid: int) -> Process | None:
-    """A process as it is; None of one that has ended."""
+    """Return a process as it is now; None if it has ended."""
     folder = Path(f"/proc/{pid}")
     try:
         fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())

@@ -1,6 +1,4 @@
-"""The table that every tool prepares: written in blocks, the same bytes for the same number of
-rows.
-"""
+"""Generated table that every tool prepares: the same bytes for the same number of rows."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import pyarrow.parquet as pq
 
 BLOCK_ROWS = 1_000_000
 ROW_GROUP_ROWS = 250_000
-# numeric columns: doubles, whole numbers, doubles with nulls
+# numeric columns: doubles, integers, doubles with nulls
 MEASURES, COUNTS, WITH_NULLS = (14, 3, 3)
 LEVELS = (3, 10, 50, 300, 2000)  # of the categorical columns
 ROWS_A_GROUP = 5
@@ -21,7 +19,7 @@ START = 1_700_000_000
 
 
 def numeric_names(measures: int = MEASURES) -> list[str]:
-    """Names of the numeric columns."""
+    """Return the names of the numeric columns."""
     return (
         [f"x{i}" for i in range(measures)]
         + [f"n{i}" for i in range(COUNTS)]
@@ -32,14 +30,14 @@ def numeric_names(measures: int = MEASURES) -> list[str]:
 def write_rows(
     path: Path, rows: int, measures: int = MEASURES, levels: tuple[int, ...] = LEVELS
 ) -> Path:
-    """A Parquet file of `rows` rows: id, group (five rows each), time, binary label, numeric and
-    categorical columns.
+    """Write a Parquet file of `rows` rows: id, group (five rows each), time, binary label, numeric
+    and categorical columns.
 
     Args:
-        path: the file, written again.
-        rows: how many.
-        measures: doubles without nulls.
-        levels: values of each categorical column.
+        path: the file; an existing one is replaced.
+        rows: number of rows.
+        measures: number of columns of doubles without nulls.
+        levels: number of values of each categorical column.
     """
     with pq.ParquetWriter(
         path, _block(0, 1, measures, levels, rows).schema, compression="zstd", compression_level=1
@@ -53,7 +51,7 @@ def write_rows(
 
 
 def _block(number: int, size: int, measures: int, levels: tuple[int, ...], rows: int) -> pa.Table:
-    """Rows `number * BLOCK_ROWS` and the following ones."""
+    """Return `BLOCK_ROWS` rows from row `number * BLOCK_ROWS`."""
     rng = np.random.default_rng([rows, number])
     numeric = rng.normal(size=(measures + WITH_NULLS, size))
     codes = [

@@ -1,4 +1,4 @@
-"""What the ranks do in the tests of steps that are decided on the device; called in every rank."""
+"""Work of the ranks in tests of steps that are decided on the device; call on every rank."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from training.launch.stop_signal import StopSignal
 
 
 def both_ways(parallel: Parallel, folder: str, stop: int) -> dict[str, Any]:
-    """Every run below the folder, by name: what came of it where each step waits for its gate, and
-    where the next one is launched first.
+    """Run everything below the folder twice; return the results by name.
 
-    The latter is stopped by the last rank at a step and goes on. Runs with a bad row end in an
-    error, which is told.
+    First each step waits for its gate; then the next step is launched before. The last rank stops
+    the second run at a step, and it resumes. Runs with a bad row end in an error, which is
+    returned.
     """
     outcomes: dict[str, Any] = {}
     for config in sorted(Path(folder).glob("*/resolved.json")):

@@ -1,5 +1,4 @@
-"""What the first machine does of `bulkhead run`, without the flow around it: announce, start, wait,
-name the cause.
+"""First machine of `bulkhead run`, without the flow: announce, start, wait, name the cause.
 
 python -m tests.distributed.head RUN_DIR
 """
@@ -16,6 +15,7 @@ from training.main import read_spec
 
 
 def main() -> int:
+    """Run the training of this machine; return its exit code."""
     run_dir = Path(sys.argv[1])
     spec = read_spec(run_dir / "resolved.json")
     train = declare(spec.declaration).train

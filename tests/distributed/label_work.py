@@ -1,4 +1,4 @@
-"""What ranks do with windows whose labels are missing unevenly; called in every rank."""
+"""Work of the ranks with windows whose labels are missing unevenly; call on every rank."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ ROWS, WINDOW = 41, 16
 
 
 def label_gradients(parallel: Parallel) -> list[float]:
-    """Largest error of the window gradient, relative to the largest entry, over all windows; by
-    case.
+    """Return by case the largest error of the window gradient over all windows, relative to the
+    largest entry.
     """
     return [_worst(parallel, *case) for case in CASES]
 
@@ -77,7 +77,7 @@ def _worst(
 
 
 def _reference(model: nn.Module, batch: dict[str, Tensor], shares: Tensor, several: bool) -> Tensor:
-    """The loss of a whole window in plain torch."""
+    """Return the loss of a whole window in plain torch."""
     scores, label, known = model(batch), batch["label"].nan_to_num(), ~batch["label"].isnan()
     rows = batch.get("weight", torch.ones(len(label), dtype=torch.float64))
     if not several:

@@ -19,12 +19,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def free_port() -> int:
+    """Return a free port on loopback."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def environment(**extra: str) -> dict[str, str]:
+    """Return the environment of a launched process."""
     return {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -37,7 +39,7 @@ def environment(**extra: str) -> dict[str, str]:
 def run_ranks(
     function: str, world_size: int, output: Path, timeout_seconds: float = 120.0, **arguments: Any
 ) -> list[Any]:
-    """Call `module:function(parallel, **arguments)` in every rank; what each returned, by rank.
+    """Call `module:function(parallel, **arguments)` on every rank; return the results by rank.
 
     Raises:
         AssertionError: a rank failed or did not end in time; with the end of its output.
@@ -92,7 +94,7 @@ def run_ranks(
 def torchrun(
     world_size: int, config: Path, run_dir: Path, timeout_seconds: float = 120.0, **extra: str
 ) -> subprocess.CompletedProcess[str]:
-    """The training program under a real torchrun; output is captured."""
+    """Run the training program under a real torchrun, and capture its output."""
     command = [
         sys.executable,
         "-m",
@@ -114,6 +116,7 @@ def torchrun(
 
 
 def main() -> None:
+    """Call the function on this rank and write its result."""
     from training.distributed.parallel import Parallel
 
     module, _, name = sys.argv[1].partition(":")

@@ -1,4 +1,4 @@
-"""What the ranks do in the tests of layouts; called in every rank."""
+"""Work of the ranks in tests of layouts; call on every rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from training.launch.stop_signal import StopSignal
 
 
 def tree_digest(value: Any) -> str:
-    """SHA-256 over a tree of tensors and plain values, by content."""
+    """Return the SHA-256 over a tree of tensors and plain values, by content."""
     digest = hashlib.sha256()
 
     def add(node: Any) -> None:
@@ -42,8 +42,9 @@ def tree_digest(value: Any) -> str:
 def run_all(
     parallel: Parallel, folder: str, stops: list[int], finish: bool = True
 ) -> dict[str, Any]:
-    """Train every run below the folder, by name: its report, or its error; stopped at these steps
-    on the way, and left there or not.
+    """Train every run below the folder; return its report or its error by name.
+
+    Each run stops at these steps, and is resumed or not.
     """
     outcomes: dict[str, Any] = {}
     for config in sorted(Path(folder).glob("*/resolved.json")):
@@ -56,9 +57,7 @@ def run_all(
 def run_one(
     parallel: Parallel, config: Path, run_dir: Path, stops: list[int | None]
 ) -> dict[str, Any]:
-    """One run, started once for each stop: interrupted at that step on the last rank, or not at all
-    (None).
-    """
+    """Start a run once for each stop: the last rank stops it at that step, or never (None)."""
     spec = RunSpec.model_validate_json(config.read_text())
     try:
         for last in stops:
@@ -75,7 +74,7 @@ def run_one(
 
 
 def stop_at(trainer: Trainer, step: int | None) -> None:
-    """Have the last rank ask for a stop in the step that comes to this number."""
+    """Let the last rank ask for a stop at this step."""
     one_step, parallel = trainer._train_one_step, trainer.parallel
 
     def step_then_stop() -> bool:
@@ -87,7 +86,7 @@ def stop_at(trainer: Trainer, step: int | None) -> None:
 
 
 def state_digest(trainer: Trainer) -> str:
-    """Of the last checkpoint: weights, optimizer, schedule, scaler and position."""
+    """Return the digest of the last checkpoint: weights, optimizer, schedule, scaler, position."""
     step, checkpoints = trainer.state.step, trainer.checkpoints
     parts = {**checkpoints.load_trainer(step)}
     parts["state"] = {key: value for key, value in parts["state"].items() if "seconds" not in key}
@@ -102,7 +101,7 @@ def state_digest(trainer: Trainer) -> str:
 
 
 def weights(trainer: Trainer) -> list[float]:
-    """All weights in one list, on rank 0."""
+    """Return all weights in one list, on rank 0."""
     return [
         value
         for tensor in trainer.layout.full_weights().values()

@@ -1,5 +1,5 @@
-"""What the ranks of a test do; each function is called in every rank and returns something that
-JSON can hold.
+"""Work of a test's ranks; call each function on every rank. It returns something that JSON can
+hold.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CASES = [  # train rows, rows of a window, rows of a micro-batch, weighted
 
 
 def everything(parallel: Parallel, folder: str) -> dict[str, Any]:
-    """All of one world size in one start of processes."""
+    """Run everything for one world size in one start of processes."""
     results: dict[str, Any] = {
         "gradients": gradients(parallel),
         "scoring": scoring(parallel, Path(folder) / "scoring"),
@@ -60,12 +60,11 @@ def everything(parallel: Parallel, folder: str) -> dict[str, Any]:
     return results
 
 
-# -----------------------------------------------------------------------------------------
 # gradients
 
 
 def reference_gradient(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Gradient of `sum(w l) / sum(w)` over the whole window in one piece, in plain torch."""
+    """Return the gradient of `sum(w l) / sum(w)` over the whole window at once, in plain torch."""
     twin = copy.deepcopy(model)
     twin.zero_grad()
     losses = nn.functional.binary_cross_entropy_with_logits(
@@ -76,8 +75,8 @@ def reference_gradient(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict
 
 
 def gradients(parallel: Parallel) -> list[float]:
-    """Largest error of the window gradient, relative to the largest entry, over all windows; by
-    case.
+    """Return by case the largest error of the window gradient over all windows, relative to the
+    largest entry.
     """
     return [worst_gradient_error(parallel, *case) for case in CASES]
 
@@ -85,6 +84,7 @@ def gradients(parallel: Parallel) -> list[float]:
 def worst_gradient_error(
     parallel: Parallel, rows: int, batch_size: int, micro_batch_size: int | None, weighted: bool
 ) -> float:
+    """Return the largest relative error of the window gradient over all windows."""
     torch.manual_seed(3)
     model = Plain(WIDTH, 1, torch.float64)
     tensors = {
@@ -121,13 +121,12 @@ def worst_gradient_error(
     return worst
 
 
-# -------------------------------------------------------------------------------------------
 # scoring
 
 
 def scoring(parallel: Parallel, folder: Path) -> dict[str, Any]:
-    """For 1 to 64 rows: do scores name each row once and in order, and are metrics scikit-learn's
-    on the whole.
+    """Check for 1 to 64 rows that scores name each row once in order and metrics equal
+    scikit-learn's.
     """
     torch.manual_seed(0)
     network, declaration, stats = Plain(WIDTH, 1), declare(declaration_tree()), statistics()
@@ -157,13 +156,14 @@ def scoring(parallel: Parallel, folder: Path) -> dict[str, Any]:
 
 
 class Counting(nn.Module):
-    """Counts the rows that pass on this rank."""
+    """Count the rows that pass on this rank."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner, self.rows = inner, 0
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Count the rows and return the inner model's output."""
         self.rows += len(batch["numeric"])
         return self.inner(batch)
 
@@ -171,7 +171,7 @@ class Counting(nn.Module):
 def difference(
     found: dict[str, float | None], scores: np.ndarray, arrays: dict[str, np.ndarray]
 ) -> float:
-    """Largest difference of some metrics from scikit-learn's on the gathered whole."""
+    """Return the largest difference of some metrics from scikit-learn's on the gathered rows."""
     label, weight, probability = (
         arrays["label"],
         arrays["weight"].astype(np.float64),
@@ -187,12 +187,11 @@ def difference(
     return max(abs(found[name] - value) for name, value in expected.items())
 
 
-# ------------------------------------------------------------------------------------------
 # training
 
 
 def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
-    """Runs that the test prepared below the folder, by name: what came of each."""
+    """Train the runs that the test prepared below the folder; return the results by name."""
     outcomes: dict[str, Any] = {}
     for config in sorted(folder.glob("*/resolved.json")):
         spec, name = RunSpec.model_validate_json(config.read_text()), config.parent.name
@@ -211,7 +210,7 @@ def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
 
 
 def resumed(parallel: Parallel, folder: Path) -> list[str]:
-    """Digests of the final weights of a run without a stop, and of one stopped and resumed after 7
+    """Return digests of the final weights of a run without a stop, and of one resumed after 7
     steps.
     """
     spec = RunSpec.model_validate_json((folder / "resolved.json").read_text())
@@ -241,7 +240,7 @@ def resumed(parallel: Parallel, folder: Path) -> list[str]:
 
 
 def on_main(parallel: Parallel) -> list[Any]:
-    """A result and an error of rank 0 as every rank sees them."""
+    """Return a result and an error of rank 0 as every rank sees them."""
     from schemas.errors import CheckpointError
 
     def fail() -> None:

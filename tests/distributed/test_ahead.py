@@ -1,5 +1,5 @@
 """Two gloo ranks whose updates are decided on the device and read a step later, in every layout:
-the bits of ranks that wait.
+the same bits as ranks that wait.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ def outcome(
     finish: bool = True,
     **runs: dict[str, Any],
 ) -> dict[str, Any]:
-    """What came of the runs on this number of ranks; without runs, of those that are below the
-    folder already.
+    """Return the results of the runs on this number of ranks; by default, of those below the
+    folder.
     """
     for name, sections in runs.items():
         make_run(folder / name, rows=ROWS, **sections)
@@ -52,8 +52,8 @@ def outcome(
 
 @pytest.fixture(scope="module")
 def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """By layout: weights without noise, fp32 and half, all of the same declaration but
-    `parallel`.
+    """Return by layout weights without noise, fp32 and half; declarations differ in `parallel`
+    only.
     """
     plain = {"model": BLOCKS, "train": BASE}
     found = {}
@@ -100,7 +100,7 @@ def test_a_sharded_run_stopped_and_resumed_ends_bit_identical(tmp_path: Path) ->
 def test_a_sharded_state_is_cut_anew_for_another_number_of_ranks_where_that_is_allowed(
     tmp_path: Path,
 ) -> None:
-    """In mode fast the run ends where one process ends; exact refuses, as its sums would round
+    """In mode fast the run ends as on one process; exact refuses, since its sums would round
     differently.
     """
     run = {"model": BLOCKS, "train": BASE | {"parallel": "fsdp", "mode": "fast"}}

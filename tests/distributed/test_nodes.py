@@ -1,5 +1,5 @@
-"""One run on two machines: two network namespaces joined by a cable where the system lets us make
-them, else two loopback addresses.
+"""One run on two machines: two connected network namespaces if the system allows it, else two
+loopback addresses.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def on(prefix: list[str], *module: str, **extra: str) -> subprocess.Popen[str]:
 
 
 def make(folder: Path, machines: Machines, **sections: Any) -> Path:
-    """A run directory for two machines."""
+    """Make a run directory for two machines."""
     run_dir = folder / "run"
     make_run(
         run_dir,

@@ -1,5 +1,5 @@
-"""Several real gloo processes: gradients, scoring, training, failure. One start of processes for
-each number of ranks.
+"""Several real gloo processes: gradients, scoring, training, failure. Processes start once for each
+number of ranks.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def prepare(folder: Path, size: int) -> None:
 
 
 class Worlds(dict[int, list[dict[str, Any]]]):
-    """What each rank of a world found; a world is started when a test first asks for it."""
+    """Results of each rank of a world; a world starts when a test first asks for it."""
 
     def __init__(self, factory: pytest.TempPathFactory) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""One value that overflows on one of two ranks: everything stops at once, nothing is changed, and
-one process finds the row.
+"""A value overflows on one of two ranks: all stop at once, nothing changes, one process finds the
+row.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def test_the_gradient_of_uneven_token_counts_is_that_of_one_big_batch(
 def test_the_loss_per_token_does_not_depend_on_the_ranks(
     worlds: dict[int, list[dict[str, Any]]],
 ) -> None:
-    """Nor on how parameters lie over them, also where one rank's share makes a micro-batch more
-    than the other's.
+    """It does not depend on the layout of parameters either, even if one rank has one micro-batch
+    more.
     """
     one = worlds[1][0]
     for rank in worlds[2]:

@@ -1,5 +1,5 @@
-"""What the ranks of a test do with a language model; each function is called in every rank and
-returns something that JSON can hold.
+"""Work of a test's ranks with a language model; call each function on every rank. It returns
+something that JSON can hold.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CASES = [(13, None), (13, 2), (8, 1), (5, 3)]  # rows of a window, rows of a mic
 
 
 def everything(parallel: Parallel, folder: str) -> dict[str, Any]:
-    """Gradients against one big batch, and a whole training; on several ranks one more with
-    parameters sharded over them.
+    """Return gradients against one big batch, and a whole training; on several ranks also a sharded
+    one.
     """
     spec = RunSpec.model_validate_json((Path(folder) / "resolved.json").read_bytes())
     errors = [gradient_error(parallel, spec, *case) for case in CASES]
@@ -58,8 +58,9 @@ def everything(parallel: Parallel, folder: str) -> dict[str, Any]:
 def gradient_error(
     parallel: Parallel, spec: RunSpec, batch_size: int, micro_batch_size: int | None
 ) -> float:
-    """Largest error of a window's gradient, relative to its largest entry, over an epoch; rows hold
-    very different numbers of targets.
+    """Return the largest error of a window's gradient over an epoch, relative to its largest entry.
+
+    Rows hold very different numbers of targets.
     """
     declaration = declare(spec.declaration)
     tensors = as_tensors(
@@ -67,7 +68,7 @@ def gradient_error(
     )
     for row in range(0, len(tensors["label"]), 2):
         tensors["label"][row, 1 + row % 5 :] = (
-            NO_TARGET  # half of the rows ask for one to five tokens
+            NO_TARGET  # half of the rows have one to five targets
         )
     model, loss = (
         build_model(declaration, spec.statistics).double(),

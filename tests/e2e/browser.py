@@ -37,7 +37,7 @@ class Browser:
         )
 
     def send(self, method: str, **parameters: Any) -> Any:
-        """One command and its result."""
+        """Send one command and return its result."""
         self.number += 1
         self.socket.send(json.dumps({"id": self.number, "method": method, "params": parameters}))
         while True:
@@ -47,16 +47,17 @@ class Browser:
                 return answer["result"]
 
     def evaluate(self, code: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         return self.send(
             "Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True
         )["result"].get("value")
 
     def open(self, url: str) -> None:
+        """Navigate to an address."""
         self.send("Page.navigate", url=url)
 
     def until(self, code: str, what: str) -> Any:
-        """The value of an expression once it is true."""
+        """Wait until an expression is true and return its value."""
         deadline = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < deadline:
             found = self.evaluate(code)
@@ -68,8 +69,8 @@ class Browser:
         )
 
     def click(self, text: str, selector: str = "button, a, [role=menuitem]") -> None:
-        """Click the first visible element of these whose text is the given one, with a real mouse
-        event at its middle.
+        """Click the middle of the first visible element that matches and has the given text, with a
+        real mouse event.
         """
         find = f"""[...document.querySelectorAll({json.dumps(selector)})].filter(e => e.innerText.trim() === {json.dumps(text)} && e.offsetParent !== null)[0]"""  # noqa: E501
         place = (
@@ -93,9 +94,7 @@ class Browser:
             time.sleep(2.0)
 
     def focus(self, selector: str, number: int = 0) -> None:
-        """Click into an element of a selector, the first unless another number is given; -1 is the
-        last.
-        """
+        """Click into a matching element, by default the first; number -1 is the last."""
         place = (
             "(() => { const e ="
             f" [...document.querySelectorAll({json.dumps(selector)})].at({number}); if (!e) return"
@@ -105,13 +104,13 @@ class Browser:
         self._press(*self.until(place, selector))
 
     def type(self, text: str, replace: bool = True) -> None:
-        """Type into what is focused, in place of what is there."""
+        """Replace the text of the focused element by typing."""
         if replace:
             self.evaluate("document.activeElement.select && document.activeElement.select()")
         self.send("Input.insertText", text=text)
 
     def picture(self, path: Path) -> None:
-        """A screenshot as PNG."""
+        """Return a screenshot as PNG."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(
             base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"])
@@ -124,7 +123,7 @@ class Browser:
 
 @contextmanager
 def browser(*extra: str) -> Iterator[Browser]:
-    """A fresh page, with options of Chromium; skips where there is no Chromium."""
+    """Open a fresh page, with options of Chromium; skip if there is no Chromium."""
     program = (
         shutil.which("chromium")
         or shutil.which("chromium-browser")

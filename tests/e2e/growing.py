@@ -1,5 +1,5 @@
-"""A source that grows, and one retrain after another in this process: real Prefect server, torchrun
-and MLflow.
+"""A growing source, and one retrain after another in this process, with a real Prefect server,
+torchrun and MLflow.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Growing:
         (folder / "rows").mkdir()
 
     def grow(self, groups: int = 80, flipped: float = 0.0) -> Path:
-        """Append a file: rows of new groups, and more rows of groups that were there.
+        """Append a file: rows of new groups, and more rows of old groups.
 
         Args:
-            groups: how many new ones; the file has six rows for each.
-            flipped: share of the labels that say the opposite.
+            groups: number of new ones; the file has six rows for each.
+            flipped: share of the labels that are inverted.
         """
         draw = np.random.default_rng(self.parts)
         count = 6 * groups
@@ -72,23 +72,23 @@ class Growing:
         return path
 
     def run(self, *overrides: str) -> Any:
-        """The whole pipeline; its summary."""
+        """Run the whole pipeline; return its summary."""
         from flows.pipeline import pipeline
 
         return pipeline(config_path=str(self.file), overrides=list(overrides))
 
     @property
     def uri(self) -> str:
-        """Address of the registry."""
+        """Return the address of the registry."""
         return f"sqlite:///{self.home / 'mlflow.db'}"
 
     @property
     def client(self) -> MlflowClient:
-        """Of the registry."""
+        """Return a client of the registry."""
         return MlflowClient(self.uri, self.uri)
 
     def aliases(self) -> dict[str, str]:
-        """Alias to version."""
+        """Return the version of each alias."""
         return {
             name: str(version)
             for name, version in self.client.get_registered_model("growing").aliases.items()
@@ -96,7 +96,7 @@ class Growing:
 
     @staticmethod
     def sides(run_dir: str) -> dict[str, dict[str, set[str]]]:
-        """Ids and groups of each side of a run."""
+        """Return the ids and groups of each split of a run."""
         split = Prepared.model_validate_json((Path(run_dir) / "prepared.json").read_bytes()).split
         tables = {
             side: pq.read_table(split.side(side).file.path, columns=["__id", "__group"])

@@ -1,5 +1,5 @@
-"""A real `bulkhead up` with deployments, in a home of its own, and what a person does with it:
-trigger, wait, cancel, look.
+"""A real `bulkhead up` with deployments in its own home, and a person's actions: trigger, wait,
+cancel, look.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ POLL_SECONDS = 0.05
 
 
 def free_port() -> int:
+    """Return a free port on loopback."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def until(ready: Callable[[], Any], seconds: float, what: str) -> Any:
-    """What `ready` returns once it is true."""
+    """Wait until `ready` returns a true value and return it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = ready()
@@ -50,7 +51,7 @@ def until(ready: Callable[[], Any], seconds: float, what: str) -> Any:
 
 
 class Operated:
-    """One `bulkhead up`; its files stay when it is stopped, and `start` goes on with them."""
+    """One `bulkhead up`; its files remain after a stop, and `start` continues with them."""
 
     def __init__(self, folder: Path, *options: str, settings: dict[str, str] | None = None) -> None:
         self.folder, self.home, self.options = folder, folder / "home", options
@@ -83,10 +84,10 @@ class Operated:
         }
         self.process: subprocess.Popen[bytes] | None = None
 
-    # ---- the servers
+    # servers
 
     def start(self) -> float:
-        """Seconds until everything was ready."""
+        """Start and return the seconds until everything was ready."""
         began = time.monotonic()
         with self.output.open("wb") as output:
             command = [
@@ -113,14 +114,14 @@ class Operated:
         return time.monotonic() - began
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End it; its exit code."""
+        """Stop it; return the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(90)
 
     @property
     def login(self) -> str:
-        """`user:password` of the servers."""
+        """Return `user:password` of the servers."""
         return (self.home / "keys" / "servers").read_text().strip()
 
     def log_in(self, page: Any) -> None:
@@ -133,7 +134,7 @@ class Operated:
             )
 
     def bulkhead(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """A command against these servers."""
+        """Run a command against these servers."""
         settings = {
             "PREFECT_API_URL": self.api,
             "PREFECT_HOME": str(self.home / "prefect"),
@@ -154,6 +155,7 @@ class Operated:
         return done
 
     def make_rows(self, patients: int) -> None:
+        """Write the rows of the default example."""
         generator = [
             sys.executable,
             str(ROOT / "examples" / "clinic_visits.py"),
@@ -163,11 +165,11 @@ class Operated:
         ]
         subprocess.run(generator, check=True, capture_output=True)
 
-    # ---- Prefect
+    # Prefect
 
     def call(self, path: str, body: Any = None) -> Any:
-        """One request to Prefect's API, again while it is busy (503: its SQLite file is locked), as
-        Prefect's own client does.
+        """Send one request to Prefect's API; retry while it is busy (503: its SQLite file is
+        locked), as Prefect's own client does.
         """
         data = None if body is None else json.dumps(body).encode()
         token = base64.b64encode(self.login.encode()).decode()
@@ -187,7 +189,7 @@ class Operated:
         raise AssertionError(f"{path}: the server stays busy")
 
     def trigger(self, deployment: str, **parameters: Any) -> str:
-        """Id of a flow run that was asked for now."""
+        """Trigger a flow run now; return its id."""
         found = self.call(f"/deployments/name/{deployment}")
         return str(
             self.call(
@@ -197,7 +199,7 @@ class Operated:
         )
 
     def pipeline(self, *overrides: str, epochs: int = 3, name: str = "small") -> str:
-        """A small run of the default example."""
+        """Trigger a small run of the default example."""
         values = [*SMALL, f"name={name}", *overrides]
         return self.trigger(
             "pipeline/manual",
@@ -207,12 +209,12 @@ class Operated:
         )
 
     def state(self, flow_run: str) -> tuple[str, str]:
-        """Type and message of a flow run's state."""
+        """Return type and message of a flow run's state."""
         state = self.call(f"/flow_runs/{flow_run}")["state"]
         return state["type"], state["message"] or ""
 
     def wait(self, flow_run: str, seconds: float = 240) -> tuple[str, str]:
-        """The state in which a flow run ended."""
+        """Wait for the end of a flow run; return its final state."""
         until(
             lambda: self.state(flow_run)[0] in FINAL,
             seconds,
@@ -221,27 +223,28 @@ class Operated:
         return self.state(flow_run)
 
     def cancel(self, flow_run: str) -> None:
-        """As the button of the UI does."""
+        """Cancel a flow run, as the button of the UI does."""
         self.call(
             f"/flow_runs/{flow_run}/set_state",
             {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": False},
         )
 
     def worker_log(self) -> str:
+        """Return the log of the worker."""
         path = self.home / "logs" / "worker.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    # ---- runs
+    # runs
 
     def run_dir(self, flow_run: str) -> Path | None:
-        """Of the run that a flow run started or resumed."""
+        """Return the directory of the run that a flow run started or resumed."""
         for path in self.home.glob("runs/*/*/run.json"):
             if flow_run in json.loads(path.read_text())["flow_run_ids"]:
                 return path.parent
         return None
 
     def record(self, flow_run: str) -> dict[str, Any]:
-        """`run.json` of it."""
+        """Return `run.json` of a run."""
         folder = until(
             lambda: self.run_dir(flow_run),
             120,
@@ -250,10 +253,11 @@ class Operated:
         return dict(json.loads((folder / "run.json").read_text()), run_dir=folder)
 
     def mlflow_run(self, flow_run: str) -> Any:
-        """Its MLflow run."""
+        """Return the MLflow run of a run."""
         return self.client().get_run(self.record(flow_run)["mlflow_run_id"])
 
     def client(self) -> Any:
+        """Return an MLflow client of these servers."""
         from mlflow import MlflowClient
 
         os.environ["MLFLOW_TRACKING_USERNAME"], _, os.environ["MLFLOW_TRACKING_PASSWORD"] = (
@@ -262,7 +266,7 @@ class Operated:
         return MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
 
     def processes(self, *words: str) -> dict[int, str]:
-        """Processes of this home whose command holds one of the words."""
+        """Return the processes of this home with one of the words in their command line."""
         mine, found = f"BULKHEAD_HOME={self.home}".encode(), {}
         for path in Path("/proc").glob("[0-9]*"):
             try:
@@ -276,5 +280,5 @@ class Operated:
         return found
 
     def at_work(self) -> dict[int, str]:
-        """Processes of flow runs and their training."""
+        """Return the processes of flow runs and their training."""
         return self.processes("prefect.engine", "training.agent", "training.main")

@@ -1,6 +1,4 @@
-"""A PostgreSQL server of its own on loopback, where the programs are installed (apt-get install
-postgresql).
-"""
+"""Own PostgreSQL server on loopback, if the programs are installed (apt-get install postgresql)."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ PASSWORD = "s3cret-w0rd"
 
 
 def program(name: str) -> str:
-    """Path of one of PostgreSQL's programs."""
+    """Return the path of one of PostgreSQL's programs."""
     found = shutil.which(name) or next(
         (
             str(path)
@@ -36,11 +34,11 @@ def program(name: str) -> str:
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """Address of an empty database; the server ends with the block."""
+    """Yield the address of an empty database; the server ends with the block."""
     initdb, server = program("initdb"), program("postgres")
     user = []
     folder = Path(tempfile.mkdtemp(prefix="bulkhead-postgres-"))
-    if os.geteuid() == 0:  # which PostgreSQL refuses to be
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         user = ["runuser", "-u", "postgres", "--"]
         os.chown(folder, pwd.getpwnam("postgres").pw_uid, -1)
     (folder / "password").write_text(PASSWORD)

@@ -1,5 +1,5 @@
-"""Cancelled in any phase, through the API that the button of the UI calls, a run saves, ends
-everywhere, and is resumed to the same bytes.
+"""A run cancelled in any phase, through the API that the button of the UI calls, saves, ends
+everywhere, and resumes to the same bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GONE_SECONDS = 30
 
 @pytest.fixture(scope="module")
 def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
-    """`bulkhead up` with deployments over small data."""
+    """Start `bulkhead up` with deployments over small data."""
     found = Operated(tmp_path_factory.mktemp("cancel"))
     found.make_rows(1200)
     found.start()
@@ -34,7 +34,7 @@ def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
 
 @pytest.fixture(scope="module")
 def undisturbed(operated: Operated) -> str:
-    """SHA-256 of the weights of a run that nobody cancelled."""
+    """Return the SHA-256 of the weights of a run that nobody cancelled."""
     flow_run = operated.pipeline(epochs=8)
     assert operated.wait(flow_run)[0] == "COMPLETED"
     return model_sha256(operated, flow_run)
@@ -49,7 +49,7 @@ def model_sha256(operated: Operated, flow_run: str) -> str:
 
 
 def started(operated: Operated, line: str, *overrides: str) -> str:
-    """A run that has just printed a line."""
+    """Start a run and wait until it prints a line."""
     before = len(operated.worker_log())
     flow_run = operated.pipeline(*overrides, epochs=8)
     until(
@@ -61,7 +61,7 @@ def started(operated: Operated, line: str, *overrides: str) -> str:
 
 
 def resumed(operated: Operated, flow_run: str) -> str:
-    """The flow run that brings it to its end, asked for by the run's id as a person finds it."""
+    """Resume a run to its end by its id, as a person does; return the flow run."""
     again = operated.trigger("resume/manual", run=operated.record(flow_run)["run_id"])
     assert operated.wait(again)[0] == "COMPLETED"
     return again
@@ -74,7 +74,7 @@ PHASES = {
     "evaluate": ("✓ best", "✓ export"),
     "register": ("✓ gate", "✓ report"),
 }
-# what makes the phase work again: nothing prepared, no champion with these bytes
+# repeat the phase: nothing prepared, no champion with these bytes
 OWN = {"prepare": ["checks.min_rows=21"], "register": ["name=registered"]}
 
 
@@ -142,7 +142,7 @@ def test_a_killed_worker_takes_its_run_along_with_a_checkpoint_and_comes_back(
     record = operated.record(flow_run)
     assert record["status"] == operated.mlflow_run(flow_run).info.status.lower() == "killed"
     assert list(Path(record["run_dir"], "checkpoints").glob("step-*"))
-    # by the worker that `up` has started again
+    # by the worker that `up` restarted
     assert model_sha256(operated, resumed(operated, flow_run)) == undisturbed
 
 

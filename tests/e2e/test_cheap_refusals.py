@@ -1,4 +1,4 @@
-"""What a fit refuses is refused before the leak checks, which take most of the time."""
+"""The refusals of a fit come before the leak checks, which take most of the time."""
 
 from __future__ import annotations
 

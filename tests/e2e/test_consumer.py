@@ -1,4 +1,4 @@
-"""A consumer that has MLflow, torch, numpy, pandas and pyarrow, and nothing of this project."""
+"""A consumer with MLflow, torch, numpy, pandas and pyarrow, without this project."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ json.dump(out | {"ours": ours}, open("out.json", "w"))
 def champions(
     tmp_path_factory: pytest.TempPathFactory, blank_database: Path
 ) -> tuple[str, dict[str, Case]]:
-    """A registry with a champion for each task, and the cases that they came from; that of the
-    binary one derives features.
+    """Return a registry with a champion for each task, and their cases; the binary one derives
+    features.
     """
     folder = tmp_path_factory.mktemp("registry")
     (folder / "mlflow.db").write_bytes(blank_database.read_bytes())
@@ -135,9 +135,7 @@ def make_champion(folder: Path, uri: str, case: Case | LabelCase, weights: Path)
 def several(
     champions: tuple[str, dict[str, Case]], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[LabelCase, Path]:
-    """A champion of three labels of different kinds in the same registry: its case and its
-    weights.
-    """
+    """Add a champion of three labels of different kinds; return its case and its weights."""
     folder = tmp_path_factory.mktemp("several")
     case = make_label_case(folder / "case", "multitask")
     weights = write_weights(folder / "weights.pt", case.run, steps=0, seed=0)
@@ -223,8 +221,8 @@ def test_the_example_of_a_consumer_is_all_that_is_needed(
 def several_labels(
     folder: Path, case: LabelCase, weights: Path
 ) -> Callable[[dict[str, Any]], None]:
-    """Write the test rows of several labels for the consumer; a function that compares what it
-    found with the evaluated numbers.
+    """Write the test rows of several labels for the consumer; return a function that compares its
+    output with the evaluated numbers.
     """
     ids = pq.read_table(case.run.arrays.test.ids.path, columns=["__id"]).column(0).to_pylist()
     case.raw.set_index("row").loc[ids].drop(columns=["toxic", "stage", "dose"]).to_csv(
@@ -258,7 +256,7 @@ def several_labels(
 
 
 def agrees(task: str, case: Case, found: dict[str, dict[str, list[float]]]) -> None:
-    """Every way of asking gives the evaluated numbers to 1e-6."""
+    """Check that every way to predict gives the evaluated numbers to 1e-6."""
     wanted = expected(case, reference_network(case.run, case.weights))
     for name, columns in found.items():
         frame = pd.DataFrame(columns)
@@ -267,8 +265,8 @@ def agrees(task: str, case: Case, found: dict[str, dict[str, list[float]]]) -> N
             if task == "regression"
             else (frame["probability_yes"], wanted[:, 1])
         )
-        # a number that was rounded to float32 before it came is another number: in the label's
-        # units, more than 1e-6
+        # a number that was rounded to float32 before is another number: in the label's units, more
+        # than 1e-6
         tolerance = (
             1e-6 * case.run.statistics.target_scale
             if name == "float32" and task == "regression"

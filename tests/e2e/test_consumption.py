@@ -1,5 +1,5 @@
-"""A promotion starts its consumers: event, deployment, worker, predictions; and the same numbers
-from pyfunc and from an endpoint.
+"""A promotion starts its consumers: event, deployment, worker, predictions; pyfunc and an endpoint
+give the same numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def free_port() -> int:
 def running(
     command: list[str], log: Path, environment: dict[str, str], folder: Path = ROOT
 ) -> Iterator[None]:
-    """A program with a session of its own, which ends with the block."""
+    """Run a program in its own session, which ends with the block."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             [str(BIN / command[0]), *command[1:]],
@@ -85,7 +85,7 @@ def request(url: str, body: object = None) -> Any:
 
 
 class Place:
-    """A Prefect server with a worker, a home, and the consumer's deployment as it stands in
+    """A Prefect server with a worker, a home, and the consumer's deployment from
     deployments/prefect.yaml.
     """
 
@@ -136,8 +136,8 @@ class Place:
         return json.loads(self.call("python", "-m", "flows.cli", *arguments, "--json"))
 
     def deploy(self) -> None:
-        """The entry `on-promotion` with this place's files; match, event and templates are left as
-        they are.
+        """Deploy the entry `on-promotion` with this place's files; match, event and templates are
+        unchanged.
         """
         content = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())
         entry = next(d for d in content["deployments"] if d["name"] == "on-promotion")
@@ -179,7 +179,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def served(place: Place, rows: pd.DataFrame) -> pd.DataFrame:
-    """What `mlflow models serve` answers for the champion."""
+    """Return the answer of `mlflow models serve` for the champion."""
     port, log = free_port(), place.folder / "serve.log"
     command = [
         "mlflow",
@@ -252,7 +252,7 @@ def test_a_promotion_starts_the_consumer_with_the_new_champion(place: Place) -> 
 
 
 def agree(place: Place, first: Path, second: Path) -> None:
-    """The consumer's file, pyfunc and the endpoint give the new champion's numbers."""
+    """Check that the consumer's file, pyfunc and the endpoint give the new champion's numbers."""
     told = {key.decode(): value.decode() for key, value in pq.read_schema(second).metadata.items()}
     assert (told["bulkhead.name"], told["bulkhead.version"], told["bulkhead.uri"]) == (
         "clinic-visits",

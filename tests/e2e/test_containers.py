@@ -1,4 +1,4 @@
-"""The services of compose.yaml as plain processes: their own command lines, variables and health
+"""Services of compose.yaml as plain processes: their own command lines, variables and health
 checks, on PostgreSQL.
 """
 
@@ -36,21 +36,19 @@ FILLED = {
     "PREFECT_AUTH": "ann:api-w0rd",
     "MLFLOW_PASSWORD": "mlflow-w0rd",
     "GIT_SHA": "",
-}  # .env, and the build argument that compose leaves as it is
+}  # .env, and the build argument that compose leaves unchanged
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def image_variables() -> dict[str, str]:
-    """What the Dockerfile sets for every container."""
+    """Return what the Dockerfile sets for every container."""
     text = (COMPOSE / "Dockerfile").read_text().replace("\\\n", " ")
     return dict(re.findall(r"(\w+)=(\S*)", " ".join(re.findall(r"^ENV (.+)$", text, re.MULTILINE))))
 
 
 class Containers(Operated):
-    """The services of compose.yaml on this machine: names of hosts, ports and folders are
-    exchanged, nothing else is.
-    """
+    """The services of compose.yaml on this machine, with other hosts, ports and folders."""
 
     def __init__(self, folder: Path, database: str) -> None:
         super().__init__(folder)
@@ -84,8 +82,8 @@ class Containers(Operated):
         return (self.folder / "worker.log").read_text(errors="replace")
 
     def here(self, text: str) -> str:
-        """A value of compose.yaml, its variables filled in as compose does, as it is on this
-        machine.
+        """Return a value of compose.yaml for this machine, with variables filled in as compose
+        does.
         """
         text = re.sub(r"\$\{(\w+)[^}]*\}", lambda found: FILLED[found[1]], text)
         for there, ours in self.exchanged.items():
@@ -97,7 +95,9 @@ class Containers(Operated):
         return [sys.executable, *PROGRAMS[first], *map(self.here, rest)]
 
     def variables(self, name: str) -> dict[str, str]:
-        """Environment of a service: of the image, its own, and the two ports that no file sets."""
+        """Return the environment of a service: from the image, its own, and the two ports that no
+        file sets.
+        """
         set_for_all = {key: self.here(value) for key, value in image_variables().items()}
         set_for_it = {
             key: self.here(str(value)) for key, value in self.services[name]["environment"].items()
@@ -109,7 +109,7 @@ class Containers(Operated):
         return self.bare | set_for_all | set_for_it | ports
 
     def healthy(self, name: str) -> bool:
-        """What the service's own health check says."""
+        """Return the result of the service's own health check."""
         kind, *words = self.services[name]["healthcheck"]["test"]
         assert kind == "CMD"
         return (
@@ -121,7 +121,7 @@ class Containers(Operated):
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
-        """A service from its start, through its health, to its end by SIGTERM."""
+        """Run a service from its start, through its health, to its end by SIGTERM."""
         assert not self.healthy(name), f"{name}: something else answers"
         path = self.folder / f"{name}.log"
         with path.open("wb") as log:

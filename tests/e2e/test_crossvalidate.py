@@ -1,4 +1,4 @@
-"""Cross-validation through the command line: real torchrun, Prefect and MLflow; and what a
+"""Cross-validation through the command line with real torchrun, Prefect and MLflow; and what a
 cancelled one leaves.
 """
 
@@ -71,7 +71,7 @@ def outcome(home: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout), stderr=done.stderr)
 
 
-@pytest.mark.long  # 80 seconds; the folds themselves are tested in tests/training/data
+@pytest.mark.long  # 80 seconds; tests/training/data tests the folds themselves
 @pytest.mark.req("D3")
 def test_the_folds_are_trained_tested_and_reported(outcome: dict[str, Any]) -> None:
     assert outcome["kind"] == "group" and len(outcome["folds"]) == 2
@@ -140,7 +140,7 @@ def client_of(home: Path) -> Any:
 
 
 def at_work(word: str) -> list[int]:
-    """Processes with the word in their command line."""
+    """Return the processes with the word in their command line."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

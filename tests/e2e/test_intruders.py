@@ -1,5 +1,5 @@
-"""What another page, another local user and a rebound host name can do to the servers of `bulkhead
-up`: nothing.
+"""Another page, another local user and a rebound host name can do nothing to the servers of
+`bulkhead up`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.e2e.operated import Operated, free_port
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 REBOUND = "rebound.example"
-# Reads, writes that need no preflight, and writes that need one; whatever comes back is kept.
+# Reads, writes that need no preflight, and writes that need one; every answer is recorded.
 PAGE = """<!doctype html><title>evil</title><script>
 async function attempt(url, options) {
   try { const a = await fetch(url, options); return a.type === "opaque" ? "opaque" : a.status + " " + (await a.text()).slice(0, 80); }
@@ -56,7 +56,7 @@ def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[str]:
-    """Address of a page that somebody else serves."""
+    """Return the address of a page on another server."""
     (tmp_path / "index.html").write_text(PAGE)
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), handler) as server:

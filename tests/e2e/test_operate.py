@@ -1,4 +1,4 @@
-"""One command from nothing to scheduled runs, over SQLite and over PostgreSQL: the same test."""
+"""One command from nothing to scheduled runs: the same test over SQLite and over PostgreSQL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READY_SECONDS = 60
 def operated(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Operated]:
-    """`bulkhead up` with every deployment, over small data."""
+    """Start `bulkhead up` with every deployment, over small data."""
     with ExitStack() as stack:
         settings = (
             {"BULKHEAD_POSTGRES": stack.enter_context(postgres())}
@@ -48,7 +48,7 @@ def operated(
 
 @pytest.fixture(scope="module")
 def triggered(operated: Operated) -> str:
-    """A run that was asked for over the API, and has ended."""
+    """Trigger a run over the API and wait for its end."""
     flow_run = operated.pipeline()
     assert operated.wait(flow_run)[0] == "COMPLETED"
     return flow_run
@@ -107,7 +107,7 @@ def test_wrong_values_never_run(operated: Operated) -> None:
             state == "FAILED" and message in text and "RUNNING" not in {s["type"] for s in states}
         )
         assert operated.run_dir(flow_run) is None
-    # what the form's own schema forbids is refused by the server
+    # the server refuses what the form's own schema forbids
     with pytest.raises(urllib.error.HTTPError, match=r"409|422"):
         operated.trigger("pipeline/manual", config_path="examples/clinic_visits.yaml", model="bert")
 

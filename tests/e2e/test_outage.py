@@ -1,5 +1,5 @@
-"""A server that is away for a minute in mid-training: the run ends complete, and every point of
-every metric is there.
+"""A server that is away for a minute during training: the run completes, with every point of every
+metric.
 """
 
 from __future__ import annotations
@@ -28,21 +28,19 @@ from tests.e2e.operated import ROOT, Operated, until
 from training.tracking.metric_lines import metric_batches
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
-# where the training is over before the server is back, the run waits
+# if the training ends before the server is back, the run waits
 AWAY_SECONDS, EPOCHS = (60, 120)
 
 
 class Apart(Operated):
-    """The same programs as `bulkhead up`'s, each stopped and started by itself, as service files
-    do.
-    """
+    """The programs of `bulkhead up`, each started and stopped on its own, as service files do."""
 
     def start(self) -> float:
         began = time.monotonic()
         logs = self.home / "logs"
         logs.mkdir(parents=True)
-        login = server_login()  # of the home that the environment names
-        # nobody wrote an up.json, from which commands would know the password
+        login = server_login()  # of the home in the environment
+        # there is no up.json, from which commands would read the password
         self.environment |= self.servers
         self.programs = {
             "prefect": prefect_server(self.prefect, login, logs / "prefect.log", {}),

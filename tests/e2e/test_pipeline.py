@@ -1,7 +1,7 @@
 """The whole chain through the command line: two ranks, real Prefect, real MLflow, a registered
 champion.
 
-One run is shared by the tests of this file; each test looks at another part of what it left.
+The tests of this file share one run; each test checks another part of its results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SMALL = [
     "register.thresholds={}",
 ]
 
-# the first test of a fixture runs it, on however busy a machine
+# the first test of a fixture runs it, even on a busy machine
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -94,7 +94,7 @@ def client(home: Path) -> Any:
 
 
 def run_of(home: Path, run_dir: Path) -> Any:
-    """The one MLflow run of a run directory."""
+    """Return the only MLflow run of a run directory."""
     found = client(home).search_runs(
         [client(home).get_experiment_by_name("small").experiment_id],
         filter_string=f"tags.`bulkhead.run_dir` = '{run_dir}'",
@@ -104,9 +104,7 @@ def run_of(home: Path, run_dir: Path) -> Any:
 
 
 def start_and_kill(home: Path, evaluations: int) -> Path:
-    """The same run again, all of its processes killed at once after so many evaluations; its
-    directory.
-    """
+    """Start the same run again and kill all its processes later; return its directory."""
     known = set((home / "runs" / "small").iterdir())
     process = subprocess.Popen(
         [sys.executable, "-m", "flows.cli", "run", "examples/clinic_visits.yaml", *SMALL],
@@ -137,7 +135,7 @@ def start_and_kill(home: Path, evaluations: int) -> Path:
 
 @pytest.fixture(scope="module")
 def second(first: dict[str, Any], home: Path) -> dict[str, Any]:
-    """The same again, killed in mid-training and resumed."""
+    """Start the same run again, kill it during training, and resume it."""
     run_dir = start_and_kill(home, evaluations=2)
     listed = next(
         row

@@ -1,5 +1,5 @@
 """From a gate to a person to the alias: approval, proof, comparison on today's rows, the event, the
-way back.
+rollback.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from tasks import promote as task
 from tests.e2e.growing import Growing
 from tests.training.test_verify import flip
 
-pytestmark = pytest.mark.timeout(900)  # both runs are in the first test's time
+pytestmark = pytest.mark.timeout(900)  # the first test includes both runs
 
 
 @pytest.fixture(scope="module")
 def growing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
-    """Version 1 learned from labels of chance and is champion, version 2 from better ones too and
-    waits for a person.
-    """
+    """Train version 1 on random labels as champion; version 2 on better ones waits for a person."""
     made = Growing(tmp_path_factory.mktemp("promote"))
     with pytest.MonkeyPatch.context() as patch, prefect_test_harness(server_startup_timeout=180):
         patch.setenv("BULKHEAD_HOME", str(made.home))
@@ -48,9 +46,7 @@ def growing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
 
 
 def events(count: int) -> list[dict[str, Any]]:
-    """Payloads of the promotions that the server heard of, newest first, as soon as there are so
-    many.
-    """
+    """Wait for `count` promotion events of the server; return their payloads, newest first."""
     deadline = time.monotonic() + 30
     found: list[dict[str, Any]] = []
     while len(found) < count and time.monotonic() < deadline:
@@ -183,10 +179,8 @@ def test_an_event_that_cannot_be_sent_fails_no_promotion(
 @pytest.mark.long
 @pytest.mark.req("R2")
 def test_the_champion_is_held_against_rows_that_came_since(growing: Growing) -> None:
-    """Last in this file: rows are appended, honest ones and then such whose labels say the
-    opposite.
-    """
-    if growing.aliases()["champion"] == "1":  # where this test runs alone
+    """Last in this file, since it appends rows: correct ones, then some with inverted labels."""
+    if growing.aliases()["champion"] == "1":  # if this test runs alone
         promote(model_uri="models:/growing/2")
     growing.grow(groups=120)
     champion = growing.aliases()["champion"]

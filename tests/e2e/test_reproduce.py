@@ -1,4 +1,4 @@
-"""Registered versions made again bit by bit from their commit; and the reason where a byte was
+"""Registered versions reproduced bit by bit from their commit, and the reason if a byte was
 changed.
 """
 
@@ -22,14 +22,14 @@ SMALL = [
     "evaluate.bootstrap=50",
     "register.thresholds={}",
     "register.require_skill=false",
-    # three epochs are often behind the linear model, and a version is needed here
+    # three epochs are often behind the linear model, and this test needs a version
     "register.allow_behind=[linear, boosting]",
 ]
 EXAMPLES = {"clinic_visits": "clinic-visits", "titanic": "titanic", "wisdm_v11": "wisdm-v11"}
 
 
 def bulkhead(home: Path, *arguments: str, code: int = 0, **variables: str) -> tuple[Any, str]:
-    """What a command answers on standard output, as JSON, and what it says."""
+    """Run a command; return its standard output as JSON, and its messages."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -50,7 +50,7 @@ def bulkhead(home: Path, *arguments: str, code: int = 0, **variables: str) -> tu
 
 
 def left_behind(home: Path) -> list[str]:
-    """Folders of reproductions, and work trees that git still knows of."""
+    """Return folders of reproductions, and work trees that git still knows."""
     listed = subprocess.run(
         ["git", "worktree", "list"], capture_output=True, text=True, cwd=ROOT, check=True
     ).stdout
@@ -100,9 +100,7 @@ def test_an_example_is_made_again_bit_by_bit(example: str, tmp_path: Path, real_
 @pytest.mark.req("R3")
 @pytest.mark.timeout(3000)
 def test_a_stratified_split_is_made_again_from_the_ledger_as_it_was(tmp_path: Path) -> None:
-    """Rows were appended and split since, so the ledger went on; the source is then put back as it
-    was.
-    """
+    """Rows were appended and split since, so the ledger grew; then the source is restored."""
     growing = Growing(tmp_path)
     growing.grow()
     how = ["split={kind: stratified_group}", *SMALL]

@@ -1,4 +1,4 @@
-"""Retrains in a row on data that grow: sides stay, champions are compared on rows that neither has
+"""Repeated retrains on growing data: splits stay, champions are compared on rows that neither has
 learned from, nothing is orphaned.
 """
 
@@ -32,7 +32,7 @@ def growing(tmp_path: Path, server: None, monkeypatch: pytest.MonkeyPatch) -> Gr
 
 
 def compared_as_promised(growing: Growing, summary: Any, champion: str) -> GateReport:
-    """The gate's report, after its rows were counted again from the sides and the champion's own
+    """Return the gate's report, after a recount of its rows from the splits and the champion's own
     keys.
     """
     import hashlib
@@ -63,7 +63,7 @@ def compared_as_promised(growing: Growing, summary: Any, champion: str) -> GateR
 
 
 def retrain(growing: Growing, times: int) -> None:
-    """Run, append, run again; every promise is looked at after every run."""
+    """Run, append, run again; check every promise after every run."""
     sides: dict[str, str] = {}
     champion, versions = "", 0
     for number in range(times):

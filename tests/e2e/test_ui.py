@@ -19,7 +19,7 @@ from tests.e2e.browser import Browser, browser
 from tests.e2e.operated import Operated, until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
-SETTLE_SECONDS = 6.0  # a page draws what it has loaded
+SETTLE_SECONDS = 6.0  # for a page to draw what it has loaded
 EPOCHS = 20
 
 
@@ -36,7 +36,7 @@ def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
 
 
 def picture(page: Browser, operated: Operated, name: str) -> None:
-    """Keep what the page shows: in BULKHEAD_SCREENSHOTS, else next to the test's other files."""
+    """Save a picture of the page in BULKHEAD_SCREENSHOTS, else next to the test's other files."""
     time.sleep(SETTLE_SECONDS)
     path = (
         Path(os.environ.get("BULKHEAD_SCREENSHOTS", str(operated.folder / "pictures"))).absolute()

@@ -1,6 +1,4 @@
-"""`bulkhead worker` against servers elsewhere: it starts flow runs, is healthy, and ends what was
-killed.
-"""
+"""`bulkhead worker` with servers elsewhere: starts flow runs, is healthy, ends killed runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The undisturbed run that the tests of this folder compare with, made once."""
+"""Undisturbed run that the tests of this folder compare with, made once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tests.faults.trials import WORLDS, Reference, make_reference
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """Of the exact setup, on two ranks."""
+    """Train the exact setup on two ranks."""
     folder: Path = tmp_path_factory.mktemp("undisturbed")
     return make_reference(folder, "exact", WORLDS["exact"])

@@ -5,9 +5,9 @@ unverified byte is unpickled.
 
 Each trial damages one file that loading the newest checkpoint reads (its own files, its manifest,
 its best weights): one bit is flipped, or the file is cut at a random length. Then the checkpoints
-are opened as a resuming run opens them, in whole and in sharded layout in turn. Watched are the
-bytes that reach the unpickler and, by an audit hook, every import, execution of code and start of a
-process. Exit code 1 if a single trial shows anything else.
+are opened as a resuming run opens them, in whole and in sharded layout in turn. The trial records
+the bytes that reach the unpickler and, by an audit hook, every import, execution of code and start
+of a process. Exit code 1 if any trial shows anything else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LAYOUTS = ("whole", "sharded")
 
 @dataclass(frozen=True)
 class Damage:
-    """What was done to which file; `failure` is empty if it was handled as promised."""
+    """Damage of one file; `failure` is empty if it was handled as promised."""
 
     kind: str
     layout: str
@@ -42,7 +42,7 @@ class Damage:
 
 
 def damage(path: Path, kind: str, dice: random.Random) -> int:
-    """Flip one bit of a file or cut it; the bit, or the length that is left."""
+    """Flip one bit of a file or cut it; return the bit, or the length that is left."""
     data = bytearray(path.read_bytes())
     if kind == "flip":
         place = dice.randrange(8 * len(data))
@@ -55,7 +55,7 @@ def damage(path: Path, kind: str, dice: random.Random) -> int:
 
 
 def trial(root: Path, layout: str, kind: str, dice: random.Random) -> Damage:
-    """Damage the newest checkpoint under a folder and open it."""
+    """Damage the newest checkpoint in a folder and open it."""
     vouched = {sha256_file(path) for path in root.rglob("*.pt")}
     victim = dice.choice(files_of_newest(root))
     place = damage(victim, kind, dice)
@@ -69,14 +69,14 @@ def trial(root: Path, layout: str, kind: str, dice: random.Random) -> Damage:
 
 
 def _handled(root: Path, victim: Path, vouched: set[str]) -> str:
-    """What is wrong with how a damage was handled; nothing if all is as promised."""
+    """Return the errors in how a damage was handled; empty if there is none."""
     told: list[str] = []
     before = victim.read_bytes()
     with watched() as seen:
         try:
             newest = opened(root, told).newest()
             loaded = set(opened(root).load_trainer(newest)["state"].items()) if newest else set()
-        except Exception as error:  # whatever it is, it is a finding
+        except Exception as error:  # any exception is a finding
             return f"{type(error).__name__}: {error}"
     aside = root / f"step-{STEPS[-1]:08d}.damaged"
     kept = aside / victim.name if victim.parent.name.startswith("step") else victim
@@ -93,7 +93,7 @@ def _handled(root: Path, victim: Path, vouched: set[str]) -> str:
 
 
 def run(folder: Path, flips: int, truncations: int, seed: int) -> list[Damage]:
-    """Carry out all trials."""
+    """Run all trials."""
     for layout in LAYOUTS:
         save(folder / layout, layout)
         opened(folder / layout).newest()  # loads every module that loading needs
@@ -108,7 +108,7 @@ def run(folder: Path, flips: int, truncations: int, seed: int) -> list[Damage]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run from the command line; the exit code."""
+    """Run from the command line; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.faults.corrupt",
         description=__doc__,

@@ -3,10 +3,10 @@ file.
 
     python -m tests.faults.damaged_home --every 5 --seed 0
 
-A small run is finished in a home; then each of its files in turn is flipped in one bit, cut, and
-removed, a command is run, and the home is put back. A trial is right where the command ends with
-code 0 and the run's weights, arrays and verdicts are those of the undamaged home, or with code 1 or
-2, without a traceback and with the name of the file. Exit code 1 if one trial shows anything else.
+A small run is finished in a home. Then each of its files in turn is flipped in one bit, cut, and
+removed, a command is run, and the home is restored. A trial passes if the command ends with code 0
+and the run's weights, arrays and verdicts are those of the undamaged home. It also passes with code
+1 or 2, no traceback and the name of the file. Exit code 1 if any trial shows anything else.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ SMALL = [
 ]
 KINDS = ("flip", "truncation", "removal")
 RUN = ["run", "examples/clinic_visits.yaml", *SMALL, "--json"]
-COMMANDS = {  # by the part of the home whose files the command reads; of other parts: RUN
+COMMANDS = {  # by the part of the home whose files the command reads; for other parts: RUN
     "runs": ["evaluate", "RUN_DIR", "--json"],
     "resume": ["resume", "RUN_ID", "--json"],
     "mlartifacts": ["verify", "models:/small@champion", "--json"],
 }
-# where the run that is resumed is killed: everything is recorded, nothing is ended
+# where the resumed run is killed: everything is recorded, nothing is ended
 CRASH = {"BULKHEAD_CRASH": "finish.begun"}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What was done to which file; `failure` is empty where it was handled as promised."""
+    """Damage of one file; `failure` is empty if it was handled as promised."""
 
     file: str
     kind: str
@@ -67,9 +67,7 @@ def harm(path: Path, kind: str, dice: random.Random) -> None:
 
 
 def files_of(home: Path) -> Iterator[Path]:
-    """Every file of a home but those that are written again by whoever is at work, and pages for
-    people.
-    """
+    """Yield every file of a home except pages for people and files that each process rewrites."""
     for path in sorted(home.rglob("*")):
         if (
             path.is_file()
@@ -80,7 +78,7 @@ def files_of(home: Path) -> Iterator[Path]:
 
 
 class Home:
-    """A home with one run, and a copy of it that it is put back from."""
+    """A home with one run, and a copy to restore it from."""
 
     def __init__(self, folder: Path, crash: bool) -> None:
         self.home, self.pristine, self.crash = folder / "home", folder / "pristine", crash
@@ -127,23 +125,23 @@ class Home:
         )
 
     def put_back(self) -> None:
-        """The home as it was after its run."""
+        """Restore the home to its state after the run."""
         shutil.rmtree(self.home)
         shutil.copytree(self.pristine, self.home, symlinks=True)
 
     def command_for(self, path: Path) -> list[str]:
-        """The command that reads a file."""
+        """Return the command that reads a file."""
         return self.command("resume" if self.crash else path.relative_to(self.home).parts[0])
 
     def command(self, part: str) -> list[str]:
-        """The command that reads the files of a part of the home."""
+        """Return the command that reads the files of a part of the home."""
         return [
             word.replace("RUN_DIR", str(self.run_dir)).replace("RUN_ID", self.run_dir.name)
             for word in COMMANDS.get(part, RUN)
         ]
 
     def trial(self, path: Path, kind: str, dice: random.Random) -> Trial:
-        """Harm one file, run the command, judge, and put the home back."""
+        """Damage one file, run the command, check the outcome, and restore the home."""
         command = self.command_for(path)
         harm(path, kind, dice)
         try:
@@ -176,8 +174,8 @@ class Home:
 
 
 def outcome(command: str, text: str) -> Any:
-    """What must not depend on damage: weights and test figures of a run, figures of an evaluation,
-    statements of a proof.
+    """Return what must not depend on damage: weights and test figures of a run, figures of an
+    evaluation, statements of a proof.
     """
     found = json.loads(text)
     if command in ("run", "resume"):
@@ -195,12 +193,12 @@ def outcome(command: str, text: str) -> Any:
 
 
 def trained(run_dir: Path) -> dict[str, Any]:
-    """`result.json` of a run."""
+    """Return `result.json` of a run."""
     return dict(json.loads((run_dir / "result.json").read_bytes()))
 
 
 def chosen(home: Home, every: int, dice: random.Random, within: Path) -> list[tuple[Path, str]]:
-    """Each file within a folder with each kind of damage, thinned to one in `every`."""
+    """Return each file in a folder with each kind of damage, one in `every`."""
     everything = [
         (path, kind)
         for path in files_of(home.home)
@@ -212,7 +210,7 @@ def chosen(home: Home, every: int, dice: random.Random, within: Path) -> list[tu
 
 
 def undamaged(home: Home) -> None:
-    """Find what each command says of the home as it is."""
+    """Return the outcome of each command on the undamaged home."""
     home.expected = {}
     for part in ("runs", "mlartifacts", "") if not home.crash else ("resume",):
         command = home.command(part)
@@ -227,7 +225,7 @@ def undamaged(home: Home) -> None:
 
 
 def run(folder: Path, every: int, seed: int) -> list[Trial]:
-    """All trials, on a home whose run is finished and on one whose run is resumed."""
+    """Run all trials, on a home with a finished run and on one whose run is resumed."""
     dice, done = random.Random(seed), list[Trial]()
     for name, crash in (("finished", False), ("interrupted", True)):
         (folder / name).mkdir()
@@ -243,7 +241,7 @@ def run(folder: Path, every: int, seed: int) -> list[Trial]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run from the command line; the exit code."""
+    """Run from the command line; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.faults.damaged_home",
         description=__doc__,

@@ -1,6 +1,4 @@
-"""SHA-256 of what a run ended with, over tensors and plain values rather than over the bytes of
-files.
-"""
+"""SHA-256 of a run's final state, over tensors and plain values instead of the bytes of files."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ import torch
 from training.checkpoint.checkpoint import Checkpoints
 from training.checkpoint.manifest import LIGHT, NAME, verify_checkpoint
 
-# of the state: what depends on when a process started
+# parts of the state that depend on when a process started
 CLOCKS = ("seconds", "train_seconds", "instabilities")
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of a tree of tensors, dicts, lists and plain values."""
+    """Return the SHA-256 of a tree of tensors, dicts, lists and plain values."""
     found = hashlib.sha256()
     _feed(found, value)
     return found.hexdigest()
@@ -43,8 +41,8 @@ def _feed(found: Any, value: Any) -> None:
 
 
 def final_state(run_dir: Path) -> dict[str, str]:
-    """Digests of model, optimizer, schedule, scaler, position and best weights in a run's last
-    checkpoint, and of its result.
+    """Return digests of model, optimizer, schedule, scaler, position and best weights in a run's
+    last checkpoint, and of its result.
     """
     checkpoints = Checkpoints(run_dir / "checkpoints", {}, {}, 2, print)
     step = max(checkpoints.folders("step"))
@@ -79,9 +77,7 @@ def final_state(run_dir: Path) -> dict[str, str]:
 
 
 def unsound(run_dir: Path) -> list[str]:
-    """What stands in the folder of checkpoints under a committed name and does not verify; nothing
-    after a kill at any moment.
-    """
+    """Return unexpected names and committed checkpoints that do not verify; none after any kill."""
     wrong = []
     for folder in sorted((run_dir / "checkpoints").glob("[!.]*")):
         kind = NAME.fullmatch(folder.name)

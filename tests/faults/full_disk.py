@@ -1,4 +1,4 @@
-"""A run on a disk that becomes full, and goes on after space was made."""
+"""A run on a disk that becomes full; it continues after space is free again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECTIONS: dict[str, Any] = {
 
 
 def fill(folder: Path, free: int) -> Path:
-    """A file that leaves so many bytes free on the file system of the folder."""
+    """Write a file that leaves `free` bytes on the file system of the folder."""
     ballast = folder / "ballast"
     ballast.write_bytes(bytes(shutil.disk_usage(folder).free - free))
     return ballast
@@ -34,11 +34,11 @@ def go(normal: Path, run_dir: Path) -> str:
 
 
 def fill_and_free(normal: Path, small: Path) -> dict[str, Any]:
-    """Fill the disk in mid-run, free it, and go on; in forked children.
+    """Fill the disk during a run, free it, and continue, in forked children.
 
     Args:
         normal: a folder with space.
-        small: a folder on a small file system of its own.
+        small: a folder on its own small file system.
 
     Returns:
         The error, what it left, and how the run ended compared with an undisturbed one.

@@ -1,6 +1,4 @@
-"""Counting what a process does to its files, and dying at the n-th time, with the operation half
-done where it has halves.
-"""
+"""Count a process's operations on files, and kill it at the n-th, half done if it has halves."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ CALLS = (
 
 
 class Interposer:
-    """Counts writes to files, and calls of the system that change files or make them durable, once
+    """Count writes to files, and system calls that change files or make them durable, once
     installed.
 
     Args:
@@ -38,14 +36,14 @@ class Interposer:
         self.fatal, self.names = fatal, list[str]()
 
     def install(self) -> Interposer:
-        """From now on, for the life of this process."""
+        """Install the counter for the life of this process."""
         for name in CALLS:
             setattr(os, name, self._around(name, getattr(os, name)))
         io.open = builtins.open = self._open  # os.fdopen and pathlib look it up in io
         return self
 
     def count(self, name: str, half: Callable[[], object] = lambda: None) -> None:
-        """One more operation, perhaps the last one."""
+        """Count one more operation, perhaps the last one."""
         self.names.append(name)
         if len(self.names) == self.fatal:
             half()
@@ -84,6 +82,7 @@ class _Raw(io.FileIO):
         self.interposer = interposer
 
     def write(self, data: Any) -> int:
+        """Write and count; at the fatal operation write half and die."""
         view = memoryview(data)
         self.interposer.count("write", lambda: super(_Raw, self).write(view[: view.nbytes // 2]))
         return super().write(data)

@@ -1,16 +1,15 @@
-"""Kill runs anywhere and compare what they end with: SHA-256 of model, optimizer, schedule, scaler,
+"""Kill runs anywhere and compare their ends: SHA-256 of model, optimizer, schedule, scaler,
 position and best weights.
 
     python -m tests.faults.kill --trials 200
     python -m tests.faults.kill --trials 100 --mode elastic
 
 Every trial is a small run under the real torchrun agent: two gloo ranks, dropout, running
-statistics, augmentation, accumulation, fp16 with a loss scale that overflows again and again,
-checkpoints in mid-epoch, evaluations. It is killed with SIGKILL up to three times: agent, one
-worker or all, at a random moment or at a named crash point, and started again at once. Mode exact:
-two ranks, every fourth trial sharded (FSDP2). Mode elastic: each launch on 1, 2 or 4 ranks. Exit
-code 1 if any trial ended otherwise than the undisturbed run, a crash point that was aimed at was
-not hit, or nothing could be killed.
+statistics, augmentation, accumulation, fp16 with a loss scale that overflows repeatedly,
+checkpoints within epochs, evaluations. SIGKILL ends it up to three times: agent, one worker or all,
+at a random moment or at a named crash point. It is restarted at once. Mode exact: two ranks, every
+fourth trial sharded (FSDP2). Mode elastic: each launch on 1, 2 or 4 ranks. Exit code 1 if a trial
+ended unlike the undisturbed run, a targeted crash point was not hit, or nothing could be killed.
 """
 
 from __future__ import annotations
@@ -33,17 +32,18 @@ from typing import Any
 from tests.faults.trials import WORLDS, Reference, Trial, make_reference, plan, points_of, run
 
 SHARDED_EVERY = 4
-DRAWS = 5  # of kills, until one lands
+DRAWS = 5  # draws of kills, until one lands
 
 
 def setup_of(number: int, mode: str) -> str:
-    """The setup of a trial."""
+    """Return the setup of a trial."""
     return "sharded" if mode == "exact" and number % SHARDED_EVERY == SHARDED_EVERY - 1 else mode
 
 
 def aims(trials: int, mode: str) -> list[str]:
-    """What the first kill of each trial is aimed at: every second one of a setup at its crash
-    points in turn, the others at a moment.
+    """Return the target of each trial's first kill.
+
+    Every second trial of a setup targets its crash points in turn, the others a random moment.
     """
     seen: Counter[str] = Counter()
     found = []
@@ -58,7 +58,7 @@ def aims(trials: int, mode: str) -> list[str]:
 def run_trials(
     folder: Path, trials: int, mode: str, seed: int, parallel: int, tell: Callable[[str], None]
 ) -> list[Trial]:
-    """Carry out the trials, `parallel` at once; folders of failed ones stay."""
+    """Run the trials, `parallel` at once; keep the folders of failed ones."""
     setups = sorted({setup_of(number, mode) for number in range(trials)})
     references = {
         setup: make_reference(folder / "undisturbed", setup, WORLDS[setup]) for setup in setups
@@ -88,9 +88,7 @@ def run_trials(
 def _trial(
     folder: Path, number: int, mode: str, seed: int, aim: str, references: dict[str, Reference]
 ) -> Trial:
-    """Draw the trial's kills and carry it out; a trial in which none landed says nothing and is
-    drawn again.
-    """
+    """Draw the trial's kills and run it; draw again if no kill landed, since that shows nothing."""
     setup = setup_of(number, mode)
     for draw in range(DRAWS):
         dice = random.Random(f"{seed}/{mode}/{number}" + (f"/{draw}" if draw else ""))
@@ -106,7 +104,7 @@ def _trial(
 
 
 def summary(done: list[Trial], seconds: float) -> dict[str, Any]:
-    """Figures of all trials."""
+    """Return the figures of all trials."""
     hits = Counter(hit for trial in done for hit in trial.hits)
     points = {point for trial in done for point in points_of(trial.setup)}
     return {
@@ -128,7 +126,7 @@ def summary(done: list[Trial], seconds: float) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run from the command line; the exit code."""
+    """Run from the command line; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.faults.kill",
         description=__doc__,

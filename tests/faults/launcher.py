@@ -1,4 +1,4 @@
-"""A launcher to be killed: python -m tests.faults.launcher FOLDER LOG."""
+"""Launcher that a test kills: python -m tests.faults.launcher FOLDER LOG."""
 
 from __future__ import annotations
 

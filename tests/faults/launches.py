@@ -26,10 +26,10 @@ LOOK_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Kill:
-    """What ends a launch.
+    """The kill that ends a launch.
 
-    `target`: point, agent, worker or all. `point`: as BULKHEAD_CRASH takes it. Else `seconds` after
-    the launch, or, with a `step`, after metrics.jsonl told of that step.
+    `target`: point, agent, worker or all. `point`: as BULKHEAD_CRASH takes it. Otherwise `seconds`
+    after the launch, or, with a `step`, after metrics.jsonl contains that step.
     """
 
     target: str
@@ -46,10 +46,10 @@ class Kill:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a launch ended.
+    """End of a launch.
 
-    `code`: of the agent, negative for a signal. `landed`: the kill met a process that was still
-    running. `start_seconds`, `training_seconds`: until the first step, and from there to the end.
+    `code`: of the agent, negative for a signal. `landed`: the kill met a running process.
+    `start_seconds`, `training_seconds`: until the first step, and from there to the end.
     """
 
     code: int
@@ -59,10 +59,10 @@ class Launch:
 
 
 def launch(folder: Path, log: Path, ranks: int, kill: Kill | None = None) -> Launch:
-    """Start the program on `folder/resolved.json` in `folder/run`, end it as planned, and wait for
+    """Start the program on `folder/resolved.json` in `folder/run`, kill it as planned, and wait for
     the agent.
 
-    After a kill of the agent alone its ranks may live on: the next launch has to cope with them.
+    After a kill of the agent alone its ranks may live on; the next launch must cope with them.
     """
     begun = time.monotonic()
     process = start(folder, log, ranks, **({VARIABLE: kill.point} if kill and kill.point else {}))
@@ -80,8 +80,8 @@ def launch(folder: Path, log: Path, ranks: int, kill: Kill | None = None) -> Lau
 
 
 def start(folder: Path, log: Path, ranks: int, **extra: str) -> subprocess.Popen[bytes]:
-    """Start the program on `folder/resolved.json` in `folder/run` as the launcher does, in a
-    session of its own.
+    """Start the program on `folder/resolved.json` in `folder/run` in its own session, as the
+    launcher does.
     """
     with log.open("wb") as output:
         return subprocess.Popen(
@@ -96,7 +96,7 @@ def start(folder: Path, log: Path, ranks: int, **extra: str) -> subprocess.Popen
 
 
 def reached(log: Path) -> list[str]:
-    """The crash points at which processes of a launch killed themselves."""
+    """Return the crash points at which processes of a launch killed themselves."""
     return [
         line.split()[1].split(":")[0]
         for line in log.read_text(errors="replace").splitlines()
@@ -105,7 +105,7 @@ def reached(log: Path) -> list[str]:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Processes that have the folder in their command line."""
+    """Return the processes with the folder in their command line."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -121,7 +121,7 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def wait_until_gone(folder: Path, seconds: float = ORPHAN_SECONDS) -> list[int]:
-    """Processes of a run that are still there after so many seconds."""
+    """Return the processes of a run that still live after `seconds`."""
     deadline = time.monotonic() + seconds
     while (left := processes_of(folder)) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
@@ -129,7 +129,7 @@ def wait_until_gone(folder: Path, seconds: float = ORPHAN_SECONDS) -> list[int]:
 
 
 def _wait_for(process: subprocess.Popen[bytes], seen: Callable[[], bool]) -> float:
-    """The moment when something was seen, or when the launch ended before."""
+    """Return the moment when a condition became true, or when the launch ended before."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while process.poll() is None and not seen() and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
@@ -137,7 +137,7 @@ def _wait_for(process: subprocess.Popen[bytes], seen: Callable[[], bool]) -> flo
 
 
 def _step(run_dir: Path) -> int:
-    """The newest step that a run told of."""
+    """Return the newest step in the metrics of a run."""
     path = run_dir / "metrics.jsonl"
     lines = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
     return max(

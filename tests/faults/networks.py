@@ -1,4 +1,4 @@
-"""A network with every kind of state that a kill could tear: dropout, running statistics, affine
+"""Network with every kind of state that a kill could damage: dropout, running statistics, affine
 parameters.
 """
 
@@ -14,12 +14,12 @@ from training.models.shape import ModelShape
 
 
 class Delicate(nn.Module):
-    """Two blocks with dropout; the first one keeps running statistics, which a mere forward pass
+    """Two blocks with dropout; the first has running statistics, which a forward pass alone
     changes.
 
-    BULKHEAD_TEST_HOLD=how:rank:mode:calls, outside of the declaration, holds a rank up in that
-    forward pass of its process: `sleep:1:train:7` for good, as if its data never came;
-    `STOP:0:eval:2` until SIGCONT.
+    BULKHEAD_TEST_HOLD=how:rank:mode:calls, outside the declaration, stops a rank in that forward
+    pass of its process: `sleep:1:train:7` for good, as if its data never came; `STOP:0:eval:2`
+    until SIGCONT.
     """
 
     def __init__(self, shape: ModelShape) -> None:
@@ -40,7 +40,7 @@ class Delicate(nn.Module):
         self.calls = {True: 0, False: 0}
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Scores [B, outputs]."""
+        """Return scores [B, outputs]."""
         self._hold()
         values = batch["numeric"]
         for block in self.blocks:

@@ -1,5 +1,5 @@
-"""Checkpoints on disk for tests that damage them: three steps, each with best weights of its own,
-whole or cut over ranks.
+"""Checkpoints on disk for tests that damage them: three steps, each with its own best weights,
+whole or sharded over ranks.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ IDENTITY = {"train": {"batch_size": 16, "seed": 0}, "model": {"kind": "mlp"}, "w
 
 
 def opened(root: Path, told: list[str] | None = None, keep: int = len(STEPS)) -> Checkpoints:
-    """The checkpoints under a folder; what they tell is added to the list."""
+    """Return the checkpoints in a folder; their messages are added to the list."""
     return Checkpoints(
         root, IDENTITY, {"torch": "2"}, keep, [].append if told is None else told.append
     )
 
 
 def parts(step: int) -> dict[str, Any]:
-    """A small state that differs from step to step."""
+    """Return a small state that differs from step to step."""
     optimizer = {
         "state": {0: {"step": torch.tensor(float(step)), "exp_avg": torch.arange(40.0)}},
         "param_groups": [{"lr": 0.1, "params": [0]}],
@@ -42,8 +42,8 @@ def save(root: Path, layout: str, steps: tuple[int, ...] = STEPS, keep: int = le
     Args:
         root: the folder of checkpoints.
         layout: whole or sharded.
-        steps: to commit.
-        keep: how many of all that are there are kept.
+        steps: steps to commit.
+        keep: how many checkpoints remain.
     """
     checkpoints = opened(root, keep=keep)
     for step in steps:
@@ -57,7 +57,7 @@ def save(root: Path, layout: str, steps: tuple[int, ...] = STEPS, keep: int = le
 
 
 def files_of_newest(root: Path) -> list[Path]:
-    """All files that loading the newest step reads: its own and its best weights'."""
+    """Return all files that loading the newest step reads, those of its best weights included."""
     return sorted(
         path for kind in ("step", "best") for path in (root / f"{kind}-{STEPS[-1]:08d}").iterdir()
     )

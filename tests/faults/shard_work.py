@@ -1,4 +1,4 @@
-"""What two ranks do in the test of sharded checkpoints; called in every rank."""
+"""Work of two ranks in the test of sharded checkpoints; call every function on every rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL = 2_000  # bytes that a file may have while the disk of one rank is "full"
 
 
 def shard(step: int, rank: int) -> dict[str, Any]:
-    """What a rank holds: rows of its own, and plain values."""
+    """Return the shard of a rank: its own rows, and plain values."""
     return {
         "model": {"w": torch.full((700 + rank, 2), float(step + rank))},
         "optimizer": {"step": step},
@@ -25,9 +25,7 @@ def shard(step: int, rank: int) -> dict[str, Any]:
 
 
 def saves(parallel: Parallel, folder: str) -> dict[str, Any]:
-    """Save three steps, the second with one rank out of disk space; damage one rank's part;
-    load.
-    """
+    """Save three steps, the second on one full disk; damage one rank's shard; load."""
     told: list[str] = []
     checkpoints = Checkpoints(Path(folder), {"seed": 1}, {}, 2, told.append)
     checkpoints.save_sharded(10, 0, {"step": 10}, shard(10, parallel.rank), parallel)
@@ -43,7 +41,7 @@ def saves(parallel: Parallel, folder: str) -> dict[str, Any]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     parallel.barrier()
     left = sorted(path.name for path in Path(folder).iterdir())
-    parallel.barrier()  # all have looked before the next save begins
+    parallel.barrier()  # all ranks have looked before the next save begins
     checkpoints.save_sharded(20, 0, {"step": 20}, shard(20, parallel.rank), parallel)
     newest = parallel.on_main(checkpoints.newest)
     return {
@@ -56,7 +54,7 @@ def saves(parallel: Parallel, folder: str) -> dict[str, Any]:
 
 
 def loaded(checkpoints: Checkpoints, step: int, rank: int) -> dict[str, Any]:
-    """Whether this rank's own part and those of all ranks came back as they were."""
+    """Return whether this rank's own shard and those of all ranks were restored unchanged."""
     own, everyone = checkpoints.load_shard(step, rank), checkpoints.load_all_shards(step)
     same = [
         torch.equal(part["model"]["w"], shard(step, r)["model"]["w"]) and part["rank"] == r

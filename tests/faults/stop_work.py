@@ -2,7 +2,7 @@
 tests.faults.stop_work FOLDER (prints JSON).
 
 A child halts itself in the phase (BULKHEAD_CRASH=…:STOP, or in a forward pass of its network). Only
-then it is sent the signal and let go on, so that the signal arrives in that very phase.
+then it gets the signal and continues, so that the signal arrives in that phase.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SECTIONS: dict[str, Any] = {
 }
 # need sharded ranks, or an earlier kill
 NOT_HERE = ("checkpoint.shards_agreed", "checkpoint.old_moved")
-# halted there when they come the second time
+# halt at the second visit
 SECOND = ("step", "checkpoint.begun", "checkpoint.file_written", "checkpoint.renamed")
 PHASES = {
     point: (VARIABLE, f"{point}:{2 if point.startswith(SECOND) else 1}::STOP")
@@ -54,7 +54,7 @@ PHASES = {
 
 
 def go(folder: Path, run: str, variable: str = "", value: str = "") -> int:
-    """Train in a forked child that halts where the variable says; its process id."""
+    """Train in a forked child that halts at the variable's point; return its process id."""
     process = os.fork()
     if process == 0:
         if variable:
@@ -62,7 +62,7 @@ def go(folder: Path, run: str, variable: str = "", value: str = "") -> int:
         spec = make_run(folder / f"data-{run}", rows=(80, 24), **SECTIONS)
         try:
             status = train(spec, folder / run, Parallel(), StopSignal().install_when_ready()).status
-        except Exception as error:  # told to the parent, which judges
+        except Exception as error:  # reported to the parent
             status = f"{type(error).__name__}: {error}"
         (folder / f"status-{run}").write_text(status)
         os._exit(0)
@@ -70,7 +70,7 @@ def go(folder: Path, run: str, variable: str = "", value: str = "") -> int:
 
 
 def stop_in(folder: Path, phase: str, number: int, expected: dict[str, str]) -> dict[str, Any]:
-    """Send the signal in the phase, look at what is saved, and go on to the end."""
+    """Send the signal in the phase, check the saved state, and continue to the end."""
     run = f"{phase}-{number}"
     process = go(folder, run, *PHASES[phase])
     halted = os.WIFSTOPPED(os.waitpid(process, os.WUNTRACED)[1])
@@ -109,8 +109,9 @@ def stop_in(folder: Path, phase: str, number: int, expected: dict[str, str]) -> 
 
 
 def main() -> None:
+    """Stop a run in each phase and print the results as JSON."""
     folder = Path(sys.argv[1])
-    torch.set_num_threads(1)  # a process that is to be forked must have no threads
+    torch.set_num_threads(1)  # a process must have no threads before it forks
     logging.disable(logging.WARNING)
     for module in LOADED_LATE:
         importlib.import_module(module)

@@ -4,11 +4,10 @@ the same.
     python -m tests.faults.storage                 every operation of single saves and of a small run
     python -m tests.faults.storage --stride 10     every tenth
 
-All is done in forked children of this process, which only has the modules loaded. A child counts
-its operations on files (tests.faults.interpose) and kills itself at one of them, a write after half
-of its bytes. Then: every committed checkpoint verifies, the newest of them is used, and another
-child ends the run with the SHA-256 of the undisturbed one, with nothing left over. Exit code 1
-otherwise.
+Everything runs in forked children of this process, which only loads the modules. A child counts its
+operations on files (tests.faults.interpose) and kills itself at one of them, a write after half of
+its bytes. Then every committed checkpoint verifies and the newest of them is used. Another child
+ends the run with the SHA-256 of the undisturbed one, with nothing left over. Exit code 1 otherwise.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -58,8 +57,9 @@ KILLED = -9
 
 
 def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
-    """Do the work in a forked child; its exit code, negative for a signal, and as JSON what it
-    returned or raised.
+    """Do the work in a forked child.
+
+    Return its exit code, negative for a signal, and as JSON what it returned or raised.
     """
     reader, writer = os.pipe()
     process = os.fork()
@@ -67,7 +67,7 @@ def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
         code, answer = 0, None
         try:
             answer = work()
-        except Exception as error:  # told to the parent, which judges
+        except Exception as error:  # reported to the parent
             code, answer = 1, f"{type(error).__name__}: {error}"
         os.write(writer, json.dumps(answer).encode())
         os._exit(code)
@@ -80,14 +80,14 @@ def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
 def sweep(
     what: str, work: Callable[[int], list[str]], check: Callable[[int], str], stride: int = 1
 ) -> dict[str, Any]:
-    """Die at every `stride`-th operation of some work; how many deaths of which kind there were,
-    and what was wrong after one.
+    """Die at every `stride`-th operation of some work; return the number of deaths by kind, and the
+    errors after them.
 
     Args:
-        what: in words.
+        what: name in words.
         work: dies at the operation of that number (0: at none) and returns the names of all; each
-            number starts again.
-        check: of a number, after the death: what is wrong, or nothing.
+            number starts from scratch.
+        check: takes a number after the death; returns an error, or nothing.
         stride: 1 = every operation.
     """
     code, names = in_child(lambda: work(0))
@@ -115,11 +115,11 @@ def sweep(
 def _checked(check: Callable[[int], str], fatal: int) -> str:
     try:
         return check(fatal)
-    except Exception as error:  # a state that cannot even be looked at is a finding
+    except Exception as error:  # a state that cannot be checked is a finding
         return f"{type(error).__name__}: {error}"
 
 
-# --------------------------------------------------------------------------------------- whole runs
+# whole runs
 
 
 def sweep_run(folder: Path, stride: int) -> dict[str, Any]:
@@ -159,14 +159,15 @@ def sweep_run(folder: Path, stride: int) -> dict[str, Any]:
     return sweep("a run", lambda fatal: run(fatal, dies=True), check, stride)
 
 
-# ------------------------------------------------------------------------------------- single saves
+# single saves
 
 
 def sweep_save(
     folder: Path, layout: str, before: tuple[int, ...], stride: int = 1
 ) -> dict[str, Any]:
-    """Die while the last step and its best weights are committed, over nothing or over themselves,
-    and the oldest are pruned.
+    """Die while the last step and its best weights are committed and the oldest are pruned.
+
+    The commit writes new files, or replaces the same ones.
     """
     made = folder / f"{layout}-{len(before)}"
     save(made, layout, before)
@@ -202,10 +203,10 @@ def sweep_save(
 
 
 def sweep_all(folder: Path, stride: int) -> list[dict[str, Any]]:
-    """Every `stride`-th operation of a run, and of single saves in both layouts ten times
-    as many.
+    """Die at every `stride`-th operation of a run, and ten times as often in single saves of both
+    layouts.
     """
-    torch.set_num_threads(1)  # a process that is to be forked must have no threads
+    torch.set_num_threads(1)  # a process must have no threads before it forks
     logging.disable(logging.WARNING)
     for module in LOADED_LATE:
         importlib.import_module(module)
@@ -218,7 +219,7 @@ def sweep_all(folder: Path, stride: int) -> list[dict[str, Any]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run from the command line; the exit code."""
+    """Run from the command line; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.faults.storage",
         description=__doc__,

@@ -1,4 +1,4 @@
-"""All that the tests of storage need from a process that forks: python -m tests.faults.storage_work
+"""Storage tests that need a process which forks: python -m tests.faults.storage_work
 STRIDE FOLDER [SMALL_DISK].
 """
 
@@ -19,7 +19,7 @@ from training.checkpoint.manifest import MANIFEST, FileEntry, Manifest
 def commit_with_the_name_first(
     draft: Draft, files: dict[str, FileEntry], facts: dict[str, Any], allowed: object
 ) -> None:
-    """A fault: the name is there before all is."""
+    """Commit with a fault: the name exists before the content is complete."""
     place = draft.folder.with_name(draft.name)
     shutil.rmtree(place, ignore_errors=True)
     draft.folder.rename(place)
@@ -27,6 +27,7 @@ def commit_with_the_name_first(
 
 
 def main() -> None:
+    """Run the sweeps and print their results as JSON."""
     stride, folder, disks = int(sys.argv[1]), Path(sys.argv[2]), list(map(Path, sys.argv[3:]))
     told: dict[str, Any] = {"sweeps": sweep_all(folder / "sweeps", stride)}
     told["full_disk"] = fill_and_free(folder / "full", disks[0]) if disks else None

@@ -1,4 +1,4 @@
-"""Random damage of checkpoints, in short; `python -m tests.faults.corrupt` is the long form."""
+"""Random damage of checkpoints, the short form of `python -m tests.faults.corrupt`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Damage of each file of a home, in short and in one process; `python -m tests.faults.damaged_home`
-is the long form.
+"""Damage of each file of a home, in one process; short form of `python -m
+tests.faults.damaged_home`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from training.run.result_files import read_run
 
 
 def made(step: Any, *arguments: Any) -> Any:
-    """What a step of a preparation returns, without Prefect's server."""
+    """Return the result of a preparation step, without Prefect's server."""
     found = step.task.fn(*arguments)
     return found.data if isinstance(found, State) else found
 
 
 def prepare(declaration: Declaration) -> Prepared:
-    """The stored steps of a preparation."""
+    """Run the stored steps of a preparation."""
     source = fingerprint(declaration.data)
     validated = made(validate_table, source, declaration)
     split: SplitTables = made(split_rows, validated, declaration)
@@ -57,7 +57,7 @@ def prepare(declaration: Declaration) -> Prepared:
 
 
 def one_of_each_kind(home: Path) -> list[Path]:
-    """Files of a home, of each step and name one."""
+    """Return one file of a home for each step and name."""
     found: dict[tuple[str, str], Path] = {}
     for path in files_of(home):
         found.setdefault((path.relative_to(home).parts[1].partition("-")[0], path.name), path)
@@ -104,9 +104,7 @@ def test_each_file_of_a_preparation(
 
 
 def finished(run_dir: Path) -> tuple[str, dict[str, bytes]]:
-    """The weights that a training ends with, and the test rows that they are scored on; goes on
-    where something is left to do.
-    """
+    """Return the final weights of a training and the scored test rows; resume unfinished work."""
     train(read_spec(run_dir / "resolved.json"), run_dir, Parallel(), StopSignal())
     spec, report = read_run(run_dir)
     verify(report.best_checkpoint)

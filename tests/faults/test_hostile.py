@@ -1,6 +1,4 @@
-"""Whoever can write into a run directory can forge every digest; still nothing of what they wrote
-is executed.
-"""
+"""Forged run directories: a writer can forge every digest, but no byte of it is executed."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ from training.run.record import RESULT
 
 
 class Payload:
-    """Makes a folder when it is unpickled by anything but `weights_only`."""
+    """A pickle that makes a folder when anything but `weights_only` unpickles it."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -81,9 +79,7 @@ READ += [("sharded", "step", name) for name in ("trainer.pt", "shard-00000-of-00
 
 
 def forge(folder: Path, name: str, content: bytes) -> None:
-    """Replace a file of a checkpoint and make its manifest agree, as anybody can who reads our
-    source.
-    """
+    """Replace a file of a checkpoint and correct its manifest, as any reader of our source can."""
     (folder / name).write_bytes(content)
     manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
     entry = FileEntry(sha256=sha256_file(folder / name), num_bytes=len(content))
@@ -103,7 +99,7 @@ def test_a_payload_under_a_right_manifest_runs_nothing(
     opened(root).newest()
     folder = root / f"{kind}-00000030"
     forge(folder, name, CONTAINERS[container](Payload(mark)))
-    # digests agree: only the unpickler stands in the way
+    # the digests agree, so only the unpickler protects
     verify_checkpoint(folder, ("model.pt",) if kind == "best" else None)
     told: list[str] = []
     with watched() as seen:

@@ -1,6 +1,4 @@
-"""Runs killed with SIGKILL end as the undisturbed run, in short; `python -m tests.faults.kill` is
-the long form.
-"""
+"""Runs killed with SIGKILL end as the undisturbed one; `python -m tests.faults.kill` in short."""
 
 from __future__ import annotations
 

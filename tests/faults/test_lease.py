@@ -1,4 +1,4 @@
-"""One writer for each run directory, known by name, and never again a superseded one."""
+"""One writer for each run directory, known by name; a superseded one never writes again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def never() -> bool:
 
 
 def supersede(run_dir: Path) -> None:
-    """What another machine would write on a file system without locks."""
+    """Write what another machine would write on a file system without locks."""
     record = {
         "generation": 99,
         "token": "other",

@@ -1,6 +1,4 @@
-"""After the launcher or the agent was killed nothing of the run is left, and a run started at once
-is its only writer.
-"""
+"""Runs whose launcher or agent was killed: no process remains, and a restart is the only writer."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from training.launch.stop_signal import children
 from training.run.lease import LEASE
 
 pytestmark = pytest.mark.long
-HUNG = (  # rank 1 never comes back from a forward pass, and rank 0 waits for its gradient
+HUNG = (  # rank 1 never returns from a forward pass, and rank 0 waits for its gradient
     "sleep:1:train:40"
 )
 CASES = {
@@ -38,9 +36,7 @@ RELAUNCHED = "agent, ranks train"
 
 @dataclass(frozen=True)
 class Outcome:
-    """`seconds` until the last old process was gone; `code` of the launch that was made at once,
-    and its log.
-    """
+    """`seconds` until the last old process ended; `code` and log of the launch made at once."""
 
     seconds: float
     run_dir: Path
@@ -55,8 +51,8 @@ def seen(log: Path, words: bytes) -> None:
 
 
 def disturb(folder: Path, victim: str, hold: str) -> Outcome:
-    """Kill the launcher or the agent of a run in training and watch the old processes; where they
-    do not hang, start another one at once.
+    """Kill the launcher or the agent of a run in training and watch the old processes; if they do
+    not hang, start another run at once.
     """
     make_run(folder, rows=ROWS, **SETUPS["exact"])
     log = folder / "first.log"

@@ -1,4 +1,4 @@
-"""A state that is cut over ranks is committed whole or not at all, and every part is verified."""
+"""A sharded state is committed whole or not at all, and every shard is verified."""
 
 from __future__ import annotations
 

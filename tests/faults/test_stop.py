@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT in every phase: soon ended, no applied step lost, and the run goes on to the
+"""SIGTERM and SIGINT in every phase: a quick end, no applied step lost, and the resumed run has the
 same bits.
 """
 
@@ -95,8 +95,9 @@ def test_work_that_may_be_abandoned_ends_at_the_signal() -> None:
 
 
 def stop_ranks(folder: Path, hold: str) -> tuple[float, str, int]:
-    """Halt a rank of two, stop the agent as the launcher does, and end the run: seconds of the
-    stop, its report, code of the second launch.
+    """Halt one of two ranks, stop the agent as the launcher does, and end the run.
+
+    Return the seconds of the stop, its report, and the code of the second launch.
     """
     make_run(folder, rows=ROWS, **SETUPS["exact"])
     agent = start(folder, folder / "first.log", 2, BULKHEAD_TEST_HOLD=hold)
@@ -110,7 +111,7 @@ def stop_ranks(folder: Path, hold: str) -> tuple[float, str, int]:
     ranks = children(agent.pid)
     agent.terminate()
     begun = time.monotonic()
-    time.sleep(0.5)  # the agent hands it on to ranks of which one stands still
+    time.sleep(0.5)  # the agent forwards it to ranks of which one is halted
     for rank in ranks:
         os.kill(rank, signal.SIGCONT)
     agent.wait(LIMIT_SECONDS)
@@ -132,6 +133,6 @@ def test_ranks_under_the_agent_agree_on_where_to_stop(
         "the first evaluation"
     )
     assert code == 0 and final_state(tmp_path / "run") == undisturbed.state
-    # a cache that torch keeps for each user
+    # a cache that torch has for each user
     left = [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]
     assert not left, "neither the stopped launch nor the one that ended leaves anything"

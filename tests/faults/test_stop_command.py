@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM to the whole process group, at ten moments of `bulkhead run`: soon over,
+"""Ctrl-C and SIGTERM to the whole process group, at ten moments of `bulkhead run`: a quick end,
 nothing left, and resumable.
 """
 
@@ -31,7 +31,7 @@ SMALL = [
 SHORT = ["train.epochs=3"]
 WAIT_SECONDS = 300.0
 LOOK_SECONDS = 0.02
-END_SECONDS = 10.0  # what is promised; a test on a machine that others keep busy allows for more
+END_SECONDS = 10.0  # the promise; a test on a busy machine allows for more
 BUSY_SECONDS = 20.0
 
 pytestmark = [
@@ -41,7 +41,7 @@ pytestmark = [
 
 
 def loads(word: str) -> Any:
-    """The command has a file of this name in its memory."""
+    """Return whether the command has a file of this name in its memory."""
     return lambda command: word in Path(f"/proc/{command.process.pid}/maps").read_text()
 
 
@@ -68,7 +68,7 @@ MOMENTS = {
 
 
 class Command:
-    """`bulkhead run` in a process group of its own, as a terminal starts it."""
+    """`bulkhead run` in its own process group, as a terminal starts it."""
 
     def __init__(self, folder: Path, clinic: Path, *arguments: str) -> None:
         self.home, self.log = folder / "home", folder / "log"
@@ -95,7 +95,7 @@ class Command:
         return self.log.read_text(errors="replace")
 
     def family(self) -> dict[int, str]:
-        """Command lines of all processes that have this home in their environment."""
+        """Return the command lines of all processes with this home in their environment."""
         wanted, found = f"BULKHEAD_HOME={self.home}".encode(), {}
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
@@ -119,7 +119,7 @@ class Command:
         os.killpg(self.process.pid, number)
 
     def end(self) -> float:
-        """Seconds until the command and all that it started are gone."""
+        """Return the seconds until the command and all its processes are gone."""
         begun = time.monotonic()
         self.process.wait(WAIT_SECONDS)
         while self.family() and time.monotonic() - begun < WAIT_SECONDS:
@@ -159,8 +159,8 @@ def running(folder: Path, clinic: Path, *overrides: str) -> Iterator[Command]:
 
 
 def require_stopped(command: Command, number: signal.Signals, seconds: float) -> None:
-    """Check what every stop leaves: the exit code, a word for the person, a record of the end, a
-    hint that is true.
+    """Check what every stop leaves: the exit code, a message, a record of the end, and a correct
+    hint.
     """
     output = command.output()
     assert command.process.returncode == 128 + number, output[-3000:]
@@ -175,7 +175,7 @@ def require_stopped(command: Command, number: signal.Signals, seconds: float) ->
     if run_dir is None:
         return
     record = json.loads((run_dir / "run.json").read_text())
-    assert record["status"] in ("killed", "running"), record  # running, its lock free: also killed
+    assert record["status"] in ("killed", "running"), record  # running, lock free: also killed
     hint = re.search(r"Go on from the (beginning|last checkpoint).*: bulkhead resume (\S+)", output)
     assert hint and hint[2] == record["run_id"], output[-3000:]
     assert (hint[1] == "last checkpoint") == bool(list(run_dir.glob("checkpoints/step-*"))), (
@@ -262,7 +262,7 @@ def test_the_server_ends_with_a_command_that_is_killed(tmp_path: Path, clinic: P
 
 
 def test_a_command_ends_within_seconds_of_its_flow(tmp_path: Path, clinic: Path) -> None:
-    """A flow that refuses at once: what is left to do is to end."""
+    """The flow refuses at once, so that only the end of the command remains."""
     command = Command(tmp_path, clinic, "promote", "models:/nothing", "--rollback")
     try:
         command.wait_for(line("RegistryError"))

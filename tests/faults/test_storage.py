@@ -1,5 +1,5 @@
-"""Dying at every operation on files, and a disk that is full; `python -m tests.faults.storage` is
-the long form.
+"""Death at every operation on files, and a full disk; short form of `python -m
+tests.faults.storage`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tests.training.runs import make_run
 
 STRIDE = 40
 
-pytestmark = pytest.mark.long  # every operation of a save is tried
+pytestmark = pytest.mark.long  # tries every operation of a save
 
 
 @pytest.fixture(scope="module")
 def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | str]:
-    """A file system of 1 MiB of its own; where it cannot be mounted, why not."""
+    """Mount a file system of 1 MiB; return the reason if that fails."""
     folder = tmp_path_factory.mktemp("disk")
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)],
@@ -41,7 +41,7 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | str]
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, small_disk: Path | str) -> dict[str, Any]:
-    """What one process found out that forks a child for each death."""
+    """Return the findings of one process that forks a child for each death."""
     folder = tmp_path_factory.mktemp("storage")
     command = [
         sys.executable,

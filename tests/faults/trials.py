@@ -1,6 +1,4 @@
-"""One trial: a small run that is killed up to three times and must end as the undisturbed
-one did.
-"""
+"""Trial of a small run that is killed up to three times and must end as the undisturbed one."""
 
 from __future__ import annotations
 
@@ -62,13 +60,13 @@ MOST_HITS = {
     "checkpoint.file_written": 15,
     "checkpoint.pruned": 3,
     "checkpoint": 6,
-}  # in a whole run, nearly
+}  # almost, in a whole run
 ATTEMPTS = 3  # to end a trial after its last kill
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The undisturbed run of a setup: what it ended with, and how long its parts took."""
+    """The undisturbed run of a setup: its final state, and the duration of its parts."""
 
     folder: Path
     state: dict[str, str]
@@ -78,10 +76,10 @@ class Reference:
 
 @dataclass
 class Trial:
-    """One trial and what became of it.
+    """One trial and its result.
 
-    `worlds`: numbers of ranks to choose from. `killed`: what ended a launch, in words. `hits`:
-    crash points that were really reached. `failure`: empty if it ended as the undisturbed run.
+    `worlds`: numbers of ranks to choose from. `killed`: the ends of launches, in words. `hits`:
+    crash points that were reached. `failure`: empty if it ended as the undisturbed run.
     """
 
     number: int
@@ -95,7 +93,7 @@ class Trial:
 
 
 def points_of(setup: str) -> list[str]:
-    """The crash points that a run of the setup reaches."""
+    """Return the crash points that a run of the setup reaches."""
     return sorted(
         (p for p in POINTS if setup == "sharded" or p != "checkpoint.shards_agreed"),
         key=lambda p: p != "checkpoint.shards_agreed",
@@ -130,12 +128,12 @@ def plan(number: int, setup: str, aim: str, dice: random.Random, reference: Refe
     Args:
         number: of the trial.
         setup: exact, sharded or elastic.
-        aim: a crash point that the first kill must hit; empty for a random moment.
-        dice: of the trial.
-        reference: for how long there is something to kill.
+        aim: crash point that the first kill must hit; empty for a random moment.
+        dice: random generator of the trial.
+        reference: says for how long there is something to kill.
     """
     trial = Trial(number, setup, WORLDS[setup])
-    # a checkpoint is replaced only where the run died between the best weights and the whole state
+    # a checkpoint is replaced only if the run died between the best weights and the whole state
     if aim == "checkpoint.old_moved":
         trial.kills = [Kill("point", "evaluation.best_saved:1"), Kill("point", f"{aim}:1")]
     else:
@@ -176,15 +174,13 @@ def _at_moment(dice: random.Random, reference: Reference) -> Kill:
 
 
 def run(trial: Trial, folder: Path, reference: Reference, dice: random.Random) -> Trial:
-    """Carry a trial out; its folder is removed if it ended as it must."""
+    """Run a trial; remove its folder if it ended as it must."""
     place = folder / f"trial-{trial.number:04d}"
     make_run(place, rows=ROWS, **SETUPS[trial.setup])
     try:
         _disturb(trial, place, dice)
         trial.failure = trial.failure or compare(place, reference)
-    except (
-        Exception
-    ) as error:  # a trial that cannot be carried out is a failed one; the others go on
+    except Exception as error:  # a trial that cannot run has failed; the others continue
         trial.failure = f"{type(error).__name__}: {error}"
     if not trial.failure:
         shutil.rmtree(place)
@@ -215,7 +211,9 @@ def _launch(trial: Trial, place: Path, dice: random.Random, kill: Kill | None = 
 
 
 def compare(place: Path, reference: Reference) -> str:
-    """How the end of a trial differs from that of the undisturbed run; nothing if it does not."""
+    """Compare the end of a trial with that of the undisturbed run; return the difference, or
+    nothing.
+    """
     left = wait_until_gone(place)
     if left:
         return f"processes {left} are left"

@@ -1,4 +1,4 @@
-"""Watching what a process does while it handles bytes that nobody vouches for."""
+"""Record of a process's actions while it handles untrusted bytes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ FORBIDDEN = (
 
 @dataclass
 class Seen:
-    """`unpickled`: SHA-256 of each byte string that was given to the unpickler. `events`: forbidden
-    audit events.
+    """`unpickled`: SHA-256 of each byte string given to the unpickler. `events`: forbidden audit
+    events.
     """
 
     unpickled: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ def watched() -> Iterator[Seen]:
     """Record every byte string that reaches the unpickler, and everything that runs code, imports
     or starts a process.
 
-    The unpickler is only ever given bytes in memory: a path would let it read what was not hashed.
+    The unpickler only gets bytes in memory: a path would let it read what was not hashed.
     """
     seen, real = Seen(), torch.load
 

@@ -1,3 +1,3 @@
-"""What a GPU must do as the CPU does: one table of checks, and its twin on the CPU in the default
-tests.
+"""Checks that a GPU computes as the CPU does: one table of checks, and its twin on the CPU in the
+default tests.
 """

@@ -1,8 +1,8 @@
 """Check training on a GPU: python -m tests.gpu.check [--device cpu] [--only NAME …]   (8 minutes at most; exit code 1 where a check fails)
 
 Prints one table and, with `--markdown FILE`, writes it. Needs a device, Python 3.11 or newer, torch
-2.11 or newer and no network. `--device cpu` runs the same checks on the CPU, small: that is how the
-default tests hold them. Exit code 2: no such device.
+2.11 or newer and no network. `--device cpu` runs the same checks on the CPU, small, as the default
+tests do. Exit code 2: no such device.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from training.main import read_spec
 from training.replay.replay import replay
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 300.0  # a process of a check may take
+SECONDS = 300.0  # limit of a check's process
 # Largest distance of an update on the device from that on the CPU, as a share of the update's
 # length.
 # fp32: other orders of addition; bf16 and fp16: products of 8 and 11 bits (2^-8, 2^-11), through a
@@ -78,7 +78,7 @@ SMALL: dict[str, Any] = {
 
 
 class CheckError(Exception):
-    """A check found something else than it must."""
+    """A check found a wrong result."""
 
 
 class Bench:
@@ -93,7 +93,7 @@ class Bench:
         self.device, self.folder, self._made, self._runs = device, folder, dict[str, RunSpec](), 0
 
     def data(self, kind: str) -> RunSpec:
-        """Prepared rows: `table`, `images` or `texts`."""
+        """Return prepared rows: `table`, `images` or `texts`."""
         if kind not in self._made:
             folder = self.folder / kind
             folder.mkdir()
@@ -108,7 +108,7 @@ class Bench:
     def run_of(
         self, model: dict[str, Any], device: str | None = None, **train: Any
     ) -> tuple[Path, Path]:
-        """A `resolved.json` and an empty run folder."""
+        """Make a `resolved.json` and an empty run folder."""
         kind = {"cnn": "images", "causal_transformer": "texts"}.get(model["kind"], "table")
         self._runs += 1
         folder = self.folder / f"run-{self._runs}"
@@ -128,14 +128,14 @@ class Bench:
         )
 
     def trainer(self, model: dict[str, Any], device: str | None = None, **train: Any) -> Trainer:
-        """A trainer in this process, before its first step."""
+        """Return a trainer in this process, before its first step."""
         config, folder = self.run_of(model, device, **train)
         return Trainer(
             read_spec(config), folder, Parallel.open(device or self.device), StopSignal()
         )
 
     def launch(self, config: Path, folder: Path, ranks: int = 1) -> subprocess.Popen[bytes]:
-        """The training program in a process of its own, under torchrun."""
+        """Launch the training program in its own process, under torchrun."""
         command = [
             sys.executable,
             "-m",
@@ -162,7 +162,7 @@ class Bench:
             )
 
     def finished(self, config: Path, folder: Path, ranks: int = 1) -> dict[str, str]:
-        """Digests of what a launched run ends with."""
+        """Return digests of the final state of a launched run."""
         code = self.launch(config, folder, ranks).wait(SECONDS)
         require(
             code == 0, f"training ended with {code}: {(folder / 'train.log').read_text()[-600:]}"
@@ -171,18 +171,18 @@ class Bench:
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """Raise where something does not hold; not an assert, which `python -O` leaves out."""
+    """Raise if something does not hold; not an assert, which `python -O` leaves out."""
     if not holds:
         raise CheckError(otherwise)
 
 
 def weights(trainer: Trainer) -> Tensor:
-    """All parameters as one vector in double precision on the CPU."""
+    """Return all parameters as one vector in double precision on the CPU."""
     return torch.cat([p.detach().cpu().double().flatten() for p in trainer.model.parameters()])
 
 
 def update_of(trainer: Trainer, steps: int = 1) -> Tensor:
-    """What so many steps change in the parameters."""
+    """Return the change of the parameters after `steps` steps."""
     before = weights(trainer)
     for _ in range(steps):
         trainer._train_one_step()
@@ -191,15 +191,15 @@ def update_of(trainer: Trainer, steps: int = 1) -> Tensor:
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:
-    """Length of the difference as a share of the wanted vector's."""
+    """Return the length of the difference as a share of the wanted vector's."""
     return float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))
 
 
-# ----------------------------------------------------------------------------------------- checks
+# checks
 
 
 def equals_cpu(bench: Bench) -> str:
-    """One step of every model in every precision changes the weights as on the CPU."""
+    """Check one step of every model in every precision: the weights change as on the CPU."""
     worst = dict.fromkeys(PRECISIONS, 0.0)
     for name, model in MODELS.items():
         for precision in PRECISIONS:
@@ -226,7 +226,7 @@ def equals_cpu(bench: Bench) -> str:
 
 
 def exact_twice(bench: Bench) -> str:
-    """A run with dropout in exact mode ends with the same SHA-256 twice."""
+    """Check that a run with dropout ends with the same SHA-256 twice in exact mode."""
     digests = []
     for _ in range(2):
         report = bench.trainer({"kind": "mlp", "dropout": 0.2}).run()
@@ -236,9 +236,7 @@ def exact_twice(bench: Bench) -> str:
 
 
 def kill_and_resume(bench: Bench) -> str:
-    """A run that is killed with SIGKILL and started again ends with the state of the run that was
-    not.
-    """
+    """Check that a run killed with SIGKILL and restarted ends as the undisturbed run."""
     model, train = (
         {"kind": "custom", "path": "tests.faults.networks:Delicate"},
         {
@@ -284,7 +282,7 @@ def _newest(folder: Path) -> int:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the launcher and its ranks, which are in sessions of their own."""
+    """Kill the launcher and its ranks, each of which has its own session."""
     from training.launch.stop_signal import children
 
     for pid in (*children(process.pid), process.pid):
@@ -296,7 +294,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def fp16_overflow(bench: Bench) -> str:
-    """A loss scale that overflows skips the update, and the schedule with it, and nothing else."""
+    """Check that a loss scale which overflows skips the update and the schedule, nothing else."""
     train = {
         "precision": "fp16",
         "loss_scale": {"initial": 2.0**24, "growth_interval": 4},
@@ -327,7 +325,7 @@ def fp16_overflow(bench: Bench) -> str:
 
 
 def stops_before_nan(bench: Bench) -> str:
-    """A gradient that is not finite stops the run before the update; replay finds the module."""
+    """Check that a non-finite gradient stops the run before the update; replay finds the module."""
     config, folder = bench.run_of(
         {"kind": "custom", "path": "tests.training.networks:Cliff"}, checkpoint_every=1
     )
@@ -349,7 +347,7 @@ def stops_before_nan(bench: Bench) -> str:
 
 
 def compile_equals_eager(bench: Bench) -> str:
-    """Compiled, three steps change the weights as eager ones do."""
+    """Check that three compiled steps change the weights as eager ones do."""
     train = {"optimizer": SGD, "epochs": 4}
     eager, compiled = (
         update_of(bench.trainer(MODELS["mlp"], compile=wanted, **train), 3)
@@ -363,9 +361,7 @@ def compile_equals_eager(bench: Bench) -> str:
 
 
 def resident_equals_streamed(bench: Bench) -> str:
-    """A table that lies on the device and one that is sent window by window train to the same
-    SHA-256.
-    """
+    """Check that a table on the device and one sent window by window train to the same SHA-256."""
     from training.engine import batches
 
     share, digests, places = batches.DEVICE_SHARE, [], []
@@ -384,7 +380,7 @@ def resident_equals_streamed(bench: Bench) -> str:
 
 
 def fsdp_equals_ddp(bench: Bench) -> str:
-    """Sharded weights train to the SHA-256 of replicated ones."""
+    """Check that sharded weights train to the SHA-256 of replicated ones."""
     ranks = max(1, torch.cuda.device_count()) if bench.device == "cuda" else 2
     found = [
         bench.finished(*bench.run_of(MODELS["mlp"], parallel=kind, ranks=ranks, epochs=1), ranks)[
@@ -397,7 +393,7 @@ def fsdp_equals_ddp(bench: Bench) -> str:
 
 
 def device_tests(bench: Bench) -> str:
-    """The test files that take a device pass on it."""
+    """Check that the test files which take a device pass on it."""
     command = [
         sys.executable,
         "-m",
@@ -427,7 +423,7 @@ def device_tests(bench: Bench) -> str:
 
 
 def whole_run(bench: Bench) -> str:
-    """`bulkhead run` of the default example ends with a champion."""
+    """Check that `bulkhead run` of the default example ends with a champion."""
     home = bench.folder / "home"
     rows = str(bench.folder / "clinic_visits.parquet")
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -507,7 +503,7 @@ def run_checks(
 
 
 def describe(device: str) -> str:
-    """The device and the software, for the head of the table."""
+    """Describe the device and the software, for the head of the table."""
     name = (
         torch.cuda.get_device_name()
         if device == "cuda"
@@ -518,7 +514,7 @@ def describe(device: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run from the command line; the exit code."""
+    """Run from the command line; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.gpu.check",
         description=__doc__,

@@ -1,6 +1,4 @@
-"""The GPU check on the CPU: every check passes on sound code, and each reports the fault that is
-planted for it.
-"""
+"""The GPU check on the CPU: every check passes on sound code, and each finds its planted fault."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ def test_sound_code_passes_the_long_checks(tmp_path: Path, name: str) -> None:
 
 
 def _drift(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another update from the second trainer on, as a device with another arithmetic would make."""
+    """Change the update from the second trainer on, as a device with other arithmetic would."""
     build, made = Trainer._build, []
 
     def altered(self: Trainer) -> None:
@@ -66,7 +64,7 @@ def _drift(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _schedule_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The update is made although the scaled loss overflowed."""
+    """Make the update although the scaled loss overflowed."""
     update = Step.update
 
     def always(self: Step, gate: Any) -> Any:
@@ -80,7 +78,7 @@ def _schedule_moves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing looks whether the gradient is finite."""
+    """Skip the test for a finite gradient."""
     monkeypatch.setattr(Gate, "finite", property(lambda self: True))
 
 

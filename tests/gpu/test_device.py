@@ -1,5 +1,5 @@
-"""Training on the device that BULKHEAD_TEST_DEVICE names (default: cpu): the same promises wherever
-it computes.
+"""Training on the device that BULKHEAD_TEST_DEVICE names (default: cpu): the same promises on every
+device.
 """
 
 from __future__ import annotations

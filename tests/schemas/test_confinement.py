@@ -1,5 +1,5 @@
-"""A worker's flow run reads, writes and calls what its operator named; a person's own run is not
-confined; secrets do not expand.
+"""A worker's flow run uses only what its operator named; a person's own run is not confined;
+secrets do not expand.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SECRETS = (
 
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A flow run of a worker that works in `project`, with its home there and data next to it."""
+    """Run a worker's flow run in `project`, with its home there and data next to it."""
     project = tmp_path / "project"
     (project / ".bulkhead" / "data").mkdir(parents=True)
     (project / ".bulkhead" / "keys").mkdir()
@@ -123,7 +123,7 @@ def test_the_operator_names_other_roots_and_hosts(
     require_readable(worker / "data" / "x.csv", "data.uri")
     monkeypatch.setenv("BULKHEAD_DATA_ROOTS", os.pathsep.join([str(worker / "data"), "/"]))
     require_readable(worker / "data" / "x.csv", "data.uri")
-    # the project is no default any more, and / is no root
+    # the project is no longer a default, and / is no root
     with pytest.raises(ConfigError, match="may read only under"):
         require_readable("x.csv", "data.uri")
     with pytest.raises(ConfigError, match=r"BULKHEAD_HTTP_HOSTS lists \(none\), got host"):

@@ -1,4 +1,4 @@
-"""Digests: a large file is read once in a process, and any touch makes it be read again."""
+"""Digests: a process reads a large file once, and again after any touch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schemas.errors import IntegrityError
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Paths whose bytes were read, in order; files of 1 kB count as large."""
+    """Return the paths whose bytes were read, in order; files of 1 kB count as large."""
     found: list[str] = []
     monkeypatch.setattr(digest, "LARGE", 1000)
     monkeypatch.setattr(
@@ -34,7 +34,7 @@ def test_a_large_file_is_read_once_and_a_small_one_each_time(
     for ref in refs * 2:
         verify(ref)
     assert [reads.count(str(p)) for p in (large, small)] == [1, 3]
-    # as a finished step is put in its place: a new time of change, and so read again
+    # as when a finished step is installed: a new time of change, so read again
     moved = large.rename(tmp_path / "moved")
     assert sha256_once(moved) == refs[0].sha256
 
@@ -48,7 +48,7 @@ def test_a_touched_file_is_read_again_and_refused(
     path.write_bytes(b"x" * 1000)
     ref, before = file_ref(path), path.stat()
     while not keep_times and path.stat().st_ctime_ns == before.st_ctime_ns:
-        path.write_bytes(b"x" * 999 + b"y")  # until the clock of the file system has moved on
+        path.write_bytes(b"x" * 999 + b"y")  # until the clock of the file system advances
     while path.stat().st_ctime_ns == before.st_ctime_ns:
         path.write_bytes(b"x" * 999 + b"y")
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -1,4 +1,4 @@
-"""Declarations of several labels: what is understood, and what is refused before anything runs."""
+"""Declarations of several labels: which are valid, and which are refused before anything runs."""
 
 from __future__ import annotations
 

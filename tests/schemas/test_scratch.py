@@ -1,4 +1,4 @@
-"""What a kill left behind is removed; what a living process uses never is."""
+"""Leftovers of a kill are removed; files of a living process never are."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A record that was changed is noticed before it is believed; a kill while one is replaced leaves
-either of them.
+"""A changed record is noticed before it is used; a kill during a replacement leaves the old or the
+new.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What a language model's declaration says, what it may leave out, and what is refused before
-anything runs.
-"""
+"""Declarations of language models: keys, defaults, and what is refused before anything runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""YAML that could hang, fill the memory or be no text is refused with its line, in a message that a
-person can read.
+"""YAML that could hang, fill the memory or is not text is refused with its line, in a readable
+message.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""However a run ends: its record, MLflow and the person at the terminal hear the cause and how it
-goes on.
-"""
+"""End of a run: its record, MLflow and the terminal get the cause and the next step."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ __all__ = ["blank_database", "uri"]
 
 
 def end_with(error: BaseException, trained: bool = True) -> tuple[RunContext, BaseException]:
-    """A run that breaks off with an error; the run and what came out of it."""
+    """End a run with an error; return the run and its outcome."""
     with pytest.raises(type(error)) as caught, tracked(declaration(), "train") as run:  # type: ignore[arg-type]
         if trained:
             (run.run_dir / "checkpoints" / "step-00000012").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What a command started ends with it: after SIGKILL, and when it ends by itself."""
+"""Children of a command end with it: after SIGKILL, and at its own end."""
 
 from __future__ import annotations
 

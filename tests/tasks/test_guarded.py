@@ -1,5 +1,5 @@
-"""Servers behind a guard: who has not the password, asks under another host's name, or comes from
-another page is refused.
+"""Servers behind a guard refuse a client without the password, under another host's name, or from
+another page.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BASIC = {"Authorization": "Basic " + base64.b64encode(LOGIN.encode()).decode()}
 
 
 async def behind(scope: Any, receive: Any, send: Any) -> None:
-    """What is guarded: answers everything."""
+    """Run a server behind the guard that answers everything."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"rows"})
 
@@ -171,7 +171,7 @@ def test_a_second_up_is_refused_with_the_address_of_the_first_until_that_is_gone
         "MLFLOW_TRACKING_PASSWORD",
         "PREFECT_API_URL",
     ):
-        monkeypatch.setenv(name, "x")  # so that what is set below goes with the test
+        monkeypatch.setenv(name, "x")  # so that the test undoes what it sets below
         monkeypatch.delenv(name)
     first = Servers("http://127.0.0.1:4711", "http://127.0.0.1:4712", os.getpid())
     assert running_servers() is None

@@ -1,5 +1,5 @@
-"""Watching the training program from outside: its progress while the file is rewritten, and whose
-result it is.
+"""Observation of the training program: its progress while the file is rewritten, and whether a
+result is its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""P5: the leakage report of the same sides is reused with its warnings; one that failed is never
-kept.
-"""
+"""P5: reuse the leakage report of the same splits with its warnings; never store a failed one."""
 
 from __future__ import annotations
 
@@ -20,11 +18,11 @@ ROWS = 600
 
 @pytest.fixture(autouse=True)
 def _home(own_home: Path) -> None:
-    """Results are kept in a home of the test's own."""
+    """Store results in the test's own home."""
 
 
 def sides(folder: Path, **sections: object) -> tuple[object, ...]:
-    """Honest rows and a copy of the label; split, validated table and declaration."""
+    """Return correct rows and a copy of the label: split, validated table and declaration."""
     rng = np.random.default_rng(0)
     x, noise = rng.normal(size=(2, ROWS))
     label = (x + noise > 0).astype(int)

@@ -1,6 +1,4 @@
-"""What Prefect's UI shows of a run at work: the newest value, seldom, and never at the run's
-expense.
-"""
+"""Prefect's UI shows the newest value of a run, rarely, and never delays the run."""
 
 from __future__ import annotations
 
@@ -78,7 +76,7 @@ def test_an_artifact_that_is_not_taken_fails_nothing_and_holds_nothing_up(
             began = time.monotonic()
             for number in range(100):
                 show(number / 100, "on")
-            assert time.monotonic() - began < 1  # one at a time would take the server 100 answers
+            assert time.monotonic() - began < 1  # 100 answers of the server, if sent one at a time
         return "done"
 
     assert work() == "done"

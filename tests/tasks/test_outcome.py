@@ -1,5 +1,5 @@
-"""How a run ended is the name of its state, a tag, an event and an exit code; a retrain on nothing
-new says so.
+"""The end of a run is its state's name, a tag, an event and an exit code; a retrain without new
+data says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run goes on only with the data that it was started with."""
+"""A run resumes only with the data that it started with."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""As many processes as the machine has GPUs, and a number that it cannot give is refused before
-anything runs; devices are simulated.
+"""One process for each GPU; a number that the machine lacks is refused first. Devices are
+simulated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 @pytest.fixture()
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let torch find so many devices."""
+    """Let torch find `count` devices."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return lambda count: monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 

@@ -1,4 +1,4 @@
-"""Runs whose process was killed are ended everywhere, and nobody else's are."""
+"""Runs of killed processes are ended everywhere, and no other run is."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def server() -> Iterator[None]:
 
 @flow
 def work() -> None:
-    """A flow run to be marked."""
+    """A flow run to mark."""
 
 
 def flow_run_at_work() -> UUID:
-    """A flow run that Prefect shows as running, as a killed process leaves it."""
+    """Return a flow run that Prefect shows as running, as a killed process leaves it."""
     with get_client(sync_client=True) as client:
         made = client.create_flow_run(work)
         client.set_flow_run_state(made.id, Running(), force=True)
@@ -40,7 +40,7 @@ def flow_run_at_work() -> UUID:
 
 
 def killed_run(flow_run_id: UUID | None = None) -> RunContext:
-    """A run as `kill -9` leaves it: running in its record and in MLflow, its lock free."""
+    """Return a run as `kill -9` leaves it: running in its record and in MLflow, its lock free."""
     with tracked(declaration(), "train") as run:  # type: ignore[arg-type]
         record = read(run.run_dir)
     ids = (str(flow_run_id),) if flow_run_id else ()

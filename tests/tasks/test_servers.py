@@ -1,5 +1,5 @@
-"""Programs that are kept at work: ports asked for first, started again when they end, stopped
-whole, and given up in time.
+"""Supervised programs: ports are checked first, ended programs restart, stops reach every child,
+and repeated failures end in time.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ def program(folder: Path, code: str, **settings: str | None) -> Program:
 
 
 def at_work(folder: Path) -> int:
-    """Processes in whose environment a folder is named; what has ended and waits to be reaped has
-    none.
-    """
+    """Return the processes whose environment names a folder; zombies have none."""
     found = 0
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
@@ -81,7 +79,7 @@ def test_a_program_is_stopped_with_its_children_also_when_the_block_fails(tmp_pa
         wait_until(lambda: at_work(tmp_path) == 2, running, "its child")
         raise KeyboardInterrupt
     deadline = time.monotonic() + 5
-    while at_work(tmp_path) and time.monotonic() < deadline:  # what was killed takes a moment to go
+    while at_work(tmp_path) and time.monotonic() < deadline:  # a kill takes a moment
         time.sleep(0.05)
     assert at_work(tmp_path) == 0
 

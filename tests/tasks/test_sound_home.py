@@ -1,6 +1,4 @@
-"""A home that work could not end well on is refused before any work, by name and with what
-to do.
-"""
+"""A home on which work could not end well is refused first, with its name and a remedy."""
 
 from __future__ import annotations
 
@@ -146,7 +144,7 @@ def test_a_home_or_a_folder_of_it_that_cannot_be_written_to_is_one_sentence(
 ) -> None:
     (home() / "prepared").mkdir()
     folder, before = own_home / part, []
-    if os.geteuid() == 0:  # whom no mode of a folder stops
+    if os.geteuid() == 0:  # root ignores the mode of a folder
         if subprocess.run(
             ["unshare", "--mount", "true"], check=False, capture_output=True
         ).returncode:

@@ -1,5 +1,5 @@
-"""A stop is heard in a query of the engine, where an exception is lost, and by code that will not
-end; each program here is a process of its own.
+"""Stops within a query of the engine, where an exception is lost, and in code that does not end;
+each program here is a process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from tasks.stop import listening
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_SECONDS = 60.0  # each would go on for ever
+LIMIT_SECONDS = 60.0  # each would run forever
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 QUERY = """
@@ -77,7 +77,7 @@ with command(), stated_errors():
 
 
 def start(program: str) -> subprocess.Popen[str]:
-    """The program as a command, when it has said that it is ready."""
+    """Start the program as a command and wait until it is ready."""
     text = WRAPPER.format(program=textwrap.indent(textwrap.dedent(program), "    "))
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
@@ -147,8 +147,8 @@ def test_a_command_that_is_done_ends_with_its_own_code_whatever_waits_at_its_end
 def test_a_flow_run_of_a_worker_keeps_prefects_own_handler_of_sigterm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Prefect tells its worker that it may cancel only where the handler is its own; any other ends
-    the flow run as crashed.
+    """Prefect reports to its worker that it may cancel only if the handler is its own; with any
+    other the flow run ends as crashed.
     """
     from prefect.utilities.engine import capture_sigterm, is_prefect_sigterm_handler_installed
 

@@ -1,4 +1,4 @@
-"""P5: a step is done again exactly when its inputs, its code or its files have changed."""
+"""P5: a step runs again exactly when its inputs, its code or its files have changed."""
 
 from __future__ import annotations
 

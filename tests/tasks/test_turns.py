@@ -1,6 +1,4 @@
-"""P4: runs of one model take turns where a worker started them, and where one may register a
-version.
-"""
+"""P4: runs of one model take turns if a worker started them, or if one may register a version."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ HOLD = (
 
 @pytest.fixture
 def other(own_home: Path) -> subprocess.Popen[str]:
-    """Another process at work on the model `visits`."""
+    """Run another process at work on the model `visits`."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "BULKHEAD_HOME": str(own_home)}
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, "visits"], env=environment, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""Review code where nothing but Python is installed, as the pre-commit hook does.
+"""Review code where only Python is installed, as the pre-commit hook does.
 
 python -m training.review train.py models/
 """
@@ -22,9 +22,7 @@ from training.review.command import (
 
 
 def main() -> int:
-    """Print the findings. Return 0 if there are none, 1 if there are; wrong arguments exit with
-    2.
-    """
+    """Print the findings. Return 0 if there are none, else 1; exit with 2 on wrong arguments."""
     parser = argparse.ArgumentParser(
         prog="bulkhead review", description="Well-known mistakes in PyTorch training code."
     )

@@ -1,4 +1,4 @@
-"""Which lines of which files differ from a revision, as git tells it."""
+"""Lines of files that differ from a git revision."""
 
 from __future__ import annotations
 
@@ -16,17 +16,13 @@ EVERY_LINE = 1 << 30
 
 @dataclass(frozen=True)
 class Changes:
-    """New or changed lines of a file as ranges, and the lines after which something was
-    taken out.
-    """
+    """New or changed lines of a file as ranges, and the lines after which lines were removed."""
 
     added: tuple[tuple[int, int], ...] = ()
     removed_after: tuple[int, ...] = ()
 
     def touch(self, finding: Finding) -> bool:
-        """Whether a finding stands on a changed line, or something was taken out of the region that
-        can bring it about.
-        """
+        """Return whether a finding is on a changed line, or its region lost lines."""
         first, last = finding.span
         on_line = any(a <= finding.end_line and finding.line <= b for a, b in self.added)
         return (
@@ -35,7 +31,7 @@ class Changes:
 
 
 def is_revision(text: str, folder: Path) -> bool:
-    """Whether git knows a revision of that name there."""
+    """Return whether git knows a revision of that name in a folder."""
     return (
         _git(
             folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}"
@@ -45,8 +41,7 @@ def is_revision(text: str, folder: Path) -> bool:
 
 
 def changed_files(revision: str, folder: Path) -> dict[Path, Changes]:
-    """The Python files and notebooks that differ from a revision, in the working tree, new ones
-    that git does not know yet included.
+    """Return the Python files and notebooks that differ from a revision, untracked ones too.
 
     Raises:
         ConfigError: there is no git, no repository, or no such revision.
@@ -100,7 +95,7 @@ def changed_files(revision: str, folder: Path) -> dict[Path, Changes]:
 
 
 def _parse(diff: str) -> dict[str, Changes]:
-    r"""Files and lines of a diff without context.
+    r"""Return the changed lines of each file of a diff without context.
 
     >>> _parse("+++ b/a.py\n@@ -3 +3,2 @@\n+x\n+y\n@@ -9,2 +10,0 @@\n-z\n")
     {'a.py': Changes(added=((3, 4),), removed_after=(10,))}

@@ -1,5 +1,6 @@
-"""What the command line and the pre-commit hook share: which files, which rules, against what, in
-which form. Only the standard library is imported.
+"""Review of files or changed lines, shared by the command line and the pre-commit hook.
+
+Only the standard library is imported.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ Form = Literal["text", "json", "sarif"]
 
 @dataclass(frozen=True)
 class Reviewed:
-    """The findings in some files, allowed ones included; of a program that was run also a line that
-    says how it ended, and its figures.
+    """The findings in some files, allowed ones included.
+
+    After a run of the program, also a line on how it ended, and its figures.
     """
 
     findings: list[Finding]
@@ -36,15 +38,16 @@ class Reviewed:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found, but for what is allowed and comments about removed rules, and
-        no run failed.
+        """Return whether no run failed and nothing was found.
+
+        Allowed findings and comments about removed rules do not count.
         """
         return all(f.allowed or f.rule == ALLOWS_RETIRED for f in self.findings) and not (
             self.run and self.run["error"]
         )
 
     def render(self, form: Form) -> str:
-        """As text for a person, JSON for a script, or SARIF for a code host."""
+        """Render the findings as text for a person, JSON for a script, or SARIF for a code host."""
         if form == "text":
             return as_text(self.findings, self.files) + (f"\n{self.told}" if self.told else "")
         if form == "sarif":
@@ -55,7 +58,7 @@ class Reviewed:
 
 
 def _version() -> str:
-    """Version of the installed package; `source` of a working tree that is not installed."""
+    """Return the version of the installed package; `source` in a working tree without one."""
     try:
         return metadata.version("bulkhead")
     except metadata.PackageNotFoundError:
@@ -63,7 +66,7 @@ def _version() -> str:
 
 
 def review_paths(paths: Sequence[Path], rules: Sequence[Rule]) -> Reviewed:
-    """The findings in files and folders.
+    """Review files and folders.
 
     Raises:
         ConfigError: a path does not exist, or there is nothing to review.
@@ -79,12 +82,11 @@ def review_paths(paths: Sequence[Path], rules: Sequence[Rule]) -> Reviewed:
 
 
 def review_changes(revision: str, paths: Sequence[Path], rules: Sequence[Rule]) -> Reviewed:
-    """The findings that stand on lines of the working tree that differ from a revision, or in a
-    region from which lines were taken out.
+    """Review the working tree; report findings on changed lines and where lines were removed.
 
     Args:
         revision: as git names it.
-        paths: only below these; none means the whole repository of the present folder.
+        paths: only below these; none means the whole repository of the current folder.
         rules: the rules that run.
 
     Raises:
@@ -104,8 +106,9 @@ def review_changes(revision: str, paths: Sequence[Path], rules: Sequence[Rule]) 
 
 
 def revision_and_paths(given: Sequence[Path]) -> tuple[str, list[Path]]:
-    """What `--diff` compares with, HEAD unless an argument that is no path names another, and the
-    paths.
+    """Split the arguments of `--diff` into its revision and the paths.
+
+    The revision is HEAD unless one argument is not a path.
 
     Raises:
         ConfigError: an argument is neither a path nor a revision.
@@ -125,20 +128,20 @@ def _require_existing(paths: Sequence[Path]) -> None:
 
 
 def relative(path: str) -> str:
-    """The path as seen from here, where it is below."""
+    """Return the path relative to the current folder, if it lies below it."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def choose(select: Sequence[str], ignore: Sequence[str], strict: bool) -> tuple[Rule, ...]:
-    """The rules that were asked for.
+    """Return the rules that the options select.
 
     Raises:
-        ConfigError: an id that no rule begins with.
+        ConfigError: no rule begins with a given id.
     """
     for given in (*select, *ignore):
         if given in RETIRED:
-            if given in ignore:  # as a configuration of an earlier version says, with nothing lost
+            if given in ignore:  # from the configuration of an earlier version; harmless
                 continue
             raise ConfigError(f"{given}: this rule was removed; leave it out")
         if not any(id.startswith(given) for id in KNOWN):
@@ -150,7 +153,7 @@ def choose(select: Sequence[str], ignore: Sequence[str], strict: bool) -> tuple[
 
 
 def rule_ids_in(given: Iterable[str]) -> tuple[str, ...]:
-    """Ids of options that may be repeated or hold several.
+    """Return the ids of options that may be repeated or hold several.
 
     >>> rule_ids_in(["bh1,BH301", "BH4"])
     ('BH1', 'BH301', 'BH4')

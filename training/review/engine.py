@@ -1,4 +1,4 @@
-"""Review one file or many: rules, then the comments that allow their findings."""
+"""Review one file or many: run the rules, then apply the comments that allow findings."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from training.review.sources import (
 from training.uncollected import uncollected
 
 RELEVANT = ("torch", "sklearn", "imblearn", "accelerate", "transformers", "lightning")
-PARALLEL_FROM = 40  # files; below that a second process costs more than it saves
+PARALLEL_FROM = 40  # files; with fewer, a second process costs more than it saves
 
 
 def chosen_rules(
     select: Iterable[str] = (), ignore: Iterable[str] = (), strict: bool = False
 ) -> tuple[Rule, ...]:
-    """The rules that run: notes only with `strict` or where they are selected by id or by the
-    beginning of one.
+    """Return the rules that run.
+
+    Notes run only with `strict`, or if their id or its beginning is selected.
 
     >>> [r.id for r in chosen_rules(select=["BH10"])][:2]
     ['BH101', 'BH102']
@@ -47,24 +48,24 @@ def chosen_rules(
 def review_text(
     text: str, path: str = "<text>", rules: Sequence[Rule] | None = None
 ) -> list[Finding]:
-    """The findings in a piece of Python, allowed ones included."""
+    """Return the findings in Python text, allowed ones included."""
     return review_source(Source(path, text), chosen_rules() if rules is None else rules)
 
 
 def review_source(
     source: Source, rules: Sequence[Rule], seen: Sequence[Finding] = ()
 ) -> list[Finding]:
-    """The findings in a source in order of place, allowed ones included, with what is wrong with
-    its allowances.
+    """Return the findings in a source and in its allowances, sorted by place.
+
+    Allowed findings are included.
 
     Args:
-        source: to read.
-        rules: that run.
-        seen: findings of a run of the same source, added where reading did not find the same
-            mistake.
+        source: the source to read.
+        rules: the rules that run.
+        seen: findings of a run of the same source; added if reading did not find the mistake.
     """
-    # until the tree is let go: what is freed at once leaves its place in the processor's cache to
-    # the next file's
+    # until the tree is freed: memory that is freed early gives its place in the processor's cache
+    # to the next file
     with uncollected():
         try:
             found = _found(source, rules)
@@ -78,10 +79,10 @@ def review_source(
 
 
 def _found(source: Source, rules: Sequence[Rule]) -> list[Finding]:
-    """What the rules find in a source.
+    """Return the findings of the rules in a source.
 
     Raises:
-        Unreadable: it is no Python, or nested too deeply.
+        Unreadable: it is not Python, or nested too deeply.
     """
     tree = source.parse()
     if not any(name in source.text for name in RELEVANT):
@@ -96,15 +97,16 @@ def _found(source: Source, rules: Sequence[Rule]) -> list[Finding]:
 
 
 def _applied(rule: Rule, subject: Subject, source: Source) -> list[Finding]:
-    """What a rule finds; its own failure is a finding too, since it must neither hide what the
-    others find nor pass for a file without this mistake.
+    """Return the findings of a rule; a rule that fails is reported as a finding.
+
+    A failure must not hide the findings of other rules, nor look like a file without the mistake.
     """
     try:
         told = list(rule.findings(subject))
         if not told:
             return []
         found: dict[tuple[int, str], Finding] = {}
-        for f in told:  # one line may break a rule in several places: once is enough
+        for f in told:  # one finding a line, though several places break the rule
             found.setdefault((f.line, f.message), f)
         return [source.placed(f) for f in found.values()]
     except RecursionError:
@@ -122,7 +124,7 @@ def _applied(rule: Rule, subject: Subject, source: Source) -> list[Finding]:
 def review_file(
     path: Path, rules: Sequence[Rule], name: str | None = None, seen: Sequence[Finding] = ()
 ) -> list[Finding]:
-    """The findings in one file, with those of a run; a file that cannot be read is one itself."""
+    """Return the findings in one file and those of a run; an unreadable file is a finding."""
     try:
         source = read_source(path, name or str(path))
     except Unreadable as error:
@@ -131,14 +133,14 @@ def review_file(
 
 
 def review_files(paths: Sequence[Path], rules: Sequence[Rule]) -> list[Finding]:
-    """The findings in many files, by file in the given order, on all cores where there are many."""
+    """Return the findings in many files, in the given order; use all cores if there are many."""
     workers = min(os.cpu_count() or 1, 8)
     if len(paths) < PARALLEL_FROM or workers == 1:
         return [f for path in paths for f in review_file(path, rules)]
     ids = tuple(r.id for r in rules)
     with ProcessPoolExecutor(
         workers, initializer=gc.freeze
-    ) as pool:  # what is loaded by now is not gone through again and again
+    ) as pool:  # so that the garbage collector skips what is already loaded
         return [
             f for found in pool.map(_by_ids, paths, [ids] * len(paths), chunksize=16) for f in found
         ]
@@ -149,8 +151,9 @@ def _by_ids(path: Path, ids: tuple[str, ...]) -> list[Finding]:
 
 
 def python_files(paths: Iterable[Path]) -> list[Path]:
-    """The Python files and notebooks of files and folders, each once, in sorted order; hidden and
-    virtual-environment folders left out.
+    """Return the Python files and notebooks of files and folders, each once and sorted.
+
+    Hidden folders and virtual environments are left out.
     """
     found: dict[Path, None] = {}
     for path in paths:

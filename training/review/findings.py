@@ -1,4 +1,4 @@
-"""What a rule is and what it finds."""
+"""Rules and their findings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake: lines and columns count from 1; `span` is the region whose change can bring it
-    about.
-    """
+    """One mistake. Lines and columns count from 1; `span` is the region that can cause it."""
 
     rule: str
     path: str
@@ -37,13 +35,13 @@ class Finding:
 
 @dataclass(eq=False)
 class Subject:
-    """A file under review, with what several rules need computed once."""
+    """A file under review, and the results that several rules need."""
 
     program: Program
 
     @cached_property
     def traces(self) -> list[list[Event]]:
-        """What the file does, in order."""
+        """Return the events of the file in order of execution."""
         return (
             traces(self.program)
             if "torch" in self.program.modules_imported
@@ -53,13 +51,15 @@ class Subject:
 
     @cached_property
     def trains(self) -> bool:
-        """Whether a gradient is computed anywhere in the file."""
+        """Return whether the file computes a gradient anywhere."""
         return any(e.kind == "backward" for trace in self.traces for e in trace)
 
     @cached_property
     def framework(self) -> bool:
-        """Whether Lightning, a Trainer or the like runs the loop, and does there what a
-        hand-written one must do; one that starts a function of the file on its workers does not.
+        """Return whether a framework such as Lightning or a Trainer runs the loop.
+
+        It then does there what a hand-written loop must do. A framework that only starts a
+        function of the file on its workers does not count.
         """
         trainers = (
             name
@@ -69,7 +69,7 @@ class Subject:
         by_fabric = {
             "fabric",
             "Fabric",
-        } & self.program.identifiers  # which leaves the loop to its user
+        } & self.program.identifiers  # Fabric leaves the loop to its user
         return (bool(self.program.modules_imported & FRAMEWORKS) and not by_fabric) or any(trainers)
 
 
@@ -80,7 +80,7 @@ OTHER_LIBRARIES = {
     "flax",
     "paddle",
     "mindspore",
-}  # whose loops have other rules
+}  # their loops have other rules
 FRAMEWORKS = {
     "lightning",
     "pytorch_lightning",
@@ -98,11 +98,10 @@ Check = Callable[[Subject], Iterable[Place]]
 
 @dataclass(frozen=True)
 class Rule:
-    """A mistake as its page describes it (`pages/BH101.md`): what goes wrong, what to do, code that
-    has it and code that has not.
+    """A mistake as its page describes it (`pages/BH101.md`): cause, remedy, bad and good code.
 
-    `check` gives places: the node, what is wrong there, and perhaps the node whose lines can bring
-    it about. `severity` note: reported with `--strict` alone, since sound code does it too.
+    `check` yields places: the node, a message, and sometimes the node whose lines can cause it.
+    Severity `note` is reported only with `--strict`, since correct code does it too.
     """
 
     id: str
@@ -116,7 +115,7 @@ class Rule:
     check: Check = field(compare=False, repr=False)
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """The mistakes of one file, each place once."""
+        """Yield the mistakes of one file, each place once."""
         seen: set[tuple[int, int]] = set()
         for place in self.check(subject):
             node, message = place[0], place[1]
@@ -150,8 +149,8 @@ RULES: dict[str, Rule] = {}
 def read_rule(id: str, check: Check) -> Rule:
     """Read the page of a rule.
 
-    Its `diff` block holds both programs: lines that begin with `-` or a space are the wrong one,
-    `+` or a space the right one.
+    Its `diff` block holds both programs. Lines that begin with `-` or a space are the wrong one;
+    those with `+` or a space are the right one.
 
     Raises:
         ValueError: the page has another form.

@@ -18,7 +18,7 @@ SCHEMA = (
 
 
 def as_text(found: Sequence[Finding], files: int) -> str:
-    """A line for each finding, what to do below it, and how many there are."""
+    """Write a line for each finding, the remedy below it, and the number of findings."""
     lines = []
     for finding in _open(found):
         rule = KNOWN.get(finding.rule)
@@ -32,13 +32,13 @@ def as_text(found: Sequence[Finding], files: int) -> str:
 
 
 def place(finding: Finding) -> str:
-    """`path:line:column`; of a notebook with the cell, which counts from 1 over all cells."""
+    """Return `path:line:column`; in a notebook also the cell, counted from 1 over all cells."""
     cell = f":cell {finding.cell}" if finding.cell else ""
     return f"{finding.path}{cell}:{finding.line}:{finding.column}"
 
 
 def summary(found: Sequence[Finding], files: int) -> str:
-    """How much was found in how many files."""
+    """Return how much was found in how many files."""
     counted = Counter(f.severity for f in _open(found))
     parts = [
         f"{n} {severity}{'s' if n > 1 else ''}"
@@ -53,8 +53,9 @@ def summary(found: Sequence[Finding], files: int) -> str:
 
 
 def as_json(found: Sequence[Finding], files: int) -> dict[str, Any]:
-    """What a script reads: findings with their rules' names and remedies, those that are allowed
-    apart.
+    """Return the findings for a script, with the names and remedies of their rules.
+
+    Allowed findings are in their own list.
     """
     return {
         "files": files,
@@ -82,9 +83,7 @@ def _entry(finding: Finding) -> dict[str, Any]:
 
 
 def as_sarif(found: Sequence[Finding], version: str) -> dict[str, Any]:
-    """A SARIF log of one run, with the rules that found something, and allowed findings as
-    suppressed ones.
-    """
+    """Return the SARIF log of one run: rules with findings; allowed findings as suppressed."""
     ids = sorted({f.rule for f in found})
     driver = {
         "name": "bulkhead review",
@@ -149,7 +148,7 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
 
 
 def explain(rule: Rule) -> str:
-    """The page of a rule as Markdown."""
+    """Return the page of a rule as Markdown."""
     told = f"Severity: {rule.severity}" + (
         ", told with `--strict` or `--select` alone: sound code does it too."
         if rule.severity == "note"

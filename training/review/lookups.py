@@ -1,6 +1,4 @@
-"""Calls and keyword arguments of a file by what they stand for, found once for all rules
-that ask.
-"""
+"""Calls and keyword arguments of a file by their meaning, found once for all rules."""
 
 from __future__ import annotations
 
@@ -15,8 +13,9 @@ from training.review.syntax import dotted, once, words
 
 @once
 def _by_name(program: Program) -> dict[str, list[tuple[int, ast.Call]]]:
-    """The calls by canonical dotted name, each with its place in `all_calls`; those of what is not
-    imported left out.
+    """Return the calls by canonical dotted name, each with its index in `all_calls`.
+
+    Calls of names that are not imported are left out.
     """
     found: dict[str, list[tuple[int, ast.Call]]] = defaultdict(list)
     for at, call in enumerate(program.all_calls):
@@ -27,7 +26,7 @@ def _by_name(program: Program) -> dict[str, list[tuple[int, ast.Call]]]:
 
 @once
 def _names_in_torch(program: Program) -> dict[str, list[str]]:
-    """Canonical names of what is called of torch, by their last part."""
+    """Return the canonical names of called torch functions by their last part."""
     found: dict[str, list[str]] = defaultdict(list)
     for name in _by_name(program):
         if name.startswith("torch."):
@@ -36,14 +35,15 @@ def _names_in_torch(program: Program) -> dict[str, list[str]]:
 
 
 def calls_to(program: Program, *names: str) -> list[ast.Call]:
-    """The calls of these canonical dotted names, in the order of `all_calls`."""
+    """Return the calls of these canonical dotted names, in the order of `all_calls`."""
     known = _by_name(program)
     return [call for _, call in sorted(c for name in names for c in known.get(name, ()))]
 
 
 def torch_calls(program: Program, *names: str) -> list[ast.Call]:
-    """The calls of one of these names from anywhere within torch, as `Program.is_torch` tells, in
-    the order of `all_calls`.
+    """Return the calls of one of these names from anywhere in torch (see `Program.is_torch`).
+
+    They are in the order of `all_calls`.
     """
     known = _names_in_torch(program)
     return calls_to(
@@ -53,7 +53,7 @@ def torch_calls(program: Program, *names: str) -> list[ast.Call]:
 
 @once
 def made_names(program: Program) -> frozenset[str]:
-    """The last parts of the names of everything that is called, as an `Origin` has them."""
+    """Return the last part of each called name, as in an `Origin`."""
     return frozenset(
         [(program.resolve(c.func) or dotted(c.func)).rpartition(".")[2] for c in program.all_calls]
     )
@@ -61,7 +61,7 @@ def made_names(program: Program) -> frozenset[str]:
 
 @once
 def spoken_words(program: Program) -> frozenset[str]:
-    """The words of all names and attributes of the file."""
+    """Return the words of all names and attributes of the file."""
     return frozenset[str]().union(*map(words, program.identifiers))
 
 
@@ -75,12 +75,12 @@ def _keywords(program: Program) -> dict[str | None, list[tuple[ast.Call, ast.key
 
 
 def keywords_of(program: Program, name: str) -> list[ast.keyword]:
-    """The keyword arguments of that name in all calls of the file."""
+    """Return the keyword arguments of that name in all calls of the file."""
     return [item for _, item in _keywords(program).get(name, ())]
 
 
 def calls_given(program: Program, name: str) -> list[ast.Call]:
-    """The calls that are given a keyword argument of that name, in the order of `all_calls`."""
+    """Return the calls with a keyword argument of that name, in the order of `all_calls`."""
     return [call for call, _ in _keywords(program).get(name, ())]
 
 
@@ -95,17 +95,17 @@ def _named(program: Program) -> dict[tuple[type[ast.AST], str], list[ast.AST]]:
 
 
 def names_of(program: Program, name: str) -> list[ast.Name]:
-    """Where a plain name stands, in source order of the tree walk."""
+    """Return every use of a plain name, in order of the tree walk."""
     return cast(list[ast.Name], _named(program).get((ast.Name, name), []))
 
 
 def attributes_of(program: Program, name: str) -> list[ast.Attribute]:
-    """Where an attribute of that name is, in source order of the tree walk."""
+    """Return every use of an attribute, in order of the tree walk."""
     return cast(list[ast.Attribute], _named(program).get((ast.Attribute, name), []))
 
 
 def places_of(program: Program, text: str) -> list[ast.Name | ast.Attribute]:
-    """Where a dotted name stands, `net` or `self.net`."""
+    """Return every use of a dotted name such as `net` or `self.net`."""
     last = text.rpartition(".")[2]
     found: list[ast.Name | ast.Attribute] = [
         *names_of(program, last),
@@ -116,7 +116,7 @@ def places_of(program: Program, text: str) -> list[ast.Name | ast.Attribute]:
 
 @once
 def optimizers_made(program: Program) -> tuple[tuple[ast.Call, Scope], ...]:
-    """Every call that makes an optimizer of torch and is given something, and its function."""
+    """Return every call that makes a torch optimizer and has arguments, and its scope."""
     named = [
         c
         for c in program.all_calls

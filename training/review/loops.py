@@ -1,6 +1,4 @@
-"""An optimizer step with all that surrounds it in its loop: backwards, clears, and where each
-stands.
-"""
+"""Optimizer steps with the loop around them: backwards, gradient clears, and their places."""
 
 from __future__ import annotations
 
@@ -28,19 +26,18 @@ from training.review.trace import Event, Loop
 
 
 class Placed(NamedTuple):
-    """An event and its place in the trace."""
+    """An event and its index in the trace."""
 
     position: int
     event: Event
 
 
 class Steps(NamedTuple):
-    """One `step`: the innermost loop that holds it and a backward (None where there is none), and
-    what happens in that loop.
+    """One `step`, the innermost loop that holds it and a backward (or None), and the loop's events.
 
-    `clears` are those that can concern this optimizer; `clears_outside` stand in no such loop.
-    `again`: there is no loop in sight, and what is written is one step of an optimizer that
-    outlives it, `train_step(self, batch)`, which whoever has the loop calls again and again.
+    `clears` are those that can concern this optimizer; `clears_outside` are in no such loop.
+    `again`: no loop is in sight, and the code is one step of an optimizer that outlives it, such as
+    `train_step(self, batch)`. Its caller has the loop.
     """
 
     step: Event
@@ -55,12 +52,12 @@ class Steps(NamedTuple):
 
     @property
     def around(self) -> ast.AST:
-        """What is repeated: the loop, or the function."""
+        """Return the repeated code: the loop, or the function."""
         return self.loop.node if self.loop is not None else _root(self.step).node
 
     @property
     def name(self) -> str:
-        """The optimizer as it is written."""
+        """Return the optimizer's name in the code."""
         return self.step.key.rpartition(":")[2] or "optimizer"
 
 
@@ -73,12 +70,12 @@ STEPPING = {
     "optimise",
     "learn",
     "backward",
-}  # of functions that are one step
+}  # in names of functions that are one step
 
 
 @once
 def step_groups(subject: Subject) -> tuple[Steps, ...]:
-    """Every optimizer step of every trace."""
+    """Return every optimizer step of every trace."""
     steps = [
         (trace, position)
         for trace in subject.traces
@@ -125,7 +122,7 @@ def _around(program: Program, trace: list[Event], position: int, step: Event) ->
 
 
 def _root(event: Event) -> Scope:
-    """The function at which the reading began that came to an event."""
+    """Return the function at which the trace of an event began."""
     frame = event.frame
     while frame.caller is not None:
         frame = frame.caller
@@ -133,8 +130,9 @@ def _root(event: Event) -> Scope:
 
 
 def is_called_again(program: Program, event: Event) -> bool:
-    """Whether what concerns an optimizer stands in no loop, in a method or function that nobody in
-    the file calls, and the optimizer is its object's or is given to it.
+    """Return whether an event without a loop is in a function that is called again and again.
+
+    Nobody in the file calls that function; the optimizer belongs to its object or is an argument.
     """
     function, owner = _root(event), event.key.partition(".")[0]
     if (
@@ -165,7 +163,7 @@ def is_called_again(program: Program, event: Event) -> bool:
 
 
 def last_name_of_key(key: str) -> str:
-    """The last identifier of an event's key."""
+    """Return the last identifier of an event's key."""
     return key.rpartition(":")[2].rpartition(".")[2].partition("[")[0]
 
 
@@ -178,7 +176,7 @@ def _bound(loop: Loop) -> str:
 
 
 def concerns(program: Program, event: Event, step: Event) -> bool:
-    """Whether an event clears the gradients that a step uses, as far as can be known."""
+    """Return whether an event may clear the gradients that a step uses."""
     if event.kind == "call" and isinstance(event.node, ast.Call):
         name = last_name(event.node.func)
         return "zero" in name and "grad" in name
@@ -206,9 +204,7 @@ def concerns(program: Program, event: Event, step: Event) -> bool:
 
 
 def _elements(event: Event, target: ast.Name) -> set[str]:
-    """The optimizers that a loop such as `for o in (first, second):` goes over; empty where that is
-    not written there.
-    """
+    """Return the optimizers of a loop such as `for o in (first, second):`; empty if not listed."""
     heads = [b.value for b in event.scope.bindings.get(target.id, ())]
     listed = (
         heads[0].elts if len(heads) == 1 and isinstance(heads[0], (ast.Tuple, ast.List)) else []
@@ -218,9 +214,7 @@ def _elements(event: Event, target: ast.Name) -> set[str]:
 
 
 def _other_element(key: str, other: str) -> bool:
-    """Whether two keys name elements of a collection by different literals, as `opts['gen']` and
-    `opts['disc']`.
-    """
+    """Return whether two keys differ by a literal index alone: `opts['gen']` and `opts['disc']`."""
     found = [re.fullmatch(r"(.*)\[('\w+'|-?\d+)\]", k) for k in (key, other)]
     return (
         all(found)
@@ -230,9 +224,7 @@ def _other_element(key: str, other: str) -> bool:
 
 
 def is_epoch_loop(loop: Loop) -> bool:
-    """Whether a loop counts epochs, by the names in its head, or because it counts passages over a
-    loader.
-    """
+    """Return whether a loop counts epochs: its head says so, or it iterates over a loader."""
     if (
         isinstance(loop.node, ast.For)
         and last_name(getattr(loop.node.iter, "func", None)) == "range"
@@ -251,23 +243,24 @@ def is_epoch_loop(loop: Loop) -> bool:
 
 
 def _goes_over_loader(body: list[ast.stmt]) -> bool:
-    """Whether one of the statements is a loop over batches."""
+    """Return whether one of the statements is a loop over batches."""
     return any(isinstance(s, ast.For) and names_loader(s.iter) for s in body)
 
 
 def is_loader_loop(loop: Loop) -> bool:
-    """Whether a loop goes over batches, by the names in its head."""
+    """Return whether a loop iterates over batches, by the names in its head."""
     return not isinstance(loop.node, ast.While) and names_loader(loop.node.iter)
 
 
 def innermost_loop(program: Program, node: ast.AST) -> ast.AST | None:
-    """The nearest loop around a node, comprehensions left out."""
+    """Return the nearest loop around a node, comprehensions left out."""
     return next((a for a in program.ancestors(node) if isinstance(a, LOOPS)), None)
 
 
 def goes_over_again(outer: Loop, inner: Loop) -> bool:
-    """Whether the inner loop goes over the same things in every passage of the outer one, which
-    only counts: epochs, whatever they are called.
+    """Return whether the outer loop only counts and the inner one iterates over the same things.
+
+    Such an outer loop counts epochs, by whatever name.
     """
     if (
         not isinstance(inner.node, ast.For)
@@ -282,7 +275,7 @@ def goes_over_again(outer: Loop, inner: Loop) -> bool:
 
 
 def counts_passages(program: Program, length: ast.expr | None) -> bool:
-    """Whether a number is that of a loop which goes over a loader each time."""
+    """Return whether a number is the length of a loop that iterates over a loader each time."""
     counted = [n.iter for n in program.nodes[ast.For] if _goes_over_loader(n.body)]
     heads = {
         dotted(c.args[0])
@@ -295,9 +288,7 @@ def counts_passages(program: Program, length: ast.expr | None) -> bool:
 def _of_another_network(
     program: Program, cleared: ast.expr | None, event: Event, step: Event
 ) -> bool:
-    """Whether a network is cleared of which this optimizer holds nothing, as far as their making is
-    in sight.
-    """
+    """Return whether the cleared network has no parameter in this optimizer, as far as visible."""
     optimizer = step.call.args[0] if step.via == "scaler" else receiver(step.node)
     makers = [
         o for o in program.origins(optimizer, step.scope) if is_optimizer_origin(o) and o.call.args
@@ -314,7 +305,7 @@ def _of_another_network(
 
 
 def names_loader(head: ast.expr) -> bool:
-    """Whether what a loop goes over is called a loader."""
+    """Return whether the head of a loop names a loader."""
     heads = {
         w
         for n in walk(head)

@@ -1,6 +1,4 @@
-"""Review of a user's own network before it is imported: the class that the declaration names, and
-what it uses of its file.
-"""
+"""Review of a user's own network before its import: the declared class and the code it uses."""
 
 from __future__ import annotations
 
@@ -22,12 +20,11 @@ SHOWN = 10  # evidence rows of one rule
 
 
 def review_own_module(declaration: Declaration) -> tuple[CheckResult, ...]:
-    """One result for each rule that found something, `review` where none did; nothing where the
-    model is a built-in one.
+    """Return one result for each rule with a finding, or `review` if there is none.
 
     Errors fail, unless the declaration allows the rule with a reason (`checks.allow: [{check:
     BH402, reason: …}]`) or a comment in the file does; warnings warn. A module without a source
-    file is not reviewed, which is said.
+    file is not reviewed; the result says so. A built-in model has no result.
     """
     if not isinstance(declaration.model, CustomModel):
         return ()
@@ -81,7 +78,7 @@ def review_own_module(declaration: Declaration) -> tuple[CheckResult, ...]:
 
 
 def source_file(module: str) -> Path | None:
-    """Where the source of a module lies, found without running any of its packages."""
+    """Find the source file of a module without running any of its packages."""
     package, *rest = module.split(".")
     try:
         spec = importlib.util.find_spec(package)
@@ -103,8 +100,9 @@ def source_file(module: str) -> Path | None:
 
 
 def lines_of(tree: ast.Module, class_name: str) -> list[tuple[int, int]]:
-    """First and last lines of a class, and of the classes and functions of its file that it uses,
-    directly or through others.
+    """Return the first and last lines of a class and of the code of its file that it uses.
+
+    That code is classes and functions, used directly or through others.
     """
     known = {
         n.name: n
@@ -125,7 +123,7 @@ def lines_of(tree: ast.Module, class_name: str) -> list[tuple[int, int]]:
 
 
 def _result(id: str, found: list[Finding]) -> CheckResult:
-    """What one rule found."""
+    """Return the result of one rule."""
     rule = LOADED.get(id)
     open_findings = [f for f in found if not f.allowed]
     first = (open_findings or found)[0]

@@ -1,4 +1,4 @@
-"""Whether what one line of a program computes is looked at by parts alone."""
+"""Predictions that the program reads by parts alone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from training.review.syntax import nodes_of
 
 
 def taken_in_parts(text: str, line: int) -> bool:
-    r"""Whether the name that a line binds is read nowhere but with positions behind it: rows of
-    several sides are scored at once, and told apart afterwards.
+    r"""Return whether the name that a line binds is read only with positions in brackets: rows of
+    several splits are scored at once and separated afterwards.
 
     >>> code = "def f(model, z, fit, rest):\n    eta = model(z).numpy()\n    return eta[fit].mean(), eta[rest].mean()\n"
     >>> taken_in_parts(code, 2), taken_in_parts(code.replace("eta[fit].mean()", "eta.mean()"), 2)

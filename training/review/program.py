@@ -1,4 +1,4 @@
-"""One file as scopes and bindings, and where a value comes from: through names, `self`, tuples,
+"""Scopes and bindings of one file, and the origin of a value: through names, `self`, tuples,
 helpers of the same file and call sites.
 """
 
@@ -29,8 +29,8 @@ from training.review.syntax import (
     words,
 )
 
-DEPTH = 6  # how many names a value is followed through
-WORK = 500  # steps after which a question is given up
+DEPTH = 6  # names through which a value is followed
+WORK = 500  # steps after which a search stops
 SAME_OBJECT = {
     "fit", "to", "cuda", "cpu", "eval", "train", "half", "float", "double", "bfloat16",
     "requires_grad_", "compile", "share_memory",
@@ -77,12 +77,12 @@ class Scope:
 
     @cached_property
     def name(self) -> str:
-        """Of the function; empty for the file."""
+        """Return the function's name; empty for the file."""
         return "" if isinstance(self.node, ast.Module) else self.node.name
 
     @cached_property
     def parameters(self) -> list[str]:
-        """Names of the function's parameters, in order of position."""
+        """Return the names of the function's parameters, in order of position."""
         if isinstance(self.node, ast.Module):
             return []
         given = self.node.args
@@ -91,7 +91,7 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """A name that gets a value: the whole of it, or the element `index`; `how` is assign, loop,
+    """A name that gets a value: the whole value, or its element `index`; `how` is assign, loop,
     with, or augment.
     """
 
@@ -104,9 +104,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Origin:
-    """What made a value: the canonical name that was called, or of a class of this file its
-    name.
-    """
+    """The call that made a value, by canonical name, or by the name of a class of this file."""
 
     name: str
     call: ast.Call
@@ -114,7 +112,7 @@ class Origin:
 
     @property
     def last(self) -> str:
-        """The last part of the name."""
+        """Return the last part of the name."""
         return self.name.rpartition(".")[2]
 
 
@@ -127,7 +125,7 @@ class Nodes(dict[type[ast.AST], list[Any]]):
 
 
 class Program:
-    """A parsed file and everything the rules ask of it."""
+    """A parsed file and the questions that rules ask about it."""
 
     def __init__(self, tree: ast.Module, path: str = "") -> None:
         self.path = path
@@ -142,8 +140,8 @@ class Program:
         self.scope_of: dict[ast.AST, Scope] = {}
         self.call_sites: dict[Scope, list[tuple[ast.Call, Scope]]] = defaultdict(list)
         self._linked = False
-        self._work = 0  # steps of the present question
-        self._cuts = 0  # how often one was given up: in a circle, too deep or too long
+        self._work = 0  # steps of the current search
+        self._cuts = 0  # searches that stopped: circular, too deep or too long
         self._following: set[tuple[int, int | None]] = set()
         self._origins: dict[tuple[int, int | None], tuple[Origin, ...]] = {}
         self.top = self._enter(tree, None, None)
@@ -224,7 +222,7 @@ class Program:
             owner = self.parents.get(statement)
             if isinstance(
                 owner, ast.ClassDef
-            ):  # `columns = [...]` of a class is read as `self.columns`
+            ):  # read a class's `columns = [...]` as `self.columns`
                 self.attributes[owner].setdefault(target.id, []).append(binding)
         elif (
             isinstance(target, ast.Attribute)
@@ -242,7 +240,7 @@ class Program:
             for called in self.callees(node, scope):
                 self.call_sites[called].append((node, scope))
         self._linked = True
-        for node, scope in made:  # methods of what a function is given: known once its callers are
+        for node, scope in made:  # methods of arguments: known once the callers are
             if (
                 method(node) in self.defined
                 and isinstance(of := receiver(node), ast.Name)
@@ -254,12 +252,13 @@ class Program:
 
     @cached_property
     def defined(self) -> set[str]:
-        """The names of all methods of the file's classes."""
+        """Return the names of all methods of the file's classes."""
         return {name for own in self.methods.values() for name in own}
 
     def resolve(self, node: ast.AST | None) -> str:
-        """The canonical dotted name, e.g. `torch.nn.functional.softmax`; empty where its root is no
-        import.
+        """Return the canonical dotted name, e.g. `torch.nn.functional.softmax`.
+
+        Empty if its root is not imported.
         """
         if not isinstance(node, (ast.Name, ast.Attribute)):
             return ""
@@ -275,8 +274,8 @@ class Program:
         return known
 
     def _hidden(self, root: str, node: ast.AST) -> bool:
-        """Whether a function around gives an imported name a value of its own: `loss` of `from .
-        import loss` in a function with `loss = loss_fn(x)`.
+        """Return whether an enclosing function assigns another value to an imported name: `loss` of
+        `from . import loss` in a function with `loss = loss_fn(x)`.
         """
         around: ast.AST | None = node
         while around is not None and around not in self.scope_of:
@@ -295,7 +294,7 @@ class Program:
         return False
 
     def is_torch(self, node: ast.AST | None, *names: str) -> bool:
-        """Whether it is one of these names from anywhere within torch."""
+        """Return whether a node is one of these names from anywhere in torch."""
         if isinstance(node, ast.Attribute) and node.attr not in names:
             return False
         name = self.resolve(node)
@@ -303,12 +302,12 @@ class Program:
 
     @cached_property
     def modules_imported(self) -> set[str]:
-        """The top-level packages that the file imports."""
+        """Return the top-level packages that the file imports."""
         return {name.partition(".")[0] for name in self.aliases.values()}
 
     @cached_property
     def all_calls(self) -> list[ast.Call]:
-        """Every call of the file."""
+        """Return every call of the file."""
         return self.nodes[ast.Call]
 
     @cached_property
@@ -319,28 +318,24 @@ class Program:
         return found
 
     def calls_of(self, *names: str) -> list[ast.Call]:
-        """The calls of functions, methods and classes of these last names, in the order of
-        `all_calls`.
-        """
+        """Return the calls whose last name is one of these, in the order of `all_calls`."""
         found = [c for name in names for c in self._calls_by_name.get(name, ())]
         return [call for _, call in (sorted(found) if len(names) > 1 else found)]
 
     def methods_of(self, *names: str) -> list[ast.Call]:
-        """Those of them that are called on something: `step` of `optimizer.step()`, not
-        `step()`.
-        """
+        """Return the calls of these methods: `step` of `optimizer.step()`, not `step()`."""
         return [call for call in self.calls_of(*names) if isinstance(call.func, ast.Attribute)]
 
     @cached_property
     def identifiers(self) -> frozenset[str]:
-        """All names and attributes of the file."""
+        """Return all names and attributes of the file."""
         return frozenset(
             [n.id for n in self.nodes[ast.Name]] + [n.attr for n in self.nodes[ast.Attribute]]
         )
 
     @cached_property
     def rank_names(self) -> set[str]:
-        """Names that some call is given as its `rank`: ranks, whatever they are called."""
+        """Return the names that some call takes as its `rank`, whatever they are called."""
         return {
             k.value.id
             for call in self.all_calls
@@ -350,9 +345,7 @@ class Program:
 
     @cached_property
     def network_names(self) -> set[str]:
-        """Names of networks, whatever they are called: their parameters are asked for, or they are
-        put into eval mode.
-        """
+        """Return the names of networks: code asks for their parameters or sets eval mode."""
         found = set()
         for call in self.all_calls:
             asks = method(call) in ("parameters", "named_parameters") or (
@@ -379,7 +372,7 @@ class Program:
 
     @cached_property
     def optimizer_names(self) -> set[str]:
-        """Names of optimizers, whatever they are called: they are both cleared and stepped."""
+        """Return the names of optimizers: code both clears and steps them."""
         used = {
             name: {last_name(receiver(c)) for c in self.methods_of(name)}
             for name in ("zero_grad", "step")
@@ -391,7 +384,7 @@ class Program:
 
     @cached_property
     def called_names(self) -> set[str]:
-        """The last names of everything that is called in the file."""
+        """Return the last name of every call of the file."""
         return {
             n.func.attr if isinstance(n.func, ast.Attribute) else n.func.id
             for n in self.all_calls
@@ -400,9 +393,7 @@ class Program:
 
     @cached_property
     def method_names(self) -> set[str]:
-        """Methods of the file's classes other than networks; properties, which hold something, left
-        out.
-        """
+        """Return the methods of the file's classes other than networks, without properties."""
         plain = [
             s
             for owner, own in self.methods.items()
@@ -418,7 +409,7 @@ class Program:
         }
 
     def scope(self, node: ast.AST) -> Scope:
-        """The function in which a node stands."""
+        """Return the function that contains a node."""
         found = self.scope_of.get(node)
         while found is None:
             node = self.parents[node]
@@ -426,13 +417,13 @@ class Program:
         return found
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """The statement of which an expression is a part."""
+        """Return the statement that contains an expression."""
         while not isinstance(node, ast.stmt):
             node = self.parents[node]
         return node
 
     def ancestors(self, node: ast.AST) -> list[ast.AST]:
-        """What a node stands in, from the inside out, up to its function."""
+        """Return the nodes around a node, from the inside out, up to its function."""
         found: list[ast.AST] = []
         while (node := self.parents.get(node, self.tree)) is not self.tree and not isinstance(
             node, FUNCTIONS
@@ -441,7 +432,7 @@ class Program:
         return found
 
     def bases(self, owner: ast.ClassDef) -> list[ast.ClassDef]:
-        """The class and those of its bases that stand in this file."""
+        """Return the class and those of its bases that are in this file."""
         found, pending = [owner], [owner]
         while pending:
             for base in pending.pop().bases:
@@ -452,7 +443,7 @@ class Program:
         return found
 
     def is_module(self, owner: ast.ClassDef | None) -> bool:
-        """Whether a class derives from a torch module, here or by the name of its base."""
+        """Return whether a class derives from a torch module, here or by the name of its base."""
         if owner is None:
             return False
         return any(
@@ -463,11 +454,11 @@ class Program:
 
     @cached_property
     def module_classes(self) -> list[ast.ClassDef]:
-        """The torch modules of the file."""
+        """Return the torch modules of the file."""
         return [owner for owner in self.classes.values() if self.is_module(owner)]
 
     def module_named(self, name: str) -> ast.ClassDef | None:
-        """The torch module of the file that a name is called after, as `melody` after `Melody`."""
+        """Return the torch module that a name is named after, as `melody` after `Melody`."""
         plain = name.replace("_", "").lower()
         return next(
             (
@@ -479,7 +470,7 @@ class Program:
         )
 
     def find_method(self, owner: ast.ClassDef, name: str) -> Scope | None:
-        """A method of the class or of its bases in this file."""
+        """Return a method of the class or of its bases in this file."""
         return next(
             (
                 self.methods[known][name]
@@ -490,7 +481,7 @@ class Program:
         )
 
     def callees(self, call: ast.Call, scope: Scope) -> list[Scope]:
-        """The functions of this file that a call may run; of a class its `__init__`."""
+        """Return the functions of this file that a call may run; for a class, its `__init__`."""
         if isinstance(call.func, ast.Name):
             found = self.local_function(call.func.id, scope)
             if found is None and call.func.id in self.classes:
@@ -510,7 +501,7 @@ class Program:
         return [m for m in (self.find_method(owner, name) for owner in owners) if m]
 
     def local_function(self, name: str, scope: Scope | None) -> Scope | None:
-        """The function of that name that is visible there."""
+        """Return the function of that name that is visible in a scope."""
         while scope is not None:
             if name in scope.functions:
                 return scope.functions[name]
@@ -518,7 +509,7 @@ class Program:
         return None
 
     def bindings_of(self, node: ast.expr, scope: Scope) -> list[Binding]:
-        """Every value that a name or an attribute of `self` is given."""
+        """Return every value that is assigned to a name or to an attribute of `self`."""
         if isinstance(node, ast.Name):
             current: Scope | None = scope
             while current is not None:
@@ -541,7 +532,7 @@ class Program:
     def origins(
         self, node: ast.expr | None, scope: Scope, index: int | None = None
     ) -> tuple[Origin, ...]:
-        """What made a value, as far as this file tells; empty where it does not."""
+        """Return the calls that made a value, as far as this file shows; else nothing."""
         if node.__class__ in NO_ORIGIN or (
             isinstance(node, ast.Attribute)
             and not (isinstance(node.value, ast.Name) and node.value.id == "self")
@@ -621,9 +612,7 @@ class Program:
 
     @cached_property
     def fluent(self) -> set[str]:
-        """Methods of the file's classes that return `self`, as `fit` does: what is called on gives
-        itself back.
-        """
+        """Return the methods of the file's classes that return `self`, as `fit` does."""
         own = [s for methods in self.methods.values() for s in methods.values()]
         return {
             s.name
@@ -635,7 +624,7 @@ class Program:
         }
 
     def callees_by_name(self, node: ast.Call, scope: Scope) -> Scope | None:
-        """The function of this file that is called by its plain name, or as a method of `self`."""
+        """Return the function of this file that is called by name, or as a method of `self`."""
         if isinstance(node.func, ast.Name):
             return self.local_function(node.func.id, scope)
         if dotted(receiver(node)) == "self" and scope.owner:
@@ -658,7 +647,7 @@ class Program:
 
 
 def argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
-    """What a call passes as the parameter of that name."""
+    """Return the argument that a call passes to the parameter of that name."""
     for item in call.keywords:
         if item.arg == name:
             return item.value

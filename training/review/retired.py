@@ -1,4 +1,4 @@
-"""Ids of rules that were removed; they are never given to another rule."""
+"""Ids of removed rules. No other rule gets one of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What role a value plays in training: by what made it, and where that cannot be seen, by
-its name.
-"""
+"""Role of a value in training: by the call that made it, else by its name."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ HELD_OUT = {
     "val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout",
     "heldout", "held", "va", "tst",
 }  # fmt: skip
-# words of scores that rise, of those that fall, and of what turns one into the other
+# words of scores that rise, of scores that fall, and words that invert a score
 RISES = {
     "acc", "accuracy", "f1", "auc", "auroc", "auprc", "iou", "miou", "dice", "recall", "precision",
     "bleu", "psnr", "ssim", "ndcg", "mrr", "kappa", "r2", "top1",
@@ -57,7 +55,7 @@ FROZEN = {
 
 
 def is_optimizer(program: Program, node: ast.expr | None, scope: Scope) -> bool:
-    """Whether it is an optimizer of torch, or named like one where its making is out of sight."""
+    """Return whether a node is a torch optimizer, or named like one if its call is not in sight."""
     known = program.origins(node, scope)
     if any(is_optimizer_origin(o) for o in known):
         return True
@@ -70,7 +68,7 @@ def is_optimizer(program: Program, node: ast.expr | None, scope: Scope) -> bool:
 
 
 def is_optimizer_origin(origin: Origin) -> bool:
-    """Whether the call makes an optimizer."""
+    """Return whether the call makes an optimizer."""
     if not origin.name.startswith("torch.optim."):
         return False
     return (
@@ -81,7 +79,7 @@ def is_optimizer_origin(origin: Origin) -> bool:
 
 
 def is_scheduler_origin(origin: Origin) -> bool:
-    """Whether the call makes a learning-rate schedule."""
+    """Return whether the call makes a learning-rate schedule."""
     return (
         ".lr_scheduler." in origin.name
         or origin.last == "SWALR"
@@ -94,7 +92,7 @@ def is_scheduler_origin(origin: Origin) -> bool:
 
 
 def is_scheduler(program: Program, node: ast.expr | None, scope: Scope) -> bool:
-    """Whether it is a learning-rate schedule."""
+    """Return whether a node is a learning-rate schedule."""
     known = program.origins(node, scope)
     if any(is_scheduler_origin(o) for o in known):
         return True
@@ -104,7 +102,7 @@ def is_scheduler(program: Program, node: ast.expr | None, scope: Scope) -> bool:
 
 
 def is_scaler(program: Program, node: ast.expr | None, scope: Scope) -> bool:
-    """Whether it is a gradient scaler."""
+    """Return whether a node is a gradient scaler."""
     known = program.origins(node, scope)
     if known:
         return any(o.last in ("GradScaler", "ShardedGradScaler") for o in known)
@@ -112,7 +110,7 @@ def is_scaler(program: Program, node: ast.expr | None, scope: Scope) -> bool:
 
 
 def is_model_origin(program: Program, origin: Origin) -> bool:
-    """Whether the call makes a network."""
+    """Return whether the call makes a network."""
     owner = program.classes.get(origin.name)
     if owner is not None:
         return program.is_module(owner)
@@ -129,7 +127,7 @@ def is_model_origin(program: Program, origin: Origin) -> bool:
 
 
 def is_model(program: Program, node: ast.expr | None, scope: Scope) -> bool:
-    """Whether it is a network."""
+    """Return whether a node is a network."""
     known = program.origins(node, scope)
     if any(is_model_origin(program, o) for o in known):
         return True
@@ -159,8 +157,9 @@ def _sounds_like_a_network(name: str) -> bool:
 
 
 def is_network_with_state(program: Program, node: ast.expr | None, scope: Scope) -> bool:
-    """Return whether `state_dict()` of it is a network's: `self.trainModel` is one, though a
-    function `train_model` is not.
+    """Return whether `state_dict()` of a node is a network's.
+
+    It is for `self.trainModel`, but not for a function `train_model`.
     """
     if is_model(program, node, scope):
         return True
@@ -173,18 +172,18 @@ def is_network_with_state(program: Program, node: ast.expr | None, scope: Scope)
 
 
 def is_frozen_name(key: str) -> bool:
-    """Whether a name says that the network is not the one that learns."""
+    """Return whether a name says that the network does not learn."""
     return bool(FROZEN & words(key))
 
 
 def looks_trained_on(name: str) -> bool:
-    """Whether an identifier speaks of train rows."""
+    """Return whether an identifier names train rows."""
     return bool({"train", "training", "tr"} & words(name))
 
 
 @lru_cache(maxsize=1 << 14)
 def looks_held_out(name: str) -> bool:
-    """Whether an identifier speaks of validation or test rows.
+    """Return whether an identifier names validation or test rows.
 
     >>> (looks_held_out("val_loader"), looks_held_out("latest"), looks_held_out("x_test"),
     ...     looks_held_out("held_out_rows"))
@@ -203,8 +202,7 @@ def looks_held_out(name: str) -> bool:
 
 
 def direction(said: AbstractSet[str]) -> str:
-    """`max` or `min` where words name a score that is better when it is greater or smaller; else
-    empty.
+    """Return `max` or `min`: whether the named score is better when greater or smaller; else empty.
 
     >>> direction({"val", "loss"}), direction({"acc"}), direction({"neg", "loss"})
     ('min', 'max', '')

@@ -1,5 +1,5 @@
-"""How rows are divided without a helper that gives them back: positions, slices of an order, masks
-and labels of an index, by which rows are taken of a table.
+"""Rows that a program divides without a splitting helper: by positions, slices of an order, masks
+and index labels that select rows of a table.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ BY_ROW = {"iloc", "loc", "values"}
 
 @dataclass(frozen=True, eq=False)
 class Take:
-    """Rows that are taken of a table: `node` is the whole expression, `family` what the rows were
-    divided by, `member` which of its sides.
+    """Rows that an expression `node` selects of a table. `family` is what divided the rows,
+    `member` which of its parts.
     """
 
     node: ast.expr
@@ -60,14 +60,14 @@ class Take:
 
     @property
     def side(self) -> str:
-        """`train`, `val`, `test`, or empty where no name tells."""
+        """Return `train`, `val` or `test`; empty if no name says which."""
         return side_of_names(self.names)
 
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Rows of one table that go to different sides: at the first of them, `parts` the table;
-    `groups` is what kept rows together, where anything did.
+    """Rows of one table that go to different splits: `node` selects the first rows, `parts` is the
+    table; `groups` is what kept rows together, if anything did.
     """
 
     node: ast.expr
@@ -83,12 +83,12 @@ FITTED = re.compile(
 ROWS = "x|y|i|ix|idx|ids|index|rows|mask|data|set|ds|dl|loader|df"
 SHORT = re.compile(
     rf"(?:(?:{ROWS})_)?(?:te|va)|(?:te|va)_(?:{ROWS})"
-)  # by itself `te` is a target encoding as well
+)  # `te` alone is a target encoding as well
 
 
 @lru_cache(maxsize=1 << 14)
 def side_of(name: str) -> str:
-    """Which side an identifier speaks of, empty where none or two.
+    """Return the split that an identifier names; empty if it names none or two.
 
     >>> (side_of("x_train"), side_of("val_loader"), side_of("test"), side_of("train_val"),
     ...     side_of("rows"))
@@ -107,15 +107,14 @@ def side_of(name: str) -> str:
 
 
 def side_of_names(names: tuple[str, ...]) -> str:
-    """The side that all names speak of that speak of any."""
+    """Return the only split that the names mention; empty for several."""
     found = {side_of(n) for n in names} - {""}
     return found.pop() if len(found) == 1 else ""
 
 
 def targets_of(program: Program, node: ast.expr) -> tuple[str, ...]:
-    """The names that get a value of which an expression is a part: of `a, b = x, y` the one in its
-    place, of `return x, y` the one where it is called; of an entry of a dict that and the entry's
-    name.
+    """Return the names that get the value which contains an expression: for `a, b = x, y` the name
+    in the same place, for `return x, y` the name at the call, for a dict its name with the key.
     """
     statement = program.statement(node)
     if isinstance(statement, ast.Return):
@@ -158,7 +157,7 @@ def targets_of(program: Program, node: ast.expr) -> tuple[str, ...]:
 
 
 def _returned_as(program: Program, node: ast.expr, statement: ast.Return) -> tuple[str, ...]:
-    """The names that callers give to the part of what is returned that an expression is in."""
+    """Return the names that callers give to the returned element that contains an expression."""
     made = statement.value
     if not isinstance(made, (ast.Tuple, ast.List)):
         return ()
@@ -181,19 +180,19 @@ def _returned_as(program: Program, node: ast.expr, statement: ast.Return) -> tup
 
 @once
 def all_names(program: Program) -> frozenset[str]:
-    """The names, attributes and parameters of a file."""
+    """Return the names, attributes and parameters of a file."""
     return program.identifiers | {p for s in program.scopes for p in s.parameters}
 
 
 def elements_of(target: ast.expr) -> list[ast.expr]:
-    """The targets of an unpacking; of a single one itself."""
+    """Return the targets of an unpacking; a single target as a list of one."""
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
 @once
 def row_takes(program: Program) -> tuple[tuple[ast.expr, ast.expr, ast.expr], ...]:
-    """`t[s]`, `t.iloc[s]`, `t.loc[s, …]`, `Subset(t, s)`, `t.take(s)`, `t.index_select(0, s)`: the
-    expression, the table and what selects, columns or rows.
+    """Return each expression, table and selector of `t[s]`, `t.iloc[s]`, `t.loc[s, …]`,
+    `Subset(t, s)`, `t.take(s)` and `t.index_select(0, s)`. A selector may choose columns or rows.
     """
     return tuple(_row_takes(program))
 
@@ -231,7 +230,7 @@ def _row_takes(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]
 
 
 def _gone_through(program: Program, selector: ast.expr) -> list[ast.expr]:
-    """The names that a selector stands for in turn, `for rows in (fit, held)` around it."""
+    """Return the names that a selector loops over, as in `for rows in (fit, held)`."""
     if not isinstance(selector, ast.Name):
         return []
     for around in program.ancestors(selector):
@@ -246,8 +245,8 @@ def _gone_through(program: Program, selector: ast.expr) -> list[ast.expr]:
 
 
 def ranges(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
-    """`Windows(rows, 0, cut)`, `Windows(rows, cut, end)`: objects of a class of the file, of one
-    table, where one begins at the end of another.
+    """Yield objects of a class of the file over adjacent ranges of one table, such as
+    `Windows(rows, 0, cut)` and `Windows(rows, cut, end)`.
     """
     made = defaultdict[str, list[ast.Call]](list)
     for call in program.calls_of(*program.classes):
@@ -262,7 +261,7 @@ def ranges(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
 
 @once
 def takes(program: Program) -> list[Take]:
-    """Every expression that takes one side's rows of a table, in order of lines."""
+    """Return every expression that selects the rows of one split, in order of lines."""
     known = {id(call): call for call, _, _ in splits(program, by_group=True)}
     found = []
     for node, rows, selector in row_takes(program):
@@ -279,7 +278,7 @@ def takes(program: Program) -> list[Take]:
 def _member(
     program: Program, selector: ast.expr, scope: Scope, known: dict[int, ast.Call], depth: int = 0
 ) -> tuple[tuple[str, object], str] | None:
-    """By what rows were divided that a selector takes, and which side it takes."""
+    """Return what divided the rows of a selector, and which part it selects."""
     match selector:
         case ast.Name():
             bound = latest(program, selector, scope)
@@ -289,7 +288,7 @@ def _member(
                 and side_of(selector.id)
                 and words(selector.id) & POSITIONS
             ):
-                return ("given", id(scope)), selector.id  # positions that a caller shares out
+                return ("given", id(scope)), selector.id  # positions that a caller divides
             return (
                 _of_binding(program, selector.id, bound, known, depth)
                 if bound is not None
@@ -330,7 +329,7 @@ def _member(
 
 
 def _is_own(program: Program, call: ast.Call, scope: Scope) -> bool:
-    """Whether a function of the file is called, or a lambda."""
+    """Return whether a call runs a function of the file or a lambda."""
     bound = latest(program, call.func, scope) if isinstance(call.func, ast.Name) else None
     return program.callees_by_name(call, scope) is not None or (
         bound is not None and isinstance(bound.value, ast.Lambda)
@@ -338,13 +337,13 @@ def _is_own(program: Program, call: ast.Call, scope: Scope) -> bool:
 
 
 def moves(program: Program, part: ast.Slice, scope: Scope) -> bool:
-    """Whether the bounds of a slice go along with a loop: those of a batch, not of a side."""
+    """Return whether a loop changes the bounds of a slice: a batch, not a split."""
     names = nodes_of(part, ast.Name)
     return any(b.how in ("loop", "augment") for n in names for b in program.bindings_of(n, scope))
 
 
 def latest(program: Program, name: ast.Name, scope: Scope) -> Binding | None:
-    """What a name was last given before it is read."""
+    """Return the last binding of a name before it is read."""
     bound = program.bindings_of(name, scope)
     before = [
         b
@@ -358,7 +357,7 @@ def latest(program: Program, name: ast.Name, scope: Scope) -> Binding | None:
 
 
 def origin_key(program: Program, name: ast.Name, scope: Scope) -> str:
-    """A name together with the place where it got its value."""
+    """Return a name with the place of its last binding."""
     bound = latest(program, name, scope)
     return f"{name.id}@{line_of(bound.statement) if bound else 0}@{id(scope)}"
 
@@ -381,7 +380,7 @@ def _of_binding(
         return (
             "returned",
             id(value),
-        ), name  # positions that a function of the file gives back, if rows are taken by them
+        ), name  # positions from a function of the file, if they select rows
     if (
         isinstance(value, ast.Subscript)
         and isinstance(value.slice, ast.Slice)
@@ -425,7 +424,7 @@ def _of_binding(
 
 
 def is_random_order(program: Program, key: str, scope: Scope) -> bool:
-    """Whether the name of an `origin_key` is a permutation, or is shuffled in place."""
+    """Return whether the name of an `origin_key` is a permutation, or is shuffled in place."""
     name = key.partition("@")[0]
     values = [b.value for b in program.bindings_of(ast.Name(name, ast.Load()), scope)]
     if any(
@@ -437,7 +436,7 @@ def is_random_order(program: Program, key: str, scope: Scope) -> bool:
 
 @once
 def dividing(program: Program) -> list[list[Take]]:
-    """Takes that belong together, one list for each way in which rows are divided into sides."""
+    """Return the selections that belong together, one list for each way to divide rows."""
     families: dict[tuple[int, object, str], list[Take]] = defaultdict(list)
     for take in takes(program):
         families[
@@ -452,8 +451,9 @@ def dividing(program: Program) -> list[list[Take]]:
 
 @once
 def divisions(program: Program) -> list[Division]:
-    """Every place where rows of one table go to different sides, in its function, and where a
-    caller hands the table to that function.
+    """Return every place where rows of one table go to different splits.
+
+    A place is in the dividing function, or where a caller passes the table to it.
     """
     calls_by_id = {id(call): call for call, _, _ in splits(program, by_group=True)}
     found: list[Division] = []
@@ -462,7 +462,7 @@ def divisions(program: Program) -> list[Division]:
         split = calls_by_id.get(key) if kind == "split" and isinstance(key, int) else None
         by = (
             members[0].selector if kind == "returned" else None
-        )  # whatever its function keeps together
+        )  # the function knows what it keeps together
         tables: dict[str, Take] = {}
         for take in members:
             if not _is_order(program, take.rows, take.scope):
@@ -480,15 +480,13 @@ def divisions(program: Program) -> list[Division]:
 
 
 def column_of(take: Take) -> ast.expr | None:
-    """The column by whose values rows are taken, as of `rows[rows.person.isin(some)]`; none where
-    it is their number.
-    """
+    """Return the column whose values select rows, as in `rows[rows.person.isin(some)]`, or None."""
     column = receiver(take.selector) if method(take.selector) == "isin" else None
     return None if column is None or getattr(column, "attr", "") == "index" else column
 
 
 def divided(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
-    """The divisions, as `splits` gives them."""
+    """Yield the divisions in the form of `splits`."""
     return ((d.node, d.scope, d.parts) for d in divisions(program))
 
 
@@ -497,7 +495,7 @@ def _is_order(program: Program, rows: ast.expr, scope: Scope) -> bool:
 
 
 def _divides(program: Program, members: list[Take]) -> bool:
-    """Whether rows that are taken together go to sides of a split."""
+    """Return whether selections that belong together make a train, val or test split."""
     kind, key = members[0].family
     if kind == "split":
         return True
@@ -523,7 +521,7 @@ def _random_mask(program: Program, take: Take) -> bool:
 
 
 def _handed(program: Program, division: Division, depth: int = 0) -> Iterator[Division]:
-    """The calls of a function that divides what it is given."""
+    """Yield the calls that pass a table to a function which divides it."""
     scope = division.scope
     for name in (
         sorted(values_read(division.parts[0]) & set(scope.parameters))
@@ -544,8 +542,8 @@ def _handed(program: Program, division: Division, depth: int = 0) -> Iterator[Di
 
 
 def of_one_side(program: Program, rows: ast.expr) -> bool:
-    """Whether an expression reads rows of one side alone, whatever it is called: what a division
-    took before, or a part of it.
+    """Return whether an expression reads rows of one split alone: the result of an earlier
+    division, or a part of it, by whatever name.
     """
     scope, line, inside = program.scope(rows), line_of(rows), {id(n) for n in walk(rows)}
     before: set[str] = set()
@@ -567,14 +565,14 @@ def of_one_side(program: Program, rows: ast.expr) -> bool:
 
 
 def given_back(program: Program, node: ast.expr | ast.stmt) -> list[ast.Call]:
-    """As `handed_back`, without the calls that pass rows of one side."""
+    """Return the calls of `handed_back` that do not pass rows of one split."""
     return [
         c for c in handed_back(program, node) if not any(of_one_side(program, a) for a in c.args)
     ]
 
 
 def trivial_groups(program: Program, groups: ast.expr | None, scope: Scope) -> bool:
-    """Whether groups number the rows one by one: `frame.index`, `range(len(x))`, `np.arange(n)`."""
+    """Return whether groups number the rows: `frame.index`, `range(len(x))`, `np.arange(n)`."""
     if isinstance(groups, ast.Name):
         bound = latest(program, groups, scope)
         groups = bound.value if bound is not None and bound.index is None else groups
@@ -596,7 +594,7 @@ def trivial_groups(program: Program, groups: ast.expr | None, scope: Scope) -> b
 
 
 def reads_in(scope: Scope, name: str) -> Iterator[ast.Name]:
-    """Every place of a function where a name is read."""
+    """Yield every place in a function that reads a name."""
     return (
         n
         for n in own_nodes_of(scope.node, ast.Name)

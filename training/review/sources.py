@@ -1,4 +1,4 @@
-"""A file or notebook as text, and the comments that allow a finding with a reason."""
+"""Text of a file or notebook, and the comments that allow a finding with a reason."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ ABOUT_FILES = {
     ),
     ALLOWS_RETIRED: ("allows-retired", "a comment allows a finding of a rule that was removed"),
 }
-WHOLE_FILE = (1, 1 << 30)  # lines whose change can bring a finding about
-SHORTEST_REASON = 10  # letters, as of an allowance in a declaration
+WHOLE_FILE = (1, 1 << 30)  # lines whose change can cause a finding
+SHORTEST_REASON = 10  # letters, as for an allowance in a declaration
 
 
 class Unreadable(Exception):
-    """A file that is no Python; carries the finding that says so."""
+    """A file that is not Python; carries the finding that says so."""
 
     def __init__(self, path: str, line: int, column: int, message: str, cell: int = 0) -> None:
         super().__init__(message)
@@ -70,17 +70,17 @@ class Unreadable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Text of a file; of a notebook its code cells one after another, `cells` their first lines."""
+    """Text of a file. For a notebook: its code cells in order; `cells` holds their first lines."""
 
     path: str
     text: str
     cells: tuple[tuple[int, int], ...] = ()
 
     def parse(self) -> ast.Module:
-        """The syntax tree.
+        """Return the syntax tree.
 
         Raises:
-            Unreadable: the text is no Python of this version.
+            Unreadable: the text is not Python of this version.
         """
         try:
             with warnings.catch_warnings():
@@ -92,7 +92,7 @@ class Source:
             RecursionError,
             MemoryError,
             SystemError,
-        ) as error:  # the last of deep nests in Python 3.11
+        ) as error:  # SystemError: deep nesting in Python 3.11
             line, column = (
                 (error.lineno or 1, error.offset or 1) if isinstance(error, SyntaxError) else (1, 1)
             )
@@ -103,14 +103,14 @@ class Source:
             ) from error
 
     def place(self, line: int) -> tuple[int, int]:
-        """Cell and line within it; of a plain file cell 0 and the line."""
+        """Return the cell and the line in it; for a plain file, cell 0 and the line."""
         for number, first in reversed(self.cells):
             if first <= line:
                 return number, line - first + 1
         return 0, line
 
     def placed(self, finding: Finding) -> Finding:
-        """The finding where it stands in the notebook."""
+        """Return the finding at its place in the notebook."""
         if not self.cells:
             return finding
         cell, line = self.place(finding.line)
@@ -124,10 +124,10 @@ class Source:
 
 
 def read_source(path: Path, name: str) -> Source:
-    """The text of a `.py` or `.ipynb` file.
+    """Read the text of a `.py` or `.ipynb` file.
 
     Raises:
-        Unreadable: it cannot be opened or decoded, or is no notebook.
+        Unreadable: it cannot be opened or decoded, or is not a notebook.
     """
     try:
         raw = path.read_bytes()
@@ -165,7 +165,7 @@ def _notebook(name: str, raw: bytes) -> Source:
 
 
 def _without_magic(line: str) -> str:
-    """A line of a cell with what only IPython understands taken out, its indentation kept."""
+    """Return a line of a cell without IPython syntax, with the same indentation."""
     bare = line.lstrip()
     if bare.startswith(("%", "!", "?")) or (bare.endswith("?") and not bare.startswith("#")):
         return line[: len(line) - len(bare)] + "pass"
@@ -182,19 +182,18 @@ class _Allowance:
 
 
 class Allowances:
-    """The comments of one source, and what they do to findings."""
+    """The comments of one source that allow findings."""
 
     def __init__(self, source: Source, entries: list[_Allowance]) -> None:
         self.source = source
         self.entries = entries
 
     def judge(self, found: list[Finding], ran: set[str]) -> list[Finding]:
-        """Findings with the reason of a comment that allows them, and findings about the comments
-        themselves.
+        """Return all findings, allowed ones with their reasons, and findings about the comments.
 
         Args:
-            found: what the rules found.
-            ran: ids of the rules that ran; a comment for another one is not unused.
+            found: findings of the rules.
+            ran: ids of the rules that ran; a comment for another rule is not unused.
         """
         judged = [self._allowed(f) for f in found]
         for entry in self.entries:
@@ -259,8 +258,9 @@ class Allowances:
 
 
 def allowances_of(source: Source) -> Allowances:
-    """The allowing comments: at the end of a line for the statement there, on a line of their own
-    for the statement below.
+    """Read the allowing comments.
+
+    At the end of a line a comment applies to that statement; on its own line, to the next one.
     """
     if "bulkhead" not in source.text:
         return Allowances(source, [])

@@ -1,4 +1,4 @@
-"""Random splits of rows, and what was computed from what before them."""
+"""Random splits of rows, and the values computed from those rows before."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ Split = tuple[ast.Call, Scope, list[ast.expr]]
 
 
 def splits(program: Program, by_group: bool = False) -> tuple[Split, ...]:
-    """Every random split of rows, or of groups too: the call, its scope and what is split, rows
-    first and labels after them.
+    """Return every random split of rows, with `by_group` of groups too.
+
+    Each is the call, its scope and the arguments: rows first, then labels.
     """
     return _splits_by_group_too(program) if by_group else _splits_of_rows(program)
 
@@ -79,7 +80,7 @@ def _splits(program: Program, folds: Set[str]) -> Iterator[Split]:
 
 @once
 def cuts(program: Program) -> tuple[tuple[ast.expr, Scope, list[ast.expr]], ...]:
-    """`rows[:cut]` and `rows[cut:]` in one function, where the cut is a share of the rows."""
+    """Find `rows[:cut]` and `rows[cut:]` in one function, where the cut is a share of the rows."""
     return tuple(_cuts(program))
 
 
@@ -105,7 +106,7 @@ def _cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
 
 
 def shuffled_cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
-    """Such cuts of rows in random order: `order[:cut]` and `order[cut:]` of a permutation."""
+    """Yield cuts of rows in random order: `order[:cut]` and `order[cut:]` of a permutation."""
     for head, scope, parts in cuts(program):
         values = [b.value for n in names_read(parts[0]) for b in scope.bindings.get(n, ())]
         if any(
@@ -117,12 +118,12 @@ def shuffled_cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.
 
 
 def stored(statement: ast.AST) -> set[str]:
-    """The names that a statement gives a value."""
+    """Return the names that a statement assigns."""
     return {n.id for n in nodes_of(statement, ast.Name) if isinstance(n.ctx, ast.Store)}
 
 
 def _is_share(value: ast.expr) -> bool:
-    """Whether a number of rows is computed from how many there are: `int(0.8 * len(rows))`."""
+    """Return whether a number is computed from the row count: `int(0.8 * len(rows))`."""
     counted = any(
         (isinstance(n, ast.Call) and last_name(n.func) == "len")
         or (isinstance(n, ast.Attribute) and n.attr == "shape")
@@ -135,20 +136,21 @@ def _is_share(value: ast.expr) -> bool:
 
 
 def before(program: Program, node: ast.AST, split: ast.AST) -> bool:
-    """Whether a node runs before a split: same function, higher up, and not in another branch."""
+    """Return whether a node precedes a split in the same function."""
     return program.scope(node) is program.scope(split) and (line_of(node) < line_of(split))
 
 
 def line_of(node: ast.AST) -> int:
-    """The line of a node."""
+    """Return the line of a node."""
     return int(getattr(node, "lineno", 0))
 
 
 def sources_of(
     name: str, scope: Scope, line: int, depth: int = 0, numbers: bool = True
 ) -> set[str]:
-    """The names from which a name was computed before a line, itself included; without `numbers`
-    those alone that give it values, and none that index.
+    """Return a name and the names from which it was computed before a line.
+
+    Without `numbers`, names that only index are left out.
     """
     found = {name}
     for binding in scope.bindings.get(name, ()):
@@ -169,13 +171,13 @@ def sources_of(
 
 
 def values_read(node: ast.expr) -> set[str]:
-    """The names that an expression reads, without those that stand in an index alone."""
+    """Return the names that an expression reads, without those that only index."""
     inside = {id(n) for s in nodes_of(node, ast.Subscript) for n in walk(s.slice)}
     return {n.id for n in nodes_of(node, ast.Name) if id(n) not in inside}
 
 
 def is_part(name: str) -> bool:
-    """Whether a name speaks of one side of a split."""
+    """Return whether a name contains train, val or test."""
     return (
         bool({"train", "test", "val", "valid", "validation", "dev", "holdout"} & words(name))
         or "train" in name.lower()
@@ -191,7 +193,7 @@ def shares_rows(
     scope: Scope,
     split: ast.expr,
 ) -> bool:
-    """Whether what is split is what was fitted on, or what came of the fit."""
+    """Return whether the split rows are those of the fit, or its result."""
     statement = program.statement(call)
     made = {n.id for n in nodes_of(statement, ast.Name) if isinstance(n.ctx, ast.Store)} | {
         dotted(t.value) for t in getattr(statement, "targets", ()) if isinstance(t, ast.Subscript)
@@ -210,7 +212,7 @@ def shares_rows(
 def asked_by(
     program: Program, split: ast.expr, scope: Scope, parts: list[ast.expr]
 ) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
-    """The calls of a function that splits rows which it is given, and what they give it."""
+    """Yield the calls of a function that splits rows it is given, and those arguments."""
     behind = {
         b
         for part in parts[:1]
@@ -225,8 +227,9 @@ def asked_by(
 
 
 def handed_back(program: Program, call: ast.expr | ast.stmt) -> list[ast.Call]:
-    """The calls, elsewhere in the file, of the function in which something is computed from rows,
-    where it returns what came of it and splits nothing itself.
+    """Return the call sites of the function that computes a value from rows.
+
+    Empty if the function does not return that value, or splits rows itself.
     """
     scope, statement = program.scope(call), program.statement(call)
     if (

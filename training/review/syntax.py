@@ -1,4 +1,4 @@
-"""Names through imports, and small questions about expressions."""
+"""Names through imports, and simple questions about expressions."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any, TypeVar
 
 from training.uncollected import uncollected
 
-MOST_KEPT = 4000  # nodes that a list of them is kept of
+MOST_KEPT = 4000  # largest number of nodes for which a list is cached
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 LoopNode = ast.For | ast.AsyncFor | ast.While
-# The same for `isinstance`, which takes half as long with a tuple.
+# the same as a tuple: `isinstance` takes half as long
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 Kind = TypeVar("Kind", bound=ast.AST)
 About = TypeVar("About")
 Answer = TypeVar("Answer")
-OWN = {*FUNCTIONS, ast.ClassDef, ast.Lambda}  # what has nodes of its own
-# Fields that hold no node, or, `ctx`, one that says nothing: two in five of all nodes are a Load or
-# a Store.
+OWN = {*FUNCTIONS, ast.ClassDef, ast.Lambda}  # nodes that have own nodes
+# fields without nodes, and `ctx`, which adds nothing: two in five of all nodes are Load or Store
 PLAIN = {
     "ctx", "id", "attr", "arg", "kind", "type_comment", "level", "module", "conversion", "is_async",
     "simple", "name", "asname", "rest", "kwd_attrs",
@@ -29,7 +28,7 @@ PLAIN = {
 
 
 class _Fields(dict[type[ast.AST], tuple[str, ...]]):
-    """By type of node the fields in which nodes are, or None."""
+    """Fields that hold nodes, by type of node."""
 
     def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
         self[kind] = found = tuple(f for f in kind._fields if f not in PLAIN)
@@ -51,15 +50,16 @@ LEAVES = {
 
 
 def parsed(text: str) -> ast.Module:
-    """The syntax tree of a program, made without the garbage collector: a finalizer that parses
-    meanwhile makes Python 3.11 raise SystemError.
+    """Parse a program without the garbage collector.
+
+    Python 3.11 raises SystemError if a finalizer parses at the same time.
     """
     with uncollected():
         return ast.parse(text)
 
 
 def import_aliases(tree: ast.Module) -> dict[str, str]:
-    """What each imported name stands for, over the whole file.
+    """Return the full name of each imported name of the file.
 
     >>> import_aliases(ast.parse("import torch.nn.functional as F; from torch import nn"))
     {'F': 'torch.nn.functional', 'nn': 'torch.nn'}
@@ -77,7 +77,7 @@ def import_aliases(tree: ast.Module) -> dict[str, str]:
 
 
 def dotted(node: ast.AST | None) -> str:
-    """`a.b.c` as text, empty for anything else.
+    """Return `a.b.c` as text; empty for anything else.
 
     >>> dotted(ast.parse("self.model.fc", mode="eval").body)
     'self.model.fc'
@@ -92,9 +92,7 @@ def dotted(node: ast.AST | None) -> str:
 
 
 def last_name(node: ast.AST | None) -> str:
-    """The last identifier: `loss` of `loss`, `optimizer` of `self.optimizer`, `opts` of
-    `opts[0]`.
-    """
+    """Return the last identifier: `optimizer` of `self.optimizer`, `opts` of `opts[0]`."""
     while isinstance(node, (ast.Subscript, ast.Starred)):
         node = node.value
     if isinstance(node, ast.Name):
@@ -103,17 +101,17 @@ def last_name(node: ast.AST | None) -> str:
 
 
 def method(node: ast.AST | None) -> str:
-    """The attribute that is called: `step` of `optimizer.step()`; empty for a plain call."""
+    """Return the called attribute: `step` of `optimizer.step()`; empty for a plain call."""
     return node.func.attr if type(node) is ast.Call and type(node.func) is ast.Attribute else ""
 
 
 def receiver(node: ast.AST | None) -> ast.expr | None:
-    """On what a method is called."""
+    """Return the object of a method call: `optimizer` of `optimizer.step()`."""
     return node.func.value if type(node) is ast.Call and type(node.func) is ast.Attribute else None
 
 
 def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
-    """The argument of that name, or at that position where one is given."""
+    """Return the argument of that name, or at that position if one is given."""
     for item in call.keywords:
         if item.arg == name:
             return item.value
@@ -127,8 +125,9 @@ def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr 
 
 
 def entry(node: ast.AST | None) -> str:
-    """The key or attribute by which something holds a value: `lr` of `config["lr"]` and of
-    `args.lr`; empty for anything else.
+    """Return the key or attribute of a stored value: `lr` of `config["lr"]` and `args.lr`.
+
+    Empty for anything else.
     """
     if isinstance(node, ast.Subscript):
         return key if isinstance(key := constant(node.slice), str) else ""
@@ -136,14 +135,14 @@ def entry(node: ast.AST | None) -> str:
 
 
 def has_unpacking(call: ast.Call) -> bool:
-    """Whether arguments come from `*args` or `**kwargs`, so that what is absent cannot be known."""
+    """Return whether `*args` or `**kwargs` hide which arguments are absent."""
     return any(k.arg is None for k in call.keywords) or any(
         isinstance(a, ast.Starred) for a in call.args
     )
 
 
 def constant(node: ast.AST | None) -> object:
-    """The value of a literal, `-1` included; None for anything else."""
+    """Return the value of a literal, `-1` included; None for anything else."""
     if (
         isinstance(node, ast.UnaryOp)
         and isinstance(node.op, ast.USub)
@@ -155,19 +154,17 @@ def constant(node: ast.AST | None) -> object:
 
 
 def is_true(node: ast.AST | None) -> bool:
-    """Whether it is the literal True."""
+    """Return whether a node is the literal True."""
     return isinstance(node, ast.Constant) and node.value is True
 
 
 def is_false(node: ast.AST | None) -> bool:
-    """Whether it is the literal False."""
+    """Return whether a node is the literal False."""
     return isinstance(node, ast.Constant) and node.value is False
 
 
 def below(node: ast.AST) -> list[ast.AST]:
-    """The nodes right below as they are now, as `ast.iter_child_nodes` but for those of `PLAIN`
-    fields.
-    """
+    """Return the current child nodes, as `ast.iter_child_nodes`, except in `PLAIN` fields."""
     found: list[ast.AST] = []
     for name in _FIELDS[node.__class__]:
         value = getattr(node, name, None)
@@ -180,7 +177,7 @@ def below(node: ast.AST) -> list[ast.AST]:
 
 
 def walk_afresh(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and all below it as they are now, for a tree that is still being rewritten."""
+    """Yield the node and its current descendants, for a tree that is still being rewritten."""
     found = [node]
     for current in found:
         if current.__class__ not in LEAVES:
@@ -189,7 +186,7 @@ def walk_afresh(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def whole(tree: ast.Module) -> tuple[ast.AST, ...]:
-    """All nodes of a file level by level, found once until it is rewritten."""
+    """Return all nodes of a file level by level, cached until it is rewritten."""
     known: tuple[ast.AST, ...] | None = getattr(tree, "_whole", None)
     if known is None:
         found: list[ast.AST] = [tree]
@@ -201,9 +198,7 @@ def whole(tree: ast.Module) -> tuple[ast.AST, ...]:
 
 
 def kinds(tree: ast.Module) -> dict[type[ast.AST], list[Any]]:
-    """All nodes of a file by their type, each in the order of `whole`; found once until it is
-    rewritten.
-    """
+    """Return all nodes of a file by type, in the order of `whole`, cached until it is rewritten."""
     known: dict[type[ast.AST], list[Any]] | None = getattr(tree, "_kinds", None)
     if known is None:
         known = defaultdict(list)
@@ -214,12 +209,12 @@ def kinds(tree: ast.Module) -> dict[type[ast.AST], list[Any]]:
 
 
 def of_kind(tree: ast.Module, kind: type[Kind]) -> list[Kind]:
-    """The nodes of a file that are of one type."""
+    """Return the nodes of a file of one type."""
     return kinds(tree).get(kind, [])
 
 
 def children(node: ast.AST) -> tuple[ast.AST, ...]:
-    """The nodes right below; found once, since hundreds of rules walk over the same tree."""
+    """Return the child nodes, cached, since hundreds of rules walk over the same tree."""
     known: tuple[ast.AST, ...] | None = getattr(node, "_children", None)
     if known is None:
         known = tuple(below(node))
@@ -228,7 +223,7 @@ def children(node: ast.AST) -> tuple[ast.AST, ...]:
 
 
 def forget(node: ast.AST) -> None:
-    """Drop what was found of a node before it was rewritten, or copied from another."""
+    """Drop what was cached for a node before it was rewritten, or copied from another node."""
     kept = node.__dict__
     for name in ("_children", "_walked", "_identifiers", "_own", "_own_kinds", "_whole", "_kinds"):
         if name in kept:
@@ -236,8 +231,9 @@ def forget(node: ast.AST) -> None:
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and all below it, level by level, as `ast.walk`; kept like `children`, but for the
-    largest trees, whose parts would be kept over and over.
+    """Yield the node and its descendants level by level, as `ast.walk`.
+
+    Cached like `children`, except for the largest trees, whose parts would be cached repeatedly.
     """
     known: tuple[ast.AST, ...] | None = getattr(node, "_walked", None)
     if known is not None:
@@ -252,7 +248,7 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def identifiers(node: ast.AST | None) -> frozenset[str]:
-    """All names and attributes within."""
+    """Return all names and attributes in a node."""
     if node is None:
         return frozenset()
     known: frozenset[str] | None = getattr(node, "_identifiers", None)
@@ -269,29 +265,29 @@ def identifiers(node: ast.AST | None) -> frozenset[str]:
 
 
 def names_read(node: ast.AST | None) -> set[str]:
-    """All plain names within."""
+    """Return all plain names in a node."""
     return {n.id for n in nodes_of(node, ast.Name)}
 
 
 def exponent(node: ast.AST | None) -> ast.expr | None:
-    """What `exp` is taken of, as a function or a method."""
+    """Return the argument of `exp`, called as a function or a method."""
     if not isinstance(node, ast.Call) or last_name(node.func) != "exp":
         return None
     return node.args[0] if node.args else receiver(node)
 
 
 def nodes_of(node: ast.AST | None, kind: type[Kind]) -> list[Kind]:
-    """The nodes of one type within, in the order of `walk`; of nothing none."""
+    """Return the nodes of one type in a node, in the order of `walk`; none for None."""
     return [] if node is None else [n for n in walk(node) if n.__class__ is kind]
 
 
 def calls(node: ast.AST | None) -> list[ast.Call]:
-    """All calls within; of nothing none."""
+    """Return all calls in a node; none for None."""
     return nodes_of(node, ast.Call)
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes within, except those of functions and classes defined inside; kept as by `walk`."""
+    """Yield the nodes in a node, except in inner functions and classes; cached as in `walk`."""
     known: tuple[ast.AST, ...] | None = getattr(node, "_own", None)
     if known is not None:
         return iter(known)
@@ -307,8 +303,9 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def own_nodes_of(node: ast.AST, kind: type[Kind]) -> list[Kind]:
-    """Those of `own_nodes` that are of one type; sorted by type once, since many rules ask for the
-    returns, loops and calls of the same functions.
+    """Return those of `own_nodes` of one type, cached by type.
+
+    Many rules ask for the returns, loops and calls of the same functions.
     """
     known: dict[type[ast.AST], list[Any]] | None = getattr(node, "_own_kinds", None)
     if known is None:
@@ -319,8 +316,9 @@ def own_nodes_of(node: ast.AST, kind: type[Kind]) -> list[Kind]:
 
 
 def once(question: Callable[[About], Answer]) -> Callable[[About], Answer]:
-    """A question about a file that many rules ask: answered once, and the answer kept with the
-    file, which can be let go then.
+    """Cache the answer to a question about a file with that file, for the many rules that ask.
+
+    The answer is freed with the file.
     """
     key = f"{question.__module__}.{question.__qualname__}"
 
@@ -337,7 +335,7 @@ def once(question: Callable[[About], Answer]) -> Callable[[About], Answer]:
 
 @lru_cache(maxsize=1 << 14)
 def words(name: str) -> frozenset[str]:
-    """The words of an identifier.
+    """Return the words of an identifier.
 
     >>> sorted(words("valLoader_2"))
     ['2', 'loader', 'val']
@@ -350,7 +348,7 @@ def words(name: str) -> frozenset[str]:
 
 
 def defaults(node: ast.AST) -> dict[str, ast.expr]:
-    """The defaults of a function's parameters by name; none of anything else.
+    """Return the defaults of a function's parameters by name; none for anything else.
 
     >>> sorted(defaults(ast.parse("def f(a, b=1, *, c, d=2): ...").body[0]))
     ['b', 'd']

@@ -1,8 +1,7 @@
-"""What a program does in which order: calls and assignments in the order of execution, with helpers
-of the same file put in place.
+"""Calls and assignments of a program in order of execution, with helpers of the same file inlined.
 
-Every function is followed once from each place that calls it; a function that nobody calls here is
-followed on its own.
+Every function is followed once from each place that calls it. A function that nobody calls here
+is followed on its own.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ DELEGATES = {"accelerator", "fabric", "engine", "model", "self", "trainer"}
 
 @dataclass(eq=False)
 class Loop:
-    """One passage of a loop: the same loop reached by two ways is two."""
+    """One visit of a loop; a loop that is reached in two ways counts twice."""
 
     node: LoopNode | ast.comprehension
     scope: Scope
@@ -44,7 +43,7 @@ class Loop:
 
 @dataclass(eq=False)
 class Frame:
-    """A function being followed, and what its caller passed."""
+    """A followed function, and the arguments of its caller."""
 
     scope: Scope
     call: ast.Call | None = None
@@ -54,7 +53,7 @@ class Frame:
     cache: dict[str, str] = field(default_factory=dict)
 
     def key(self, node: ast.AST | None) -> str:
-        """A name for a value that is the same in caller and callee; empty where there is none."""
+        """Return a name for a value that is the same in caller and callee; else empty."""
         if isinstance(node, ast.Subscript):
             return self.key(node.value) + f"[{ast.unparse(node.slice)}]"
         text = dotted(node)
@@ -77,7 +76,7 @@ class Frame:
             ) or f"{self.scope.name}:{root}"
         if root in self.scope.bindings:
             return f"{self.scope.name}:{root}"
-        around: Frame | None = self.caller  # of a closure: what the function around it was given
+        around: Frame | None = self.caller  # in a closure: arguments of the function around it
         while around is not None and around.scope is not self.scope.parent:
             around = around.caller
         return around._root(root) if around is not None else root
@@ -85,8 +84,8 @@ class Frame:
 
 @dataclass(eq=False, slots=True)
 class Event:
-    """Something that happens: `kind` tells what, `key` on what; the surroundings from the outside
-    in.
+    """An event: `kind` is what happens, `key` the object. Loops, branches and contexts around it
+    are ordered from the outside in.
     """
 
     kind: str
@@ -100,27 +99,27 @@ class Event:
 
     @property
     def scope(self) -> Scope:
-        """The function in which it is written."""
+        """Return the function that contains the event."""
         return self.frame.scope
 
     @property
     def call(self) -> ast.Call:
-        """The node, of an event that is a call."""
+        """Return the node of an event that is a call."""
         if not isinstance(self.node, ast.Call):
             raise TypeError(f"a {self.kind} event is no call")
         return self.node
 
     def within(self, *names: str) -> bool:
-        """Whether it happens inside one of these context managers or decorators."""
+        """Return whether the event is inside one of these context managers or decorators."""
         return any(context.rpartition(".")[2] in names for context, _ in self.contexts)
 
     def under(self, other: Event) -> bool:
-        """Whether it can only happen where the other one does, as far as branches go."""
+        """Return whether the branches let the event happen only where the other one does."""
         return self.branches[: len(other.branches)] == other.branches
 
 
 class Tracer:
-    """Follows one root function."""
+    """Follow one root function."""
 
     def __init__(self, program: Program, followed: set[Scope]) -> None:
         self.program = program
@@ -128,7 +127,7 @@ class Tracer:
         names = {s.name for s in followed}
         self.leading = (
             names | program.classes.keys() if "__init__" in names else names
-        )  # what is called where a helper may be entered
+        )  # calls that may enter a helper
         self.events: list[Event] = []
         self.visited: set[Scope] = set()
         self.loops: tuple[Loop, ...] = ()
@@ -136,7 +135,7 @@ class Tracer:
         self.contexts: tuple[tuple[str, ast.AST], ...] = ()
 
     def run(self, frame: Frame) -> list[Event]:
-        """The events of a function, its decorators taken as contexts."""
+        """Return the events of a function; its decorators count as contexts."""
         node = frame.scope.node
         self.visited.add(frame.scope)
         kept = self.contexts, self.branches
@@ -149,9 +148,7 @@ class Tracer:
         return self.events
 
     def block(self, body: list[ast.stmt], frame: Frame) -> None:
-        """The statements one after another; after an `if` that leaves, the rest stands in its other
-        branch.
-        """
+        """Follow the statements in order; after an `if` that leaves, the rest is its else part."""
         kept = self.branches
         for statement in body:
             self.statement(statement, frame)
@@ -164,7 +161,7 @@ class Tracer:
         self.branches = kept
 
     def statement(self, node: ast.stmt, frame: Frame) -> None:
-        """One statement, those inside it included."""
+        """Follow one statement and those inside it."""
         if len(self.events) > MOST_EVENTS:
             return
         match node:
@@ -191,7 +188,7 @@ class Tracer:
                 self.simple(node, frame)
 
     def simple(self, node: ast.stmt, frame: Frame) -> None:
-        """A statement without a body: its calls, then what it assigns."""
+        """Follow a statement without a body: its calls, then its assignments."""
         for child in children(node):
             if isinstance(child, ast.expr):
                 self.expression(child, frame)
@@ -212,14 +209,14 @@ class Tracer:
                 )
 
     def arm(self, owner: ast.AST, taken: bool, body: list[ast.stmt], frame: Frame) -> None:
-        """The statements of one branch."""
+        """Follow the statements of one branch."""
         kept = self.branches
         self.branches += ((owner, taken),)
         self.block(body, frame)
         self.branches = kept
 
     def loop(self, node: LoopNode, frame: Frame) -> None:
-        """The body of a loop, once."""
+        """Follow the body of a loop once."""
         kept = self.loops
         if isinstance(node, ast.While):
             self.loops += (Loop(node, frame.scope),)
@@ -232,7 +229,7 @@ class Tracer:
         self.block(node.orelse, frame)
 
     def with_block(self, node: ast.With | ast.AsyncWith, frame: Frame) -> None:
-        """The body under the names of its context managers."""
+        """Follow the body under the names of its context managers."""
         kept = self.contexts
         for item in node.items:
             self.expression(item.context_expr, frame)
@@ -243,7 +240,7 @@ class Tracer:
         self.contexts = kept
 
     def context_names(self, node: ast.expr, frame: Frame) -> list[str]:
-        """The canonical names of a context manager, also of one that was put into a variable."""
+        """Return the canonical names of a context manager, even if it is stored in a variable."""
         if isinstance(node, ast.Call):
             name = self.program.resolve(node.func) or dotted(node.func) or method(node)
             if name.rpartition(".")[2] == "set_grad_enabled":
@@ -256,7 +253,7 @@ class Tracer:
         return [o.name for o in self.program.origins(node, frame.scope)] or [dotted(node)]
 
     def expression(self, node: ast.expr, frame: Frame) -> None:
-        """The calls of an expression, arguments before the call."""
+        """Follow the calls of an expression, arguments before the call."""
         if isinstance(node, (ast.Name, ast.Constant, ast.Lambda)):
             return
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
@@ -273,7 +270,7 @@ class Tracer:
     def comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: Frame
     ) -> None:
-        """Its elements, once, in a loop for each of its `for`."""
+        """Follow the elements once, in a loop for each `for`."""
         kept = self.loops
         for generator in node.generators:
             self.expression(generator.iter, frame)
@@ -283,7 +280,7 @@ class Tracer:
         self.loops = kept
 
     def called(self, node: ast.Call, frame: Frame) -> None:
-        """A call: what it does, or the events of the helper that it runs."""
+        """Record a call, or the events of the helper that it runs."""
         if method(node) == "step":
             for given in (*node.args, *(k.value for k in node.keywords)):
                 closure = (
@@ -319,14 +316,14 @@ class Tracer:
         self.run(Frame(function, call, frame, key or "self", frame.depth + 1))
 
     def add(self, kind: str, key: str, node: ast.AST, frame: Frame, via: str = "") -> None:
-        """Note an event with its surroundings."""
+        """Record an event with its surroundings."""
         self.events.append(
             Event(kind, key, node, frame, self.loops, self.branches, self.contexts, via)
         )
 
 
 def classify(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str, str]:
-    """Kind, on what, and through what (`scaler`, `accelerator`, `closure`) of a call."""
+    """Return the kind of a call, its object, and its means (`scaler`, `accelerator`, `closure`)."""
     name, target, scope = method(node), receiver(node), frame.scope
     if target is None or program.resolve(node.func):
         return _plain(program, node, frame)
@@ -386,7 +383,7 @@ def _plain(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str, st
 
 
 def _loss_of(node: ast.Call, frame: Frame) -> tuple[str, str]:
-    """The loss that is propagated, and through what."""
+    """Return the loss of a backward call, and the means of the call."""
     target = receiver(node)
     if isinstance(target, ast.Call) and method(target) == "scale" and target.args:
         return frame.key(target.args[0]), "scaler"
@@ -412,7 +409,7 @@ def _step(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str, str
 
 
 def traces(program: Program) -> list[list[Event]]:
-    """One trace for each function that nobody in the file calls, and for the file itself."""
+    """Return one trace for each function that nobody in the file calls, and for the file itself."""
     followed = _followed(program)
     found: list[list[Event]] = []
     seen: set[Scope] = set()
@@ -426,7 +423,7 @@ def traces(program: Program) -> list[list[Event]]:
 
 
 def _followed(program: Program) -> set[Scope]:
-    """Helpers in which something happens that the rules ask about, directly or through others."""
+    """Return the helpers with events that rules ask about, directly or through other helpers."""
     found: set[Scope] = set()
     callers: dict[Scope, set[Scope]] = {}
     for called, sites in program.call_sites.items():

@@ -1,6 +1,4 @@
-"""What a tensor is: the last value that a name was given, the activation it went through, the loss
-that takes it.
-"""
+"""Tensors of a program: last values of names, activations that made them, losses that take them."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from training.review.syntax import (
     receiver,
 )
 
-NAMES = 4  # that a number is followed through
+NAMES = 4  # through which a number is followed
 ACTIVATIONS = {
     "softmax": "softmax", "Softmax": "softmax", "softmax2d": "softmax",
     "log_softmax": "log_softmax", "LogSoftmax": "log_softmax", "sigmoid": "sigmoid",
@@ -48,7 +46,7 @@ FUNCTION_LOSSES = {
 
 
 class LossCall(NamedTuple):
-    """A loss that is computed: its kind, its scores and its targets."""
+    """A computed loss: its kind, its scores and its targets."""
 
     call: ast.Call
     kind: str
@@ -59,7 +57,7 @@ class LossCall(NamedTuple):
 
 @once
 def loss_calls(program: Program) -> tuple[LossCall, ...]:
-    """Every computed loss whose kind is certain."""
+    """Return every computed loss whose kind is certain."""
     return tuple(_loss_calls(program))
 
 
@@ -78,7 +76,7 @@ def _loss_calls(program: Program) -> Iterator[LossCall]:
 
 @once
 def loss_kinds(program: Program) -> dict[ast.Call, str]:
-    """Of each call of the file that computes a loss which."""
+    """Return the loss of each call of the file that computes one."""
     return {
         call: kind
         for call in program.all_calls
@@ -87,7 +85,7 @@ def loss_kinds(program: Program) -> dict[ast.Call, str]:
 
 
 def loss_kind(program: Program, call: ast.Call, scope: Scope) -> str:
-    """Which loss a call computes; empty for any other call, and where two are possible."""
+    """Return the loss that a call computes; empty for other calls and if two are possible."""
     name = program.resolve(call.func)
     if name.startswith("torch."):
         return FUNCTION_LOSSES.get(name.rpartition(".")[2], "")
@@ -102,7 +100,7 @@ def loss_kind(program: Program, call: ast.Call, scope: Scope) -> str:
 
 
 def value_of(program: Program, node: ast.expr, scope: Scope) -> ast.expr:
-    """The only value that a name is given; of anything else itself."""
+    """Return the only value of a name; any other node unchanged."""
     bound = program.bindings_of(node, scope) if isinstance(node, ast.Name) else []
     return (
         bound[0].value
@@ -112,9 +110,7 @@ def value_of(program: Program, node: ast.expr, scope: Scope) -> ast.expr:
 
 
 def reaching(program: Program, node: ast.Name, scope: Scope) -> list[ast.expr]:
-    """The values that a name may hold there, as `reaching_elements`; empty where one is an element
-    of a tuple.
-    """
+    """Return the values that a name may hold at its place; none if one is a tuple's element."""
     found = reaching_elements(program, node, scope)
     return [value for value, _ in found] if all(index is None for _, index in found) else []
 
@@ -122,11 +118,10 @@ def reaching(program: Program, node: ast.Name, scope: Scope) -> list[ast.expr]:
 def reaching_elements(
     program: Program, node: ast.Name, scope: Scope
 ) -> list[tuple[ast.expr, int | None]]:
-    """The values that a name may hold there: the last assignment before it, and earlier ones where
-    that one is in a branch.
+    """Return the values that a name may hold at its place.
 
-    Empty where it is a parameter or a loop's target. Of an element of a tuple the tuple, and which
-    element.
+    These are the last assignment before it, and earlier ones if that one is in a branch. Empty
+    for a parameter or a loop's target. An element of a tuple is given as the tuple and the index.
     """
     bound = scope.bindings.get(node.id)
     if not bound:
@@ -151,9 +146,7 @@ def reaching_elements(
 
 
 def _in_other_arm(program: Program, a: ast.AST, b: ast.AST) -> bool:
-    """Whether two places are in different arms of one `if`, in no loop within it that would take
-    both.
-    """
+    """Return whether two places are in different branches of one `if` that is in no loop."""
     above = [a, *program.ancestors(a)]
     branches = [n for n in above if isinstance(n, ast.If)]
     if not branches:
@@ -165,7 +158,7 @@ def _in_other_arm(program: Program, a: ast.AST, b: ast.AST) -> bool:
         looped = any(isinstance(n, (ast.For, ast.While)) for n in program.ancestors(branch))
         if (
             all(inside) and arms[0] != arms[1] and not looped
-        ):  # in a loop the other arm may have run the round before
+        ):  # in a loop the other branch may have run in an earlier iteration
             return True
     return False
 
@@ -178,10 +171,9 @@ def _line(program: Program, node: ast.AST) -> tuple[int, int]:
 def activation(
     program: Program, node: ast.expr | None, scope: Scope, depth: int = 0, index: int | None = None
 ) -> str:
-    """The operation that made a tensor: `softmax`, `log_softmax`, `sigmoid`, `linear`, `argmax`…;
-    empty where it is not certain.
+    """Return the operation that made a tensor: `softmax`, `log_softmax`, `sigmoid`, `linear`…
 
-    `index`: of which element, where the expression gives a tuple.
+    Empty if it is not certain. `index`: the element, if the expression is a tuple.
     """
     if node is None or depth > 8:
         return ""
@@ -206,9 +198,7 @@ def activation(
 
 
 def _iterated(node: ast.Name, scope: Scope) -> ast.expr | None:
-    """Return the tensor whose rows a loop gives a name one by one, directly or through `zip` and
-    `enumerate`.
-    """
+    """Return the tensor whose rows a name holds in a loop, also through `zip` and `enumerate`."""
     bound = scope.bindings.get(node.id, ())
     loop = bound[0].statement if len(bound) == 1 and bound[0].how == "loop" else None
     return (
@@ -276,7 +266,7 @@ def _of_call(program: Program, node: ast.Call, scope: Scope, depth: int, index: 
 def _of_module(
     program: Program, node: ast.Call, scope: Scope, depth: int, index: int | None
 ) -> str:
-    """The last operation of the network that is called; wrappers left out."""
+    """Return the last operation of the called network, without wrappers."""
     made = program.origins(node.func, scope)
     if not made and isinstance(node.func, ast.Name) and depth < 8:
         only = [owner for owner in program.module_classes if "forward" in program.methods[owner]]
@@ -305,7 +295,7 @@ def module_activation(
     depth: int = 0,
     index: int | None = None,
 ) -> str:
-    """The last operation of a module, given the call that makes it."""
+    """Return the last operation of a module, given the call that makes it."""
     owner = program.classes.get(name)
     if owner is not None:
         return class_activation(program, owner, depth + 1, index)
@@ -322,7 +312,7 @@ def module_activation(
 def class_activation(
     program: Program, owner: ast.ClassDef, depth: int = 0, index: int | None = None
 ) -> str:
-    """The last operation of a class's `forward`, where all its returns agree."""
+    """Return the last operation of a class's `forward`, if all its returns agree."""
     forward = program.find_method(owner, "forward")
     if forward is None or depth > 8:
         return ""
@@ -332,8 +322,9 @@ def class_activation(
 
 
 def number(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0) -> float | None:
-    """What is written there, bound once to a name, or a parameter's default that no caller
-    replaces; or a difference or a whole quotient of such.
+    """Return the number at a node: a literal, a name bound once, or an unchanged default.
+
+    Differences and integer quotients of such numbers also count.
     """
     value = constant(node)
     if isinstance(value, (int, float)) and not isinstance(value, bool):

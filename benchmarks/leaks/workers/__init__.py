@@ -1,1 +1,1 @@
-"""Programs that run in a peer's environment; they import nothing of this project."""
+"""Programs that run in a peer's environment; they import nothing from this project."""

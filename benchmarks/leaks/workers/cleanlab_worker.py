@@ -1,7 +1,7 @@
-"""Cleanlab's Datalab in its own environment, over both sides together: reads a job a line, writes
-what fired a line.
+"""Cleanlab's Datalab in its own environment, over train and test together.
 
-A near-duplicate counts where its set holds rows of both sides.
+Reads one job a line and writes the findings as one line. A near-duplicate counts if its set has
+rows of both.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def run(Datalab: Any, pd: Any, frames: list[Any], roles: dict[str, str]) -> list[dict[str, str]]:
-    """Near-duplicates between the sides, and rows that are not independent, over standardised
+    """Find near-duplicates between train and test, and rows that are not independent, over scaled
     numbers and coded categories.
     """
     whole = pd.concat(frames, ignore_index=True)

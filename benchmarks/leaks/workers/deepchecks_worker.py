@@ -1,5 +1,6 @@
-"""Deepchecks in its own environment: reads a job a line, writes what fired a line. Only checks that
-could be about a leak are run.
+"""Deepchecks in its own environment: reads one job a line and writes the findings as one line.
+
+Only checks that can find a leak run.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def main() -> None:
 
 
 def side(Dataset: Any, frame: Any, job: dict[str, Any]) -> Any:
-    """A frame with the roles that were declared."""
+    """Return a frame with the declared roles."""
     roles = job["roles"]
     left = {roles["label"], roles["id"], roles.get("time"), roles.get("group")}
     features = [c for c in frame if c not in left]
@@ -67,7 +68,7 @@ def side(Dataset: Any, frame: Any, job: dict[str, Any]) -> Any:
 
 
 def run(alone: list[Any], both: list[Any], sides: list[Any]) -> dict[str, Any]:
-    """Findings of every check; a check that does not apply, or breaks, finds nothing."""
+    """Return the findings of every check; a check that does not apply, or fails, finds nothing."""
     findings, broken = [], []
     for check, arguments in [*((c, sides[:1]) for c in alone), *((c, sides) for c in both)]:
         name = type(check).__name__

@@ -1,4 +1,4 @@
-"""Preparation as one would write it with pandas and scikit-learn: check, split by group, look for
+"""Preparation written by hand with pandas and scikit-learn: check, split by group, look for
 copies, fit on train, transform, save.
 
 python pandas_sklearn.py TABLE OUT
@@ -19,7 +19,7 @@ SHARES = {"train": (0.0, 0.7), "val": (0.7, 0.85), "test": (0.85, 1.0)}
 
 
 def check(rows: pd.DataFrame, numeric: list[str]) -> None:
-    """Nulls of roles, finite numbers, unique ids, two classes."""
+    """Check nulls of roles, finite numbers, unique ids and two classes."""
     if rows[list(ROLES)].isna().any().any():
         raise ValueError("nulls in a role column")
     if not rows["row_id"].is_unique:
@@ -31,13 +31,13 @@ def check(rows: pd.DataFrame, numeric: list[str]) -> None:
 
 
 def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Whole groups by the hash of their name."""
+    """Split whole groups by the hash of their name."""
     place = pd.util.hash_array(rows["patient"].to_numpy()) / 2**64
     return {side: rows[(place >= low) & (place < high)] for side, (low, high) in SHARES.items()}
 
 
 def check_sides(sides: dict[str, pd.DataFrame], features: list[str]) -> None:
-    """No id and no group on two sides, no held-out row that equals a train row."""
+    """Check that no id or group is in two splits and no held-out row equals a train row."""
     keys = {
         side: {name: pd.unique(rows[name]) for name in ("row_id", "patient")}
         for side, rows in sides.items()
@@ -55,7 +55,7 @@ def check_sides(sides: dict[str, pd.DataFrame], features: list[str]) -> None:
 
 
 def main(table: str, out: Path) -> None:
-    """Prepare the table into `.npy` files."""
+    """Write the prepared table as `.npy` files."""
     rows = pd.read_parquet(table)
     features = [c for c in rows.columns if c not in ROLES]
     categorical = [c for c in features if c.startswith("c")]

@@ -15,7 +15,7 @@ SHARES = {"train": (0.0, 0.7), "val": (0.7, 0.85), "test": (0.85, 1.0)}
 
 
 def check(rows: pl.DataFrame, numeric: list[str]) -> None:
-    """Nulls of roles, finite numbers, unique ids, two classes."""
+    """Check nulls of roles, finite numbers, unique ids and two classes."""
     if any(rows.select(pl.col(ROLES).null_count()).row(0)):
         raise ValueError("nulls in a role column")
     if rows["row_id"].n_unique() != len(rows):
@@ -28,7 +28,7 @@ def check(rows: pl.DataFrame, numeric: list[str]) -> None:
 
 
 def split(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Whole groups by the hash of their name."""
+    """Split whole groups by the hash of their name."""
     place = rows["patient"].hash(seed=0) / 2.0**64
     return {
         side: rows.filter((place >= low) & (place < high)) for side, (low, high) in SHARES.items()
@@ -36,7 +36,7 @@ def split(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def check_sides(sides: dict[str, pl.DataFrame], features: list[str]) -> None:
-    """No id and no group on two sides, no held-out row that equals a train row."""
+    """Check that no id or group is in two splits and no held-out row equals a train row."""
     for name in ("row_id", "patient"):
         keys = [rows[name].unique() for rows in sides.values()]
         if pl.concat(keys).n_unique() != sum(map(len, keys)):
@@ -48,7 +48,7 @@ def check_sides(sides: dict[str, pl.DataFrame], features: list[str]) -> None:
 
 
 def main(table: str, out: Path) -> None:
-    """Prepare the table into `.npy` files."""
+    """Write the prepared table as `.npy` files."""
     rows = pl.read_parquet(table)
     features = [c for c in rows.columns if c not in ROLES]
     categorical = [c for c in features if c.startswith("c")]

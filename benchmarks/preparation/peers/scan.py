@@ -1,5 +1,4 @@
-"""The limit: every column of the file decoded into memory once, batch by batch, and nothing done
-with it.
+"""Lower bound of time: decode every column of the file into memory once, batch by batch.
 
 python scan.py TABLE OUT
 """
