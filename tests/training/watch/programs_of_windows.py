@@ -157,7 +157,7 @@ PLANTED_OF_WINDOWS = (
     Planted(
         "BH870",
         "gathered",
-        "right + hits.sum().item(), total + len(labels)",
-        "right + hits.float().mean().item(), total + 1",
+        "right, total = right + hits.sum().item(), total + len(labels)",
+        "right += hits.float().mean().item()\n        total += 1",
     ),
 )
