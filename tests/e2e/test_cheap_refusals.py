@@ -13,7 +13,7 @@ from tests.e2e.test_pipeline import bulkhead
 pytestmark = [pytest.mark.req("D6"), pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("odd", ["", "constant"])
+@pytest.mark.parametrize("odd", [pytest.param("", marks=pytest.mark.long), "constant"])
 def test_a_constant_feature_is_refused_before_the_leak_checks(tmp_path: Path, odd: str) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(

@@ -23,6 +23,7 @@ from training.launch.torchrun import command
 from training.run.record import DECLARED, StartedRun
 
 ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE, LONG = "examples/clinic_visits.yaml", pytest.mark.long
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 
@@ -161,7 +162,11 @@ def test_a_run_goes_on_only_where_its_processes_have_a_gpu_each(gpus: Any, tmp_p
         require_same_ranks(tmp_path)
 
 
-def test_the_command_line_refuses_before_anything_is_prepared(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    ["run", pytest.param("train", marks=LONG), pytest.param("run cv.folds=3", marks=LONG)],
+)
+def test_the_command_line_refuses_before_anything_is_prepared(tmp_path: Path, command: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.abc, importlib.machinery, sys\n"
         "class Finder(importlib.abc.MetaPathFinder):\n"
@@ -181,22 +186,21 @@ def test_the_command_line_refuses_before_anything_is_prepared(tmp_path: Path) ->
         "BULKHEAD_CLINIC": "/nowhere.parquet",
     }
     environment.pop("PREFECT_API_URL", None)
-    for words in (["run"], ["train"], ["run", "cv.folds=3"]):
-        arguments = [words[0], "examples/clinic_visits.yaml", "train.ranks=2", *words[1:]]
-        done = subprocess.run(
-            [sys.executable, "-m", "flows.cli", *arguments],
-            env=environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 2, done.stderr
-        assert (
-            re.search(r"ConfigError: train\.ranks is 2: .*torch finds 1 here", done.stderr)
-            and "✓ source" not in done.stderr
-        ), done.stderr
-        assert not (home / "runs").exists()
+    words = command.split()
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", words[0], EXAMPLE, "train.ranks=2", *words[1:]],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert (
+        re.search(r"ConfigError: train\.ranks is 2: .*torch finds 1 here", done.stderr)
+        and "✓ source" not in done.stderr
+    ), done.stderr
+    assert not (home / "runs").exists()
 
 
 def test_torchrun_gets_no_option_that_it_does_not_know(tmp_path: Path) -> None:
