@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
 from training.review.program import Origin, Program, Scope
-from training.review.syntax import last_name, words
+from training.review.syntax import calls, dotted, last_name, words
 
 OPTIMIZER = re.compile(r"^_?(.*_)?(optim|optimizer|optimiser|opt)s?(_\w+|\d+|[A-Z]\w*)?$")
 SCHEDULER = re.compile(r"^_?(.*_)?(lr_?)?(sched|scheduler|lr_scheduler)s?(_\w+|\d+)?$")
@@ -48,10 +48,23 @@ TURNED = {
 LABELS = {
     "y", "ys", "label", "labels", "target", "targets", "outcome", "outcomes", "response", "truth",
 }  # fmt: skip
+EVALUATES = HELD_OUT | {"validate", "evaluate"}
+MASKS = {"mask", "masks", "known", "seen", "padding", "censored", "exclude", "excluded"}
+# libraries that give loaders their samplers
+PREPARES = {
+    "accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "composer",
+}  # fmt: skip
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 FROZEN = {
     "teacher", "ema", "target", "frozen", "swa", "reference", "ref", "old", "momentum", "averaged",
     "vgg", "clip", "pretrained", "best",
 }  # fmt: skip
+
+
+WITHOUT_WEIGHTS = re.compile(
+    r"(Log)?Soft|Hard|\w*(LU|LU6|Loss|Pad\dd)$|Mish|Tanh|(Log)?Sigmoid|Identity|Dropout|Avg|Max|Pixel"
+    "|Adaptive|(Un)?(Flatten|[fF]old)|Upsampl|Cosine|Pairwise|Threshold"
+)
 
 
 def is_optimizer(program: Program, node: ast.expr | None, scope: Scope) -> bool:
@@ -210,3 +223,18 @@ def direction(said: AbstractSet[str]) -> str:
     if said & TURNED or bool(said & RISES) == bool(said & FALLS):
         return ""
     return "max" if said & RISES else "min"
+
+
+def makes_layer(program: Program, node: ast.AST | None) -> bool:
+    """Check whether an expression makes a layer or network that has its own weights."""
+    if not isinstance(node, ast.Call):
+        return False
+    name, owner = program.resolve(node.func), program.classes.get(dotted(node.func))
+    if name.startswith("torch.nn."):
+        last = name.rpartition(".")[2]
+        helper = ".utils." in name or ".attention." in name or not last[:1].isupper()
+        return not helper and not WITHOUT_WEIGHTS.match(last)
+    inner = [c for known in program.bases(owner) for c in calls(known)] if owner else []
+    return program.is_module(owner) and any(
+        program.resolve(c.func) and makes_layer(program, c) for c in inner
+    )

@@ -152,18 +152,6 @@ def crossed(call: Call, scores: Tensor, target: Tensor) -> bool:
     return given and untouched and bool((labels != labels[:1]).any())
 
 
-def rows_first(call: Call) -> bool:
-    """Whether rows are the first axis of what a network gives: other values in the first row of its
-    inputs move nothing of the others.
-    """
-    network = twin(call.module)
-    before, after = scores_of(network, call), scores_of(network, call, _other_first)
-    if before is None or after is None or before.shape != after.shape:
-        return False
-    moved = after != before
-    return bool(moved[0].any()) and not bool(moved[1:].any())
-
-
 def _moved_by_last(call: Call, tokens: Tensor) -> Tensor | None:
     """At which places [T] scores move with the last token of each row; None where it is not
     known.

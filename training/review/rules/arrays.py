@@ -12,7 +12,16 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import attributes_of, spoken_words
 from training.review.program import Program, Scope, argument
 from training.review.roles import LABELS
-from training.review.sides import Take, latest, origin_key, row_takes, side_of, takes, targets_of
+from training.review.sides import (
+    PERMUTED,
+    Take,
+    latest,
+    origin_key,
+    row_takes,
+    side_of,
+    takes,
+    targets_of,
+)
 from training.review.splitting import before, cuts, is_part, shares_rows, splits, values_read
 from training.review.syntax import (
     calls,
@@ -44,7 +53,6 @@ SHOWN = {"plot", "trend_plot", "plt", "print", "scatter"}
 NO_ROWS = {"self", "device", "dtype"}
 FORECAST = {"horizon", "future", "forecast", "tomorrow", "ahead"}
 
-PERMUTES = {"permutation", "randperm"}
 SORTS = {"sort", "sorted", "msort"}
 MOVES = {"sort_values", "sample", "sort_index"}  # of the rows of a table
 ARRAYS = {"to_numpy", "values", "tolist", "array", "asarray", "tensor", "as_tensor", "from_numpy"}
@@ -102,7 +110,7 @@ def _put_in_order(program: Program, scope: Scope) -> Iterator[tuple[str, ast.exp
         if isinstance(value, ast.Subscript) and values_read(value) == {name}:
             order, by = value_of(program, value.slice, scope), last_name(value.slice)
             uses = [n for n in nodes_of(scope.node, ast.Name) if n.id == by]
-            if len(uses) <= 2 and last_name(getattr(order, "func", None)) in PERMUTES:
+            if len(uses) <= 2 and last_name(getattr(order, "func", None)) in PERMUTED:
                 yield name, value
         for call in (c for c in calls(value) if last_name(c.func) in SORTS | MOVES):
             if name in values_read(call):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.lookups import calls_to, keywords_of, torch_calls
 from training.review.program import Program
-from training.review.roles import is_frozen_name
+from training.review.roles import PREPARES, WRAPPERS, is_frozen_name
 from training.review.syntax import (
     calls,
     constant,
@@ -31,8 +31,6 @@ COLLECTIVES = {
     "broadcast", "broadcast_object_list", "reduce", "gather", "gather_object", "reduce_scatter",
     "all_to_all", "reduce_scatter_tensor",
 }  # fmt: skip
-WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
-PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed"}
 # words
 FIRST = {"master", "main", "primary", "coordinator", "chief", "leader", "rank0"}
 RANKS = FIRST | {"rank", "local"}

@@ -10,7 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import optimizers_made
 from training.review.loops import last_name_of_key, names_loader
 from training.review.program import Program, Scope
-from training.review.roles import HELD_OUT, is_frozen_name, is_model, looks_held_out
+from training.review.roles import EVALUATES, is_frozen_name, is_model, looks_held_out
 from training.review.sides import all_names, side_of, side_of_names, targets_of
 from training.review.splitting import values_read
 from training.review.syntax import (
@@ -38,7 +38,6 @@ SAMPLED = {"random_split", "Subset", "SubsetRandomSampler"}
 MAKES_SETS = ("torch.utils.data.", "torchvision.datasets.")
 REPORTS = {ast.Return, ast.Compare}
 # words
-EVALUATES = HELD_OUT | {"validate", "evaluate"}
 BATCHES = {"loader", "dataloader", "batches", "dl", "data", "dataset", "iterator"}
 SETS_MODE = {"train", "set_mode", "set_train", "train_mode"}
 NOT_LEARNING = {"teacher", "target", "ema", "frozen"}

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
-from training.review.roles import is_frozen_name, is_model
-from training.review.rules.modules import is_layer
+from training.review.roles import is_frozen_name, is_model, makes_layer
 from training.review.syntax import (
     calls,
     dotted,
@@ -207,7 +206,7 @@ def _layers_behind(program: Program, inner: ast.expr, forward: Scope) -> set[str
     values = [v for v, _ in reaching_elements(program, name, forward)] if name else [inner]
     called = [c for v in values for c in calls(v) if dotted(receiver(c)) == "self"]
     made = [(c, o.call) for c in called for o in program.origins(c.func, forward)]
-    layers = {c for c, maker in made if is_layer(program, maker)}
+    layers = {c for c, maker in made if makes_layer(program, maker)}
     told = {c for c in layers if any(isinstance(a, ast.With) for a in program.ancestors(c))}
     return {method(c) for c in layers - told}
 

@@ -10,7 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import calls_to, torch_calls
 from training.review.loops import innermost_loop, is_epoch_loop
 from training.review.program import Program, Scope
-from training.review.roles import looks_held_out, looks_trained_on
+from training.review.roles import PREPARES, WRAPPERS, looks_held_out, looks_trained_on
 from training.review.sides import side_of_names, targets_of
 from training.review.splitting import splits
 from training.review.syntax import (
@@ -35,9 +35,6 @@ from training.review.syntax import (
 SEVERAL_VIEWS = {"tta", "views", "augmentations", "robust", "robustness", "corruption", "corrupted"}
 RANKS = {"rank", "world"}
 
-PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed"}
-PREPARES |= {"composer"}  # libraries that give loaders their samplers
-WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 AUGMENTS = ("Random", "RandAugment", "AutoAugment", "TrivialAugment", "AugMix", "ColorJitter")
 TIMES = {"perf_counter", "synchronize", "Event", "arange"}
 SHARES = {"get_worker_info", "worker_init_fn", "split_dataset_by_node", "split_by_worker"}

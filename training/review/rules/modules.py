@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.lookups import torch_calls
 from training.review.program import Program
-from training.review.roles import is_model_origin
+from training.review.roles import is_model_origin, makes_layer
 from training.review.syntax import (
     calls,
     constant,
@@ -38,10 +38,6 @@ BOUNDED = {
     "sigmoid", "clamp", "clip", "log", "logsumexp", "temperature", "tau", "softplus",
 }  # fmt: skip
 # names of torch
-STATEFUL = re.compile(
-    r"Linear|Conv|Norm|LSTM|GRU|RNN|Embedding|Transformer|Multihead|Bilinear|PReLU|Parameter$"
-    r"|Dropout|Sequential|Module(List|Dict)|Parameter(List|Dict)"
-)
 NEARLY = re.compile(r"required?s?_?grad(ient)?s?_?")
 LITERALS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp)
 NOISES = {"ones", "ones_like", "new_ones", "randn", "randn_like", "normal"}
@@ -51,20 +47,6 @@ TENSORS = DRAWS | {
     "FloatTensor", "tril", "triu", "hann_window",
 }  # fmt: skip
 CHANGES = {"append", "extend", "update", "add", "insert", "setdefault", "pop"}
-
-
-def is_layer(program: Program, node: ast.AST | None) -> bool:
-    """Whether an expression makes a module with parameters or state."""
-    if not isinstance(node, ast.Call):
-        return False
-    name, owner = program.resolve(node.func), program.classes.get(dotted(node.func))
-    if owner is None:
-        last = name.rpartition(".")[2]
-        return name.startswith("torch.nn.") and last[:1].isupper() and bool(STATEFUL.search(last))
-    bases = program.bases(owner) if program.is_module(owner) else []
-    held = [b.value for base in bases for bound in program.attributes[base].values() for b in bound]
-    inside = [c for value in held for c in calls(value) if dotted(c.func) != owner.name]
-    return any(is_layer(program, c) for c in inside)
 
 
 @rule("BH401")
@@ -90,7 +72,7 @@ def _holds_layer(program: Program, value: ast.expr) -> bool:
     names = [a.id for a in getattr(value, "args", []) if isinstance(a, ast.Name)]
     held = [b.value for n in names for b in scope.bindings.get(n, ()) if b.how == "assign"]
     origins = [o for m in (*made, *held) for o in program.origins(m, scope)]
-    return any(is_layer(program, o.call) for o in origins)
+    return any(makes_layer(program, o.call) for o in origins)
 
 
 def _registered(owner: ast.ClassDef, name: str) -> bool:
@@ -114,9 +96,9 @@ def layer_made_in_forward(subject: Subject) -> Iterator[Place]:
             target = getattr(program.statement(node), "targets", [None])[0]
             around = program.ancestors(node)
             kept = dotted(target).startswith("self.") and any(isinstance(a, ast.If) for a in around)
-            inner = any(is_layer(program, a) for a in around)
+            inner = any(makes_layer(program, a) for a in around)
             name = last_name(node.func)
-            if is_layer(program, node) and not kept and not inner and "Dropout" not in name:
+            if makes_layer(program, node) and not kept and not inner and "Dropout" not in name:
                 yield node, f"{name} is created again in every forward: it never learns"
 
 

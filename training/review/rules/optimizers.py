@@ -11,8 +11,7 @@ from typing import NamedTuple
 from training.review.findings import Place, Subject, rule
 from training.review.lookups import attributes_of, names_of, optimizers_made
 from training.review.program import Program, Scope, argument
-from training.review.roles import is_frozen_name
-from training.review.rules.tensors import makes_layer
+from training.review.roles import is_frozen_name, makes_layer
 from training.review.sides import targets_of
 from training.review.splitting import line_of
 from training.review.syntax import (

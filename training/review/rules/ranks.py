@@ -10,8 +10,8 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import calls_to, torch_calls
 from training.review.loops import innermost_loop, step_groups
 from training.review.program import Program
-from training.review.roles import is_optimizer
-from training.review.rules.distributed import COLLECTIVES, PREPARES, WRAPPERS, one_rank
+from training.review.roles import PREPARES, WRAPPERS, is_optimizer
+from training.review.rules.distributed import COLLECTIVES, one_rank
 from training.review.syntax import (
     LOOPS,
     calls,

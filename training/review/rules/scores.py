@@ -9,7 +9,7 @@ from collections.abc import Iterator, Set
 from training.review.findings import Place, Subject, rule
 from training.review.loops import innermost_loop, names_loader
 from training.review.program import Binding, Program, Scope, argument
-from training.review.roles import is_model
+from training.review.roles import MASKS, is_model
 from training.review.splitting import sources_of
 from training.review.syntax import (
     calls,
@@ -59,7 +59,6 @@ SETTINGS = {
 }  # fmt: skip
 LOGS = {"print", "pprint", "info", "debug", "str", "repr", "vars", "asdict", "log_params"}
 UNUSED = {"deprecated", "unused", "ignored", "obsolete", "legacy", "compatibility", "reserved"}
-MASKS = {"mask", "masks", "known", "seen", "padding", "censored", "exclude", "excluded"}
 FLAGS = {"return", "path", "paths", "use", "with", "has", "is", "num", "size", "mode", "idx", "id"}
 
 

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import attributes_of, keywords_of, names_of, places_of
 from training.review.loops import innermost_loop, step_groups
 from training.review.program import Program, Scope, argument
-from training.review.roles import HELD_OUT, is_model, looks_held_out
+from training.review.roles import EVALUATES, MASKS, is_model, looks_held_out
 from training.review.rules.best import DATA, names_rows, row_side
 from training.review.sides import all_names, side_of, targets_of
 from training.review.syntax import (
@@ -36,7 +36,6 @@ from training.review.syntax import (
 from training.review.values import reaching_elements, value_of
 
 # words
-EVALUATES = HELD_OUT | {"validate", "evaluate"}
 MEANS = {"loss", "nll", "mse", "ce", "criterion", "mean"}
 SCORES = {"scores", "logits", "output", "outputs", "out", "probs", "preds", "pred"}
 LABELS = {"label", "labels", "target", "targets", "y", "gold", "truth"}
@@ -51,7 +50,6 @@ MATTERS = {
     "momentum", "smoothing", "dropout", "rate", "lr", "noise", "timestep", "condition", "memory",
     "hidden", "threshold", "clip", "margin", "discount", "dones", "target", "targets", "labels",
 }  # fmt: skip
-MASKS = {"mask", "masks", "known", "seen", "padding", "censored", "exclude", "excluded"}
 FOR_USE = {"sampler", "scaler", "generator", "mask", "masks", "lengths", "ema", "teacher", "groups"}
 FOR_USE |= {"transform", "augmentation", "stopper", "stopping"}
 WEIGHING = {"class", "pos", "sample", "loss", "balanced", "label"}

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.lookups import optimizers_made, torch_calls
 from training.review.program import Program, Scope, argument
-from training.review.roles import is_model, is_model_origin, looks_held_out
-from training.review.rules.loaders import PREPARES, is_held_out
+from training.review.roles import PREPARES, is_model, is_model_origin, looks_held_out
+from training.review.rules.loaders import is_held_out
 from training.review.splitting import splits
 from training.review.syntax import (
     calls,

@@ -10,7 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import torch_calls
 from training.review.loops import names_loader
 from training.review.program import Program, Scope
-from training.review.roles import is_model
+from training.review.roles import WITHOUT_WEIGHTS, is_model, makes_layer
 from training.review.splitting import line_of
 from training.review.syntax import (
     calls,
@@ -29,10 +29,6 @@ from training.review.syntax import (
 from training.review.values import activation, loss_calls, reaching, reaching_elements
 
 KEEPING = {"linear", "layernorm", "dropout", "relu", "gelu", "tanh", "sigmoid"}  # dimensions
-WITHOUT_WEIGHTS = re.compile(
-    r"(Log)?Soft|Hard|\w*(LU|LU6|Loss|Pad\dd)$|Mish|Tanh|(Log)?Sigmoid|Identity|Dropout|Avg|Max|Pixel"
-    "|Adaptive|(Un)?(Flatten|[fF]old)|Upsampl|Cosine|Pairwise|Threshold"
-)
 FINDS_LAYERS = re.compile("children|modules|getattr|__dict__|get_submodule")
 RANDOM = ("randn_like", "rand_like", "randn", "rand", "normal")
 # In scores of attention; in code that sums over the rows: of one bag, one graph, competing slots.
@@ -44,21 +40,6 @@ DEPTH = 5  # layers and names that a tensor is followed through
 SHIFTS = {"shift", "skew", "relative", "rel"}  # relative positions are shifted by a view on purpose
 SHARED = {"share", "shared", "tied", "unrolled", "recurrent", "universal", "skip", "identity"}
 NOISY = {"channel", "awgn", "dequantise", "dequantize", "dequantization", "smoothed", "smoothing"}
-
-
-def makes_layer(program: Program, node: ast.AST | None) -> bool:
-    """Whether an expression makes a layer or network that has its own weights."""
-    if not isinstance(node, ast.Call):
-        return False
-    name, owner = program.resolve(node.func), program.classes.get(dotted(node.func))
-    if name.startswith("torch.nn."):
-        last = name.rpartition(".")[2]
-        helper = ".utils." in name or ".attention." in name or not last[:1].isupper()
-        return not helper and not WITHOUT_WEIGHTS.match(last)
-    inner = [c for known in program.bases(owner) for c in calls(known)] if owner else []
-    return program.is_module(owner) and any(
-        program.resolve(c.func) and makes_layer(program, c) for c in inner
-    )
 
 
 def _reshaped(program: Program, call: ast.Call) -> tuple[ast.expr | None, list[ast.expr]]:
