@@ -212,7 +212,7 @@ def resumed(facts: RunFacts) -> Iterator[Statement]:
     often = "once" if len(starts) == 1 else plural(len(starts), "time")
     yield fact(
         bool(starts),
-        f"broken off {often} and {starts[-1]}; `bulkhead reproduce` tells whether an undisturbed"
+        f"broken off {often} and {starts[-1]}; `bulkhead reproduce` shows whether an undisturbed"
         " run ends with the same bytes",
         LOG,
     )

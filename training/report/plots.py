@@ -59,7 +59,7 @@ def forest(report: EvaluationReport, metrics: Sequence[tuple[str, bool]]) -> Pic
         )
         return canvas.done(
             alt,
-            "The model with its interval (bar and shaded band) beside baselines fitted on the same"
+            "The model with its interval (bar and shaded band) next to baselines fitted on the same"
             " train rows and scored on the same test rows.",
         )
 

@@ -126,8 +126,8 @@ REASONS: dict[str, str] = {
         "One table in a thousand by luck, over all values that could be a finding."
     ),
     "checks.collision_chance": (
-        "Measured against the rate between groups of train, so that tables of few values raise no"
-        " alarm."
+        "Measured against the rate between groups of train, so that tables of few values give no"
+        " finding."
     ),
     "checks.collision_warning": "Rare enough by luck that the rows should be looked at.",
     "checks.text_similarity": (

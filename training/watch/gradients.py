@@ -174,7 +174,7 @@ class Gradients(Listener):
         again = [h for h in before if h.ids() & held.ids()]
         # else the weights were set back, as for each of several folds
         if len(again) >= TWICE and all(h.began != held.began for h in again):
-            told = f"{held.name} is made anew for the same weights: momentum and moments are lost"
+            told = f"{held.name} is made again for the same weights: momentum and moments are lost"
             self.watch.tell("BH123", told, held.made)
 
     @guarded

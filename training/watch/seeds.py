@@ -82,7 +82,7 @@ class Seeds(Listener):
         self.orders[key] = self.rows, times + 1 if trained else 1
         if trained and times + 1 == AGAIN:
             told = f"{AGAIN} permutations of {size} rows are the same, and their rows were trained"
-            self.watch.tell("BH822", f"{told} on in between: the generator is seeded anew", place)
+            self.watch.tell("BH822", f"{told} on in between: the generator is seeded again", place)
 
     def forwarded(self, call: Call) -> None:
         """Rows that a network is trained on; two calls may be given the same, as of pairs."""
