@@ -1,8 +1,7 @@
-"""What a network makes of single columns: whether a change of one moves any score, whether two can
-be swapped, how many values it tells apart.
+"""Effect of single columns on scores: unread columns, interchangeable columns and coarse values.
 
-Columns are changed one by one, in eval mode; rows must not mix, as many changed batches go through
-the network at once.
+Columns are changed one by one, in eval mode. Rows must not mix, because many changed batches go
+through the network at once.
 
 V changed batches, R rows, K outputs.
 """
@@ -21,25 +20,24 @@ from schemas.records import Statistics
 from training.models.shape import FIRST_VALUE, NULL, UNKNOWN, ModelShape
 from training.preflight.subject import copied, scored, shifted
 
-FIRST_ROWS = (1, 8)  # on which columns are tried; all rows for those that move no score there
-FEW_ROWS = 3  # on which columns are swapped, and values tried
-AT_ONCE = 256  # rows of a forward pass
-NOTHING = 2e-7  # relative to the scores: what is left of an input that cancels out
-# relative to the scores: what counts as the same, and what a column has to move for that to mean
-# anything
+FIRST_ROWS = (1, 8)  # rows to test columns on; columns without any effect are tested on all rows
+FEW_ROWS = 3  # rows for swaps and value tests
+AT_ONCE = 256  # rows per forward pass
+NOTHING = 2e-7  # rounding error of an input that cancels out, relative to the scores
+# relative to the scores: largest rounding error; least effect of a column in a swap test
 ROUNDING, EFFECT = 1e-6, 3e-4
-# values of a column, how many must differ, by how many standard deviations
+# tested values of a column; least number of distinct ones; distance in standard deviations
 POINTS, DISTINCT, APART = 16, 12, 0.01
-FLAT = 0.06  # of what a column moves: less is no difference within a side of a step
-LOST = 0.45  # share of them at one end that is not told apart
-COLUMNS = 6  # of which the values are looked at
-SATURATED, LEAST_ROWS = 0.25, 9  # share of rows at a bound, of at least so many
+FLAT = 0.06  # share of a column's effect that counts as flat on both ends of a step
+LOST = 0.45  # share of equal values at one end
+COLUMNS = 6  # most columns with a value test
+SATURATED, LEAST_ROWS = 0.25, 9  # share of rows at a bound; least number of rows
 Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One input: a column of `numeric` or `categorical`, or a whole tensor."""
+    """An input: a column of `numeric` or `categorical`, or a whole tensor."""
 
     key: str
     index: int
@@ -48,8 +46,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Levels:
-    """How many of 16 values of a column the scores tell apart, as groups of equal size, and whether
-    one group takes nearly half of them at one end.
+    """Number of 16 column values that the scores distinguish, as groups of equal size. `lost` is
+    true if one group contains nearly half of them at one end.
     """
 
     count: float
@@ -57,8 +55,8 @@ class Levels:
 
 
 def input_columns(statistics: Statistics, shape: ModelShape) -> list[Column]:
-    """The inputs of a network by name, indicators of missing values after the numeric columns;
-    categorical ones have a known value.
+    """Return the inputs of a network by name. Missing-value indicators follow the numeric columns.
+    Categorical columns have at least one known value.
     """
     numeric = [
         *(s.name for s in statistics.numeric),
@@ -74,16 +72,16 @@ def input_columns(statistics: Statistics, shape: ModelShape) -> list[Column]:
 
 
 def moved(network: nn.Module, rows: Batch, changed: Sequence[Batch]) -> Tensor:
-    """By how much each change moves the scores of the rows, [V, R, K]; 0 exactly where it does not.
+    """Return the score change [V, R, K] of each change, exactly 0 without an effect.
 
-    Changed rows are compared with unchanged ones at the same place of an equally long batch:
-    rounding may depend on both.
+    Changed rows are compared with unchanged ones at the same place of a batch of equal length,
+    because rounding may depend on both.
     """
     return scores_of(network, changed) - scores_of(network, [rows] * len(changed))
 
 
 def scores_of(network: nn.Module, batches: Sequence[Batch]) -> Tensor:
-    """Scores of batches of as many rows each, [V, R, K]."""
+    """Return the scores [V, R, K] of batches with equal numbers of rows."""
     count = len(next(iter(batches[0].values())))
     size = max(1, AT_ONCE // count)
     parts = [
@@ -102,7 +100,7 @@ def _first(rows: Batch, count: int) -> Batch:
 
 
 def _with(rows: Batch, column: Column, values: Tensor | float) -> Batch:
-    """The rows with other values in one column, or another tensor."""
+    """Return the rows with other values in one column, or with another tensor."""
     if column.key not in ("numeric", "categorical"):
         return {**rows, column.key: torch.as_tensor(values)}
     changed = rows[column.key].clone()
@@ -118,9 +116,7 @@ def _values(rows: Batch, column: Column) -> Tensor:
 def unread_columns(
     network: nn.Module, columns: list[Column], shape: ModelShape, rows: Batch
 ) -> list[Column]:
-    """Columns that move no score of any row by more than the rounding of what cancels out, in
-    whatever way they are changed.
-    """
+    """Return the columns that move no score by more than rounding, for several kinds of changes."""
     scale = 1 + float(scored(network, _first(rows, FEW_ROWS)).abs().max())
     ways: tuple[Callable[[Tensor], Tensor], ...] = (
         shifted,
@@ -147,11 +143,10 @@ def unread_columns(
 def interchangeable(
     network: nn.Module, columns: list[Column], shape: ModelShape, rows: Batch
 ) -> list[frozenset[Column]]:
-    """Groups of columns of one key of which any two can be swapped in every row without moving a
-    score.
+    """Return groups of columns with the same key that can be swapped without a change of scores.
 
-    All columns are given one value, then each in turn another one: only those with the same scores
-    can be alike, and these are swapped.
+    All columns get one value, then one column at a time gets another. Only columns with equal
+    scores can be alike, and these are swapped.
     """
     if len(columns) < 2:
         return []
@@ -186,7 +181,7 @@ def interchangeable(
 
 
 def _alike(scores: Tensor, tolerance: float) -> list[list[int]]:
-    """Which rows of scores [V, N] are the same, as groups of two and more."""
+    """Return groups of two or more equal rows of scores [V, N]."""
     groups = list[list[int]]()
     for i, row in enumerate(scores):
         same = next(
@@ -203,7 +198,7 @@ def _alike(scores: Tensor, tolerance: float) -> list[list[int]]:
 def _confirmed(
     network: nn.Module, group: list[Column], common: int, rows: Batch, tolerance: float
 ) -> list[list[Column]]:
-    """The parts of a group in which each column can be swapped with the next one."""
+    """Return the parts of a group in which each column can be swapped with the next one."""
     pairs = list(pairwise(group))
     swapped, plain = (
         scores_of(network, [_swapped(rows, a, b, common, swap) for a, b in pairs])
@@ -221,8 +216,8 @@ def _confirmed(
 
 
 def _swapped(rows: Batch, a: Column, b: Column, common: int, swap: bool = True) -> Batch:
-    """The rows with the values of two columns exchanged; codes are first brought into both
-    vocabularies, which have `common` of them.
+    """Return the rows with two columns swapped. Codes are first mapped to the `common` codes of
+    both.
     """
     first, second = (_values(rows, c) % common if common else _values(rows, c) for c in (a, b))
     return _with(_with(rows, a, second if swap else first), b, first if swap else second)
@@ -231,10 +226,10 @@ def _swapped(rows: Batch, a: Column, b: Column, common: int, swap: bool = True) 
 def told_apart(
     network: nn.Module, columns: list[Column], rows: Batch, sample: Batch
 ) -> dict[Column, Levels]:
-    """How many of 16 values, at equal steps of their order, the scores of a row tell apart, for a
-    few numeric columns: the best of a few rows.
+    """Count how many of 16 quantiles of a numeric column the scores distinguish, for a few columns.
+    The count is the best one over a few rows.
 
-    A column is left out where it has few different values, or hardly moves the scores.
+    Columns with few distinct values or hardly any effect on the scores are left out.
     """
     able = {
         column: points
@@ -256,18 +251,14 @@ def told_apart(
 
 
 def _points(values: Tensor) -> Tensor | None:
-    """16 values of a column at equal steps of their order, None where fewer than 12 of them
-    differ.
-    """
+    """Return 16 quantiles of a column, or None if fewer than 12 of them differ."""
     points = values.float().quantile((torch.arange(POINTS) + 0.5) / POINTS, interpolation="nearest")
     distinct = 1 + int((points.diff() > APART * float(values.float().std())).sum())
     return points if distinct >= DISTINCT else None
 
 
 def _levels(scores: Tensor, scale: float) -> Levels | None:
-    """What the scores [V, K] of rising values tell apart; None where they differ by no more than
-    rounding.
-    """
+    """Return the levels in scores [V, K] of rising values, or None if they hardly differ."""
     if float((scores.amax(0) - scores.amin(0)).max()) < EFFECT * scale:
         return None
     same = (scores.unsqueeze(0) - scores.unsqueeze(1)).abs().amax(2) <= ROUNDING * scale  # [V, V]
@@ -275,7 +266,7 @@ def _levels(scores: Tensor, scale: float) -> Levels | None:
         _ranges(scores[:at], scores[at:]) < FLAT * float((scores.amax(0) - scores.amin(0)).max())
         for at in range(2, len(scores) - 1)
     ):
-        return Levels(2.0, False)  # a step and nothing else: the sign is left
+        return Levels(2.0, False)  # a single step keeps only the sign
     shares = same.double().mean(1)
     return Levels(
         math.exp(-float(shares.log().mean())), max(float(shares[0]), float(shares[-1])) >= LOST
@@ -283,13 +274,13 @@ def _levels(scores: Tensor, scale: float) -> Levels | None:
 
 
 def _ranges(*parts: Tensor) -> float:
-    """The largest difference of scores within parts."""
+    """Return the largest difference of scores within a part."""
     return max(float((part.amax(0) - part.amin(0)).max()) for part in parts)
 
 
 def saturated(scores: Tensor) -> bool:
-    """Whether many rows have the highest or the lowest score there is [B, K]: a bound of the
-    output, which says nothing of the inputs.
+    """Check that many rows have the highest or lowest score [B, K]. Such an output is at its bound
+    and hides the inputs.
     """
     at_bound = (scores == scores.amax(0)) | (scores == scores.amin(0))
     return bool((at_bound.float().mean(0) > SATURATED).any()) and len(scores) >= LEAST_ROWS

@@ -1,9 +1,8 @@
-"""How far a network learns a few rows, and how far constant and linear scores do.
+"""Fit of a network to a few rows, compared with constant and linear scores.
 
-A network that cannot learn a batch by heart is at fault only where the batch can be learned: with
-one feature, or rows that hardly differ, no loss near zero can be had. What linear scores reach is
-the least that any sound network should. B rows, D directions in which their inputs differ, K
-scores.
+A failure to overfit a batch is a fault only if the batch can be learned. With one feature or nearly
+equal rows, no loss is near zero. Linear scores set the standard: any sound network should reach
+their loss. B rows, D directions in which their inputs differ, K scores.
 """
 
 from __future__ import annotations
@@ -22,20 +21,19 @@ from training.preflight.verdict import Figure
 STEPS = 400
 WARM_UP = 10
 NEAR_ZERO = 0.02
-PATIENCE = 100  # steps without a gain of 2 % after which an attempt is given up
+PATIENCE = 100  # steps without a gain of 2 % before an attempt stops
 CHECK_EVERY = 10
 AS_FAR = 0.05
 TINY = 1e-9
-# of the largest spread: directions in which rows differ less take longer than a few hundred steps
-# to learn
+# relative to the largest spread: smaller directions need more than a few hundred steps
 SMALLEST = 0.05
 ROUNDS = 60
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Losses by step, what a constant and what linear scores get on the same rows, the last scores,
-    and how it ended.
+    """Losses by step, reference losses of constant and linear scores, last scores, and the reason
+    of the end.
     """
 
     rows: int
@@ -48,26 +46,26 @@ class Curve:
 
     @property
     def as_far_as_linear(self) -> bool:
-        """Whether the lowest loss is that of the best linear scores, within 5 % of what these gain
-        on a constant.
+        """Check that the lowest loss is near that of the best linear scores. The tolerance is 5 %
+        of their gain over a constant.
         """
         gain = max(self.constant - self.linear, 0.0)
         return min(self.losses) <= self.linear + AS_FAR * gain + TINY
 
     @property
     def share(self) -> float:
-        """Last loss as a share of the constant's."""
+        """Last loss as a share of the constant's loss."""
         return self.losses[-1] / max(self.constant, TINY)
 
     @property
     def words(self) -> str:
-        """Losses and steps, in words."""
+        """Losses and number of steps as a text."""
         first, last = self.losses[0], self.losses[-1]
         return f"loss {first:.3g} → {last:.2g} in {len(self.losses)} steps"
 
     @property
     def figures(self) -> dict[str, Figure]:
-        """Rows, steps and losses, for a result."""
+        """Rows, steps and losses for a result."""
         ends = {"first_loss": self.losses[0], "last_loss": self.losses[-1]}
         known = {name: loss if math.isfinite(loss) else None for name, loss in ends.items()}
         return {"rows": self.rows, "steps": len(self.losses), **known}
@@ -76,11 +74,11 @@ class Curve:
 def learn(
     network: nn.Module, loss: Loss, probe: Probe, outputs: int, lr: float, deadline: float
 ) -> Curve:
-    """Train a copy of the network on these rows alone until the loss is near zero, it no longer
-    falls, 400 steps, or the deadline.
+    """Train a copy of the network on these rows until its loss is near zero or no longer falls. It
+    also stops after 400 steps or at the deadline.
     """
     constant = constant_loss(loss, probe.label, outputs)
-    # where all labels are alike, a constant has learned them already
+    # a constant already fits equal labels
     tells = constant > TINY and len(probe.label.unique()) > 1
     return descend(
         network, loss, probe, constant, NEAR_ZERO * constant if tells else None, lr, deadline
@@ -96,8 +94,8 @@ def descend(
     lr: float,
     deadline: float,
 ) -> Curve:
-    """Train a copy of the network until its loss is at the goal (default: near zero by its first
-    loss), or as `learn` ends.
+    """Train a copy of the network until its loss reaches the goal, or as `learn` ends. The default
+    goal is a small share of the first loss.
     """
     student, optimizer = student_of(network, lr, fused=True)
     losses, reached = list[float](), False
@@ -117,14 +115,14 @@ def descend(
 
 
 def _stalled(losses: list[float]) -> bool:
-    """Not finite, or without a gain of 2 % for 100 steps."""
+    """Check for a loss that is not finite or has gained less than 2 % in 100 steps."""
     return not math.isfinite(losses[-1]) or (
         len(losses) > PATIENCE and min(losses[-PATIENCE:]) > 0.98 * min(losses[:-PATIENCE])
     )
 
 
 def _eval_loss(student: nn.Module, loss: Loss, probe: Probe) -> float:
-    """The loss in eval mode: dropout written as a function cannot be turned off otherwise."""
+    """Return the loss in eval mode, which also turns off functional dropout."""
     student.eval()
     with torch.no_grad():
         value = float(mean_loss(student, loss, probe))
@@ -133,9 +131,7 @@ def _eval_loss(student: nn.Module, loss: Loss, probe: Probe) -> float:
 
 
 def constant_loss(loss: Loss, label: Tensor, outputs: int) -> float:
-    """Mean loss of the best constant scores on these labels: their shares as log odds, or their
-    mean.
-    """
+    """Return the mean loss of the best constant scores: log odds of the shares, or the mean."""
     if loss.targets:
         each = [label[~label[:, i].isnan(), i] for i in range(label.shape[1])]
         parts = [
@@ -149,7 +145,7 @@ def constant_loss(loss: Loss, label: Tensor, outputs: int) -> float:
 
 
 def constant_scores(label: Tensor, outputs: int) -> Tensor:
-    """Scores [1, K] of the best constant prediction of one label [B]; 0 where there is none."""
+    """Return the best constant scores [1, K] for one label [B], or 0 without any label."""
     if label.dtype.is_floating_point:
         return (label.mean() if len(label) else label.sum()).reshape(1, 1)
     counts = torch.bincount(label, minlength=max(2, outputs)).float().clamp(min=1e-3).log()
@@ -157,8 +153,8 @@ def constant_scores(label: Tensor, outputs: int) -> Tensor:
 
 
 def linear_loss(loss: Loss, probe: Probe, outputs: int) -> float:
-    """Mean loss of the best scores [B, K] that are linear in the inputs, or the least that was
-    found in a few rounds; the loss is convex in the scores, as all of ours are.
+    """Return the least mean loss of linear scores [B, K] after a few rounds. All our losses are
+    convex in the scores.
     """
     rows = directions(probe)
     weight = torch.zeros(rows.shape[1], outputs, requires_grad=True)
@@ -177,9 +173,7 @@ def linear_loss(loss: Loss, probe: Probe, outputs: int) -> float:
 
 
 def directions(probe: Probe) -> Tensor:
-    """Coordinates [B, 1 + D] of the rows: a constant, and the directions in which their inputs
-    differ enough.
-    """
+    """Return row coordinates [B, 1 + D]: a constant, and directions of different inputs."""
     columns = torch.cat([_columns(name, values) for name, values in probe.inputs.items()], dim=1)
     left, spread, _ = torch.linalg.svd(columns - columns.mean(0), full_matrices=False)
     kept = left[:, spread > SMALLEST * spread[:1].clamp(min=1e-6)]
@@ -187,7 +181,7 @@ def directions(probe: Probe) -> Tensor:
 
 
 def _columns(name: str, values: Tensor) -> Tensor:
-    """An input as numbers [B, columns]: categories as one column each, anything else flattened."""
+    """Return an input as numbers [B, columns], with one column per category or flattened."""
     if name == "categorical":
         return torch.cat([nn.functional.one_hot(column).float() for column in values.T], dim=1)
     return values.reshape(len(values), -1).float() / (255 if values.dtype == torch.uint8 else 1)

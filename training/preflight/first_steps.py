@@ -1,6 +1,6 @@
-"""The first steps of the declared training, tried before it starts: its rates, and what it costs.
+"""First steps of the declared training, before it starts: learning rates, time and memory.
 
-On a network of its own, built as every rank builds it; on the CPU, in float32, in one process.
+They use a new network, built as on every rank, on the CPU, in float32 and in one process.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from training.preflight.verdict import Check, Figure
 
 RATES = Check("rates")
 COST = Check("cost")
-ROWS, TEXTS = 32, 4  # of a step: classes of fewer rows are separated at any rate, however high
-STEPS = 10  # at a rate that rises to its peak
-DIVERGED, ROSE = 10.0, 2.0  # loss after these steps, as a multiple of the first
-# of a weight, by weight decay in one step: more than any batch can write back
+ROWS, TEXTS = 32, 4  # rows of a step: fewer rows per class are separable at any rate
+STEPS = 10  # steps of a rate that rises to its peak
+DIVERGED, ROSE = 10.0, 2.0  # last loss as a multiple of the first
+# share of a weight that decays per step, more than a batch can restore
 ERASED, SHRUNK = 0.05, 0.01
-HEAVY = 1.0  # weight decay that is at fault itself, where a rate that is too high may be with less
-# of the weights' size, in the whole run: of the network, of one group
+HEAVY = 1.0  # weight decay that is too large itself; with less, the rate may be too high
+# least relative movement over the whole run: of the network, of one group
 LEAST_MOVE, FROZEN_MOVE = 0.01, 1e-6
-MEMORY_SHARE = 0.9  # of what is free
-WINDOW_ROWS, WINDOW_OF_LARGE = 128, 32  # most rows of a step that is timed
+MEMORY_SHARE = 0.9  # share of the free memory
+WINDOW_ROWS, WINDOW_OF_LARGE = 128, 32  # most rows of a timed step
 TIMED_STEPS, TRIAL_SECONDS = 5, 0.25
 
 
@@ -47,13 +47,13 @@ def make_trial(
     train: dict[str, np.ndarray],
     large: bool = False,
 ) -> Trial:
-    """What the checks below are made on.
+    """Prepare the data and loss for the checks below.
 
     Args:
-        declaration: of the run.
-        statistics: fitted on train.
-        train: arrays of the train side.
-        large: whether the network has so many weights that each step is dear.
+        declaration: declaration of the run.
+        statistics: statistics fitted on train.
+        train: arrays of the train split.
+        large: true for a network whose steps are expensive.
     """
     rows = len(train["label"])
     few, most = ROWS, WINDOW_OF_LARGE if large else WINDOW_ROWS
@@ -65,8 +65,8 @@ def make_trial(
 
 
 def first_steps(trial: Trial) -> dict[str, Callable[[], CheckResult]]:
-    """Checks of export, rates, gradient and resume by the name of their result, for a network whose
-    gradients were found sound.
+    """Return the checks of export, rates, gradient and resume by name, for a network with sound
+    gradients.
     """
     checks = {
         "export": check_export,
@@ -78,15 +78,15 @@ def first_steps(trial: Trial) -> dict[str, Callable[[], CheckResult]]:
 
 
 def _seeded(check: Callable[[Trial], CheckResult], trial: Trial) -> CheckResult:
-    """Each check draws the same numbers wherever and after whichever it is made."""
+    """Run a check with its own seed, so that its random numbers do not depend on other checks."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(trial.declaration.train.seed)
         return check(trial)
 
 
 def check_rates(trial: Trial) -> CheckResult:
-    """The declared optimizer at its peak rates neither drives the loss away nor leaves the weights
-    where they are, of no group.
+    """Check that the declared optimizer at its peak rates neither diverges nor leaves a group
+    unmoved.
     """
     _, optimizer = trial.fresh()
     decay = judge_decay({g["name"]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups})
@@ -113,11 +113,10 @@ def check_rates(trial: Trial) -> CheckResult:
 
 
 def judge_decay(groups: dict[str, tuple[float, float]]) -> CheckResult | None:
-    """Whether weight decay erases the weights faster than batches write them; None where it does
-    not.
+    """Find weight decay that removes weights faster than batches restore them, or return None.
 
     Args:
-        groups: peak rate and weight decay by name.
+        groups: peak rate and weight decay of each group.
     """
     name, (rate, decay) = max(groups.items(), key=lambda item: item[1][0] * item[1][1])
     if rate * decay < SHRUNK:
@@ -130,12 +129,11 @@ def judge_decay(groups: dict[str, tuple[float, float]]) -> CheckResult | None:
 
 
 def rising_steps(trial: Trial, clipped: bool = True) -> tuple[list[float], dict[str, float]]:
-    """Ten steps on one batch with rates that rise to their peaks: the losses, and by how much of
-    their size weights could move in the whole run.
+    """Make ten steps on one batch with rates that rise to their peaks.
 
     Returns:
-        The loss of each step; the movement by group that has moving weights, of all weights under
-        "".
+        The loss of each step, and the relative movement of weights in the whole run by group; ""
+        is for all weights.
     """
     network, optimizer = trial.fresh()
     without_dropout(network)
@@ -148,8 +146,7 @@ def rising_steps(trial: Trial, clipped: bool = True) -> tuple[list[float], dict[
         losses.append(trial.step(network, optimizer, clipped=clipped))
         if not math.isfinite(losses[-1]):
             break
-    # the rates rose from a tenth of the peak to the peak: the steps made here count for about half
-    # as many
+    # the rates rise to the peak, so these steps count for about half as many
     updates = _updates(trial.declaration, trial.rows) / (STEPS / 2)
     moves = {name: updates * _share(before[name], after) for name, after in groups.items()}
     every = ([p for group in held.values() for p in group] for held in (before, groups))
@@ -157,19 +154,18 @@ def rising_steps(trial: Trial, clipped: bool = True) -> tuple[list[float], dict[
 
 
 def _share(before: list[Tensor], after: list[Tensor]) -> float:
-    """Movement of weights relative to their size."""
+    """Return the movement of weights relative to their size."""
     moved = _norm([a.detach() - b for a, b in zip(after, before, strict=True)])
     return moved / max(_norm(before), _norm([a.detach() for a in after]), 1e-30)
 
 
 def judge_rates(losses: list[float], peak: float, moves: dict[str, float]) -> CheckResult:
-    """Whether a rate is in the range where training works.
+    """Check that a rate is neither too high nor too low for training.
 
     Args:
-        losses: of each step on one batch.
+        losses: loss of each step on one batch.
         peak: largest rate.
-        moves: by how much of their size the weights could move in the whole run, by group, of all
-            under "".
+        moves: relative movement of the weights in the whole run, by group; "" is for all weights.
     """
     first, last, share = losses[0], losses[-1], moves[""]
     figures: dict[str, Figure] = {
@@ -202,7 +198,7 @@ def judge_rates(losses: list[float], peak: float, moves: dict[str, float]) -> Ch
 
 
 def micro_rows(train: TrainConfig, train_rows: int) -> int:
-    """Rows that go through the network of a rank at once, at most."""
+    """Return the largest number of rows that a rank's network processes at once."""
     share = -(-min(train.batch_size, train_rows) // train.ranks)
     return min(train.micro_batch_size or share, share)
 
@@ -219,12 +215,10 @@ def _updates(declaration: Declaration, train_rows: int) -> int:
 
 
 def check_cost(trial: Trial) -> CheckResult:
-    """Time and memory of the run, estimated from steps here; a warning where the memory is not
-    there.
-    """
+    """Estimate time and memory of the run from steps, and warn if memory is too small."""
     train = trial.declaration.train
     network, optimizer = trial.fresh()
-    # the first step also makes the optimizer's state, and is not timed
+    # the first step also creates the optimizer's state and is not timed
     with _saved_bytes(network) as saved:
         trial.step(network, optimizer, trial.window)
     steps, started = 0, time.monotonic()
@@ -240,19 +234,19 @@ def check_cost(trial: Trial) -> CheckResult:
         if isinstance(t, Tensor)
     )
     shared = train.ranks if train.parallel == "fsdp" else 1
-    exchanged = weights if train.ranks > 1 and shared == 1 else 0  # DDP's buckets
+    exchanged = weights if train.ranks > 1 and shared == 1 else 0  # buckets of DDP
     activations = saved.total / len(trial.window) * micro_rows(train, trial.rows)
     needed = (2 * weights + states + exchanged) / shared + activations
     return judge_cost(trial.declaration, a_row * trial.rows * train.epochs, needed)
 
 
 def judge_cost(declaration: Declaration, seconds: float, needed: float) -> CheckResult:
-    """What the run will take.
+    """Report time and memory of the run.
 
     Args:
-        declaration: of the run.
-        seconds: of all epochs in one process on this machine's cores.
-        needed: bytes of weights, gradients, optimizer and activations, a rank.
+        declaration: declaration of the run.
+        seconds: time of all epochs in one process on this machine.
+        needed: bytes per rank of weights, gradients, optimizer and activations.
     """
     train = declaration.train
     figures: dict[str, Figure] = {"seconds": seconds, "bytes_a_rank": needed}
@@ -274,18 +268,14 @@ def judge_cost(declaration: Declaration, seconds: float, needed: float) -> Check
 
 
 def _free_bytes(on_cpu: bool) -> float:
-    """Memory that new processes can have: on the CPU with what the page cache would give back,
-    which free pages leave out.
-    """
+    """Return the memory available to new processes, on the CPU including the page cache."""
     if not on_cpu:
         return float(torch.cuda.mem_get_info()[0])
     return available_memory()
 
 
 class _saved_bytes(torch.autograd.graph.saved_tensors_hooks):
-    """Counts the bytes that the backward pass keeps of the forward pass, each storage once, weights
-    left out.
-    """
+    """Counter of the bytes saved for the backward pass, each storage once and without weights."""
 
     def __init__(self, network: nn.Module) -> None:
         self.total = 0

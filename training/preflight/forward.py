@@ -1,5 +1,5 @@
-"""The preflight checks of a forward pass in eval mode: its shape, its first loss, inputs at their
-ends, and that a row's scores are its own.
+"""Preflight checks of a forward pass in eval mode: shape, first loss, extremes and independent
+rows.
 """
 
 from __future__ import annotations
@@ -32,26 +32,24 @@ FORWARD = Check("forward")
 INDEPENDENCE = Check("independence")
 REPEATABLE = Check("repeatable")
 EXTREMES = Check("extremes")
-EFFECT_ROWS = 4  # for what a pass leaves behind, which any batch shows
-COMPANY_ROWS = 16  # for what rows do to each other
-LOUD, TOO_LOUD = 1.5, 2.5  # deviation of the first scores that is warned of, and that stops
-# standard deviations, where the declaration sets no clip; of a single row in a column with a long
-# tail
+EFFECT_ROWS = 4  # rows for side effects, which any batch shows
+COMPANY_ROWS = 16  # rows to check that rows do not mix
+LOUD, TOO_LOUD = 1.5, 2.5  # deviation of the first scores that causes a warning; that stops the run
+# standard deviations, if the declaration sets no clip; of one row in a long-tailed column
 EXTREME, FAR = 10.0, 1000.0
 
 
 def first_passes(
     subject: Subject, check_forward: Callable[[Subject], CheckResult]
 ) -> list[CheckResult]:
-    """The first forward passes; without them nothing else can be checked.
+    """Run the first forward passes, without which no other check is possible.
 
     Args:
-        subject: its network has seen no batch yet.
-        check_forward: the contract of a forward pass.
+        subject: subject whose network has processed no batch yet.
+        check_forward: check of the forward contract.
 
     Raises:
-        PreflightError: they cannot be run, break the contract, or leave something behind that is
-            not allowed.
+        PreflightError: a pass fails, breaks the contract, or has a forbidden side effect.
     """
     few, results = subject.spread.first(EFFECT_ROWS), list[CheckResult]()
     for check in (check_forward, lambda fresh: check_effects(fresh.network, fresh.loss, few)):
@@ -65,8 +63,8 @@ def first_passes(
 def in_company(
     subject: Subject, check_independence: Callable[[Subject], CheckResult]
 ) -> list[CheckResult]:
-    """Whether scores are repeatable, and where they are, whether rows mix: what is drawn at random
-    differs anyhow.
+    """Check that scores are repeatable and, if so, that rows do not mix. Random scores differ
+    anyway.
     """
     repeatable = check_repeatable(subject)
     if repeatable.verdict != "pass":
@@ -75,7 +73,7 @@ def in_company(
 
 
 def check_forward(subject: Subject) -> CheckResult:
-    """Forward returns finite raw scores [B, K], for a batch of one too."""
+    """Check that forward returns finite raw scores [B, K], also for a batch of one."""
     shape = subject.shape
     for rows in (len(subject.spread), 1):
         try:
@@ -102,7 +100,7 @@ def check_forward(subject: Subject) -> CheckResult:
                 "look for log, division, sqrt or exp of unbounded values in forward, and for"
                 " weights that were never initialised",
             )
-    types = {p.dtype for p in subject.network.parameters()}  # of which `parameters` tells
+    types = {p.dtype for p in subject.network.parameters()}  # the parameters check reports these
     if scores.dtype == torch.float64 and torch.float64 not in types:
         wide = [name for name, t in subject.network.named_buffers() if t.dtype == torch.float64]
         return FORWARD.warned(
@@ -117,7 +115,7 @@ def check_forward(subject: Subject) -> CheckResult:
 
 
 def _first_bad_module(subject: Subject, rows: int) -> str:
-    """Name of the first module whose output is not finite, as a clause."""
+    """Return the name of the first module with a non-finite output, as a clause."""
     found: list[str] = []
 
     def look(name: str, module: nn.Module, _inputs: object, output: object) -> None:
@@ -130,8 +128,8 @@ def _first_bad_module(subject: Subject, rows: int) -> str:
 
 
 def check_initial_loss(subject: Subject) -> tuple[CheckResult, float, float]:
-    """The loss before training is near that of a constant: the base rate's, or that of scores of
-    zero. Also returns loss and theory.
+    """Check that the initial loss is near that of the base rate or of zero scores. Also return the
+    loss and the base rate's loss.
     """
     loss, label = subject.loss, subject.sample.label
     with torch.no_grad():
@@ -150,9 +148,7 @@ def check_initial_loss(subject: Subject) -> tuple[CheckResult, float, float]:
 
 
 def check_independence(subject: Subject) -> CheckResult:
-    """In eval mode a row's scores depend on that row alone: not on its neighbours, not on how many
-    they are.
-    """
+    """Check that a row's scores in eval mode depend neither on other rows nor on their number."""
     company = subject.spread.first(COMPANY_ROWS)
     before = scored(subject.network, company.inputs)
     changed = scored(subject.network, with_other_first_row(company.inputs))
@@ -180,7 +176,7 @@ def check_independence(subject: Subject) -> CheckResult:
 
 
 def check_repeatable(subject: Subject) -> CheckResult:
-    """Eval mode gives the same scores twice, to the bit."""
+    """Check that eval mode gives bitwise equal scores twice."""
     first, second = (scored(subject.network, subject.spread.inputs) for _ in range(2))
     if torch.equal(first, second):
         return REPEATABLE.passed("Two passes in eval mode give the same scores, to the bit.")
@@ -192,11 +188,11 @@ def check_repeatable(subject: Subject) -> CheckResult:
 
 
 def check_extremes(subject: Subject) -> CheckResult:
-    """Scores, and the gradient, stay finite for the largest inputs that can come: clip bounds,
-    unknown and null categories, extreme tensors.
+    """Check that scores and gradient are finite for extreme inputs: clip bounds, tensors, unknown
+    and null categories.
     """
     bound, few = subject.statistics.clip or EXTREME, subject.spread.first(2)
-    # 0 is what a missing value is filled with where that is the mean
+    # 0 is the fill value of a missing number where it is the mean
     for sign, code in ((1.0, UNKNOWN), (-1.0, NULL), (0.0, NULL)):
         if wrong := _check_extreme(subject, few, sign * bound, code):
             return wrong
@@ -219,7 +215,7 @@ def check_extremes(subject: Subject) -> CheckResult:
 
 
 def _check_extreme(subject: Subject, few: Probe, bound: float, code: int) -> CheckResult | None:
-    """What is wrong with scores and gradient of rows that are full of one value."""
+    """Check scores and gradient of rows filled with one value."""
     inputs = {}
     for name, values in few.inputs.items():
         of_bytes = values.dtype == torch.uint8
@@ -258,9 +254,7 @@ def _check_extreme(subject: Subject, few: Probe, bound: float, code: int) -> Che
 
 
 def _not_finite_far_out(subject: Subject, inputs: dict[str, Tensor]) -> float:
-    """A number far out, as columns with a long tail have, that gives scores which are not finite;
-    else 0.
-    """
+    """Return a large number, as in a long-tailed column, with non-finite scores, or 0."""
     for far in (FAR, -FAR) if "numeric" in inputs else ():
         numeric = torch.full_like(inputs["numeric"], far)
         scores = scored(subject.network, {**inputs, "numeric": numeric})
@@ -270,7 +264,7 @@ def _not_finite_far_out(subject: Subject, inputs: dict[str, Tensor]) -> float:
 
 
 def _not_finite_gradients(subject: Subject, rows: Probe) -> list[str]:
-    """Parameters whose gradient is not finite in eval mode, where the loss of each row is."""
+    """Return parameters with a non-finite gradient in eval mode, if each loss is finite."""
     student = copy.deepcopy(subject.network).eval()
     losses = subject.loss.per_row(student(rows.inputs), rows.label)
     if not losses.requires_grad or not losses.isfinite().all():
@@ -281,11 +275,11 @@ def _not_finite_gradients(subject: Subject, rows: Probe) -> list[str]:
 
 
 class _Halves(TorchDispatchMode):
-    """Keeps the first operation that gives float16."""
+    """Mode that remembers the first operation with a float16 result."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.inside: list[str] = []  # the modules that are running
+        self.inside: list[str] = []  # names of the running modules
         self.found = ""
 
     def __torch_dispatch__(
@@ -298,8 +292,8 @@ class _Halves(TorchDispatchMode):
 
 
 def computed_in_half(network: nn.Module, inputs: dict[str, Tensor]) -> str:
-    """The innermost module in which a network that is given float32 first computes in float16;
-    empty where none does.
+    """Return the innermost module that first computes in float16 for float32 inputs. The name is
+    empty if none does.
     """
     student, halves = copy.deepcopy(network), _Halves()
 

@@ -1,9 +1,7 @@
-"""The preflight checks of the gradient: every tensor that learns is a parameter, gets a gradient,
-and gets the right one.
+"""Preflight checks of the gradient: each trained tensor is a parameter and gets the right gradient.
 
-A custom backward pass that is wrong, a hook that masks the wrong half and a part that is cut off
-from the graph all train, only worse; the loss still falls. Between gradient and slope the
-difference is exact, in float64.
+A wrong custom backward pass, a hook that masks the wrong half and a detached part all still train,
+only worse. The comparison of gradient and slope is exact, in float64.
 """
 
 from __future__ import annotations
@@ -30,23 +28,23 @@ GRADCHECK = Check("gradcheck")
 # a layer behind one that starts at zero gets its gradient from the second step on
 GRADIENT_STEPS, RATE = 3, 1e-3
 SLOPE_ROWS = 8
-STEP = 1e-5  # of a weight, relative to its size
-FINER = 3.7  # second step, by which a jump is told from a slope
-FINEST = 1e-7  # of a weight: few bends of a ReLU lie within it, and float64 leaves it seven digits
-APART = 1e-3  # difference that is no rounding, relative to the slopes of all tensors
-APART_ALONE = 1e-2  # the same of one tensor
+STEP = 1e-5  # relative to the size of a weight
+FINER = 3.7  # divisor of the second step, which separates a jump from a slope
+FINEST = 1e-7  # crosses few kinks of a ReLU, and leaves seven digits in float64
+APART = 1e-3  # difference beyond rounding, relative to the slopes of all tensors
+APART_ALONE = 1e-2  # the same for one tensor
 FLAT = 1e-3  # share of the gradient below which a slope counts as none
 DIRECTIONS = 2
 
 
 def check_parameters(network: nn.Module, loss: Loss, rows: Probe) -> CheckResult:
-    """No tensor takes part in the loss with a gradient that is not among the network's parameters;
-    these are float32.
+    """Check that each tensor with a gradient in the loss is a parameter, and that parameters are
+    float32.
 
     Args:
-        network: not changed.
-        loss: by row.
-        rows: for one forward pass.
+        network: network, which is not changed.
+        loss: loss per row.
+        rows: rows of one forward pass.
     """
     odd = {
         name: str(p.dtype).removeprefix("torch.")
@@ -60,7 +58,7 @@ def check_parameters(network: nn.Module, loss: Loss, rows: Probe) -> CheckResult
             "build the layers in float32 and declare train.precision",
         )
     nodes = nodes_of(mean_loss(network, loss, rows))
-    # for which a backward pass would leave a gradient
+    # tensors for which a backward pass would leave a gradient
     leaves = [leaf for node in nodes if (leaf := getattr(node, "variable", None)) is not None]
     known = {id(p) for p in network.parameters()}
     if strangers := [list(leaf.shape) for leaf in leaves if id(leaf) not in known]:
@@ -75,8 +73,8 @@ def check_parameters(network: nn.Module, loss: Loss, rows: Probe) -> CheckResult
 
 
 def check_gradients(subject: Subject) -> tuple[CheckResult, nn.Module]:
-    """After at most three steps every trainable parameter has had a finite gradient that is not
-    zero. Also returns the copy that made the steps.
+    """Check that every trainable parameter gets a finite nonzero gradient within three steps. Also
+    return the copy that made the steps.
     """
     network, rows = subject.network, subject.spread
     if not any(p.requires_grad for p in network.parameters()):
@@ -84,7 +82,7 @@ def check_gradients(subject: Subject) -> tuple[CheckResult, nn.Module]:
         return GRADIENTS.failed("no parameter is trainable.", remedy), network
     student, optimizer = student_of(network, RATE)
     parameters = {name: p for name, p in student.named_parameters() if p.requires_grad}
-    # with equal weights the signs of an absolute error can add up to exactly 0
+    # with equal weights, the signs of an absolute error can add up to exactly 0
     uneven = torch.linspace(0.5, 1.5, len(rows))
     waiting = dict.fromkeys(parameters, "unused in forward, or cut off from the loss")
     for _ in range(GRADIENT_STEPS):
@@ -110,7 +108,7 @@ def check_gradients(subject: Subject) -> tuple[CheckResult, nn.Module]:
 
 
 def _judge_reach(subject: Subject, waiting: dict[str, str], parameters: int) -> CheckResult:
-    """Which parameters wait for a gradient, and why; else which categories always will."""
+    """Report parameters without a gradient and the cause, or categories that never get one."""
     if waiting:
         shown = first_few([f"{name} ({why})" for name, why in waiting.items()])
         return GRADIENTS.failed(
@@ -131,7 +129,7 @@ def _judge_reach(subject: Subject, waiting: dict[str, str], parameters: int) -> 
 
 
 def check_gradient(trial: Trial) -> CheckResult:
-    """The gradient that backward computes is the slope of the declared loss."""
+    """Check that backward computes the slope of the declared loss."""
     network = build_model(trial.declaration, trial.statistics).double().eval()
     few = trial.probe.first(SLOPE_ROWS)
     wide = {n: t.double() if t.dtype.is_floating_point else t for n, t in few.inputs.items()}
@@ -145,17 +143,17 @@ def check_gradient(trial: Trial) -> CheckResult:
 
 
 def check_slopes(network: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> CheckResult:
-    """The loss changes along random directions of the weights as its gradient says, in eval mode.
+    """Check that the loss changes along random weight directions as its gradient predicts.
 
     Args:
-        network: in float64 and eval mode, made for this check alone: hooks on its parameters are
-            among what is checked, and no copy has them.
-        loss_of: the loss of the network, a scalar, made again in each call.
+        network: network in float64 and eval mode, made for this check. A copy would lose the
+            hooks on its parameters, which are checked too.
+        loss_of: function that computes the scalar loss of the network.
     """
     weights = {name: p for name, p in network.named_parameters() if p.requires_grad}
     loss = _repeated(network, loss_of)
     custom = dict.fromkeys(
-        type(node).__name__.removesuffix("Backward")  # of functions of somebody's own
+        type(node).__name__.removesuffix("Backward")  # custom autograd functions
         for node in nodes_of(loss)
         if isinstance(node, BackwardCFunction)
     )
@@ -166,7 +164,7 @@ def check_slopes(network: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> 
     for _ in range(DIRECTIONS):
         directions = {name: _direction(p, generator) for name, p in weights.items()}
         for name, row in padding:
-            directions[name][row] = 0  # kept as it is on purpose
+            directions[name][row] = 0  # padding is kept unchanged on purpose
         expected = {name: float((gradients[name] * d).sum()) for name, d in directions.items()}
         scale = sum(map(abs, expected.values()))
         slopes = (_slope(network, weights, directions, loss_of, step) for step in (STEP, FINEST))
@@ -195,7 +193,7 @@ def check_slopes(network: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> 
 def _judge_slopes(
     wrong: dict[str, tuple[float, float]], weights: dict[str, nn.Parameter], custom: Iterable[str]
 ) -> CheckResult:
-    """What is probably wrong where gradient and slope, by tensor, differ."""
+    """Report the probable cause of tensors whose gradient differs from the slope."""
     if not wrong:
         return GRADCHECK.passed(
             "The gradient is the slope of the loss, but for hard choices that are given one."
@@ -229,7 +227,7 @@ def _judge_slopes(
 
 
 def _padding_rows(network: nn.Module, weights: dict[str, nn.Parameter]) -> list[tuple[str, int]]:
-    """Rows of embedding tables that never get a gradient: the table's name, and which row."""
+    """Return embedding rows that never get a gradient: name of the table and number of the row."""
     rows = {
         id(m.weight): m.padding_idx
         for m in network.modules()
@@ -244,7 +242,7 @@ def _repeated(network: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> Ten
 
 
 def _direction(weight: Tensor, generator: torch.Generator) -> Tensor:
-    """A random direction of the size of the weights, so that every tensor has a say."""
+    """Return a random direction scaled to the weights, so that every tensor contributes."""
     size = float(weight.detach().square().mean().sqrt()) or 1.0
     return size * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
 
@@ -256,9 +254,7 @@ def _slope(
     loss_of: Callable[[nn.Module], Tensor],
     step: float,
 ) -> float:
-    """Central difference of the loss along directions of some tensors; the weights are put back to
-    the bit.
-    """
+    """Return the central difference of the loss along directions; restore weights bitwise."""
     before = {name: weights[name].detach().clone() for name in directions}
     losses = []
     with torch.no_grad():
@@ -272,7 +268,7 @@ def _slope(
 
 
 def nodes_of(value: Tensor) -> list[Any]:
-    """The nodes of a value's graph, each once, from the value on."""
+    """Return each node of a value's graph once, from the value on."""
     waiting, seen = [value.grad_fn], dict[Any, None]()
     while waiting:
         node = waiting.pop()

@@ -1,8 +1,7 @@
-"""The preflight check of what the network makes of its inputs: every column is read, told from the
-others, and not made coarse.
+"""Preflight check of inputs: every column is read, distinct from the others and not made coarse.
 
-What is found has to hold with the initial weights and in two copies after a few steps too; where
-all scores are the same at first, as behind a last layer of zeros, the copies decide alone.
+A finding must hold with the initial weights and in two copies after a few steps. If all scores are
+equal at first, as behind a last layer of zeros, only the copies decide.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ from training.preflight.subject import Probe, copied, hooked, mean_loss, scored,
 from training.preflight.verdict import Check
 
 INPUTS = Check("inputs")
-SIGN = 2.0  # levels: one on either side of a step
-LEVELS = 4.6  # least number of 16 values that are separated
-MOST = 0.75  # share of the numeric columns tried for which it must hold
-STIRRED, STIRRING_STEPS, STIRRING_RATE = 2, 10, 1e-2  # copies, and how they are trained
+SIGN = 2.0  # two levels, one on either end of a step
+LEVELS = 4.6  # least number of 16 values that are distinguished
+MOST = 0.75  # share of tested numeric columns for which it must hold
+STIRRED, STIRRING_STEPS, STIRRING_RATE = 2, 10, 1e-2  # number of copies, and their training
 TABLES = (nn.Embedding, nn.EmbeddingBag)
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is wrong with the inputs of one network.
+    """Faults in the inputs of one network.
 
     Attributes:
-        unread: Columns that move no score.
-        alike: Groups of columns that can be swapped without moving one.
-        coarse: Numeric columns whose values are hardly told apart.
+        unread: columns that move no score.
+        alike: groups of columns that can be swapped without a change of scores.
+        coarse: numeric columns whose values are hardly distinguished.
     """
 
     unread: frozenset[Column] = frozenset()
@@ -66,22 +65,22 @@ def check_inputs(
     rows: Probe,
     sample: Probe,
 ) -> CheckResult:
-    """Each column moves a score in some row, columns cannot be swapped, and a numeric column has
-    more than a handful of levels.
+    """Check that each column moves a score, no columns can be swapped, and numeric columns have
+    several levels.
 
     Args:
-        network: repeatable, and its rows do not mix; not changed.
-        statistics: with the names of the columns.
-        shape: of the network.
-        loss: by row.
-        rows: with pairwise different inputs.
-        sample: drawn at random, for the values that columns take.
+        network: repeatable network whose rows do not mix. It is not changed.
+        statistics: statistics with the names of the columns.
+        shape: shape of the network.
+        loss: loss per row.
+        rows: rows with pairwise different inputs.
+        sample: random rows with the usual values of columns.
     """
     columns = input_columns(statistics, shape)
     found = look(network, columns, shape, rows.inputs, sample.inputs)
     inert = len(found.unread) == len(columns)
     for _ in range(STIRRED):
-        # two weights out of thousands may be equal by chance, but not again after other steps
+        # two of thousands of weights may be equal by chance, but not after other steps again
         if found:
             student = stirred(network, shape, loss, rows)
             later = look(student, columns, shape, rows.inputs, sample.inputs)
@@ -92,7 +91,7 @@ def check_inputs(
 def look(
     network: nn.Module, columns: list[Column], shape: ModelShape, rows: Batch, sample: Batch
 ) -> Found:
-    """What is wrong with the inputs of a network with these weights."""
+    """Find the faults in the inputs of a network with these weights."""
     unread = unread_columns(network, columns, shape, rows)
     read = [c for c in columns if c not in unread]
     numeric = [c for c in read if c.key == "numeric" and c.index < shape.numeric - shape.indicators]
@@ -113,8 +112,8 @@ def look(
 
 
 def stirred(network: nn.Module, shape: ModelShape, loss: Loss, rows: Probe) -> nn.Module:
-    """A copy after a few steps on inputs drawn again each time, so that the weights of columns that
-    are constant in the rows move, too.
+    """Return a copy after a few steps on random inputs. They also train the weights of columns that
+    are constant in the rows.
     """
     student, optimizer = student_of(network, STIRRING_RATE)
     for _ in range(STIRRING_STEPS):
@@ -126,7 +125,7 @@ def stirred(network: nn.Module, shape: ModelShape, loss: Loss, rows: Probe) -> n
 
 
 def _drawn(rows: Batch, shape: ModelShape) -> Batch:
-    """The rows with noise on numeric columns, flags and codes at random."""
+    """Return the rows with noise on numeric columns and random flags and codes."""
     inputs = copied(rows)
     if "numeric" in inputs:
         values, scaled = inputs["numeric"], shape.numeric - shape.indicators
@@ -140,7 +139,7 @@ def _drawn(rows: Batch, shape: ModelShape) -> Batch:
 
 
 def _both(first: Found, later: Found) -> Found:
-    """What holds for both."""
+    """Return the faults that both have."""
     alike = tuple(a & b for a in first.alike for b in later.alike if len(a & b) > 1)
     coarse = tuple(pair for pair in first.coarse if pair[0] in dict(later.coarse))
     return Found(first.unread & later.unread, alike, coarse)
@@ -149,13 +148,13 @@ def _both(first: Found, later: Found) -> Found:
 def judge_inputs(
     found: Found, columns: list[Column], shape: ModelShape, shared: list[str]
 ) -> CheckResult:
-    """The finding in words.
+    """Report the faults.
 
     Args:
-        found: of a network.
-        columns: all of its inputs.
-        shape: of the network.
-        shared: tables in which two columns share some rows, and how many.
+        found: faults of a network.
+        columns: all inputs of the network.
+        shape: shape of the network.
+        shared: tables in which two columns share some rows, with their number.
     """
     told, remedies = list[str](), list[str]()
     if found.unread:
@@ -187,14 +186,14 @@ def judge_inputs(
             f"Each of the {len(columns)} inputs moves the scores, and no two can be swapped.",
             inputs=len(columns),
         )
-    # a network may be meant to be blind to what it is given, or symmetric in it
+    # a network may ignore its inputs or be symmetric in them on purpose
     result = INPUTS.warned(" ".join(told), "; ".join(remedies))
     unread = tuple(sorted(c.name for c in found.unread))
     return result.model_copy(update={"columns": unread})
 
 
 def _of_unread(unread: frozenset[Column], columns: list[Column]) -> list[str]:
-    """Which inputs are not read: all, whole keys of the batch, or single columns."""
+    """Describe unread inputs: all, whole keys of the batch, or single columns."""
     if len(unread) == len(columns):
         return [f"No score of any row depends on any of the {len(columns)} inputs."]
     told, single = list[str](), list[str]()
@@ -218,7 +217,7 @@ def _of_unread(unread: frozenset[Column], columns: list[Column]) -> list[str]:
 def _of_alike(
     groups: tuple[frozenset[Column], ...], columns: list[Column], shape: ModelShape
 ) -> list[str]:
-    """Which columns cannot be distinguished, one sentence a group."""
+    """Describe columns that can be swapped, one sentence per group."""
     told = []
     for group in (sorted(g, key=lambda c: c.index) for g in groups):
         key, most = group[0].key, shape.numeric - shape.indicators
@@ -232,7 +231,7 @@ def _of_alike(
 
 
 def _of_coarse(coarse: tuple[tuple[Column, Levels], ...]) -> str:
-    """What the scores do not tell apart within a numeric column."""
+    """Describe the numeric columns whose values the scores hardly distinguish."""
     names = first_few([column.name for column, _ in coarse])
     least = min(levels.count for _, levels in coarse)
     what = "nearly half, at one end, give the same scores"
@@ -245,16 +244,15 @@ def _of_coarse(coarse: tuple[tuple[Column, Levels], ...]) -> str:
 
 
 def frozen_codes(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor]) -> list[str]:
-    """Tables of which known values get the padding row: zero from the start, and without a gradient
-    for ever.
+    """Find tables whose padding row is used for known values. It is zero and never gets a gradient.
 
     Args:
-        network: not changed.
-        shape: how many codes each categorical column has.
-        inputs: of a few rows.
+        network: network, which is not changed.
+        shape: shape with the number of codes per categorical column.
+        inputs: inputs of a few rows.
 
     Returns:
-        Names of the tables with the row, as `tables.0, row 6`.
+        Names of the tables with the row, such as `tables.0, row 6`.
     """
     padded = {
         name: m.padding_idx
@@ -279,16 +277,16 @@ def frozen_codes(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor
 
 
 def shared_rows(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor]) -> list[str]:
-    """Tables that several columns look up at once, of which two share some rows and not all: the
-    offset of one is too small, or too large.
+    """Find tables for several columns in which two columns share some but not all rows. Then the
+    offset of one is too small or too large.
 
     Args:
-        network: not changed.
-        shape: how many codes each categorical column has.
-        inputs: of a few rows.
+        network: network, which is not changed.
+        shape: shape with the number of codes per categorical column.
+        inputs: inputs of a few rows.
 
     Returns:
-        Names of the tables with how many rows are shared, as `table, 2 rows`.
+        Names of the tables with the number of shared rows, such as `table, 2 rows`.
     """
     if len(shape.categories) < 2 or "categorical" not in inputs:
         return []
@@ -306,8 +304,8 @@ def shared_rows(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor]
 
 
 def _shared(codes: Tensor, shape: ModelShape) -> int:
-    """How many rows of a table columns share in part; 0 where the codes are no stretch of the table
-    for each column, as if they were hashed on purpose.
+    """Count the table rows that columns share in part. It is 0 if a column has no contiguous codes,
+    as with hashing on purpose.
     """
     if codes.ndim != 2 or codes.shape[1] != len(shape.categories):
         return 0
@@ -322,7 +320,7 @@ def _shared(codes: Tensor, shape: ModelShape) -> int:
 
 
 def _looked_up(network: nn.Module, batch: Batch) -> dict[str, list[Tensor]]:
-    """What each table of embeddings is given in one pass of a copy, by name and call."""
+    """Return the inputs of each embedding table in one pass of a copy, by name and call."""
     seen, student = defaultdict[str, list[Tensor]](list), copy.deepcopy(network)
 
     def look(name: str, _table: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -335,12 +333,12 @@ def _looked_up(network: nn.Module, batch: Batch) -> dict[str, list[Tensor]]:
 
 
 def _repeated(shape: ModelShape, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """As many rows as the column with most codes has codes."""
+    """Repeat rows up to the largest number of codes of a column."""
     return {name: t[torch.arange(max(shape.categories)) % len(t)] for name, t in inputs.items()}
 
 
 def _known(shape: ModelShape) -> Tensor:
-    """All known codes of each column, [rows, columns]."""
+    """Return all known codes of each column, [rows, columns]."""
     known = torch.stack(
         [
             FIRST_VALUE + torch.arange(max(shape.categories)) % max(codes - FIRST_VALUE, 1)
@@ -348,5 +346,5 @@ def _known(shape: ModelShape) -> Tensor:
         ],
         dim=1,
     )
-    # a column with no known value has no such code
+    # a column without a known value has no such code
     return torch.minimum(known, torch.tensor(shape.categories) - 1)

@@ -1,5 +1,4 @@
-"""Preflight's look at labels: valid, two values of each in train, and, of several, which of them
-validation cannot judge; of a text, at its tokens.
+"""Preflight checks of labels and tokens: valid values, and enough of them in train and val.
 
 N rows, L labels.
 """
@@ -27,14 +26,14 @@ WRONG_WEIGHTS = (
     "weights must be finite, at least 0, and not all 0.",
     "look at the column with role weight",
 )
-UNKNOWN_WARN = 0.01  # share of validation tokens that train does not know
+UNKNOWN_WARN = 0.01  # share of val tokens that are unknown in train
 
 
 def check_labels(
     declaration: Declaration, statistics: Statistics, arrays: ArraysRef
 ) -> CheckResult:
-    """Labels of train and val are class indices of the declared classes, or finite values; weights
-    have a positive sum; train holds two labels.
+    """Check that labels are valid classes or finite values, weights have a positive sum and train
+    has two distinct labels.
     """
     for side, ref in (("train", arrays.train), ("val", arrays.val)):
         wrong = _wrong_labels(declaration, statistics, ref)
@@ -56,7 +55,7 @@ def check_labels(
 def _wrong_labels(
     declaration: Declaration, statistics: Statistics, side: SplitArrays
 ) -> tuple[str, str] | None:
-    """What is wrong with a side's labels or weights, and the remedy."""
+    """Return the fault in a split's labels or weights, and the remedy."""
     arrays = load_arrays(side)
     label, weight = arrays["label"], arrays.get("weight")
     if statistics.labels and label.shape[1:] != (len(statistics.labels),):
@@ -81,7 +80,7 @@ def _wrong_labels(
 
 
 def _found(values: np.ndarray, bad: np.ndarray) -> str:
-    """Which values there are in the rows `bad`, and which rows."""
+    """Describe the values in the rows `bad`, and the first of these rows."""
     return (
         f"found {first_few(np.unique(values[bad])[:5])} in {len(bad)} rows (first:"
         f" {first_few(bad[:5], len(bad))})."
@@ -89,16 +88,14 @@ def _found(values: np.ndarray, bad: np.ndarray) -> str:
 
 
 def _are_wrong(weight: np.ndarray | None) -> bool:
-    """Whether weights are not finite, below 0, or all 0."""
+    """Check for weights that are not finite, below 0, or all 0."""
     if weight is None:
         return False
     return not (np.isfinite(weight).all() and weight.min() >= 0 and weight.sum() > 0)
 
 
 def wrong_values(statistics: Statistics, label: np.ndarray) -> tuple[str, str] | None:
-    """What is wrong with the values of labels [N, L] (NaN: unknown), and the remedy; None where
-    nothing is.
-    """
+    """Return the fault in the values of labels [N, L] (NaN: unknown) and the remedy, or None."""
     for i, fitted in enumerate(statistics.labels):
         values, last = label[:, i], len(fitted.classes) - 1
         valid, wanted = np.isfinite(values), "finite values"
@@ -113,10 +110,10 @@ def wrong_values(statistics: Statistics, label: np.ndarray) -> tuple[str, str] |
 
 
 def judge_values(labels: Targets, arrays: ArraysRef) -> CheckResult:
-    """Fail where a label has one value only in train; warn of those with one only in validation,
-    which no mean over labels counts.
+    """Fail if a label has one value only in train; warn if it has one only in val. No mean over
+    labels counts the latter.
 
-    Fail, too, where two labels would be given out under one name.
+    Also fail if two labels would have the same output name.
     """
     train, val = (load_arrays(side)["label"] for side in (arrays.train, arrays.val))
     single, single_in_val = _single(labels, train), _single(labels, val)
@@ -160,7 +157,7 @@ def judge_values(labels: Targets, arrays: ArraysRef) -> CheckResult:
 
 
 def _single(labels: Targets, label: np.ndarray) -> list[str]:
-    """Names of the labels with fewer than two different known values."""
+    """Return the names of labels with fewer than two distinct known values."""
     columns = [label[~np.isnan(label[:, i]), i] for i in range(label.shape[1])]
     return [
         t.name
@@ -170,10 +167,10 @@ def _single(labels: Targets, label: np.ndarray) -> list[str]:
 
 
 def check_vocabulary(run: RunSpec) -> CheckResult:
-    """Whether the vocabulary of train and the targets can be trained on.
+    """Check that the vocabulary of train and the targets can be trained on.
 
     Raises:
-        PreflightError: the statistics hold no vocabulary.
+        PreflightError: the statistics contain no vocabulary.
     """
     if run.statistics.tokens is None:
         raise PreflightError(f"expected statistics of a text column; {PREPARE}")
@@ -181,8 +178,8 @@ def check_vocabulary(run: RunSpec) -> CheckResult:
 
 
 def check_tokens(tokens: TokenStats, arrays: ArraysRef) -> CheckResult:
-    """Train has two different tokens at least, and validation hardly any that train does not know;
-    weights have a positive sum.
+    """Check that train has two distinct tokens, val has few unknown ones, and weights have a
+    positive sum.
     """
     if sum(count > 0 for count in tokens.counts) < 2:
         return TOKENS.failed(
@@ -210,7 +207,7 @@ def check_tokens(tokens: TokenStats, arrays: ArraysRef) -> CheckResult:
 
 
 def unknown_tokens(side: SplitArrays) -> tuple[int, int]:
-    """Tokens of a side that the vocabulary lacks, and all its targets."""
+    """Return the number of unknown tokens in a split, and the number of all its targets."""
     if side.documents is None:
         return 0, 0
     table = pq.read_table(side.documents.path, columns=["unknown", "tokens"])

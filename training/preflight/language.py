@@ -1,12 +1,12 @@
-"""Preflight of a language model: what must hold of its logits before any long run.
+"""Preflight checks of a language model's logits, before any long run.
 
-A look-ahead or a leak between documents gives a wonderful training loss and a useless model; both
-are tried here on the network itself, by changing tokens and seeing whose logits move.
+A look-ahead or a leak between documents gives a very low training loss and a useless model. Both
+checks change tokens and see which logits move.
 
-A few sequences are overfit, as far as that is possible. What follows the first tokens of a document
-cannot be known from them where documents differ: a model that knew every sequence of the batch by
-heart would still be left with the loss of guessing which one it sees. That floor is counted
-exactly; "by heart" is within 10 % of the way from it to the loss of the batch's token shares.
+A few sequences are overfit as far as possible. The first tokens of a document do not determine what
+follows. Even a model that has memorized the batch keeps the loss of guessing which sequence it
+sees. This floor is computed exactly. The goal is 10 % of the way from it to the loss of the batch's
+token shares.
 
 B sequences, T positions, V tokens of the vocabulary.
 """
@@ -42,7 +42,7 @@ SEGMENTS = Check("segments")
 OVERFIT = Check("overfit")
 SAMPLE_ROWS = 8
 COMPANY_ROWS = 4
-ROWS, POSITIONS = 4, 64  # of the batch, at most
+ROWS, POSITIONS = 4, 64  # most rows and positions of the batch
 BY_HEART = 0.1
 
 
@@ -52,11 +52,10 @@ def inspect_tokens(
     network: nn.Module,
     train: dict[str, np.ndarray],
 ) -> PreflightReport:
-    """All checks of a network on the first sequences of the train arrays.
+    """Run all checks of a network on the first sequences of the train arrays.
 
     Raises:
-        PreflightError: the forward pass cannot be run, or its logits do not have the contract's
-            shape.
+        PreflightError: the forward pass fails, or its logits break the contract's shape.
     """
     started, probe = time.monotonic(), first_rows(train, SAMPLE_ROWS)
     with torch.random.fork_rng(devices=[]):
@@ -82,7 +81,7 @@ def inspect_tokens(
 
 
 def check_forward(subject: Subject) -> CheckResult:
-    """Forward returns finite logits [B, T, V], for a batch of one and for shorter sequences too."""
+    """Check that forward returns finite logits [B, T, V], also for one and for short sequences."""
     outputs = subject.shape.outputs
     whole = subject.spread.inputs["tokens"].shape
     for rows, length in ((whole[0], whole[1]), (1, whole[1]), (whole[0], max(1, whole[1] // 2))):
@@ -116,8 +115,8 @@ def check_forward(subject: Subject) -> CheckResult:
 
 
 def check_initial_loss(subject: Subject) -> tuple[CheckResult, float]:
-    """The loss before training is near ln V, that of a model to which all tokens are alike, or
-    between it and that of their shares.
+    """Check that the initial loss is near ln V, that of uniform tokens, or near that of their
+    shares.
     """
     loss, label = subject.loss, subject.sample.label
     with torch.inference_mode():
@@ -135,13 +134,13 @@ def check_initial_loss(subject: Subject) -> tuple[CheckResult, float]:
 
 
 def other_tokens(tokens: Tensor, outputs: int) -> Tensor:
-    """A different ordinary token at each place."""
+    """Return a different ordinary token at each place."""
     return SPECIAL + (tokens - SPECIAL + 1) % (outputs - SPECIAL)
 
 
 def _moved(subject: Subject, inputs: dict[str, Tensor], changed: Tensor, watched: Tensor) -> float:
-    """Largest change of the logits at the watched positions when the tokens at the changed ones [B,
-    T] are others.
+    """Return the largest change of logits at the watched positions if tokens at `changed` [B, T]
+    differ.
     """
     before = scored(subject.network, inputs)
     others = other_tokens(inputs["tokens"], subject.shape.outputs)
@@ -151,8 +150,8 @@ def _moved(subject: Subject, inputs: dict[str, Tensor], changed: Tensor, watched
 
 
 def check_independence(subject: Subject) -> CheckResult:
-    """In eval mode a sequence's logits depend on that sequence alone: not on its neighbours, not on
-    how many they are.
+    """Check that a sequence's logits in eval mode depend neither on other sequences nor on their
+    number.
     """
     inputs = subject.spread.first(COMPANY_ROWS).inputs
     first = torch.zeros_like(inputs["tokens"], dtype=torch.bool)
@@ -183,7 +182,7 @@ def check_independence(subject: Subject) -> CheckResult:
 
 
 def check_causality(subject: Subject) -> CheckResult:
-    """No look-ahead: other tokens from a position on change no logits before it."""
+    """Check that later tokens do not change earlier logits."""
     inputs = subject.spread.first(COMPANY_ROWS).inputs
     length = inputs["tokens"].shape[1]
     worst, where = 0.0, 0
@@ -204,9 +203,7 @@ def check_causality(subject: Subject) -> CheckResult:
 
 
 def check_segments(subject: Subject) -> CheckResult:
-    """No document of a sequence sees another: tokens of one half change no logits of the other,
-    where they are two segments.
-    """
+    """Check that tokens of one segment do not change the logits of another in the same sequence."""
     tokens = subject.spread.first(COMPANY_ROWS).inputs["tokens"]
     half = (torch.arange(tokens.shape[1]) < tokens.shape[1] // 2).expand_as(tokens)
     segments = torch.where(half, 1, 2).to(subject.spread.inputs["segments"].dtype)
@@ -225,7 +222,7 @@ def check_segments(subject: Subject) -> CheckResult:
 
 
 def short(probe: Probe, rows: int = ROWS, positions: int = POSITIONS) -> Probe:
-    """The first positions of the first rows that have a target there."""
+    """Return the first positions of the first rows that have a target there."""
     label = probe.label[:, :positions]
     chosen = torch.nonzero((label != NO_TARGET).any(1)).flatten()[:rows]
     inputs = {name: value[chosen, :positions] for name, value in probe.inputs.items()}
@@ -233,13 +230,13 @@ def short(probe: Probe, rows: int = ROWS, positions: int = POSITIONS) -> Probe:
 
 
 def floor_losses(tokens: np.ndarray, segments: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Loss of each target [B, T], 0 elsewhere, of a model that knows these windows by heart and
-    sees each target's window up to it.
+    """Return the loss of each target [B, T] for a model that has memorized these windows, 0
+    elsewhere.
 
-    -log of the share of this target among those that follow the same beginning of a window.
+    It is -log of the target's share among those that follow the same start of a window.
     """
     places = positions_of(torch.from_numpy(segments)).numpy()
-    beginning = np.zeros_like(places)  # number of what the window holds up to here
+    beginning = np.zeros_like(places)  # number of the window's start up to here
     floor, size = np.zeros(label.shape), int(max(tokens.max(), label.max())) + 1
     for place in range(int(places.max()) + 1):
         rows, columns = np.nonzero(places == place)
@@ -254,14 +251,14 @@ def floor_losses(tokens: np.ndarray, segments: np.ndarray, label: np.ndarray) ->
 
 
 def _surprise(context: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
-    """-log of the share of each target among those of its context."""
+    """Return -log of the share of each target among those of its context."""
     _, pair, together = np.unique(context * size + target, return_inverse=True, return_counts=True)
     return np.asarray(np.log(np.bincount(context)[context]) - np.log(together[pair]))
 
 
 def row_mean(values: np.ndarray, label: np.ndarray) -> float:
-    """Mean over rows of the mean over each row's targets, as the training loss of equal row weights
-    has it.
+    """Return the mean over rows of each row's mean over targets, as the loss with equal row
+    weights.
     """
     targets = label != NO_TARGET
     return float(((values * targets).sum(1) / targets.sum(1)).mean())
@@ -270,8 +267,8 @@ def row_mean(values: np.ndarray, label: np.ndarray) -> float:
 def overfit_tokens(
     network: nn.Module, loss: Loss, probe: Probe
 ) -> tuple[CheckResult, tuple[float, ...]]:
-    """Whether the network learns a few sequences by heart, and the loss by step; tried again with a
-    larger rate, then on two rows.
+    """Check that the network overfits a few sequences, and return the loss by step. Later attempts
+    use a larger rate, then two rows.
     """
     deadline, tried = time.thread_time() + MAX_SECONDS, []
     for rows, lr in ((ROWS, LR), (ROWS, LR_SMALL), (2, LR_SMALL)):

@@ -1,10 +1,10 @@
-"""The preflight checks of layers: units and members are more than one, linear ones in a row are
-one, and attention looks at what the rows say.
+"""Preflight checks of layers: distinct units and members, activations between layers, and attention
+masks.
 
-torch has two conventions: True in `key_padding_mask` leaves a key out, True in the `attn_mask` of
-scaled_dot_product_attention lets it in. A network with the wrong one sees padding alone, and still
-trains, through its residuals and its pooling. What shows it is the keys themselves: padding is the
-same in every row, columns are not.
+torch has two conventions. True in `key_padding_mask` leaves a key out; True in the `attn_mask` of
+scaled_dot_product_attention lets it in. A network with an inverted mask attends to padding only and
+still trains, through residuals and pooling. The keys show the error: padding is the same in every
+row, columns are not.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from training.preflight.verdict import SAME, Check, largest_difference
 LAYERS = Check("layers")
 ATTENTION = Check("attention")
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-NOTHING = -1e4  # added to a score, at most: the key counts for nothing
+NOTHING = -1e4  # largest added score of a key that is left out
 PRODUCTS = ("matmul", "__matmul__", "bmm")
 
 
 def check_layers(student: nn.Module, steps: int, inputs: dict[str, Tensor]) -> CheckResult:
-    """After a few steps the units of a layer differ, members of a list too, and the network is more
-    than linear if it has layers in a row.
+    """Check that units of a layer and members of a list differ, and that layers in a row are not
+    one linear layer.
 
     Args:
-        student: every parameter of it got a gradient in the steps; in train mode.
-        steps: that it made.
-        inputs: of rows with pairwise different inputs.
+        student: network in train mode whose parameters all got a gradient in the steps.
+        steps: number of steps.
+        inputs: pairwise different inputs.
     """
     pairs = nothing_between(student, inputs)
     if units := [name for name, weight in _weights(student) if _all_equal(weight)]:
@@ -52,7 +52,7 @@ def check_layers(student: nn.Module, steps: int, inputs: dict[str, Tensor]) -> C
             "build each member, instead of copying one",
             lists=len(members),
         )
-    # a projection, or a stem before the first block, is no fault of a network that bends elsewhere
+    # a linear projection or stem is no fault if the network is nonlinear elsewhere
     if pairs and linear_in_numbers(student.eval(), inputs):
         told = (
             f"{pairs[0][1]} takes what {pairs[0][0]} gives, with nothing in between, and scores are"
@@ -66,12 +66,12 @@ def check_layers(student: nn.Module, steps: int, inputs: dict[str, Tensor]) -> C
 
 
 def nothing_between(network: nn.Module, inputs: dict[str, Tensor]) -> list[tuple[str, str]]:
-    """Linear layers of which the second is given the very tensor that the first made; pairs that
-    squeeze through fewer features are left out.
+    """Find linear layers whose input is the unchanged output of another. Pairs with fewer features
+    in between are left out.
 
     Args:
-        network: run once, in its present mode.
-        inputs: of a few rows.
+        network: network to run once, in its current mode.
+        inputs: inputs of a few rows.
     """
     made: dict[int, tuple[str, nn.Module, Tensor]] = {}
     pairs: dict[tuple[str, str], None] = {}
@@ -82,7 +82,7 @@ def nothing_between(network: nn.Module, inputs: dict[str, Tensor]) -> list[tuple
             pairs[first, name] = None
 
     def after(name: str, layer: nn.Module, _given: tuple[Tensor, ...], result: Tensor) -> None:
-        made[id(result)] = (name, layer, result)  # held, so that no other tensor gets its id
+        made[id(result)] = (name, layer, result)  # kept alive, so that ids stay unique
 
     with torch.no_grad(), hooked(network, before, after, LINEAR):
         network(copied(inputs))
@@ -90,12 +90,12 @@ def nothing_between(network: nn.Module, inputs: dict[str, Tensor]) -> list[tuple
 
 
 def linear_in_numbers(network: nn.Module, inputs: dict[str, Tensor]) -> bool:
-    """Whether the scores of a row halfway between two others, with the codes of the first, lie
-    halfway too.
+    """Check that the scores of the midpoint of two rows, with the codes of the first, are the
+    midpoint of their scores.
 
     Args:
-        network: in eval mode.
-        inputs: of a few rows; not linear where no numeric column is among them.
+        network: network in eval mode.
+        inputs: inputs of a few rows. The result is False without numeric columns.
     """
     if "numeric" not in inputs:
         return False
@@ -108,9 +108,7 @@ def linear_in_numbers(network: nn.Module, inputs: dict[str, Tensor]) -> bool:
 
 
 def _squeezes(first: nn.Module, second: nn.Module) -> bool:
-    """Whether the first layer has fewer features than what goes in and what comes out: a factorised
-    matrix.
-    """
+    """Check for a factorized matrix: fewer features between two layers than before and after."""
     if isinstance(first, nn.Linear) and isinstance(second, nn.Linear):
         return bool(first.out_features < min(first.in_features, second.out_features))
     return any(
@@ -120,7 +118,7 @@ def _squeezes(first: nn.Module, second: nn.Module) -> bool:
 
 
 def _weights(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Matrices of linear layers that learn, [units, ...], by name."""
+    """Yield the trainable weights of linear layers, [units, ...], by name."""
     for name, module in network.named_modules():
         if isinstance(module, LINEAR) and module.weight.requires_grad:
             yield name, module.weight.detach()
@@ -131,9 +129,7 @@ def _all_equal(weight: Tensor) -> bool:
 
 
 def _equal_members(network: nn.Module) -> Iterator[str]:
-    """Lists of modules, and stacks of matrices in one parameter, whose members have equal
-    weights.
-    """
+    """Yield module lists and stacked parameters whose members have equal weights."""
     for name, module in network.named_modules():
         children = (
             list(dict.fromkeys(module.children()))
@@ -148,9 +144,7 @@ def _equal_members(network: nn.Module) -> Iterator[str]:
 
 
 def _same_state(a: nn.Module, b: nn.Module) -> bool:
-    """Whether two modules of one type hold the same weights, with a matrix that learns
-    among them.
-    """
+    """Check that two modules of one type have equal weights, including a trainable matrix."""
     ours, theirs = dict(a.named_parameters()), dict(b.named_parameters())
     if (
         type(a) is not type(b)
@@ -162,14 +156,14 @@ def _same_state(a: nn.Module, b: nn.Module) -> bool:
 
 
 class _Masks(TorchFunctionMode):
-    """Keys of attention of which a mask leaves some out: which it lets in, and their values;
-    torch's own, or a softmax times the values.
+    """Mode that records the keys of masked attention: the mask and the values. It covers torch's
+    own attention, and a softmax times values.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[tuple[Tensor, Tensor]] = []  # bool [rows, keys], [rows, keys, features]
-        # what a softmax gave, held so that its id is given to no other tensor
+        # outputs of softmax, kept alive so that ids stay unique
         self.weights: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -189,8 +183,8 @@ class _Masks(TorchFunctionMode):
         return result
 
     def _multi_head(self, key: Tensor, mask: Tensor | None) -> None:
-        """Of keys [keys, rows, features]; a mask of bool leaves out where it is True, one of
-        numbers where it adds -inf.
+        """Record keys [keys, rows, features]. A bool mask leaves out where it is True, a float mask
+        where it adds -inf.
         """
         if mask is not None:
             let_in = ~mask if mask.dtype == torch.bool else mask > NOTHING
@@ -205,33 +199,33 @@ class _Masks(TorchFunctionMode):
         *_: Any,
         **__: Any,
     ) -> None:
-        """A mask of bool lets in where it is True, one of numbers where it does not add -inf."""
+        """Record values. Bool masks let in where True, float masks where they do not add -inf."""
         if attn_mask is not None:
             let_in = attn_mask if attn_mask.dtype == torch.bool else attn_mask > NOTHING
             # keys and values may have fewer heads
             self._look(let_in.expand(*query.shape[:-1], key.shape[-2]), value)
 
     def _look(self, let_in: Tensor, keys: Tensor) -> None:
-        """Of what each query is let in to, bool [rows, heads, queries, keys] or [rows, queries,
-        keys], and [rows, heads, keys, features] or without heads.
+        """Record the keys that any query attends to. The mask is bool [rows, heads, queries, keys],
+        the keys are [rows, heads, keys, features], or both have no heads.
         """
         if let_in.ndim < 3 or let_in.ndim != keys.ndim or let_in.shape[-1] != keys.shape[-2]:
             return
-        seen = let_in.flatten(1, -2).any(1)  # by any query of any head
+        seen = let_in.flatten(1, -2).any(1)  # for any query of any head
         features = keys if keys.ndim == 3 else keys.transpose(1, -2).flatten(2)
         if not seen.all() and seen.shape == features.shape[:2]:
             self.seen.append((seen, features.detach()))
 
 
 def check_masks(network: nn.Module, inputs: dict[str, Tensor]) -> list[CheckResult]:
-    """Attention with a mask sees keys that differ from row to row; no result where no mask leaves a
-    key out.
+    """Check that masked attention uses keys that differ between rows. There is no result without a
+    mask.
 
     Args:
-        network: run once, in eval mode.
-        inputs: of a few rows, pairwise different.
+        network: network to run once, in eval mode.
+        inputs: inputs of a few rows, pairwise different.
     """
-    # without gradients torch takes a faster way that nobody can look into
+    # without gradients, torch uses a fast path that cannot be observed
     with torch.enable_grad(), _Masks() as masks:
         network.eval()(copied(inputs))
     if not masks.seen:

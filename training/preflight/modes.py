@@ -1,9 +1,8 @@
-"""The preflight check of what train mode and eval mode make of the same rows: two names of one
-function, but for dropout and batch norm.
+"""Preflight checks of train and eval mode, which must agree except for dropout and batch norm.
 
-Dropout of one's own that does not scale up what it keeps is looked for where it happens, at what
-goes into and comes out of each module, with everything before it as in eval mode. Scores do not
-show it: behind a layer norm, dropout that is written rightly changes their mean as much.
+Custom dropout without rescaling is searched at the inputs and outputs of each module. Everything
+before the module runs as in eval mode. Scores do not show it: behind a layer norm, correct dropout
+changes their mean as much.
 """
 
 from __future__ import annotations
@@ -25,22 +24,20 @@ from training.preflight.subject import copied, hooked, scored, with_other_first_
 from training.preflight.verdict import SAME, Check, largest_difference
 
 TRAIN_EVAL = Check("train_eval")
-ALL_DROPPED = 0.95  # of a dropout: what is left cannot be learned from
-# for the mean and variance of a batch norm: with fewer, what is learned is mostly who the
-# neighbours are
+ALL_DROPPED = 0.95  # dropout rate that leaves nothing to learn from
+# least rows for mean and variance of a batch norm; with fewer, they depend on the neighbors
 FEW_ROWS = 8
-ONE_BATCH = 0.8  # momentum of a batch norm, with which its statistics are those of its last batch
-# share of the first values that is left at the end of the run, where the momentum is smaller than
-# any usual one
+ONE_BATCH = 0.8  # momentum of a batch norm that only keeps its last batch
+# share of the initial statistics left at the end of the run; a momentum below any usual one
 UNSETTLED, SLOW = 0.5, 0.01
-# rows for the statistics of a batch norm; mean difference of scores, in their standard deviations
+# rows for the statistics of a batch norm; mean difference in standard deviations of the scores
 NORM_ROWS, OTHER = 128, 0.25
-# of a power iteration or a running mean; share of the difference that may be left
+# passes for a power iteration or running mean; share of the difference left
 SETTLING_PASSES, FADED = 30, 0.1
 PASSES = 32
-FEWEST_DROPPED = 0.02  # share of values
-LIKE = 1e-3  # relative difference of values that are the same but for rounding
-# difference between 1 and the mean of a value in train mode, as a multiple of that in eval mode
+FEWEST_DROPPED = 0.02  # least share of dropped values
+LIKE = 1e-3  # relative difference of values that are equal up to rounding
+# largest distance from 1 of the mean in train mode over that in eval mode
 UNSCALED = 0.25
 Place = tuple[str, str, int]  # module, "input" or "output", number of the call
 
@@ -48,14 +45,14 @@ Place = tuple[str, str, int]  # module, "input" or "output", number of the call
 def check_modes(
     network: nn.Module, rows: dict[str, Tensor], train: TrainConfig, train_rows: int
 ) -> CheckResult:
-    """Train mode, with dropout off, gives the scores of eval mode; a warning where it computes
-    something else, or batch norm has too few rows.
+    """Check that train mode without dropout gives the scores of eval mode, and that batch norm has
+    enough rows.
 
     Args:
-        network: not changed.
+        network: network, which is not changed.
         rows: inputs of a few rows.
-        train: how many rows go through the network at once, and on how many ranks.
-        train_rows: rows of the train side; 0 where they are no measure of what a batch norm sees.
+        train: settings with the batch size and the number of ranks.
+        train_rows: rows of the train split; 0 if they do not limit the rows of a batch norm.
     """
     updates = train.epochs * -(-train_rows // train.batch_size)
     if (wrong := _heavy_dropout(network) or _running_statistics(network, updates)) is not None:
@@ -91,7 +88,7 @@ def check_modes(
 
 
 def _heavy_dropout(network: nn.Module) -> CheckResult | None:
-    """What is wrong with how much dropout leaves."""
+    """Report dropout that leaves almost nothing."""
     heavy = [
         f"{name}, p {m.p:g}"
         for name, m in network.named_modules()
@@ -106,7 +103,7 @@ def _heavy_dropout(network: nn.Module) -> CheckResult | None:
 
 
 def _batch_norms(network: nn.Module) -> dict[str, nn.modules.batchnorm._NormBase]:
-    """Layers in train mode that normalise, and keep statistics for eval mode, by name."""
+    """Return the norm layers in train mode that keep statistics for eval mode, by name."""
     return {
         name: m
         for name, m in network.named_modules()
@@ -115,12 +112,11 @@ def _batch_norms(network: nn.Module) -> dict[str, nn.modules.batchnorm._NormBase
 
 
 def _running_statistics(network: nn.Module, updates: int) -> CheckResult | None:
-    """What is wrong with how layers that normalise keep statistics for eval mode: they never
-    arrive, or are those of one batch.
+    """Report norm layers whose running statistics never settle, or only keep one batch.
 
     Args:
-        network: with such layers, or without.
-        updates: steps of the whole run; 0 where they are not known.
+        network: network with or without such layers.
+        updates: steps of the whole run; 0 if unknown.
     """
     norms = _batch_norms(copy.deepcopy(network).train())
     momenta = {n: m.momentum for n, m in norms.items() if m.momentum is not None}
@@ -149,11 +145,10 @@ def _running_statistics(network: nn.Module, updates: int) -> CheckResult | None:
 
 
 def _other_function(network: nn.Module, rows: dict[str, Tensor]) -> CheckResult | None:
-    """A warning where eval mode gives other scores than train mode though batch norms know mean and
-    variance of just these rows.
+    """Warn if eval mode gives other scores although batch norm has the statistics of these rows.
 
     Args:
-        network: deterministic; its rows mix in train mode.
+        network: deterministic network whose rows mix in train mode.
         rows: inputs of a few rows.
     """
     trained, evaluated, calls = _settled_scores(network, rows)
@@ -187,10 +182,10 @@ def _other_function(network: nn.Module, rows: dict[str, Tensor]) -> CheckResult 
 def _settled_scores(
     network: nn.Module, rows: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor, dict[str, int]]:
-    """Scores of a copy in train mode, and then in eval mode with statistics of just these rows;
-    and how often each batch norm is called in one pass.
+    """Return scores of a copy in train mode, then in eval mode with statistics of these rows. Also
+    return the calls of each batch norm per pass.
     """
-    # the variance that is kept is that of n - 1
+    # the running variance divides by n - 1
     many = {name: torch.cat([t] * -(-NORM_ROWS // len(t))) for name, t in rows.items()}
     settled = copy.deepcopy(network).train()
     norms = _batch_norms(settled)
@@ -201,8 +196,8 @@ def _settled_scores(
 
     for norm in norms.values():
         norm.reset_running_stats()
-        norm.momentum = None  # the mean over all calls
-    # norms of the user's own hold buffers, too
+        norm.momentum = None  # averages over all calls
+    # custom norms have buffers too
     holding = [any(b.is_floating_point() for b in m.buffers(False)) for m in settled.modules()]
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         with hooked(settled, count):
@@ -215,14 +210,14 @@ def _settled_scores(
 def judge_mixing(
     network: nn.Module, train: TrainConfig, train_rows: int, difference: float
 ) -> CheckResult:
-    """What is said of a network whose rows mix in train mode: nothing, but of several ranks, or of
-    few rows at a batch norm.
+    """Report a network whose rows mix in train mode: a warning for several ranks or few rows per
+    batch norm.
 
     Args:
-        network: in train mode; batch norms that it keeps in eval mode are frozen.
-        train: how many rows go through it at once.
-        train_rows: of the train side, or 0.
-        difference: between the scores of both modes.
+        network: network in train mode; its batch norms in eval mode are frozen.
+        train: settings with the batch size.
+        train_rows: rows of the train split, or 0.
+        difference: difference of the scores of both modes.
     """
     norms = {
         name: m
@@ -270,7 +265,7 @@ def _unscaled(dropped: Dropped) -> CheckResult:
 
 
 def _trained(network: nn.Module, inputs: dict[str, Tensor], seed: int = 0) -> Tensor:
-    """Scores of a copy in train mode, [B, K]: running statistics stay as they were."""
+    """Return scores [B, K] of a copy in train mode. Running statistics do not change."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         scores: Tensor = copy.deepcopy(network).train()(copied(inputs))
@@ -278,8 +273,8 @@ def _trained(network: nn.Module, inputs: dict[str, Tensor], seed: int = 0) -> Te
 
 
 def _apart(network: nn.Module, inputs: dict[str, Tensor], passes: int = 0) -> float:
-    """Largest difference of a copy's scores in eval and train mode, after so many passes in train
-    mode that nothing is learned from.
+    """Return the largest score difference of a copy's modes, after passes in train mode without
+    learning.
     """
     settled = copy.deepcopy(network).train()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -290,9 +285,7 @@ def _apart(network: nn.Module, inputs: dict[str, Tensor], passes: int = 0) -> fl
 
 @dataclass(frozen=True)
 class Dropped:
-    """Values that a module, or what stands before it, sets to 0 at random: where, which share is
-    kept, and by what that is multiplied.
-    """
+    """Values that are set to 0 at random in or before a module: place, kept share and factor."""
 
     where: str
     kept: float
@@ -300,12 +293,11 @@ class Dropped:
 
 
 def dropped_unscaled(network: nn.Module, inputs: dict[str, Tensor]) -> Dropped | None:
-    """The first place at which values are dropped and their mean is not kept; None where there is
-    none.
+    """Return the first place where dropout does not keep the mean, or None.
 
     Args:
-        network: its dropout modules may stay on, as they keep the mean; not changed.
-        inputs: of a few rows.
+        network: network, which is not changed. Its dropout modules keep the mean and may stay on.
+        inputs: inputs of a few rows.
     """
     student, clean = copy.deepcopy(network), dict[Place, Tensor]()
     shares = defaultdict[Place, list[tuple[float, float]]](list)
@@ -328,9 +320,7 @@ def dropped_unscaled(network: nn.Module, inputs: dict[str, Tensor]) -> Dropped |
 def _watched(
     network: nn.Module, inputs: dict[str, Tensor], look: Callable[[Place, Tensor], Tensor]
 ) -> None:
-    """One forward pass in which each module is given, and gives on, what `look` makes of its input
-    and output.
-    """
+    """Run a forward pass in which `look` replaces the inputs and outputs of each module."""
     calls = defaultdict[tuple[str, str], int](int)
 
     def seen(name: str, side: str, value: object) -> object:
@@ -350,8 +340,8 @@ def _watched(
 
 
 def _masked(value: Tensor, clean: Tensor) -> tuple[float, float] | None:
-    """Share of values that are kept, and their factor, where each of `value` is 0 or the same
-    multiple of `clean`; None where it is not so.
+    """Return the kept share and its factor if each of `value` is 0 or the same multiple of `clean`.
+    Otherwise return None.
     """
     least = 1e-6 * float(clean.abs().max()) if clean.numel() else 0.0
     alive = clean.abs() > least
@@ -366,11 +356,11 @@ def _masked(value: Tensor, clean: Tensor) -> tuple[float, float] | None:
 
 
 def _judge_place(place: Place, measured: list[tuple[float, float]]) -> Dropped | None:
-    """What was found at a place in all passes, where it is a dropout that does not keep the mean.
+    """Return the dropout at a place if it does not keep the mean in all passes.
 
     Args:
-        place: of the values.
-        measured: share kept and factor, by pass.
+        place: place of the values.
+        measured: kept share and factor of each pass.
     """
     kept, factor = torch.tensor(measured, dtype=torch.float64).T
     if (

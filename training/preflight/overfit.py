@@ -1,10 +1,9 @@
-"""One batch overfit: a network, loss and optimizer that cannot do that cannot learn
-anything.
+"""Overfit of one batch, without which a network, loss and optimizer cannot learn anything.
 
 Dropout, weight decay, label smoothing and class weights are off; the network is a copy. "Near zero"
-is 2 % of what the best constant prediction gets on the batch. Where no scores that are linear in
-the inputs get there either, rows can hardly be told apart, and a network that comes as far as these
-is not at fault.
+is 2 % of the loss of the best constant prediction on the batch. If linear scores do not get there
+either, the rows are hardly distinguishable. A network that reaches the loss of linear scores is
+then not at fault.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ ATTEMPTS = (
     *((ROWS, lr) for lr in (LR, LR_SMALL, LR_LARGE)),
     *((rows, lr) for lr in (LR_SMALL, LR_LINEAR) for rows in (FEWER_ROWS, 2)),
 )
-MAX_SECONDS = 60.0  # of this thread's CPU, so that other work on the machine does not use them up
+MAX_SECONDS = 60.0  # CPU time of this thread, so that other work on the machine does not count
 LARGE = 5.0
-FELL = 0.9  # of the first loss: above it, nothing was learned
-MOVES = 0.1  # deviation over rows of scores whose order says something
-# scores that pile up at a bound: how near each other, relative to their labels, and how many
+FELL = 0.9  # share of the first loss: above it, nothing was learned
+MOVES = 0.1  # least deviation over rows for scores with a meaningful order
+# scores at a bound: largest spread relative to their labels, and least number
 PILED, LEAST_PILED = 0.15, 3
 
 
@@ -47,13 +46,13 @@ def overfit(
     shape: ModelShape,
     probe: Probe,
 ) -> tuple[CheckResult, tuple[float, ...]]:
-    """Whether the network learns one batch by heart, and the loss by step.
+    """Check that the network overfits one batch, and return the loss by step.
 
-    A network that fails on 32 rows is tried again with a larger learning rate, then on 8 and on 2
-    rows (a linear one needs a large rate): passing those alone is a warning (a small network, or
-    inputs that barely differ), and so is coming as far as linear scores where these do not reach
-    zero either. A linear model is tried on at most half as many rows as it has inputs, because more
-    need not be linearly separable; to come as far as linear scores is all that it can do.
+    A network that fails on 32 rows is tested again with a larger learning rate, then on 8 and 2
+    rows. Success only on fewer rows is a warning: a small network, or inputs that barely differ.
+    Reaching the loss of linear scores is a warning too, if that is not near zero. A linear model
+    needs a large rate and at most half as many rows as inputs, since more need not be linearly
+    separable. It cannot get below the loss of linear scores.
     """
     loss = make_loss(unweighted(declaration), statistics)
     deadline = time.thread_time() + MAX_SECONDS
@@ -68,11 +67,10 @@ def overfit(
 
 
 def within_reach(probe: Probe) -> Probe:
-    """The rows with the label [B] of a regression divided by its deviation, where that is so large
-    that a few hundred steps cannot reach it.
+    """Divide a regression label [B] by its deviation if a few hundred steps cannot reach it.
 
-    Labels are scaled to deviation 1 over all train rows; of a heavy-tailed one the rows at the ends
-    lie hundreds of deviations out.
+    Labels have deviation 1 over all train rows. The extreme rows of a heavy-tailed label lie
+    hundreds of deviations away.
     """
     if not probe.label.dtype.is_floating_point or probe.label.ndim > 1:
         return probe
@@ -81,9 +79,7 @@ def within_reach(probe: Probe) -> Probe:
 
 
 def _compared(loss: Loss, probe: Probe, outputs: int, curves: list[Curve]) -> Curve:
-    """The first of the curves that comes as far as linear scores of its rows, else the
-    first one.
-    """
+    """Return the first curve that reaches the loss of linear scores, or the first one."""
     measured = [
         replace(curve, linear=linear_loss(loss, probe.first(curve.rows), outputs))
         for curve in curves
@@ -92,7 +88,7 @@ def _compared(loss: Loss, probe: Probe, outputs: int, curves: list[Curve]) -> Cu
 
 
 def unweighted(declaration: Declaration) -> Declaration:
-    """The declaration without label smoothing, class weights and positive weights."""
+    """Return the declaration without label smoothing, class weights and positive weights."""
     loss = declaration.loss.model_copy(
         update={"label_smoothing": 0.0, "class_weights": "none", "pos_weight": "none"}
     )
@@ -108,7 +104,7 @@ def unweighted(declaration: Declaration) -> Declaration:
 def _attempts(
     declaration: Declaration, shape: ModelShape, available: int
 ) -> tuple[tuple[int, float], ...]:
-    """Rows and learning rates to try, hardest first."""
+    """Return the rows and learning rates of all attempts, hardest first."""
     if declaration.model.kind != "linear":
         return tuple((min(rows, available), lr) for rows, lr in ATTEMPTS)
     inputs = shape.numeric + shape.tensor_width + sum(n - 1 for n in shape.categories)
@@ -117,7 +113,7 @@ def _attempts(
 
 
 def undecided(did: str, figures: dict[str, Figure]) -> CheckResult:
-    """What is told where the time ran out first: not whether the network can learn."""
+    """Report that time ran out before the check could decide."""
     return OVERFIT.warned(
         f"{did}: stopped after {MAX_SECONDS:.0f} s of CPU, so that nothing is known of whether one"
         " batch can be overfit.",
@@ -159,7 +155,7 @@ def _judge(declaration: Declaration, probe: Probe, curve: Curve) -> CheckResult:
 
 
 def _diagnose(task: str, probe: Probe, curve: Curve) -> tuple[str, str]:
-    """What is probably wrong, and what to do."""
+    """Return the probable cause and the remedy."""
     scores, last = curve.scores, "end with a plain linear layer"
     if not math.isfinite(curve.losses[-1]):
         cause = "The loss is not finite after a few steps."
@@ -194,11 +190,11 @@ def _diagnose(task: str, probe: Probe, curve: Curve) -> tuple[str, str]:
 
 
 def _one_order(curve: Curve) -> str:
-    """In words, where the scores of several classes stand in one order in every row, or one is the
-    highest though the loss fell; else empty.
+    """Describe scores of classes that have one order in every row, or one highest class although
+    the loss fell. The text is empty otherwise.
     """
     order = curve.scores.argsort(dim=1, stable=True)
-    apart = curve.scores - curve.scores.mean(1, keepdim=True)  # what a softmax sees
+    apart = curve.scores - curve.scores.mean(1, keepdim=True)  # ignores shifts, as a softmax does
     if bool((order == order[0]).all()) and (
         float(curve.scores.std(0).max()) > MOVES or float(apart.std(0).max()) < 1e-4
     ):
@@ -210,7 +206,7 @@ def _one_order(curve: Curve) -> str:
 
 
 def _bounded(curve: Curve, probe: Probe) -> bool:
-    """Whether the scores of a regression pile up at one value where several different labels lie
+    """Check that regression scores are bounded: they pile up at one value and several labels lie
     beyond it.
     """
     label, scores = probe.label[: curve.rows], curve.scores

@@ -1,5 +1,5 @@
-"""The poison test of the run itself: statistics, train arrays and the weights of a few steps,
-fitted again next to corrupted held-out rows.
+"""Poison test of the run: refit statistics, train arrays and a few steps with corrupted held-out
+rows.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from training.models.build import build_model
 from training.objectives.losses import make_loss
 from training.preflight.subject import first_rows, mean_loss, update, without_dropout
 
-SAMPLE_ROWS = 2_000  # of each side; more where that few rows cannot be fitted on
+SAMPLE_ROWS = 2_000  # rows per split; more if so few rows cannot be fitted on
 BATCH_ROWS, STEPS, LR = 32, 3, 1e-3
 
 
 def poison_check(
     split: SplitTables, validated: ValidatedTable, declaration: Declaration
 ) -> CheckResult:
-    """Whether anything that the run fits changes when all held-out rows of a sample are corrupted.
+    """Check that corrupted held-out rows of a sample change nothing that the run fits.
 
     Args:
-        split: the sides.
-        validated: holds the columns' meaning.
-        declaration: of the run.
+        split: tables of the splits.
+        validated: table with the meaning of the columns.
+        declaration: declaration of the run.
     """
     dropping = declaration.model_copy(
         update={"checks": declaration.checks.model_copy(update={"constant_features": "drop"})}
-    )  # a sample may be constant
+    )  # a column of a sample may be constant
     rows = SAMPLE_ROWS
     while True:
         try:
@@ -51,7 +51,7 @@ def poison_check(
                 validated.spec,
             )
             return judged(judge_poison(found), declaration)
-        except DataError:  # a class or a value that so few rows lack
+        except DataError:  # so few rows may lack a class or value
             if rows >= max(split.train.rows, split.val.rows, split.test.rows):
                 raise
             rows *= 8
@@ -64,7 +64,7 @@ def _fitted(
     rows: int,
     corrupt: Corrupt,
 ) -> dict[str, Any]:
-    """All artefacts of a sample: statistics, train arrays, weights."""
+    """Return all artifacts fitted on a sample: statistics, train arrays and weights."""
     with scratch_folder(Path(tempfile.gettempdir()), "bulkhead-poison") as folder:
         sides = sampled(split, validated.spec, rows, folder / "sides", corrupt)
         statistics = fit(sides.train, validated.spec, declaration)
@@ -79,7 +79,7 @@ def _fitted(
 def _trained(
     declaration: Declaration, statistics: Statistics, arrays: ArraysRef
 ) -> dict[str, Tensor]:
-    """The network's state after a few steps on the first train rows."""
+    """Return the network's state after a few steps on the first train rows."""
     network = without_dropout(build_model(declaration, statistics))
     loss = make_loss(declaration, statistics)
     probe = first_rows(load_arrays(arrays.train), BATCH_ROWS)

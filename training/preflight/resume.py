@@ -1,6 +1,4 @@
-"""The preflight checks of what a network keeps: what is saved and loaded goes on as if nothing had
-been, what is exported gives the same scores, and a pass leaves nothing else behind.
-"""
+"""Preflight checks of network state: side effects of a pass, save and load, and export."""
 
 from __future__ import annotations
 
@@ -31,20 +29,20 @@ EFFECTS = Check("effects")
 RESUME = Check("resume")
 EXPORT = Check("export")
 SEEDS = (1, 2)
-SAVED_AFTER = 2  # steps
-ROWS = 8  # of each of the steps
+SAVED_AFTER = 2  # steps before the save
+ROWS = 8  # rows of each step
 EXPORTED_ROWS = (1, 3)
 
 
 def check_effects(network: nn.Module, loss: Loss, rows: Probe) -> CheckResult:
-    """A forward pass changes neither its batch, the parameters, the modes nor the random state, in
-    eval mode no buffer, and keeps nothing of it; backward runs.
+    """Check that a forward pass has no side effects and that backward runs. The batch, parameters,
+    modes and random state do not change, nor do buffers in eval mode.
 
     Args:
-        network: not changed; no forward pass may have run on it, since the first one may differ
-            from those after it.
-        loss: by row.
-        rows: for one batch.
+        network: network, which is not changed. It must be new, since the first pass may differ
+            from later ones.
+        loss: loss per row.
+        rows: rows of one batch.
     """
     for mode in (False, True):
         fresh, again, third = (copy.deepcopy(network).train(mode) for _ in range(3))
@@ -67,7 +65,7 @@ def check_effects(network: nn.Module, loss: Loss, rows: Probe) -> CheckResult:
 
 
 def _left_behind(network: nn.Module, rows: Probe) -> tuple[str, str] | None:
-    """What a pass changed, and what to do; None where nothing."""
+    """Return the side effect of a pass and the remedy, or None."""
     parameters = dict(network.named_parameters())
     modes = {name: m.training for name, m in network.named_modules()}
     training = any(modes.values())
@@ -97,8 +95,8 @@ def _left_behind(network: nn.Module, rows: Probe) -> tuple[str, str] | None:
 
 
 def _every_pass(network: nn.Module, rows: Probe) -> tuple[str, str] | None:
-    """Whether the random state after a pass is the same, whatever it was before, and whether the
-    second pass keeps more than the first.
+    """Check that a pass does not reset the random state and that a second pass keeps no more than
+    the first.
     """
     states, held = [], list[dict[str, int]]()
     for seed in SEEDS:
@@ -116,7 +114,7 @@ def _every_pass(network: nn.Module, rows: Probe) -> tuple[str, str] | None:
 
 
 def _held(network: nn.Module) -> dict[str, int]:
-    """Lengths of the collections that modules hold next to their layers, parameters and hooks."""
+    """Return the lengths of a module's collections besides its layers, parameters and hooks."""
     own = vars(nn.Module()).keys()
     named = (
         (f"{name}.{key}".lstrip("."), value)
@@ -130,17 +128,17 @@ def _held(network: nn.Module) -> dict[str, int]:
 
 
 def _same(a: Tensor | None, b: Tensor) -> bool:
-    """Equal to the bit, not-a-numbers included."""
+    """Check that tensors are bitwise equal, including NaN."""
     if a is None or a.shape != b.shape:
         return False
     return bool(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True))
 
 
 def check_resume(trial: Trial) -> CheckResult:
-    """A network that was saved and loaded makes the same next step, to the bit."""
+    """Check that a saved and loaded network makes a bitwise equal next step."""
     trial = replace(trial, probe=trial.probe.first(ROWS))
     network, optimizer = trial.fresh()
-    # what is kept for eval mode must not outlive the weights that it was made of
+    # a cache for eval mode must not outlive the weights that it was computed from
     scored(network, trial.probe.inputs)
     for step in range(SAVED_AFTER):
         torch.manual_seed(step)
@@ -151,7 +149,7 @@ def check_resume(trial: Trial) -> CheckResult:
     try:
         state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
         loaded.load_state_dict(state["model"])
-    except Exception as error:  # the unpickler and a user's own hooks raise what they like
+    except Exception as error:  # the unpickler and a user's hooks may raise anything
         return RESUME.failed(
             f"a saved network cannot be loaded again: {str(error).splitlines()[0]}",
             "keep only tensors and plain values in the state dict",
@@ -166,7 +164,7 @@ def check_resume(trial: Trial) -> CheckResult:
 def _judge_resume(
     trial: Trial, network: nn.Module, loaded: nn.Module, unlike: float
 ) -> CheckResult:
-    """How a network that went on and one that was loaded differ after the same step."""
+    """Compare a network that continued with one that was loaded, after the same step."""
     if unlike > SAME:
         return RESUME.failed(
             "loaded into a network that was made from another seed, the saved state gives other"
@@ -199,8 +197,8 @@ def _judge_resume(
 
 
 def _made_from_another_seed(trial: Trial, state: dict[str, Tensor]) -> float:
-    """Largest difference of the scores, in eval mode, of two networks that were made from different
-    seeds and loaded the same state.
+    """Return the largest score difference in eval mode of networks from two seeds with one loaded
+    state.
     """
     scores = []
     for seed in (trial.declaration.train.seed, trial.declaration.train.seed + 1):
@@ -214,9 +212,7 @@ def _made_from_another_seed(trial: Trial, state: dict[str, Tensor]) -> float:
 
 
 def check_export(trial: Trial) -> CheckResult:
-    """The network can be exported as it will be registered, and the program gives the network's
-    predictions for one row and for several.
-    """
+    """Check that the network can be exported and that the program gives equal predictions."""
     network = build_model(trial.declaration, trial.statistics).eval().requires_grad_(False)
     program, example, axes = _program(trial, in_double(network, trial.statistics))
     try:
@@ -224,7 +220,7 @@ def check_export(trial: Trial) -> CheckResult:
             path = Path(scratch) / "program.pt2"
             save_program(program, example, path, axes)
             found = read_program(path)
-    except Exception as error:  # torch.export raises what it likes
+    except Exception as error:  # torch.export may raise anything
         said = next((text for text in str(error).splitlines() if text.strip()), "")
         return EXPORT.failed(
             f"the network cannot be exported ({type(error).__name__}: {said[:300]}), so that no"
@@ -259,7 +255,7 @@ def check_export(trial: Trial) -> CheckResult:
 def _program(
     trial: Trial, network: nn.Module
 ) -> tuple[nn.Module, dict[str, Tensor], tuple[int, ...]]:
-    """What is exported, an example of its input, and its free axes."""
+    """Return the program to export, an example input, and its free axes."""
     statistics, declaration = trial.statistics, trial.declaration
     if statistics.tokens is not None:
         tokens = torch.ones((2, statistics.tokens.context), dtype=torch.int64)
@@ -270,7 +266,7 @@ def _program(
 
 
 def _filled(trial: Trial, example: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
-    """A batch of random raw values like the example."""
+    """Return a batch of random raw values like the example."""
     made = {}
     for name, values in example.items():
         shape, dtype = (rows, *values.shape[1:]), values.dtype

@@ -1,7 +1,7 @@
-"""What would fail after hours fails here in seconds: model, loss and labels on a few train rows.
+"""Preflight of a run: find in seconds, on a few train rows, what would fail after hours.
 
-Every check says what was found and, when it fails, what is probably wrong and where. The network is
-a copy with its initial weights; nothing is changed, the global random state neither. On the CPU.
+Every check reports its finding and, on failure, the probable cause and its place. The network is a
+copy with its initial weights, on the CPU. Nothing changes, not even the global random state.
 """
 
 from __future__ import annotations
@@ -45,19 +45,18 @@ from training.preflight.subject import Probe, Subject, first_rows, spread_rows
 from training.preflight.verdict import line, summed_up
 from training.review.own_module import review_own_module
 
-SAMPLE_ROWS, SAMPLE_OF_LARGE = 256, 128  # for the initial loss
-# weights: such a network learns sixteen rows as surely as thirty-two, in half the time
+SAMPLE_ROWS, SAMPLE_OF_LARGE = 256, 128  # rows for the initial loss
+# weights: such a network learns sixteen rows as reliably as thirty-two, in half the time
 LARGE, ROWS_OF_LARGE = 2**18, 16
 
 
 def preflight(run: RunSpec) -> PreflightReport:
-    """All checks of a run's model, loss and labels; failed ones are in the report, none stops the
-    others.
+    """Run all checks of a run's model, loss and labels. The report contains failed checks, which do
+    not stop the others.
 
     Raises:
         ConfigError: the model cannot be built.
-        PreflightError: labels are not valid, or the forward pass cannot be run at all: nothing else
-            could be checked.
+        PreflightError: labels are not valid, or the forward pass fails.
     """
     started, declaration = time.monotonic(), declare(run.declaration)
     reviewed = review_own_module(declaration)  # before anything imports it
@@ -85,7 +84,7 @@ def preflight(run: RunSpec) -> PreflightReport:
     smoothing = check_smoothing(declaration, run.statistics)
     found = (targets, *reviewed, *report.checks.results, optimizer, *smoothing)
     results = [judged(r, declaration) for r in found]
-    # else the first steps would only fail for the same reason
+    # otherwise the first steps would only fail for the same reason
     if not any(r.verdict == "fail" for r in results):
         results += [judged(check(), declaration) for check in first_steps(trial).values()]
         results.append(judged(check_cost(trial), declaration))
@@ -94,10 +93,10 @@ def preflight(run: RunSpec) -> PreflightReport:
 
 
 def require_passed(report: PreflightReport) -> None:
-    """Let a report without a failed check through.
+    """Raise if a report has a failed check.
 
     Raises:
-        PreflightError: one line per failed check: what was found, what to do.
+        PreflightError: one line per failed check, with finding and remedy.
     """
     if report.checks.failed:
         found = "\n  ".join(line(r) for r in report.checks.failed)
@@ -115,12 +114,11 @@ def inspect(
     sample: Probe,
     spread: Probe,
 ) -> PreflightReport:
-    """All checks of a network on the given rows: `sample` drawn at random, `spread` with pairwise
-    different inputs.
+    """Run all checks of a network on random rows (`sample`) and on pairwise different rows
+    (`spread`).
 
     Raises:
-        PreflightError: the forward pass cannot be run, or its scores do not have the contract's
-            shape.
+        PreflightError: the forward pass fails, or its scores break the contract's shape.
     """
     started = time.monotonic()
     with torch.random.fork_rng(devices=[]):
@@ -140,7 +138,7 @@ def inspect(
         if gradients.verdict == "pass":  # without gradients it would only fail for the same reason
             learned, losses = overfit(network, declaration, statistics, shape, spread)
             results += [learned, check_layers(student, GRADIENT_STEPS, spread.inputs)]
-            # which tries codes and values that no row has
+            # this check uses codes and values that no row has
             if all(r.verdict == "pass" for r in (extremes, *company)):
                 results.append(check_inputs(network, statistics, shape, loss, spread, sample))
     return summed_up(started, network, results, (initial_loss, expected), losses)

@@ -1,6 +1,4 @@
-"""The preflight checks of what is declared: whether `optimizer` and `schedule` fit this model and
-this many rows, and `loss` leaves something to learn.
-"""
+"""Preflight checks of `optimizer`, `schedule` and `loss` for this model and number of rows."""
 
 from __future__ import annotations
 
@@ -19,14 +17,14 @@ from training.preflight.verdict import Check, Figure
 
 OPTIMIZER = Check("optimizer")
 SMOOTHING = Check("smoothing")
-# updates at which the rate is looked at; least share of the peak on average
+# sampled updates of the rate; least mean share of the peak
 SAMPLED, LEFT = 1000, 0.02
-FLAT = 0.9  # least loss under label smoothing, as a share of that of a uniform guess
+FLAT = 0.9  # least loss with label smoothing, as a share of that of a uniform guess
 
 
 def check_optimizer(declaration: Declaration, network: nn.Module, train_rows: int) -> CheckResult:
-    """Every parameter is in one group, every rule and depth is known, and the schedule fits into
-    the run; evidence: the groups.
+    """Check that every parameter is in one group, every rule and depth is known, and the schedule
+    fits the run. The evidence contains the groups.
     """
     train = declaration.train
     try:
@@ -57,8 +55,8 @@ def check_optimizer(declaration: Declaration, network: nn.Module, train_rows: in
 
 
 def check_smoothing(declaration: Declaration, statistics: Statistics) -> list[CheckResult]:
-    """The least loss that label smoothing allows is well below that of a uniform guess; nothing to
-    say without smoothing.
+    """Check that the least loss under label smoothing is well below that of a uniform guess. There
+    is no result without smoothing.
     """
     smoothing = declaration.loss.label_smoothing
     targets = targets_of(declaration, statistics)

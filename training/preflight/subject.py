@@ -1,7 +1,7 @@
-"""What preflight looks at: a network, and rows that are few, spread over the labels, never twice
-the same inputs; and the forward passes and steps that its checks make.
+"""Network and rows for the preflight checks, with helpers for forward passes and steps.
 
-B rows; a batch is array name → tensor, as the network takes it.
+The rows are few, spread over the labels, and have pairwise different inputs. B rows; a batch maps
+array names to tensors, as the network takes it.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ class Probe:
         return len(self.label)
 
     def first(self, rows: int) -> Probe:
-        """The first rows alone."""
+        """Return the first rows."""
         return Probe({name: t[:rows] for name, t in self.inputs.items()}, self.label[:rows])
 
 
 def first_rows(arrays: dict[str, np.ndarray], rows: int) -> Probe:
-    """The first rows of a side: a random sample, because rows lie in the order of a hash."""
+    """Return the first rows of a split, a random sample because a hash orders the rows."""
     return _take(arrays, np.arange(min(rows, len(arrays["label"]))))
 
 
 def spread_rows(arrays: dict[str, np.ndarray], rows: int, labels: Targets = ()) -> Probe:
-    """Up to so many rows with pairwise different inputs, spread over the labels.
+    """Return at most this many rows with pairwise different inputs, spread over the labels.
 
-    Classes take turns, so that any first few rows are balanced too; values are taken at equal steps
-    of their order. Of several labels a row takes the turn of the rarest class that it has (a value:
-    above or below its mean). Where rows share their inputs only the first is kept: no batch holds a
-    contradiction that nobody could learn.
+    Classes take turns, so that the first rows are balanced too. Values are taken at equal steps of
+    their order. With several labels, a row counts for its rarest class; a value counts as above or
+    below its mean. Of rows with equal inputs only the first is kept, so no batch contains a
+    contradiction.
 
     Args:
-        arrays: of the train side.
-        rows: most rows.
-        labels: of a task of several labels.
+        arrays: arrays of the train split.
+        rows: largest number of rows.
+        labels: labels of a task with several labels.
 
     Raises:
         PreflightError: fewer than two rows have different inputs.
@@ -85,9 +85,7 @@ def spread_rows(arrays: dict[str, np.ndarray], rows: int, labels: Targets = ()) 
 
 
 def rarest_class(label: np.ndarray, labels: Targets) -> np.ndarray:
-    """For each row [N] of several labels [N, L] a number of the rarest class that it has; -1 for a
-    row without any.
-    """
+    """Return a number of each row's [N] rarest class in labels [N, L], or -1 without a label."""
     codes = np.full(label.shape, -1, dtype=np.int64)
     start = 0
     for i, target in enumerate(labels):
@@ -96,7 +94,7 @@ def rarest_class(label: np.ndarray, labels: Targets) -> np.ndarray:
             label[known, i] > 0 if target.kind == "regression" else label[known, i]
         ).astype(np.int64)
         start += max(2, len(target.statistics.classes))
-    # the last stands for -1
+    # the last count is for -1
     counts = np.append(np.bincount(codes[codes >= 0], minlength=start), len(codes) + 1)
     return np.asarray(
         np.take_along_axis(codes, counts[codes].argmin(axis=1)[:, None], axis=1)[:, 0]
@@ -104,14 +102,14 @@ def rarest_class(label: np.ndarray, labels: Targets) -> np.ndarray:
 
 
 def _by_class(label: np.ndarray) -> np.ndarray:
-    """The first rows of each class, as many as fit, in row order."""
+    """Return the first rows of each class, as many as fit, in row order."""
     classes = np.unique(label)
     each = max(1, CANDIDATES // len(classes))
     return np.sort(np.concatenate([np.flatnonzero(label == c)[:each] for c in classes]))
 
 
 def _distinct(arrays: dict[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """Those of the rows whose inputs no earlier one has."""
+    """Return the rows whose inputs no earlier row has."""
     parts = [
         np.ascontiguousarray(a[rows]).reshape(len(rows), -1).view(np.uint8)
         for name, a in arrays.items()
@@ -122,7 +120,7 @@ def _distinct(arrays: dict[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
 
 
 def _take_turns(label: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The rows ordered so that classes alternate: first of each class, second of each class, ..."""
+    """Order rows so that classes alternate: first of each class, second of each class, ..."""
     order = np.argsort(label[rows], kind="stable")
     ordered = label[rows][order]
     turn = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
@@ -130,8 +128,8 @@ def _take_turns(label: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _interleaved(values: np.ndarray, rows: int) -> np.ndarray:
-    """Positions of values at equal steps of their order; the ends come first, so that any first few
-    differ much.
+    """Return positions of values at equal steps of their order. Both ends come first, so that the
+    first rows differ much.
     """
     order = np.argsort(values, kind="stable")
     steps = np.unique(np.linspace(0, len(values) - 1, min(rows, len(values))).round().astype(int))
@@ -149,16 +147,15 @@ def _take(arrays: dict[str, np.ndarray], rows: np.ndarray) -> Probe:
 
 
 def copied(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A batch of its own for a network, which may change what it is given."""
+    """Copy a batch for a network, which may change its input."""
     return {name: t.clone() for name, t in inputs.items()}
 
 
 def scored(network: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """Scores in eval mode without gradient, [B, K]."""
+    """Return scores [B, K] in eval mode without gradient."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
-    # a network that keeps what it computed must not keep inference tensors here: its next pass
-    # would raise
+    # a network must not cache inference tensors here, because its next pass would raise
     with torch.no_grad():
         scores: Tensor = network(copied(inputs))
         scores = scores.detach() if isinstance(scores, Tensor) else scores
@@ -168,19 +165,19 @@ def scored(network: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def mean_loss(network: nn.Module, loss: Loss, rows: Probe, weight: float | Tensor = 1.0) -> Tensor:
-    """The mean over rows of their losses times a weight [B], with its graph, []."""
+    """Return the mean [] over rows of their losses times a weight [B], with its graph."""
     return (loss.per_row(network(copied(rows.inputs)), rows.label) * weight).mean()
 
 
 def student_of(
     network: nn.Module, lr: float, fused: bool = False
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A copy in train mode without dropout, and AdamW without weight decay for what it learns.
+    """Return a copy in train mode without dropout, and AdamW without weight decay for it.
 
     Args:
-        network: not changed; some parameter of it is trainable.
-        lr: the rate.
-        fused: go once over each tensor, where torch can.
+        network: network with a trainable parameter. It is not changed.
+        lr: learning rate.
+        fused: use the fused kernel, if torch can.
     """
     student = without_dropout(copy.deepcopy(network))
     parameters = [p for p in student.parameters() if p.requires_grad]
@@ -191,7 +188,7 @@ def student_of(
 def update(
     optimizer: torch.optim.Optimizer, loss: Tensor, clip: str = "norm", clip_at: float = 1.0
 ) -> None:
-    """One optimizer step down a loss: backward, clip as `train.clip` says, update."""
+    """Make one optimizer step on a loss: backward, clip as `train.clip` declares, update."""
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     trained = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
@@ -209,13 +206,13 @@ def hooked(
     after: Callable[..., object] | None = None,
     kind: type[nn.Module] | tuple[type[nn.Module], ...] = nn.Module,
 ) -> Iterator[None]:
-    """Watch the modules of a network until left.
+    """Call functions before and after the modules of a network, inside the context.
 
     Args:
-        network: whose modules are watched.
-        before: takes name, module and inputs of a call; what it returns takes the inputs' place.
-        after: takes name, module, inputs and result; what it returns takes the result's place.
-        kind: of the modules.
+        network: network with the modules.
+        before: function of name, module and inputs; its result replaces the inputs.
+        after: function of name, module, inputs and result; its result replaces the result.
+        kind: type of the modules.
     """
     handles = list[RemovableHandle]()
     for name, module in network.named_modules():
@@ -232,19 +229,19 @@ def hooked(
 
 
 def scored_alone(network: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """Scores in eval mode of each row in a batch of its own."""
+    """Return scores in eval mode with each row in a separate batch."""
     rows = range(len(next(iter(inputs.values()))))
     parts = [{name: t[i : i + 1] for name, t in inputs.items()} for i in rows]
     return torch.cat([scored(network, part) for part in parts])
 
 
 def shifted(values: Tensor) -> Tensor:
-    """Other values of the same type."""
+    """Return other values of the same type."""
     return 255 - values if values.dtype == torch.uint8 else values * -1.5 + 1.0
 
 
 def with_other_first_row(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The batch with other values in its first row; categories are those of its last row."""
+    """Return the batch with other values in its first row; categories come from its last row."""
     changed = copied(inputs)
     for name, t in changed.items():
         t[0] = inputs[name][-1] if name == "categorical" else shifted(inputs[name][0])
@@ -252,7 +249,7 @@ def with_other_first_row(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def without_dropout(network: nn.Module) -> nn.Module:
-    """The network in train mode with every dropout module set to 0."""
+    """Return the network in train mode with every dropout rate set to 0."""
     for module in network.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
@@ -261,7 +258,7 @@ def without_dropout(network: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked, and on which rows: `sample` for the initial loss, `spread` for all else."""
+    """Network and rows to check: `sample` for the initial loss, `spread` for all else."""
 
     declaration: Declaration
     statistics: Statistics
@@ -271,19 +268,19 @@ class Subject:
 
     @cached_property
     def shape(self) -> ModelShape:
-        """Of what goes into the network, and comes out."""
+        """Shape of the network's inputs and outputs."""
         return model_shape(self.declaration, self.statistics)
 
     @cached_property
     def loss(self) -> Loss:
-        """The declared loss, by row."""
+        """Declared loss per row."""
         return make_loss(self.declaration, self.statistics)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is tried, and the rows for it: `probe`, a few; `window`, those of a micro-batch, for
-    what they cost; of `rows` on the train side.
+    """Data and loss of a trial: a few rows as `probe`, a micro-batch as `window` for the cost.
+    `rows` is the number of train rows.
     """
 
     declaration: Declaration
@@ -294,9 +291,7 @@ class Trial:
     rows: int
 
     def fresh(self) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """The network with its initial weights in train mode, and its optimizer at the peak
-        rates.
-        """
+        """Return the initial network in train mode, and its optimizer at the peak rates."""
         network = build_model(self.declaration, self.statistics).train()
         return network, make_optimizer(
             self.declaration.optimizer.scaled(self.declaration.train.batch_size), network
@@ -309,7 +304,7 @@ class Trial:
         rows: Probe | None = None,
         clipped: bool = True,
     ) -> float:
-        """One step as declared, in float32, or without its clipping; the loss before it."""
+        """Make one step as declared, in float32, or without clipping. Return the loss before it."""
         train, loss = self.declaration.train, mean_loss(network, self.loss, rows or self.probe)
         update(optimizer, loss, train.clip if clipped else "none", train.clip_at)
         return float(loss.detach())

@@ -1,4 +1,4 @@
-"""How the checks of preflight say what they found."""
+"""Results and report of the preflight checks."""
 
 from __future__ import annotations
 
@@ -10,41 +10,40 @@ from schemas.records import CheckReport, CheckResult, PreflightReport, Verdict
 from training.models.build import count_parameters
 
 LOSS_WARN, LOSS_FAIL = 1.25, 2.0  # initial loss as a multiple of theory
-# a network may be as much better than a constant by chance: a third of the labels' variance, at the
-# first weights
+# a new network may beat a constant by chance, by a third of the labels' variance
 LOSS_LUCK = 1.6
 LOSS_SLACK = 1e-6  # for a theory of 0
 Figure = float | int | str | None
-SAME = 1e-4  # largest difference that counts as rounding, relative to the scores
+SAME = 1e-4  # largest rounding difference, relative to the scores
 
 
 def line(result: CheckResult) -> str:
-    """Name, finding and remedy, for an error."""
+    """Return name, finding and remedy as one line for an error."""
     return f"{result.name}: {result.summary}" + (
         f" Remedy: {result.remedy}." if result.remedy else ""
     )
 
 
 class Check:
-    """A check, and what may come of it.
+    """A check that makes its results.
 
     Args:
-        name: of its results.
+        name: name of its results.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def passed(self, summary: str, **figures: Figure) -> CheckResult:
-        """Nothing is wrong."""
+        """Return a result without a fault."""
         return CheckResult(name=self.name, verdict="pass", summary=summary, figures=figures)
 
     def warned(self, summary: str, remedy: str, **figures: Figure) -> CheckResult:
-        """Something that a run may have on purpose, or can live with."""
+        """Return a warning that a run may ignore or have on purpose."""
         return self._found("warn", summary, remedy, figures)
 
     def failed(self, summary: str, remedy: str, **figures: Figure) -> CheckResult:
-        """Something that stops the run, with what is probably to be done."""
+        """Return a failure that stops the run, with a probable remedy."""
         return self._found("fail", summary, remedy, figures)
 
     def _found(
@@ -56,7 +55,7 @@ class Check:
 
 
 def largest_difference(a: Tensor, b: Tensor) -> float:
-    """Largest difference of scores, relative to their size."""
+    """Return the largest difference of scores, relative to their size."""
     return float((a - b).abs().max() / (1 + b.abs().max()))
 
 
@@ -71,16 +70,16 @@ def judged_loss(
     low: tuple[str, str],
     noise: tuple[float, float] = (0.0, 0.0),
 ) -> CheckResult:
-    """Whether the loss before training lies between its theoretical values, or near them.
+    """Check that the initial loss lies between or near its theoretical values.
 
     Args:
-        found: the loss.
-        theory: its theoretical values in words.
-        bounds: the same by name.
-        high: cause and remedy where it is above them.
-        low: cause and remedy where it is below.
-        noise: the loss of normal numbers as scores, that are as loud as a network may begin: below
-            the first nothing is warned of, below the second none is stopped.
+        found: initial loss.
+        theory: theoretical values as a text.
+        bounds: theoretical values by name.
+        high: cause and remedy if the loss is above them.
+        low: cause and remedy if it is below.
+        noise: losses of normal random scores of two sizes: there is no warning below the first and
+            no failure below the second.
     """
     least, most = min(bounds.values()), max(bounds.values())
     known = f"The initial loss is {found:.4g}; theory: {theory}"
@@ -99,14 +98,14 @@ def summed_up(
     initial: tuple[float, float | None],
     losses: tuple[float, ...],
 ) -> PreflightReport:
-    """The report of all checks.
+    """Return the report of all checks.
 
     Args:
         started: `time.monotonic()` before them.
-        network: what was checked.
-        results: of the checks.
-        initial: loss of the untrained network, found and expected.
-        losses: of the one-batch overfit, by step.
+        network: checked network.
+        results: results of the checks.
+        initial: found and expected loss of the untrained network.
+        losses: losses of the one-batch overfit, by step.
     """
     total, trainable = count_parameters(network)
     return PreflightReport(

@@ -1,6 +1,4 @@
-"""Copies of a trained network that are evaluated in its place: whether anything of the training has
-reached them.
-"""
+"""Copies of a trained network that are evaluated without the trained weights."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ from training.watch.events import Call, Listener, Place
 from training.watch.forwards import Forwards, Norm
 from training.watch.record import Watch
 
-SOME = 10  # steps of training
-OFTEN = 0.25  # of all steps: what is called so often teaches
-# share of the weights that training moves out of the bounds of the start, of so many at least
+SOME = 10  # least number of training steps
+OFTEN = 0.25  # share of all steps; a network that runs more often is a teacher
+# share of weights that training moves beyond their initial bounds; least number of weights
 OUTSIDE, FEWEST = 0.01, 200
 ROUNDED = 1e-5
 Row = tuple[float, ...]
@@ -25,7 +23,7 @@ Row = tuple[float, ...]
 
 @dataclass(eq=False)
 class Evaluated:
-    """A network that is evaluated and that no optimizer steps."""
+    """A network that is evaluated and that no optimizer updates."""
 
     module: weakref.ref[nn.Module]
     name: str
@@ -33,27 +31,27 @@ class Evaluated:
     values: float  # the sum of its parameters
     fresh: bool = True
     steps: set[int] = field(default_factory=set)
-    rows: set[Row] = field(default_factory=set)  # the first of each batch
+    rows: set[Row] = field(default_factory=set)  # the first row of each batch
 
 
 class Copies(Listener):
-    """Listens to evaluations of networks of the class of a trained one."""
+    """Listener for evaluations of networks of the same class as a trained one."""
 
     def __init__(self, watch: Watch, forwards: Forwards) -> None:
         self.watch, self.forwards = watch, forwards
         self.trained: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.of: dict[int, Evaluated] = {}
-        # rows that were given to networks that hold what was learned
+        # rows that were given to networks with trained weights
         self.learned: set[Row] = set()
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """The network of this step is trained."""
+        """Remember that the network of this step is trained."""
         call = self.forwards.last
         if call is not None and call.grad:
             self.trained.add(call.module)
 
     def forwarded(self, call: Call) -> None:
-        """An evaluation, judged once a step of each network."""
+        """Check an evaluation, once per step and network."""
         module, twins = call.module, [t for t in self.trained if type(t) is type(call.module)]
         if call.grad or self.watch.steps < SOME or not call.rows:
             return
@@ -64,7 +62,7 @@ class Copies(Listener):
         row = tuple(call.inputs[0].detach()[0].flatten()[:64].tolist())
         if self.forwards.trains(module):
             self.learned.add(row)
-        elif not call.training:  # else it makes targets
+        elif not call.training:  # in train mode it makes targets
             values = sum(float(p.detach().double().sum()) for p in module.parameters())
             known = self.of.get(id(module))
             if known is None or known.module() is not module:
@@ -76,12 +74,12 @@ class Copies(Listener):
             (known.rows if known.fresh else self.learned).add(row)
 
     def _fresh(self, module: nn.Module, twins: list[nn.Module]) -> bool:
-        """Whether a network is as the layers of torch are made, and what was trained is not."""
+        """Check that a network has its initial weights and that its trained twins do not."""
         loaded = any(part in self.forwards.loaded for part in module.modules())
         return not loaded and outside(module) == 0 and all(outside(t) > OUTSIDE for t in twins)
 
     def _norms(self, call: Call, twins: list[nn.Module]) -> None:
-        """Norms in eval mode whose statistics are those of the start."""
+        """Find norms in eval mode that still have their initial statistics."""
         still = [n for n, m in call.module.named_modules() if not m.training and at_start(m)]
         theirs = [dict(t.named_modules()) for t in twins if still and t is not call.module]
         behind = [n for n in still if any(n in ms and not at_start(ms[n]) for ms in theirs)]
@@ -93,7 +91,7 @@ class Copies(Listener):
             self.watch.tell("BH845", told, call.place)
 
     def ended(self) -> None:
-        """What the whole run shows."""
+        """Report evaluated networks that received nothing of the training."""
         for known in self.of.values():
             often = len(known.steps) > max(2, OFTEN * self.watch.steps)
             module = known.module()
@@ -108,15 +106,15 @@ class Copies(Listener):
 
 
 def at_start(norm: nn.Module) -> bool:
-    """Whether a batch norm has the statistics that it was made with."""
+    """Check that a batch norm has its initial statistics."""
     if not isinstance(norm, Norm) or norm.running_mean is None or norm.running_var is None:
         return False
     return not bool(norm.running_mean.any() or (norm.running_var != 1).any())
 
 
 def outside(module: nn.Module) -> float:
-    """The share of weights of linear layers and convolutions beyond the bounds in which torch makes
-    them; below 0 where there are few of them.
+    """Return the share of weights of linear and convolution layers beyond their initial bounds in
+    torch. It is below 0 if the network has too few weights.
 
     >>> outside(nn.Linear(30, 30))
     0.0

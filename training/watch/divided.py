@@ -1,5 +1,5 @@
-"""What a table shows of which it is known what rows went to which side: by numbers of which rows it
-was scaled, persons on both sides, time that was mixed, and columns that were made of labels.
+"""Leaks in a table whose train and held-out rows are known. The checks find wrong statistics for
+scaling, persons in both splits, mixed time, and columns made from labels.
 """
 
 from __future__ import annotations
@@ -13,44 +13,42 @@ from training.review.syntax import words
 from training.watch.events import Place
 from training.watch.scopes import PERSONS
 
-COLUMNS = 64  # of an array that are looked at
-# persons: the least share of held-out rows that are of train persons; rows of one, in the mean
+COLUMNS = 64  # most columns of an array
+# persons: least share of held-out rows that belong to train persons; mean rows per person
 SHARED, SEVERAL = 0.5, 2.0
-IN_ORDER = 0.9  # of the persons, whose held-out rows follow their train rows: a split by time
-# beside the word for a person: an age or a weight of one is no person
+IN_ORDER = 0.9  # share of persons whose held-out rows follow their train rows: a split by time
+# words next to the word for a person: the age or weight of a person identifies nobody
 WHO = {
     "id", "ids", "idx", "index", "no", "nr", "num", "number", "numbers", "key", "keys", "code",
     "codes", "name", "names", "uid", "hash", "of", "per", "by", "each", "row", "rows", "all",
     "window", "windows", "sample", "samples", "list", "array", "column", "s",
 }  # fmt: skip
-FEW = 30  # values of a column that is scaled
-CLOSE = 2e-5  # of a deviation, that numbers of a scaled column are from those of some rows
-MOVED = 1e-3  # of a deviation, by which a column that is said to be centred was moved
-STRAIGHT = 1 - 1e-9  # squared correlation of a column and what was made of it by a straight line
-GROUPS, VALUES = 20, 3  # groups of rows that are looked at; different sums of their labels
-EXACT, FACTOR = 1e-4, 100.0  # what a straight line leaves, and how much more there is to explain
-LAGS, WINDOW = 49, 31  # rows back; rows of a window
-MANY, EQUAL = 20, 1e-4  # values of labels; of their deviation, by which equal ones differ
-NEARLY, ASKED = 0.9, 1000  # share of values that are equal; rows that are asked first
-NEXT_TO = 0.3  # of the held-out rows have a train row on both sides
-WIDE, FEWEST_CHOSEN, MOSTLY = 8, 2, 0.7  # columns of which some are chosen; share that is found
+FEW = 30  # least number of distinct values in a scaled column
+CLOSE = 2e-5  # largest distance between statistics, in standard deviations
+MOVED = 1e-3  # shift of a centred column, in standard deviations
+STRAIGHT = 1 - 1e-9  # squared correlation of a column with a linear function of it
+GROUPS, VALUES = 20, 3  # least number of groups; distinct sums of their labels
+EXACT, FACTOR = 1e-4, 100.0  # residual of a linear fit; ratio to the residual without the labels
+LAGS, WINDOW = 49, 31  # most rows of a lag; most rows of a window
+MANY, EQUAL = 20, 1e-4  # least distinct labels; tolerance in deviations
+NEARLY, ASKED = 0.9, 1000  # share of equal values; rows of the first, quick comparison
+NEXT_TO = 0.3  # share of held-out rows between two train rows
+WIDE, FEWEST_CHOSEN, MOSTLY = 8, 2, 0.7  # columns to select from; selected; share found
 
 
 @dataclass(eq=False)
 class Part:
-    """An array that a network was given rows of, which were taken of a table."""
+    """Rows of a table that a network was given as an array."""
 
     values: np.ndarray | None  # [n, ...]
-    places: np.ndarray  # [n] in the table
-    train: np.ndarray  # [n] whether it was trained on
+    places: np.ndarray  # [n] row numbers in the table
+    train: np.ndarray  # [n] true for rows used in training
     seen: Place  # the line where the part was seen
 
 
 @dataclass(eq=False)
 class Line:
-    """A column of a part that lies on a straight line over a column of its table: values are (raw -
-    subtracted) / divided.
-    """
+    """A column of a part that is linear in a table column: (raw - subtracted) / divided."""
 
     name: str
     raw: np.ndarray  # [N]
@@ -61,31 +59,31 @@ class Line:
 
 @dataclass(eq=False)
 class Divided:
-    """A table, and the places of its rows that were trained on and that were held out."""
+    """A table with the row numbers of its train rows and its held-out rows."""
 
     columns: Mapping[str, np.ndarray]  # [N] each
     train: np.ndarray
     held: np.ndarray
-    label: str | None  # the name of the column that is to be foretold
+    label: str | None  # name of the target column
     arrays: list[np.ndarray]
     lines: list[Line]
 
     @property
     def truth(self) -> np.ndarray | None:
-        """The labels [N]; None where they are no numbers."""
+        """Return the labels [N], or None if they are not numbers."""
         values = self.columns.get(self.label or "")
         numbers = values is not None and values.dtype.kind in "iufb"
         return values.astype(np.float64) if values is not None and numbers else None
 
     def given(self, kinds: str) -> Iterator[tuple[str, np.ndarray]]:
-        """Columns of such a kind that the network is given, as float64."""
+        """Yield the columns of these dtype kinds that the network receives, as float64."""
         for name in dict.fromkeys(line.name for line in self.lines):
             if name != self.label and self.columns[name].dtype.kind in kinds:
                 yield name, self.columns[name].astype(np.float64)
 
 
 def lines_of(columns: Mapping[str, np.ndarray], parts: list[Part]) -> list[Line]:
-    """Columns of a table that parts of it hold, scaled perhaps."""
+    """Find the table columns that parts contain, scaled or unchanged."""
     numbers = {n: v.astype(np.float64) for n, v in columns.items() if v.dtype.kind in "iufb"}
     found = list[Line]()
     for part in parts:
@@ -104,7 +102,7 @@ def lines_of(columns: Mapping[str, np.ndarray], parts: list[Part]) -> list[Line]
 
 
 def scaled_by_all(table: Divided) -> Iterator[str]:
-    """BH503: the numbers of a scaled column are those of all rows, and not of train rows."""
+    """Report columns scaled with statistics of all rows instead of the train rows (BH503)."""
     everything = np.concatenate([table.train, table.held])
     rows = (everything, slice(None))
     names = {
@@ -115,7 +113,7 @@ def scaled_by_all(table: Divided) -> Iterator[str]:
 
 
 def scaled_by_held_out(table: Divided) -> Iterator[str]:
-    """BH502: the numbers of a scaled column are those of held-out rows alone."""
+    """Report columns of held-out rows scaled with statistics of held-out rows only (BH502)."""
     names = {
         line.name
         for line in _scaled(table)
@@ -127,7 +125,7 @@ def scaled_by_held_out(table: Divided) -> Iterator[str]:
 
 
 def _scaled(table: Divided) -> Iterator[Line]:
-    """Lines of columns that were scaled, and not by numbers of train rows."""
+    """Yield scaled columns whose statistics are not those of train rows."""
     for line in table.lines:
         if line.name == table.label or len(np.unique(line.raw)) <= FEW:
             continue
@@ -139,8 +137,7 @@ def _scaled(table: Divided) -> Iterator[Line]:
 
 
 def straight(raw: np.ndarray, values: np.ndarray) -> tuple[float, float] | None:
-    """The number c that was subtracted of raw values [n], and the s that they were divided by; None
-    where values are not made so.
+    """Return the c and s of values [n] = (raw [n] - c) / s, or None if no such pair fits.
 
     >>> c, s = straight(np.arange(5.0), (np.arange(5.0) - 2) / 4)
     >>> round(c, 9), round(s, 9)
@@ -159,7 +156,7 @@ def straight(raw: np.ndarray, values: np.ndarray) -> tuple[float, float] | None:
 
 
 def numbers_of(line: Line, rows: np.ndarray) -> bool:
-    """Whether the numbers of a line are a middle and a width of these values [n]."""
+    """Check that a column is scaled with the center and spread of these values [n]."""
     rows = rows[np.isfinite(rows)]
     if len(rows) < FEW / 10 or rows.std() == 0:
         return False
@@ -173,7 +170,7 @@ def numbers_of(line: Line, rows: np.ndarray) -> bool:
 
 
 def persons_on_both_sides(table: Divided) -> Iterator[str]:
-    """BH506: held-out rows are of persons of the train rows, and not only later ones."""
+    """Report persons in train and held-out rows, unless the split is by time (BH506)."""
     for name, who in table.columns.items():
         if name == table.label or not (PERSONS & words(name) and words(name) <= PERSONS | WHO):
             continue
@@ -191,8 +188,8 @@ def persons_on_both_sides(table: Divided) -> Iterator[str]:
 
 
 def mixed_in_time(table: Divided) -> Iterator[str]:
-    """BH507: rows stand in the order of time, since a column holds the label of an earlier one, and
-    held-out rows lie among train rows.
+    """Report held-out rows among train rows of a time series (BH507). Rows are in time order if a
+    column contains the label of an earlier row.
     """
     truth = table.truth
     between = np.isin(table.held - 1, table.train) & np.isin(table.held + 1, table.train)
@@ -209,8 +206,8 @@ def mixed_in_time(table: Divided) -> Iterator[str]:
 
 
 def looking_ahead(table: Divided) -> Iterator[str]:
-    """BH524: a column is a later label, or the mean of the labels of a window that ends at the row
-    itself or later.
+    """Report a column that contains future labels (BH524). It is a later label, or a mean of labels
+    over a window that ends at the row or later.
     """
     truth = table.truth
     if truth is None or len(truth) < 2 * LAGS or not _vary(truth):
@@ -232,21 +229,21 @@ def looking_ahead(table: Divided) -> Iterator[str]:
 
 
 def _equal(values: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether most of these are equal; the first rows are asked first."""
+    """Check that most values equal the labels. The first rows are compared first."""
     if len(values) > 2 * ASKED and not _equal(values[:ASKED], labels[:ASKED]):
         return False
     return bool((np.abs(values - labels) <= EQUAL * labels.std()).mean() > NEARLY)
 
 
 def _vary(labels: np.ndarray) -> bool:
-    """Whether labels [n] are many, and move from row to row: others are equal by chance."""
+    """Check that labels [n] have many values and change from row to row. Others match by chance."""
     moves = np.abs(np.diff(labels)) > 100 * EQUAL * labels.std()
     return len(np.unique(labels)) >= MANY and bool(moves.mean() > 0.5)
 
 
 def chosen_by_labels(table: Divided) -> Iterator[str]:
-    """BH523: columns of a wider array are those that go with the labels of all rows most, and not
-    those that go with the labels of train rows most.
+    """Report a feature selection that used the labels of all rows (BH523). The selected columns are
+    the best ones for all rows, but not for the train rows.
     """
     truth = table.truth
     if truth is None or truth.std() == 0:
@@ -271,21 +268,21 @@ def chosen_by_labels(table: Divided) -> Iterator[str]:
 
 
 def _among(narrow: np.ndarray, wide: np.ndarray) -> set[int]:
-    """Which columns of a wide array [N, W] are in a narrow one [N, D]."""
+    """Return the column numbers of a wide array [N, W] that a narrow one [N, D] contains."""
     found = {c.tobytes() for c in np.ascontiguousarray(narrow.T.astype(np.float32))}
     columns = np.ascontiguousarray(wide.T.astype(np.float32))
     return {j for j, column in enumerate(columns) if column.tobytes() in found}
 
 
 def _together(columns: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """How much each column [n, W] goes with labels [n]: squared correlation, but for a factor."""
+    """Return the squared correlation of each column [n, W] with labels [n], up to a factor."""
     x = columns.astype(np.float64) - columns.mean(0)
     return np.asarray((x.T @ (labels - labels.mean())) ** 2 / (x**2).sum(0).clip(1e-300))
 
 
 def encoded_by_labels(table: Divided) -> Iterator[str]:
-    """BH504: a column is one number for each value of another, and follows from how many rows have
-    that value and from the sum of their labels.
+    """Report a target encoding fitted on all rows (BH504). Such a column has one number per
+    category, computed from the count and label sum of its rows.
     """
     truth = table.truth
     if truth is None:
@@ -318,10 +315,9 @@ def encoded_by_labels(table: Divided) -> Iterator[str]:
 
 
 def smoothed(values: np.ndarray, sizes: np.ndarray, sums: np.ndarray) -> bool:
-    """Whether the value [G] of a group is the mean of its labels, drawn to another mean perhaps,
-    and scaled perhaps.
+    """Check that group values [G] are label means, perhaps smoothed toward another mean and scaled.
 
-    Such a value v holds v (n + b) = p (s + a) + q (n + b), which is linear in what is not known.
+    Such a value v satisfies v (n + b) = p (s + a) + q (n + b), linear in the unknowns.
 
     >>> rng = np.random.default_rng(0)
     >>> sizes, sums = rng.integers(5, 30, 40), rng.integers(0, 6, 40)
@@ -342,7 +338,7 @@ def smoothed(values: np.ndarray, sizes: np.ndarray, sums: np.ndarray) -> bool:
 
 
 def codes_of(values: np.ndarray) -> np.ndarray:
-    """Each value [N] as the number of its kind."""
+    """Return the category number of each value [N]."""
     kinds = values.astype(str) if values.dtype.kind == "O" else values
     return np.unique(kinds, return_inverse=True)[1].reshape(-1)
 

@@ -1,4 +1,4 @@
-"""Events of a watched program, and what a listener is given of each; loads no torch."""
+"""Events of a watched program and the data that listeners receive; loads no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Place(NamedTuple):
 
 @dataclass(eq=False)
 class Call:
-    """One outermost call of a network."""
+    """An outermost call of a network."""
 
     module: nn.Module
     inputs: list[Tensor]
@@ -33,65 +33,65 @@ class Call:
 
     @property
     def rows(self) -> int:
-        """Of the batch, as the first input tells."""
+        """Number of rows in the batch, taken from the first input."""
         return len(self.inputs[0]) if self.inputs and self.inputs[0].ndim else 0
 
 
 @dataclass(eq=False)
 class Used:
-    """A loader and what was seen of it."""
+    """A loader and the statistics of its use."""
 
     loader: DataLoader[Any]
     place: Place
     epochs: int = 0
     batches: int = 0
-    steps: int = 0  # while one of its batches was the last one drawn
+    steps: int = 0  # optimizer steps that followed one of its batches
     set_epochs: list[int] = field(default_factory=list)
-    labels: list[Tensor] = field(default_factory=list)  # of the first epoch, a batch each
-    means: list[Tensor] = field(default_factory=list)  # of the values of each row, as `labels`
+    labels: list[Tensor] = field(default_factory=list)  # first epoch, one tensor per batch
+    means: list[Tensor] = field(default_factory=list)  # row means, as `labels`
 
 
 class Listener:
-    """What a program does to torch, event by event; here, each event does nothing.
+    """Base class for listeners to torch events. Every event does nothing by default.
 
-    A listener may not change a tensor, draw a random number or keep a graph alive.
+    A listener must not change a tensor, draw a random number or keep a graph alive.
     """
 
     def install(self) -> None:
-        """Put hooks in place; called once, before the program runs."""
+        """Install hooks. This is called once, before the program runs."""
 
     def forwarded(self, call: Call) -> None:
-        """A network ran, from its outermost module."""
+        """Handle the end of an outermost network call."""
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
-        """A loss was computed of what the last network gave."""
+        """Handle a loss computed from the scores of the last network."""
 
     def scored(self, labels: Tensor, predictions: Tensor) -> None:
-        """A metric of scikit-learn was computed."""
+        """Handle a scikit-learn metric that was computed."""
 
     def backing(self, place: Place) -> None:
-        """A backward pass begins."""
+        """Handle the start of a backward pass."""
 
     def backed(self, loss: Tensor, place: Place) -> None:
-        """A backward pass ended."""
+        """Handle the end of a backward pass."""
 
     def clipped(self, gradients: list[Tensor], norm: Tensor, most: float) -> None:
-        """Gradients of these parameters were clipped: their norm before, and the largest."""
+        """Handle clipped gradients, their norm before clipping and the largest norm allowed."""
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to step."""
+        """Handle the start of an optimizer step."""
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has stepped."""
+        """Handle the end of an optimizer step."""
 
     def began(self, used: Used) -> None:
-        """A pass over a loader begins."""
+        """Handle the start of an epoch of a loader."""
 
     def drew(self, used: Used, batch: Any) -> None:
-        """A loader gave a batch."""
+        """Handle a batch from a loader."""
 
     def exhausted(self, used: Used, drawn: int) -> None:
-        """A loader gave its last batch of so many."""
+        """Handle the end of a loader after this many batches."""
 
     def ended(self) -> None:
-        """The program ended, or was stopped."""
+        """Handle the end of the program, normal or early."""

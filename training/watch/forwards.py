@@ -1,4 +1,4 @@
-"""Every call of a network, and what is made, loaded and wrapped the wrong way."""
+"""Network calls, and mistakes in how networks are built, loaded and wrapped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEARNING = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding, nn.RNNBase)
 
 
 def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
-    """The tensors of nested tuples, lists and dicts."""
+    """Yield the tensors in nested tuples, lists and dicts."""
     if isinstance(value, Tensor):
         yield value
     elif depth and isinstance(value, dict | list | tuple):
@@ -27,28 +27,28 @@ def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
 
 
 class Forwards(Listener):
-    """Listens to `nn.Module.__call__` and tells the others of it."""
+    """Listener for `nn.Module.__call__` that reports each call to the other listeners."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.stack: list[nn.Module] = []
         self.last: Call | None = None
         self.tail: nn.Module | None = None
-        self.given = 0  # rows of the first input of the outermost call
-        self.calls = 0  # of networks, with gradients on
-        self.evaluated = 0  # rows, since the last step
+        self.given = 0  # number of rows in the first input of the outermost call
+        self.calls = 0  # network calls with gradients on
+        self.evaluated = 0  # rows evaluated since the last step
         self.executed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.loaded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        # DDP by what it wraps, kept to the end: gloo's threads may wait for ever for one that is
-        # taken down
+        # DDP wrapper by id of the wrapped network, kept to the end: gloo's threads may wait forever
+        # for a wrapper that is destroyed
         self.wrapped: dict[int, nn.Module] = {}
-        self.trained: set[int] = set()  # ids of parameters that an optimizer has stepped
-        # called where the scores of the last call are compared or decided on
+        self.trained: set[int] = set()  # ids of parameters that an optimizer has updated
+        # called when the program compares the scores of the last call or takes decisions from them
         self.judged: Callable[[], None] = lambda: None
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for calls, gradients, construction, loading and wrapping."""
         around(nn.Module, "__call__", self._call)
         around(torch.autograd, "grad", self._grad)
         self._after(nn.Module, "__init__", self._made)
@@ -57,14 +57,14 @@ class Forwards(Listener):
         self._after(nn.DataParallel, "__init__", self._parallel)
 
     def trains(self, module: nn.Module) -> bool:
-        """Whether an optimizer has stepped a parameter of a network."""
+        """Check that an optimizer has updated a parameter of the network."""
         return any(id(p) in self.trained for p in module.parameters())
 
     def _call(
         self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
     ) -> Any:
         parameters = list(module.parameters())
-        # under vmap or grad of torch.func tensors have no values of their own
+        # tensors under vmap or grad of torch.func have no own values
         if self.watch.quiet or any(
             torch._C._functorch.is_functorch_wrapped_tensor(t)
             for t in (*parameters, *tensors_in((args, kwargs)))
@@ -73,7 +73,7 @@ class Forwards(Listener):
         if torch.is_grad_enabled():
             self.executed.add(module)
         outermost = not self.stack
-        if outermost and not parameters:  # a loss without weights, say
+        if outermost and not parameters:  # for example a loss without weights
             return original(module, *args, **kwargs)
         given = list(tensors_in((args, kwargs))) if outermost else []
         inputs = [t for t in given if not isinstance(t, nn.Parameter)]
@@ -108,7 +108,7 @@ class Forwards(Listener):
         return call
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Remember what is trained."""
+        """Remember the parameters that are trained."""
         self.trained |= {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.evaluated = 0
 
@@ -116,12 +116,12 @@ class Forwards(Listener):
         before = self.watch.differentiated
         result = original(*args, **kwargs)
         if not self.watch.quiet:
-            # torch hands its own functions to modes by calling them once more
+            # torch calls its own functions a second time for function modes
             self.watch.differentiated = before + 1
         return result
 
     def _after(self, owner: Any, name: str, seen: Callable[..., None]) -> None:
-        """Call `seen(result, *args)` after a function."""
+        """Call `seen(result, *args)` after each call of a function."""
 
         def replaced(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Optimizers and backward passes: which gradients a step uses, and whether they are those meant."""
+"""Optimizers and backward passes: check that each step uses the intended gradients."""
 
 from __future__ import annotations
 
@@ -24,131 +24,131 @@ from training.watch.patches import around
 from training.watch.record import Watch, guarded
 
 TWICE, SOME, TURNS, UNEVEN = 2, 5, 4, 1.1
-MOST_KEPT, LARGE = 200, 5_000_000  # parameters whose first values are kept; values of one
+MOST_KEPT, LARGE = 200, 5_000_000  # parameters with stored values; most values
 LOSSES = ("loss", "mean", "entropy", "nll", "mse", "logits")
 
 
-# of a gradient as it was: another tensor, or the same one changed, has another one
+# identity and version of a gradient; both show a change
 Mark = tuple[weakref.ref[Tensor], int]
 
 
 @dataclass(eq=False)
 class Parameter:
-    """The gradient of one parameter: as a step last used it, and as a backward pass left it."""
+    """State of a parameter's gradient at its last optimizer step and its last backward pass."""
 
     used: Mark | None = None
     left: Mark | None = None
     before: Mark | None = None
-    fresh: bool = False  # a backward pass added to it since the last step
-    stale: bool = False  # what it was added to had been used already
-    reached: int = 0  # steps with a gradient other than 0
-    moved_by: list[int] = field(default_factory=list)  # optimizers in turn
+    fresh: bool = False  # a backward pass has added to it since the last step
+    stale: bool = False  # a backward pass added to an already used gradient
+    reached: int = 0  # steps with a nonzero gradient
+    moved_by: list[int] = field(default_factory=list)  # ids of optimizers, in order
 
 
 class Pass(NamedTuple):
-    """One backward pass since the last step."""
+    """A backward pass since the last step."""
 
     line: Place
-    scaled: bool  # whether the loss was divided
-    drawn: int  # batches until then
-    labels: int  # that its mean was taken over
+    scaled: bool  # the loss was divided
+    drawn: int  # batches drawn so far
+    labels: int  # number of labels in its mean
 
 
 @dataclass(eq=False)
 class Held:
-    """An optimizer and what its steps were given."""
+    """An optimizer and the gradients that its steps received."""
 
     optimizer: torch.optim.Optimizer
     made: Place
-    states: WeakIdKeyDictionary  # of all parameters, whoever holds them
-    before: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # values when it was made
-    began: float = 0.0  # their sum
+    states: WeakIdKeyDictionary  # states of the parameters of all optimizers
+    before: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # initial values
+    began: float = 0.0  # sum of the initial values
     stepped_at: Place | None = None
     steps: int = 0
     empty: int = 0  # steps without a new gradient
-    cleared: int = 0  # of these, those before which gradients were cleared
+    cleared: int = 0  # empty steps with gradients cleared just before
     stale: int = 0
-    unused: dict[Place, int] = field(default_factory=dict)  # passes cleared before any step
-    since: list[Pass] = field(default_factory=list)  # the last step
-    by_hand: int = 0  # steps with gradients that were put there
-    uneven: int = 0  # windows whose means were taken over unequal numbers of labels
+    unused: dict[Place, int] = field(default_factory=dict)  # passes cleared before a step
+    since: list[Pass] = field(default_factory=list)  # passes since the last step
+    by_hand: int = 0  # steps with gradients set by hand
+    uneven: int = 0  # accumulation windows with unequal label counts
     crossed: bool = False  # an epoch began with gradients of the last one
-    left_over: int = 0  # times that these were cleared, or made the next window larger
-    windows: list[tuple[int, bool]] = field(default_factory=list)  # batches, whether divided
-    lines: set[Place] = field(default_factory=set)  # of the backward passes that steps used
-    ever: int = 0  # backward passes that reached it
+    left_over: int = 0  # times that leftover gradients were cleared or enlarged the next window
+    windows: list[tuple[int, bool]] = field(default_factory=list)  # batches; loss divided
+    lines: set[Place] = field(default_factory=set)  # lines of backward passes used by steps
+    ever: int = 0  # backward passes that reached its parameters
     by_closure: bool = False
-    moved: bool = False  # weights once differed from those of the start
+    moved: bool = False  # weights have differed from their initial values
 
     def items(self) -> Iterator[tuple[Tensor, Parameter]]:
-        """All its parameters, those of groups that were added later, too."""
+        """Yield all parameters, including those of groups that were added later."""
         for p in [p for group in self.optimizer.param_groups for p in group["params"]]:
             yield p, self.states.setdefault(p, Parameter())
 
     def ids(self) -> set[int]:
-        """Of all its parameters."""
+        """Return the ids of all parameters."""
         return {id(p) for p, _ in self.items()}
 
     def unmoved(self) -> bool:
-        """Whether all its weights are known, and as they were when it was made."""
+        """Check that all initial weights are known and unchanged."""
         return len(self.before) == len(self.ids()) and all(
             torch.equal(share(p), b) for p, b in self.before
         )
 
     @property
     def name(self) -> str:
-        """Of the class of the optimizer."""
+        """Class name of the optimizer."""
         return type(self.optimizer).__name__
 
     @property
     def largest(self) -> int:
-        """The largest number of batches that a step used."""
+        """Largest number of batches in one accumulation window."""
         return max((size for size, _ in self.windows), default=1)
 
 
 def mark(parameter: Tensor) -> Mark | None:
-    """Of the present gradient; None where there is none."""
+    """Return the mark of the current gradient, or None without a gradient."""
     grad = parameter.grad
     return None if grad is None else (weakref.ref(grad), share(grad)._version)
 
 
 def same(a: Mark | None, b: Mark | None) -> bool:
-    """Whether two marks are of one gradient that has not changed between them."""
+    """Check that two marks belong to the same unchanged gradient."""
     if a is None or b is None:
         return a is b
     return a[1] == b[1] and a[0]() is not None and a[0]() is b[0]()
 
 
 def nonzero(parameter: Tensor) -> bool:
-    """Whether there is a gradient other than 0."""
+    """Check that a parameter has a nonzero gradient."""
     grad = parameter.grad
     if grad is None:
         return False
     mine = share(grad)
-    # an empty share tells nothing
+    # an empty shard shows nothing
     return bool((mine._values() if mine.is_sparse else mine).any()) or not mine.numel()
 
 
 def share(values: Tensor) -> Tensor:
-    """What this rank holds of a tensor: of one that FSDP has spread its own rows, else all."""
+    """Return the local shard of an FSDP tensor, or the whole of any other tensor."""
     local: Callable[[], Tensor] | None = getattr(values, "to_local", None)
     return values.detach() if local is None else local().detach()
 
 
 class Gradients(Listener):
-    """Listens to backward passes and optimizers."""
+    """Listener for backward passes and optimizers."""
 
     def __init__(self, watch: Watch, forwards: Forwards, drawn: Callable[[], int]) -> None:
         self.watch, self.forwards, self.drawn = watch, forwards, drawn
         self.held: dict[int, Held] = {}
         self.states: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self.leaves = Leaves(watch, forwards)
-        self.calls = 0  # of networks, until the last backward pass
-        self.valid: Callable[[], int] = lambda: 0  # labels that the last mean was taken over
+        self.calls = 0  # network calls until the last backward pass
+        self.valid: Callable[[], int] = lambda: 0  # labels in the last mean
         self.inside: list[torch.optim.Optimizer] = []
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for backward passes and optimizers."""
         self.leaves.install()
         around(torch.autograd, "backward", self._backward)
         around(torch.optim.Optimizer, "__init__", self._made)
@@ -172,7 +172,7 @@ class Gradients(Listener):
         held.began = sum(float(values.double().sum()) for _, values in held.before)
         before = [h for h in self.held.values() if h.made == held.made and h.steps]
         again = [h for h in before if h.ids() & held.ids()]
-        # else the weights were set back, as for each of several folds
+        # with equal weights the program has reset the network, as for each fold
         if len(again) >= TWICE and all(h.began != held.began for h in again):
             told = f"{held.name} is made again for the same weights: momentum and moments are lost"
             self.watch.tell("BH123", told, held.made)
@@ -191,10 +191,10 @@ class Gradients(Listener):
                 self._use(held)
 
     def _use(self, held: Held) -> None:
-        """Which gradients a step is about to use."""
+        """Classify the gradients that a step is about to use."""
         new, states = False, list(held.items())
         for p, state in states:
-            # a bias may well have a gradient of exactly 0
+            # the gradient of a bias may be exactly 0
             state.reached += p.ndim < TWICE and p.grad is not None and state.fresh
             if p.grad is not None and not same(mark(p), state.used) and nonzero(p):
                 new = True
@@ -224,14 +224,14 @@ class Gradients(Listener):
     def _count(self, held: Held) -> None:
         held.steps += 1
         if not held.moved and held.steps > 1 and not held.steps & (held.steps - 1):
-            held.moved = not held.unmoved()  # weights may be put back before the end
+            held.moved = not held.unmoved()  # the program may restore weights before the end
         self._window(held)
         for p, state in held.items():
             state.reached += held.by_closure and nonzero(p)
             state.used, state.fresh, state.stale = mark(p), False, False
 
     def _window(self, held: Held) -> None:
-        """How many backward passes of one line the step used, over how many batches."""
+        """Count the batches and backward passes of one line that the step used."""
         lines = [p.line for p in held.since]
         window = [p for p in held.since if lines.count(p.line) >= TWICE]
         held.lines |= set(lines)
@@ -263,7 +263,7 @@ class Gradients(Listener):
 
     @guarded
     def _look_before(self, place: Place) -> None:
-        """What is left of earlier gradients."""
+        """Check which earlier gradients are left."""
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             self.watch.tell("BH135", "backward runs under autocast", place)
         for held in self.held.values():
@@ -284,7 +284,7 @@ class Gradients(Listener):
 
     @guarded
     def _look_after(self, place: Place, roots: list[Tensor]) -> None:
-        """Which parameters the pass gave a gradient."""
+        """Record which parameters received a gradient."""
         name = type(roots[0].grad_fn).__name__.lower() if roots else ""
         scaled = not any(word in name for word in LOSSES)
         for held in self.held.values():
@@ -299,18 +299,18 @@ class Gradients(Listener):
                 held.since.append(Pass(place, scaled, self.drawn(), self.valid()))
 
     def began(self, *_: object) -> None:
-        """An epoch of a loader for training begins."""
+        """Note the gradients that are left when a training epoch begins."""
         for held in self.held.values():
             held.crossed = bool(held.since) and any(s.fresh for _, s in held.items())
 
     def even_windows(self) -> bool | None:
-        """Whether windows of several batches were of one size, and none was left; None without."""
+        """Check that windows of several batches are equal and complete; None without any."""
         several = [h for h in self.held.values() if h.largest >= TWICE]
         even = (len(set(h.windows)) == 1 and not h.left_over and not h.since for h in several)
         return all(even) if several else None
 
     def ended(self) -> None:
-        """What the whole run shows."""
+        """Report the findings of the whole run."""
         every = list(self.held.values())
         unstepped = [h for h in every if not h.steps and h.ever >= SOME and h.unmoved()]
         for held in unstepped if self.watch.complete else ():
@@ -328,7 +328,7 @@ class Gradients(Listener):
             self._in_turns(one, other)
 
     def _judge(self, held: Held) -> None:
-        """Whether steps used new gradients, and these moved weights."""
+        """Check that steps used new gradients and changed weights."""
         place, counted = held.stepped_at, f"of {held.steps} steps of {held.name}"
         if held.stale >= TWICE:
             told = f"{held.stale} {counted} used gradients to which earlier ones had been added"
@@ -341,7 +341,7 @@ class Gradients(Listener):
             self.watch.tell("BH807", f"none {counted} has changed a weight", place)
 
     def _empty(self, held: Held, counted: str) -> None:
-        """Why steps had no gradient."""
+        """Report why steps had no gradient."""
         place = held.stepped_at
         if held.cleared >= max(TWICE, held.empty / 2):
             self.watch.tell("BH102", f"before {counted} the gradients were cleared", place)
@@ -356,7 +356,7 @@ class Gradients(Listener):
             self.watch.tell(rule, f"{counted} had no gradient: {told}", at)
 
     def _unreached(self, held: Held) -> None:
-        """Parameters without a gradient, in this and other runs of the same lines."""
+        """Report parameters that got no gradient, over all optimizers made at the same line."""
         others = [h for h in self.held.values() if h.made == held.made]
         reached = {i for h in others for i, (_, s) in enumerate(h.items()) if s.reached}
         trainable = [(i, p) for i, (p, _) in enumerate(held.items()) if p.requires_grad]
@@ -368,7 +368,7 @@ class Gradients(Listener):
             self.watch.tell("BH810", f"{told} of {held.name}: {names}", held.made)
 
     def _windows(self, held: Held) -> None:
-        """Whether gradients of several batches make the step that was meant."""
+        """Check the accumulation of gradients over several batches."""
         place, often = held.stepped_at, max(TWICE, held.steps / 2)
         large = [w for w, scaled in held.windows if w >= TWICE and not scaled]
         if len(large) >= often:
@@ -382,7 +382,7 @@ class Gradients(Listener):
         if held.left_over >= TWICE and held.largest >= TWICE:
             told = f"{held.left_over} epochs left gradients to the next one, where a step used too"
             self.watch.tell("BH122", f"{told} many, or none", place)
-        # what was cleared may have been read before
+        # the program may have read gradients before it cleared them
         cleared = held.unused if held.by_hand < often and held.largest < TWICE else {}
         for line, times in cleared.items():
             if times >= often and line in held.lines:
@@ -390,7 +390,7 @@ class Gradients(Listener):
                 self.watch.tell("BH126", f"{told} used them", line)
 
     def _in_turns(self, one: Held, other: Held) -> None:
-        """Parameters that one optimizer has to itself, and another moves as well, in turns."""
+        """Report two optimizers that take turns to update the same parameters."""
         turns = {id(one.optimizer), id(other.optimizer)}
         if one.ids() < other.ids() and all(
             len(s.moved_by) > TURNS and set(s.moved_by) == turns for _, s in one.items()

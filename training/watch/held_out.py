@@ -1,6 +1,4 @@
-"""Whether held-out rows [N, ...] are scaled as the train rows are, and whether they are copies of
-those, or windows beside them.
-"""
+"""Comparison of held-out rows [N, ...] with train rows: scaling, copies and overlaps."""
 
 from __future__ import annotations
 
@@ -9,25 +7,25 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-# deviations between means, and ratio of deviations, of rows that are scaled alike
+# largest distance of means in standard deviations; ratio of deviations; share of columns
 FAR, WIDER, MOSTLY = 4.0, 8.0, 0.5
-EXACT, CLOSE = 1e-4, 2e-3  # of a mean of 0 and of a deviation of 1
-COLUMNS, MANY = 2, 100  # that are scaled so; one more for each so many, some are so by chance
-HALF, DIGITS = 0.5, 5  # of the rows hold a value that another one holds, to so many digits
-MOST_TRAIN, MOST_HELD, MOST_VALUES = 4000, 400, 4096  # pictures of either side, values of one
-FEWEST = 60  # pictures of either side
-# times as far is the tenth; of the rows; times as far as that is the twentieth
+EXACT, CLOSE = 1e-4, 2e-3  # tolerance for mean 0; tolerance for deviation 1
+COLUMNS, MANY = 2, 100  # least standardized columns; columns per chance match
+HALF, DIGITS = 0.5, 5  # share of rows with a repeated value; decimals compared
+MOST_TRAIN, MOST_HELD, MOST_VALUES = 4000, 400, 4096  # most images per split; most values of one
+FEWEST = 60  # least number of images per split
+# distance ratio of 10th to nearest; share of rows; largest distance ratio of 20th to 10th
 GAP, OFTEN, DENSE = 6.0, 0.25, 1.2
-SHORTEST, LEFT = 6, 4  # places of a window, and such that two of them share
+SHORTEST, LEFT = 6, 4  # least window length; least overlap
 SHIFTS = (1, 2, 4, 8)
-ROUNDED, MOST_SERIES = 1e-6, 4_000_000  # of the size of values; values of a side
-FEW, PART = 20, 1 / 3  # held-out windows that overlap train windows
+ROUNDED, MOST_SERIES = 1e-6, 4_000_000  # relative tolerance; most values per split
+FEW, PART = 20, 1 / 3  # least number and share of held-out windows that overlap
 
 Told = Iterator[tuple[str, str]]
 
 
 def scaled(train: Tensor, evaluated: list[Tensor]) -> Told:
-    """Tell where the rows of evaluations, or all rows together, were scaled by what is theirs."""
+    """Report held-out rows that are scaled with their own statistics or those of all rows."""
     train, *evaluated = (side.double().flatten(1) for side in (train, *evaluated))
     other = torch.cat(evaluated).unique(dim=0)
     together = torch.cat([train, other])
@@ -48,22 +46,22 @@ def scaled(train: Tensor, evaluated: list[Tensor]) -> Told:
 
 
 def standard(values: Tensor) -> Tensor:
-    """Which columns have mean 0 and deviation 1 to four digits, as a sample hardly has by chance.
-    What comes round, as the sine of the hour does, has them anywhere, and the same values again.
+    """Return a mask of columns with mean 0 and deviation 1 to four digits, rare for a random
+    sample. A periodic column, such as the sine of the hour, always has them and repeats its values.
 
     >>> x, hour = torch.randn(480, 1, dtype=torch.float64), torch.arange(480.0)[:, None].double()
     >>> both = torch.cat([(x - x.mean(0)) / x.std(0), 2**0.5 * (hour * torch.pi / 12).sin()], 1)
     >>> standard(x).tolist(), standard(both).tolist()
     ([False], [True, False])
     """
-    close = max(CLOSE, 2 / len(values))  # a deviation may count one row less, in each of two parts
+    close = max(CLOSE, 2 / len(values))  # the deviation may use n - 1, in each of two parts
     again = values.round(decimals=DIGITS).sort(0).values.diff(dim=0) == 0
     fits = (values.mean(0).abs() < EXACT) & ((values.std(0, unbiased=False) - 1).abs() < close)
     return fits & (again.double().mean(0) < HALF)
 
 
 def beside(train: Tensor, evaluated: list[Tensor]) -> Told:
-    """Tell where held-out rows are copies of train pictures, or overlap train windows."""
+    """Report held-out rows that are copies of train images or overlap train windows."""
     held = torch.cat(evaluated).flatten(1).unique(dim=0).reshape(-1, *train.shape[1:])
     if share := near_copies(train, held):
         told = f"{share:.0%} of the held-out pictures have a train picture six times nearer than"
@@ -74,9 +72,8 @@ def beside(train: Tensor, evaluated: list[Tensor]) -> Told:
 
 
 def near_copies(train: Tensor, held: Tensor) -> float:
-    """Share of held-out rows [N, C, H, W] that have one train row far nearer than the tenth; 0
-    where it is small, or the twentieth is much farther than that, as where rows fill few
-    dimensions.
+    """Return the share of held-out rows [N, C, H, W] with one train row far nearer than the tenth.
+    It is 0 if the share is small, or the twentieth is much farther, as in few dimensions.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> pictures = torch.rand(600, 1, 12, 12, generator=generator)
@@ -88,7 +85,7 @@ def near_copies(train: Tensor, held: Tensor) -> float:
     if min(len(train), len(held)) < FEWEST or train[0].numel() > MOST_VALUES or train.ndim != 4:
         return 0.0
     known, asked = train[:MOST_TRAIN].flatten(1).float(), held[:MOST_HELD].float()
-    ways = [torch.cdist(v.flatten(1), known) for v in (asked, asked.flip(-1))]  # as it is, mirrored
+    ways = [torch.cdist(v.flatten(1), known) for v in (asked, asked.flip(-1))]  # plain, mirrored
     far = torch.minimum(*ways).topk(20, largest=False).values
     dense = float(far[:, 19].mean()) < DENSE * float(far[:, 9].mean())
     share = float((far[:, 0] * GAP < far[:, 9]).float().mean())
@@ -96,9 +93,9 @@ def near_copies(train: Tensor, held: Tensor) -> float:
 
 
 def overlapping(train: Tensor, held: Tensor) -> int:
-    """How many held-out rows [N, T] or [N, T, C] hold a train row's places, shifted by a few; 0
-    where they are too few to tell of a random split. Windows are compared by their differences, so
-    that a level that was taken off does not matter.
+    """Count held-out rows [N, T] or [N, T, C] that contain a train row's values, shifted in time.
+    It is 0 if they are too few for a random split. The comparison uses differences, so a subtracted
+    level does not matter.
 
     >>> series = torch.randn(300, generator=torch.Generator().manual_seed(0)).cumsum(0)
     >>> windows = series.unfold(0, 12, 1)
@@ -122,10 +119,10 @@ def overlapping(train: Tensor, held: Tensor) -> int:
 
 
 def _among(asked: Tensor, known: Tensor, noise: float) -> Tensor:
-    """Which stretches [N, T, C] are among the known ones; none that has few values."""
+    """Return a mask of segments [N, T, C] that are among the known ones and have enough values."""
     a, b = asked.flatten(1), known.flatten(1)
     varied = (a.sort(1).values.diff(dim=1) > 4 * noise).sum(1) + 1 >= a.shape[1] / 2
-    # equal stretches have equal sums, and others hardly
+    # equal segments have equal sums; others almost never
     weights = torch.cos(torch.arange(a.shape[1], dtype=torch.float64) ** 2)
     sums, order = (b @ weights).sort()
     near = torch.searchsorted(sums, a @ weights)

@@ -1,6 +1,4 @@
-"""What is kept longer than meant, or not kept: graphs of earlier steps, best weights that are those
-of now, states that are not restored.
-"""
+"""Objects that live too long or are not saved: old graphs, best weights and optimizer states."""
 
 from __future__ import annotations
 
@@ -15,30 +13,30 @@ from training.watch.events import Listener, Place
 from training.watch.patches import around
 from training.watch.record import Watch, guarded
 
-ALIVE = 5  # graphs of earlier steps
+ALIVE = 5  # steps that a graph may live, and least number of old graphs
 MOST_GRAPHS, MOST_STATES = 5000, 20
-# in a file from which a training goes on
+# keys of a checkpoint to resume from
 COUNTERS = {"epoch", "step", "iteration", "global_step", "epochs", "steps", "updates"}
 
 
 class Token:
-    """Lives as long as the node of a graph that holds it."""
+    """Marker that lives as long as the graph node that holds it."""
 
 
 class Kept(Listener):
-    """Listens to losses, state dicts and files."""
+    """Listener for losses, state dicts and files."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.graphs: list[tuple[int, weakref.ref[Token], Place]] = []
-        # by id of the state dict: itself, the step, where
+        # id of the state dict: state dict, step, place
         self.states: dict[int, tuple[dict[str, Any], int, Place]] = {}
-        self.checkpoints: set[frozenset[str]] = set()  # keys of what was saved to go on from
-        self.resumed: Place | None = None  # where one was read, until an optimizer is restored
-        self.reloaded: set[int] = set()  # parameters that were loaded since
+        self.checkpoints: set[frozenset[str]] = set()  # keys of saved checkpoints
+        self.resumed: Place | None = None  # until an optimizer is restored
+        self.reloaded: set[int] = set()  # parameters loaded since then
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for state dicts and files."""
         around(nn.Module, "state_dict", self._state_dict)
         around(nn.Module, "load_state_dict", self._load)
         around(torch.optim.Optimizer, "load_state_dict", self._restored)
@@ -53,7 +51,7 @@ class Kept(Listener):
             self.graphs.append((self.watch.steps, weakref.ref(token), place))
 
     def stepped(self, *_: object) -> None:
-        """Tell of graphs that were used up steps ago and still are."""
+        """Report graphs of losses that are still alive many steps after their use."""
         self.graphs = [g for g in self.graphs if g[1]() is not None]
         old = [place for step, _, place in self.graphs if step < self.watch.steps - ALIVE]
         if len(old) >= ALIVE:
@@ -70,7 +68,8 @@ class Kept(Listener):
         return result
 
     def _load(self, original: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        # by name from torch.distributed.checkpoint, which fills the network's own tensors first
+        # torch.distributed.checkpoint calls these functions and first fills the network's own
+        # tensors
         helped = self.watch.calling("set_model_state_dict") or self.watch.calling("set_state_dict")
         state = args[0] if args else kwargs.get("state_dict")
         if not self.watch.quiet and isinstance(state, dict) and not helped:
@@ -82,7 +81,7 @@ class Kept(Listener):
         name, parameters = type(module).__name__, list(module.parameters())
         every = dict(module.named_parameters(remove_duplicate=False)).keys()
         buffers = dict(module.named_buffers(remove_duplicate=False)).keys()
-        # a part of another network is no resume
+        # loading a part of another network is no resume
         if self.resumed is not None and every <= state.keys() <= every | buffers:
             self.reloaded |= {id(p) for p in parameters}
         own = pointers(state.values()) & pointers(parameters)
@@ -125,7 +124,7 @@ class Kept(Listener):
         return original(*args, **kwargs)
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """A step of an optimizer that was not restored, on weights that all were."""
+        """Report a resumed training whose optimizer was not restored."""
         held = {id(p) for g in optimizer.param_groups for p in g["params"]}
         if self.resumed is not None and not optimizer.state and held and held <= self.reloaded:
             told = f"training goes on from a file, the state of {type(optimizer).__name__} does not"
@@ -134,5 +133,5 @@ class Kept(Listener):
 
 
 def pointers(values: Iterable[Any]) -> set[int]:
-    """Where the tensors among these lie."""
+    """Return the addresses of the tensors among the values."""
     return {v.data_ptr() for v in values if isinstance(v, Tensor) and v.numel()}

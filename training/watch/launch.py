@@ -1,4 +1,4 @@
-"""Starts the processes that watch a program, waits for them, and puts what they saw together."""
+"""Start the processes that watch a program, wait for them and merge their reports."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from typing import Any
 from schemas.errors import ConfigError
 from training.watch.ranks_compared import compared, read_calls
 
-PATIENCE, STARTS_IN = 3.0, 60.0  # times the seconds that a program may take, and seconds more
-# seconds without a sign of life, and after a rank has failed or all have told
+PATIENCE, STARTS_IN = 3.0, 60.0  # time limit: factor on the program's seconds, and added seconds
+# longest seconds without activity; seconds after a rank has failed or all have reported
 STALLED, ENDS_IN = (60.0, 10.0)
 STARTS = re.compile(r"\b(?:spawn|start_processes)\(")
 
 
 def starts_ranks(text: str) -> bool:
-    """Whether a program starts the processes of its group itself."""
+    """Check that a program starts its own process group."""
     return bool(STARTS.search(text))
 
 
 def run_watched(
     program: Path, arguments: list[str], seconds: float, ranks: int, folder: Path
 ) -> dict[str, Any]:
-    """What the watching processes of all ranks report, as one report.
+    """Run a program under watch on all ranks and merge the reports into one.
 
     Args:
         program: a Python file; what it prints goes to standard error.
-        arguments: of its command line.
-        seconds: after which it is ended at an optimizer step.
-        ranks: processes of it, in one group.
-        folder: empty, for their files.
+        arguments: command line arguments of the program.
+        seconds: time after which the program ends at an optimizer step.
+        ranks: number of processes, in one group.
+        folder: empty folder for their files.
 
     Raises:
-        ConfigError: it ended without a report, or was killed before it made a step.
+        ConfigError: the program ended without a report, or was killed before its first step.
     """
     reports = [folder / f"{rank}.json" for rank in range(ranks)]
     processes = [
@@ -53,7 +53,7 @@ def run_watched(
     finally:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # and the processes that it has started
+                os.killpg(process.pid, signal.SIGKILL)  # kills its child processes too
             process.wait()
     told = [json.loads(r.read_text(encoding="utf-8")) if r.exists() else None for r in reports]
     seen = (
@@ -145,7 +145,7 @@ def _start(
 
 
 def _wait(processes: list[subprocess.Popen[bytes]], reports: list[Path], seconds: float) -> bool:
-    """Wait for all; whether they ended before they had to be killed."""
+    """Wait for all processes. Return False if they must be killed."""
     started = time.monotonic()
     failed_at = told_at = None
     while any(p.poll() is None for p in processes):
@@ -158,7 +158,7 @@ def _wait(processes: list[subprocess.Popen[bytes]], reports: list[Path], seconds
         if told_at is None and all(r.exists() for r in reports):
             told_at = now
         if told_at is not None and now - told_at > ENDS_IN:
-            return True  # all is told; a group of processes may hang where it is taken down
+            return True  # all reports exist; a process group may hang at shutdown
         signs = list(reports[0].parent.glob("*.calls"))
         quiet = time.time() - max((s.stat().st_mtime for s in signs), default=time.time())
         if (
@@ -172,7 +172,7 @@ def _wait(processes: list[subprocess.Popen[bytes]], reports: list[Path], seconds
 
 
 def groups_in(folder: Path) -> list[list[Path]]:
-    """Where the reports of such processes are or would be, group by group."""
+    """Return the report paths of spawned processes, written or not, group by group."""
     groups: dict[str, set[Path]] = {}
     for path in (*folder.glob("spawned-*.json"), *folder.glob("spawned-*.calls")):
         groups.setdefault(path.stem.rpartition("-")[0], set()).add(path.with_suffix(".json"))

@@ -1,4 +1,4 @@
-"""Parameters in the graphs of losses: which of them get gradients that nothing uses."""
+"""Parameters in the graphs of losses that get gradients which no optimizer uses."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from training.watch.forwards import Forwards
 from training.watch.patches import around
 from training.watch.record import Watch, guarded
 
-WALKED = 3  # backward passes of a line whose graph is walked, besides the 4th, 8th and so on
+WALKED = 3  # backward passes per line with a graph walk, besides the 4th, 8th and so on
 NODES = 50_000
-CHANGES = 50  # after which graphs are walked anew: some programs put in a module at every step
+CHANGES = 50  # changes that restart the walks: some programs set a module at every step
 
 
 @dataclass(eq=False)
 class Leaf:
-    """A parameter in the graphs of losses, kept: its network may be gone at the end."""
+    """A parameter in the graphs of losses. It is kept because its network may be freed early."""
 
     parameter: Tensor
     name: str
-    first: float  # its state at first sight
-    taken_over: bool  # in eval mode, or its weights were loaded: it is not meant to learn
+    first: float  # its state when first seen
+    taken_over: bool  # in eval mode or loaded, so it need not learn
     times: int = 0
 
 
 class Leaves(Listener):
-    """Walks the graphs of losses before their backward passes."""
+    """Listener that walks the graphs of losses before their backward passes."""
 
     def __init__(self, watch: Watch, forwards: Forwards) -> None:
         self.watch, self.forwards = watch, forwards
-        self.of: dict[int, Leaf] = {}  # by id of the parameter
+        self.of: dict[int, Leaf] = {}  # by parameter id
         self.times: dict[Place, int] = {}
         self.changes = 0
-        # where a parameter was put into a network that had run or was wrapped, by its id
+        # parameter id: where it was put into a network that had run or was wrapped
         self.put: dict[int, Place] = {}
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for changes of modules."""
         around(nn.Module, "__setattr__", self._set)
         around(nn.Module, "add_module", self._set)
 
     @guarded
     def walk(self, roots: list[Tensor], place: Place) -> list[Tensor]:
-        """The parameters in the graph of the first backward passes of a line."""
+        """Return the parameters in the graph of a line's first backward passes."""
         times = self.times[place] = self.times.get(place, 0) + 1
         if times > WALKED and times & (times - 1):
             return []
         pending: list[Any] = [t.grad_fn for t in roots]
-        nodes: dict[int, Any] = {}  # kept, so that no id is given twice
+        nodes: dict[int, Any] = {}  # kept alive, so that ids stay unique
         while pending and len(nodes) < NODES:
             node = pending.pop()
             if node is not None and id(node) not in nodes:
@@ -64,13 +64,13 @@ class Leaves(Listener):
     def reach(self, leaves: list[Tensor]) -> None:
         """Count a backward pass for these parameters."""
         owners: dict[int, tuple[nn.Module, str]] = {}
-        spread: set[int] = set()  # by fully_shard
+        spread: set[int] = set()  # sharded by fully_shard
         for module in self.forwards.executed if leaves else ():
             owners |= {id(p): (module, n) for n, p in module.named_parameters(recurse=False)}
             spread |= {id(p) for p in module.parameters() if hasattr(module, "unshard")}
         for p in leaves:
             if spread and (id(p) not in owners or id(p) in spread) and not hasattr(p, "to_local"):
-                continue  # gathered for this pass alone: the optimizer holds shares
+                continue  # gathered for this pass only; the optimizer holds shards
             owner, name = owners.get(id(p), (None, "a parameter"))
             loaded = owner is not None and (not owner.training or owner in self.forwards.loaded)
             if id(p) not in self.of:
@@ -86,7 +86,7 @@ class Leaves(Listener):
 
     @guarded
     def _changed(self, module: nn.Module, value: nn.Module | nn.Parameter) -> None:
-        """The graphs of lines whose walks have become rare are others from now on."""
+        """Walk the graphs again after a module changed, and remember where it changed."""
         if self.times and self.changes < CHANGES:
             self.changes += 1
             self.times.clear()
@@ -95,8 +95,8 @@ class Leaves(Listener):
             self.put |= dict.fromkeys(map(id, inside), self.watch.here())
 
     def unheld(self, held: set[int], place: Place) -> None:
-        """Parameters that get gradients, nothing moves and no optimizer holds; `place` is where the
-        first of these is made.
+        """Report parameters that get gradients but never change and are in no optimizer. `place` is
+        the line of the first optimizer.
         """
         told: dict[Place, list[str]] = {}
         for key, leaf in self.of.items():
@@ -110,7 +110,7 @@ class Leaves(Listener):
 
 
 def state_of(parameter: Tensor) -> float:
-    """The sum of its values; its version where it is spread over ranks, or FSDP let go of them."""
+    """Return the sum of a parameter's values, or its version if it is sharded or freed."""
     values = parameter.detach()
     there = type(values) is Tensor and values.untyped_storage().nbytes() >= values.nbytes
     return float(values.double().sum()) if there else float(parameter._version)

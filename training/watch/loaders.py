@@ -1,6 +1,4 @@
-"""How batches are drawn: in which order, from where, and whether an evaluation counts each row once
-and as it is.
-"""
+"""Batch loading: shuffling, sampling, sharding and complete evaluations."""
 
 from __future__ import annotations
 
@@ -30,15 +28,15 @@ from training.watch.forwards import Forwards, tensors_in
 from training.watch.patches import around
 from training.watch.record import Watch, guarded
 
-READ, BATCHES, SURE = 4, 6, 3.5  # rows that are read again; batches; standard errors
-FEW_WEIGHTS = 0.5  # of the rows: larger parts may be drawn from on purpose
-UNMIXED = 0.5  # of the variance of labels lies between batches
-EXCESS = 0.02  # by which the share of the last batch is larger than that of its rows
+READ, BATCHES, SURE = 4, 6, 3.5  # rows read twice; least number of batches; standard errors
+FEW_WEIGHTS = 0.5  # least share of rows with a weight: larger parts may be on purpose
+UNMIXED = 0.5  # share of the label variance between batches
+EXCESS = 0.02  # excess of the last batch's weight over its share of rows
 CUT_BACK = re.compile(r"\[\s*:\s*(len\(|n\b|n_|num|total|size|count)|gather_for_metrics|all_gather")
 
 
 class Drawn:
-    """The iterator of a loader, counted."""
+    """Iterator of a loader that counts batches."""
 
     def __init__(self, inner: Iterator[Any], used: Used, loaders: Loaders) -> None:
         self._inner, self._used, self._loaders = inner, used, loaders
@@ -65,7 +63,7 @@ class Drawn:
 
 
 class Loaders(Listener):
-    """Listens to `DataLoader.__iter__`."""
+    """Listener for `DataLoader.__iter__`."""
 
     def __init__(self, watch: Watch, forwards: Forwards) -> None:
         self.watch, self.forwards = watch, forwards
@@ -74,7 +72,7 @@ class Loaders(Listener):
         self.last: Used | None = None
 
     def install(self) -> None:
-        """Listen."""
+        """Install the hook for iterators."""
         around(DataLoader, "__iter__", self._iterate)
 
     def _iterate(self, original: Callable[..., Any], loader: DataLoader[Any]) -> Any:
@@ -90,7 +88,7 @@ class Loaders(Listener):
 
     @guarded
     def draw(self, used: Used, batch: Any) -> None:
-        """A batch was drawn."""
+        """Record a batch that was drawn."""
         if self.watch.quiet:
             return
         used.batches += 1
@@ -107,20 +105,20 @@ class Loaders(Listener):
 
     @property
     def shuffles(self) -> bool:
-        """Whether the last batch was drawn at random, so that batches do not follow each other."""
+        """Check that the last batch comes from a shuffling loader."""
         return self.last is not None and isinstance(self.last.loader.sampler, RandomSampler)
 
     def draws(self) -> int:
-        """Batches drawn until now."""
+        """Return the number of batches drawn so far."""
         return self.drawn
 
     def stepped(self, *_: object) -> None:
-        """The loader of the last batch is one for training."""
+        """Mark the loader of the last batch as a train loader."""
         if self.last is not None:
             self.last.steps += 1
 
     def ended(self) -> None:
-        """What the whole run shows."""
+        """Report the findings of the whole run."""
         for used in self.used.values():
             if used.batches and not isinstance(used.loader.dataset, IterableDataset):
                 self._weighted(used)
@@ -132,7 +130,7 @@ class Loaders(Listener):
         self._means()
 
     def _weighted(self, used: Used) -> None:
-        """Row i is drawn by weight i, so that weights of classes draw the first rows alone."""
+        """Report class weights used as row weights, which draw only the first rows."""
         sampler = getattr(used.loader.batch_sampler, "sampler", used.loader.sampler)
         count, rows = len(getattr(sampler, "weights", ())), loader_rows(used.loader)
         if isinstance(sampler, WeightedRandomSampler) and count < rows * FEW_WEIGHTS:
@@ -140,7 +138,7 @@ class Loaders(Listener):
             self.watch.tell("BH836", f"{told} drawn", used.place)
 
     def _ranks(self, used: Used) -> None:
-        """How several ranks share the train rows out."""
+        """Check how several ranks shard the train rows."""
         sampler, epochs = used.loader.sampler, used.set_epochs
         shuffles = isinstance(sampler, DistributedSampler) and sampler.shuffle
         if shuffles and len(set(epochs)) == 1 < len(epochs):
@@ -152,7 +150,7 @@ class Loaders(Listener):
             self.watch.tell("BH513", told, used.place)
 
     def _order(self, used: Used) -> None:
-        """Train rows in the order of the file."""
+        """Report train rows in file order."""
         if not isinstance(used.loader.sampler, SequentialSampler):
             return
         if unmixed(used.labels):
@@ -169,7 +167,7 @@ class Loaders(Listener):
             self.watch.tell("BH887", told, used.place)
 
     def _evaluation(self, used: Used) -> None:
-        """Rows that an evaluation leaves out, counts twice or augments."""
+        """Report rows that an evaluation drops, repeats or augments."""
         loader, sampler, rows = used.loader, used.loader.sampler, loader_rows(used.loader)
         size = loader.batch_size or 1
         if loader.drop_last and rows % size and used.batches >= rows // size:
@@ -185,8 +183,8 @@ class Loaders(Listener):
             self.watch.tell("BH518", f"{told} at random", used.place)
 
     def _read_otherwise(self, dataset: Any, rows: int) -> bool:
-        """Whether one of the first rows has other inputs each time, and the same label; the
-        generators are left as they were.
+        """Check that rereading a row gives other inputs and the same label. The generators keep
+        their states.
         """
         python, numbers = random.getstate(), np.random.get_state()
         try:
@@ -197,9 +195,7 @@ class Loaders(Listener):
             np.random.set_state(numbers)
 
     def _means(self) -> None:
-        """Loaders for evaluation with a short last batch, where the program's text averages means
-        of their batches.
-        """
+        """Report averaged batch means of an evaluation whose last batch is shorter."""
         path = str(self.watch.program)
         own = [u for u in self.used.values() if not u.steps and u.place.path == path]
         uneven = {u.place.line: told for u in own if (told := of_last_batch(u.loader))}
@@ -210,7 +206,7 @@ class Loaders(Listener):
 
 
 def of_last_batch(loader: DataLoader[Any]) -> str:
-    """By how much the share of the last batch is above that of its rows; empty where it is not."""
+    """Describe the excess weight of a short last batch, or return an empty text."""
     rows = len(loader.sampler) if isinstance(loader.sampler, Sized) else 0
     size = loader.batch_size or 1
     rest, batches = rows % size, -(-rows // size)
@@ -221,7 +217,7 @@ def of_last_batch(loader: DataLoader[Any]) -> str:
 
 
 def hashes(values: Tensor) -> list[bytes]:
-    """One of each row [N, ...]."""
+    """Return one hash per row [N, ...]."""
     if not values.numel():
         return []
     flat = values.detach().reshape(len(values), -1).cpu().contiguous().view(torch.uint8).numpy()
@@ -229,7 +225,7 @@ def hashes(values: Tensor) -> list[bytes]:
 
 
 def loader_rows(loader: DataLoader[Any]) -> int:
-    """Rows of its data set; 0 where it does not tell."""
+    """Return the number of rows in its data set, or 0 if unknown."""
     try:
         return len(loader.dataset)
     except TypeError:
@@ -237,14 +233,14 @@ def loader_rows(loader: DataLoader[Any]) -> int:
 
 
 def _values(row: Any) -> list[Tensor]:
-    """The tensors of a row, numbers beside them included: `(image, 3)`."""
+    """Return the tensors of a row, including its plain numbers: `(image, 3)`."""
     parts = row if isinstance(row, tuple | list) else [row]
     numbers = [torch.tensor(part) if isinstance(part, int | float) else part for part in parts]
     return list(tensors_in(numbers))
 
 
 def differ(first: list[Tensor], again: list[Tensor]) -> bool:
-    """Whether two readings of a row have one label, the last of them, and other inputs."""
+    """Check that two reads of a row have the same label, the last tensor, and other inputs."""
     pairs = list(zip(first, again, strict=False))
     return (
         len(pairs) > 1
@@ -255,7 +251,7 @@ def differ(first: list[Tensor], again: list[Tensor]) -> bool:
 
 
 def in_no_order(batches: list[Tensor]) -> bool:
-    """Whether values of rows say nothing about those of the next row, as those of a series do.
+    """Check that the values of rows are uncorrelated with those of the next rows.
 
     >>> in_no_order([torch.arange(32.0).add(i).sin() for i in range(8)])
     False
@@ -269,8 +265,8 @@ def in_no_order(batches: list[Tensor]) -> bool:
 
 
 def unmixed(labels: list[Tensor]) -> bool:
-    """Whether batches differ in their labels as no mixed order lets them: in their classes, or from
-    the least measured value to the greatest; those that go up and down are of a series in time.
+    """Check that batches differ in labels more than shuffled ones: in class, or sorted by value.
+    Labels that go up and down belong to a time series.
 
     >>> (unmixed([torch.full((8,), float(i // 4)) for i in range(8)]),
     ...     unmixed([torch.arange(8.0).add(i).sin() for i in range(8)]))

@@ -1,5 +1,5 @@
-"""What functions of torch are given: probabilities where scores belong, shapes that broadcast, the
-wrong axis, dropout in eval mode.
+"""Arguments of torch functions: probabilities as scores, broadcast shapes, wrong axes, and dropout
+in eval mode.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ EQUALITIES = ("eq", "ne", "__eq__")
 UNIT = (0.0, 1.0)
 BOUNDS = {"Relu": (0.0, math.inf), "Sigmoid": UNIT, "Tanh": (-1.0, 1.0), "Softmax": UNIT}
 CUTTING = ("Relu", "Gelu", "Silu", "Sigmoid", "Tanh")
-# a flag that the program computes
+# a dropout flag that the program computes
 DECIDED = re.compile(r"dropout\w*\(.*\btraining\s*=\s*(?!True\b)")
 Hook = Callable[..., None]
 
 
 def maker(tensor: Tensor, and_constants: bool = False) -> str:
-    """What computed a tensor, seen through views and clamps, and where that is asked for through
-    constants that are added; empty without a graph.
+    """Return the name of the operation that computed a tensor, or an empty text without a graph.
+    Views and clamps are skipped, and added constants on request.
 
     >>> maker(torch.zeros(3, 1, requires_grad=True).sigmoid().squeeze(1))
     'Sigmoid'
@@ -65,20 +65,20 @@ def maker(tensor: Tensor, and_constants: bool = False) -> str:
 
 
 def probabilities(values: Tensor, dim: int) -> bool:
-    """Whether values are at least 0 and add up to 1 along an axis."""
+    """Check that values are at least 0 and add up to 1 along an axis."""
     return bool((values.min() >= 0) and ((values.sum(dim) - 1).abs().max() < NEAR))
 
 
 class Functions(Listener, TorchFunctionMode):
-    """Listens to functions and operators of torch."""
+    """Listener for functions and operators of torch."""
 
     def __init__(self, watch: Watch, forwards: Forwards) -> None:
         super().__init__()
         self.watch, self.forwards = watch, forwards
         self.counts: dict[tuple[str, Place], int] = {}
         self.output: Tensor | None = None  # scores of the last network
-        self.values: dict[Place, list[float]] = {}  # of losses with labels, by line
-        self.valid = 0  # labels of the last mean that leaves some out
+        self.values: dict[Place, list[float]] = {}  # losses with labels, by line
+        self.valid = 0  # labels in the last mean that ignores some
         self.before: dict[str, list[Hook]] = {}
         self.after: dict[str, list[Hook]] = {}
         for names, listener in (
@@ -99,14 +99,14 @@ class Functions(Listener, TorchFunctionMode):
         self, names: Iterable[str], before: Hook | None = None, after: Hook | None = None
     ) -> None:
         """Call `before(name, *args, **kwargs)` and `after(name, result, *args, **kwargs)` around
-        functions of torch of those names.
+        the torch functions of these names.
         """
         for name in names:
             self.before.setdefault(name, []).extend([before] if before else [])
             self.after.setdefault(name, []).extend([after] if after else [])
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Look at the arguments, call, and look at the result."""
+        """Check the arguments, call the function and check the result."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if self.watch.quiet:
@@ -126,7 +126,7 @@ class Functions(Listener, TorchFunctionMode):
             with self.watch.unwatched():
                 try:
                     listener(name, *args, **kwargs)
-                except Exception as error:  # a program must run as it does without a watch
+                except Exception as error:  # the program must run as it does without a watch
                     self.watch.failures.append(f"{name}: {type(error).__name__}: {error}")
 
     def forwarded(self, call: Call) -> None:
@@ -134,7 +134,7 @@ class Functions(Listener, TorchFunctionMode):
         self.output = next((t for t in call.outputs if t.is_floating_point()), None)
 
     def often(self, rule: str, message: str, times: int = TWICE) -> None:
-        """Tell what was seen at one line so many times."""
+        """Report a message that one line has caused this many times."""
         place = self.watch.here()
         self.counts[rule, place] = self.counts.get((rule, place), 0) + 1
         if self.counts[rule, place] >= times:
@@ -146,7 +146,7 @@ class Functions(Listener, TorchFunctionMode):
             self.watch.deliver(Listener.lost, call, scores, target)
 
     def _directed(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
-        """A loss that takes scores first and labels second."""
+        """Check a loss that takes scores first and labels second."""
         if name != "kl_div":
             self._told(input, target)
         if target.requires_grad and not input.requires_grad and torch.is_grad_enabled():
@@ -167,14 +167,14 @@ class Functions(Listener, TorchFunctionMode):
             self.often("BH825", f"{told} {low:g} and {high:g}")
 
     def _counted(self, name: str, input: Tensor, target: Tensor, *_: Any, **options: Any) -> None:
-        """How many labels a mean counts that leaves some out."""
+        """Count the labels of a mean that ignores some labels."""
         self.valid = 0
         if target.dtype == torch.int64 and options.get("reduction", "mean") == "mean":
             counted = target != options.get("ignore_index", -100)
             self.valid = 0 if bool(counted.all()) else int(counted.sum())
 
     def _scores(self, name: str, input: Tensor, *_: Any, **__: Any) -> None:
-        """What a loss is given that takes raw scores."""
+        """Check the scores of a loss that takes raw scores."""
         made, of_classes = maker(input), name == "cross_entropy"
         axis = min(1, input.ndim - 1)
         if of_classes and input.shape[axis] == 1:
@@ -199,7 +199,7 @@ class Functions(Listener, TorchFunctionMode):
             self.often("BH305", "kl_div is given log-probabilities second, without log_target=True")
 
     def _operator(self, name: str, a: Any, b: Any = None, *_: Any, **__: Any) -> None:
-        """A difference of scores and labels, or a comparison."""
+        """Check a difference or comparison of scores and labels."""
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             return
         rows = self.output.shape[:1] if self.output is not None else None
@@ -214,7 +214,7 @@ class Functions(Listener, TorchFunctionMode):
             flat.ndim != 1
             or column.shape != (len(flat), 1)
             or len(flat) < 2
-            # which rows are alike
+            # a comparison of each row with all others
             or column.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
             or (name in EQUALITIES and torch.equal(column[:, 0], flat))
         ):
@@ -224,7 +224,7 @@ class Functions(Listener, TorchFunctionMode):
             self.often("BH310", told)
 
     def _axis(self, name: str, input: Tensor, dim: Any = None, *_: Any, **options: Any) -> None:
-        """The scores of a batch, perhaps divided by a temperature."""
+        """Check the axis for the scores of a batch, perhaps divided by a temperature."""
         if (
             self.output is not None
             and (input is self.output or (name == "softmax" and input.shape == self.output.shape))
@@ -244,7 +244,7 @@ class Functions(Listener, TorchFunctionMode):
         dropout = isinstance(last, nn.modules.dropout._DropoutNd)
         if training and p > 0 and last is not None and not last.training and not dropout:
             place = self.watch.here()
-            # a program that decides when samples in evaluation on purpose
+            # such a program samples in evaluation on purpose
             if not DECIDED.search(linecache.getline(place.path, place.line)):
                 self.often("BH403", f"dropout goes on in {type(last).__name__} in eval mode", 1)
 

@@ -1,9 +1,8 @@
-"""The process that runs a program under watch: `python -m training.watch.main REPORT SECONDS
-PROGRAM [ARGUMENT]…`.
+"""Process that runs a program under watch: `python -m training.watch.main REPORT SECONDS PROGRAM
+[ARGUMENT]…`.
 
-The program runs as by `python PROGRAM`, on this machine and with its own effects; what it prints
-goes to standard error. REPORT is a JSON file of the findings, of how it ended, and of what the
-watch could not look at.
+The program runs as with `python PROGRAM`, with all its effects. Its output goes to standard error.
+REPORT is a JSON file with the findings, the end of the program, and failed checks.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from training.watch.tables import Tables
 from training.watch.targets import Targets, UnseenClasses
 from training.watch.updates import Precision, Updates
 
-UNUSED = "find_unused_parameters=True"  # as DDP says it
+UNUSED = "find_unused_parameters=True"  # from the error text of DDP
 
 
 def watch(
@@ -60,17 +59,17 @@ def watch(
     calls: Path | None = None,
     folder: Path | None = None,
 ) -> dict[str, Any]:
-    """Run a program in this process, whose torch is listened to from then on.
+    """Run a program in this process and listen to torch from then on.
 
     Args:
         program: a Python file.
-        arguments: of its command line.
-        seconds: after which it is ended at its next optimizer step.
-        calls: file for the collectives of one rank of several.
-        folder: for the reports of processes that it starts.
+        arguments: command line arguments of the program.
+        seconds: time after which the program ends at its next optimizer step.
+        calls: file for the collectives of this rank, if there are several ranks.
+        folder: folder for the reports of processes that it starts.
 
     Returns:
-        What is reported.
+        The report.
     """
     program = program.resolve()
 
@@ -92,19 +91,19 @@ def watched(
     leads: bool,
     folder: Path | None = None,
 ) -> tuple[dict[str, Any], BaseException | None]:
-    """Call something with all listeners in place.
+    """Call a function with all listeners installed.
 
     Args:
-        program: of whose lines is told.
-        seconds: after which it is ended at its next optimizer step.
-        calls: file for the collectives of one rank of several.
-        run: gives what must outlive it: networks in a process group may wait for ever when they are
-            taken down after it.
-        leads: whether this is the first rank.
-        folder: for the reports of processes that it starts; None where these are not watched.
+        program: file whose lines appear in findings.
+        seconds: time after which it ends at its next optimizer step.
+        calls: file for the collectives of this rank, if there are several ranks.
+        run: function that returns the objects to keep alive. Networks of a process group may hang
+            forever when they are destroyed after the group.
+        leads: true for the first rank.
+        folder: folder for the reports of processes that it starts; None to not watch them.
 
     Returns:
-        What is reported, and what it raised.
+        The report, and the exception that was raised.
     """
     seen = Watch(
         program,
@@ -165,8 +164,8 @@ def watched(
 def _listen(
     seen: Watch, calls: Path | None
 ) -> tuple[Functions, Callable[[], dict[str, Any]], Callable[[], bool | None]]:
-    """Put all listeners in place; the one for functions, what is compared between ranks, and
-    whether windows of batches left nothing over.
+    """Install all listeners. Return the one for functions and two callbacks: the data to compare
+    between ranks, and whether accumulation windows are even.
     """
     forwards = Forwards(seen)
     loaders = Loaders(seen, forwards)
@@ -224,7 +223,7 @@ def _listen(
 
 
 def one_rank(program: Path) -> None:
-    """Let a program that expects a launcher be the only rank of a group."""
+    """Make a program that expects a launcher the only rank of a group."""
     text = program.read_text(encoding="utf-8", errors="replace")
     if "RANK" in os.environ or "init_process_group" not in text or starts_ranks(text):
         return
@@ -244,17 +243,17 @@ def one_rank(program: Path) -> None:
 
 
 def quieten() -> None:
-    """Turn compilation off: what is compiled into one kernel cannot be listened to."""
+    """Turn off compilation, because compiled kernels hide their operations."""
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     torch.compiler.set_stance("force_eager")
 
 
 def main() -> None:
-    """Run the program that the command line names."""
+    """Run the program given on the command line."""
     report, seconds, program, *arguments = sys.argv[1:]
     quieten()
     out = os.dup(1)
-    os.dup2(2, 1)  # the caller's standard output is for the findings
+    os.dup2(2, 1)  # standard output is for the findings only
     one_rank(Path(program))
     told = watch(
         Path(program), arguments, float(seconds), log_of(Path(report)), Path(report).parent

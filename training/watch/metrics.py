@@ -1,6 +1,4 @@
-"""Metrics of scikit-learn: what they are given, and whether those of the whole are computed a batch
-at a time.
-"""
+"""Metrics of scikit-learn: their arguments, and metrics that are averaged over batches."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ from training.watch.loaders import Loaders, loader_rows
 from training.watch.patches import around
 from training.watch.record import Watch, guarded
 
-FEWEST = 30  # scores, steps
-FAR_OFF = -2.0  # squared errors three times those of the mean
+FEWEST = 30  # least number of scores and steps
+FAR_OFF = -2.0  # R², with errors three times those of the mean
 OF_NUMBERS = ("mean_squared_error", "root_mean_squared_error", "mean_absolute_error", "r2_score")
 RANKING = ("roc_auc_score", "average_precision_score", "roc_curve", "precision_recall_curve")
 OF_LABELS = (
@@ -30,20 +28,20 @@ OF_LABELS = (
 
 
 class Metrics(Listener):
-    """Listens to metrics of scikit-learn, from the moment that the program imports it."""
+    """Listener for scikit-learn metrics, active once the program imports scikit-learn."""
 
     def __init__(
         self, watch: Watch, forwards: Forwards, loaders: Loaders, imported: Callable[[], None]
     ) -> None:
         self.watch, self.forwards, self.loaders, self.imported = watch, forwards, loaders, imported
-        # by line and step: batches that were drawn before
+        # line and step: batches drawn before
         self.batches: dict[tuple[Place, int], set[int]] = {}
-        # by line, of the last call: the step, and the share of the variance that is explained
+        # line of the last call: step and R²
         self.fits: dict[Place, tuple[int, float]] = {}
         self._listening = False
 
     def install(self) -> None:
-        """Listen to imports."""
+        """Install the hook for imports."""
         around(builtins, "__import__", self._import)
 
     def _import(self, original: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
@@ -67,7 +65,7 @@ class Metrics(Listener):
 
     @guarded
     def _look(self, name: str, given: list[Any]) -> None:
-        """Labels and predictions."""
+        """Check the labels and predictions of a metric."""
         arrays = [np.asarray(side) for side in given]
         if len(arrays) != 2 or any(not a.ndim or a.dtype.kind not in "biuf" for a in arrays):
             return
@@ -79,7 +77,7 @@ class Metrics(Listener):
         self.watch.emit(Listener.scored, torch.tensor(labels), torch.tensor(predictions))
 
     def _ranked(self, name: str, labels: np.ndarray, scores: np.ndarray) -> None:
-        """Whether scores are decisions, and whether those of one batch are ranked after another."""
+        """Check that scores are not decisions and that a ranking metric covers all rows."""
         if scores.size >= FEWEST and np.array_equal(np.unique(scores), [0, 1]):
             told = f"{name} is given nothing but 0 and 1 for {scores.size} scores"
             self.watch.tell("BH221", f"{told}: decisions have no order")
@@ -95,13 +93,13 @@ class Metrics(Listener):
                 self.watch.tell("BH204", f"{told}: a mean over batches is not its value")
 
     def _fit(self, labels: np.ndarray, found: np.ndarray) -> None:
-        """How far predictions of a regression are from the labels, one each a row."""
+        """Record the R² of regression predictions, one per row."""
         if len(labels) == len(found) >= FEWEST and labels.std() > 0:
             fit = 1 - float(((labels - found) ** 2).mean() / labels.var())
             self.fits[self.watch.here()] = self.watch.steps, fit
 
     def ended(self) -> None:
-        """Predictions of the evaluation behind the last step that are nowhere near the labels."""
+        """Report final predictions that are far from the labels."""
         for place, (step, fit) in self.fits.items():
             if self.watch.complete and self.watch.steps == step >= FEWEST and fit < FAR_OFF:
                 told = f"predictions miss the labels by {(1 - fit) ** 0.5:.1f} of their standard"

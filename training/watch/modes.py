@@ -1,6 +1,4 @@
-"""How networks are called in training and evaluation: in which mode, with what frozen, and past
-which wrapper.
-"""
+"""Network calls in training and evaluation: mode, frozen parts and bypassed wrappers."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ REDUCING = ("all_reduce", "all_gather_into_tensor", "all_gather", "broadcast", "
 
 
 def mode_dependent(module: nn.Module, training: bool) -> list[str]:
-    """Names of layers in a mode that do something else in the other one.
+    """Return the names of layers in this mode that behave differently in the other one.
 
     >>> mode_dependent(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1), nn.Dropout(0.0)), True)
     ['1']
@@ -40,33 +38,33 @@ def mode_dependent(module: nn.Module, training: bool) -> list[str]:
 
 
 class Fixed(NamedTuple):
-    """A network in train mode that is not trained."""
+    """A network in train mode that no optimizer trains."""
 
     module: nn.Module
-    version: int  # of its first weight
+    version: int  # version of its first weight
     place: Place
-    steps: set[int]  # of others, in which it ran
+    steps: set[int]  # steps of other networks in which it ran
 
 
 class Modes(Listener):
-    """Listens to calls and steps."""
+    """Listener for network calls and optimizer steps."""
 
     def __init__(self, watch: Watch, forwards: Forwards) -> None:
         self.watch, self.forwards = watch, forwards
         forwards.judged = self.judged
-        # how often a network was called for nothing since the last backward pass, by rule and id
+        # calls without a backward pass since the last one, by rule and network id
         self.idle: Counter[tuple[str, int]] = Counter()
         self.backwards = 0
-        self.evaluated_at = -1  # step
-        self.single: Call | None = None  # in train mode, once between steps
+        self.evaluated_at = -1  # step of the last evaluation
+        self.single: Call | None = None  # single call in train mode between steps
         self.fixed: dict[int, Fixed] = {}
-        self.trained: set[int] = set()  # modules that have been trained in train mode
-        self.in_eval: Counter[int] = Counter()  # their steps in eval mode
-        # of frozen weights, by id: their version, and for how many steps it has been the same
+        self.trained: set[int] = set()  # ids of networks trained in train mode
+        self.in_eval: Counter[int] = Counter()  # steps in eval mode, by network
+        # id of a frozen weight: its version, and the number of steps without a change
         self.versions: dict[int, tuple[int, int]] = {}
 
     def forwarded(self, call: Call) -> None:
-        """A network is called: not for training where no backward pass follows."""
+        """Check a network call that no backward pass follows."""
         backwards = self.watch.backwards + self.watch.differentiated
         if backwards != self.backwards:
             self.backwards = backwards
@@ -82,7 +80,7 @@ class Modes(Listener):
             self.evaluated_at = self.watch.steps
             rule = "BH201" if noisy and not self.watch.calling("update_bn") else ""
         elif not call.training and any(t.requires_grad for t in call.outputs):
-            # inputs that require a gradient are to be differentiated by
+            # the program differentiates with respect to inputs that require a gradient
             rule = "" if any(t.requires_grad for t in call.inputs) else "BH202"
         self.idle[rule, id(call.module)] += 1
         if rule and self.idle[rule, id(call.module)] >= TWICE:
@@ -91,8 +89,8 @@ class Modes(Listener):
             self.single = call
 
     def judged(self) -> None:
-        """The scores of a single call are decided on; where they are only looked at, its mode does
-        not matter.
+        """Report a single call in train mode whose scores are used for decisions. The mode does not
+        matter for a call that is only inspected.
         """
         if self.single is not None:
             self._idle("BH201", self.single)
@@ -105,7 +103,7 @@ class Modes(Listener):
         self.watch.tell(rule, f"{type(call.module).__name__} {told}", call.place)
 
     def _give(self, call: Call) -> None:
-        """A network in train mode without a part in the gradient, for another one perhaps."""
+        """Record a network in train mode that gets no gradient, perhaps a teacher."""
         version = next(call.module.parameters())._version
         known = self.fixed.get(id(call.module))
         if known is None or known[:2] != (call.module, version):
@@ -113,14 +111,14 @@ class Modes(Listener):
         known.steps.add(self.watch.steps)
 
     def ended(self) -> None:
-        """Networks that ran in train mode in many steps of others, and were never trained."""
+        """Report untrained networks that ran in train mode in many steps of another network."""
         for module, version, place, steps in self.fixed.values():
             if len(steps) > MANY and next(module.parameters())._version == version:
                 told = f"{type(module).__name__}, which is not trained, runs in train mode in"
                 self.watch.tell("BH882", f"{told} {len(steps)} steps of another network", place)
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """A network is trained."""
+        """Check the mode and the frozen layers of a trained network."""
         call = self.forwards.last
         if call is None or not call.grad or not _held(call, optimizer):
             return
@@ -150,8 +148,8 @@ class Modes(Listener):
             self.watch.tell("BH427", f"{told}, while layers before it are trained", call.place)
 
     def _frozen(self, weight: Tensor) -> bool:
-        """Whether a weight is frozen, and nothing has written to it for some steps, as a teacher's
-        average does at each.
+        """Check that a weight is frozen and has not changed for some steps. The averaged weights of
+        a teacher change at each step.
         """
         version, times = self.versions.get(id(weight), (weight._version, 0))
         times = times + 1 if version == weight._version else 0
@@ -160,17 +158,17 @@ class Modes(Listener):
 
 
 class Wrappers(Listener):
-    """Listens to DDP, and compares what it knew with what is trained through it."""
+    """Listener for DDP that compares the wrapped parameters with the trained ones."""
 
     def __init__(self, watch: Watch, forwards: Forwards) -> None:
         self.watch, self.forwards = watch, forwards
-        # ids of parameters that any wrapper was given: a network may be wrapped anew
+        # ids of all wrapped parameters: a network may be wrapped again
         self.known: set[int] = set()
-        # whether the program itself gave something to other ranks since the last call of a network
+        # true if the program has communicated between ranks since the last network call
         self.exchanged = False
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for DDP and collectives."""
         around(DistributedDataParallel, "__init__", self._wrap)
         for name in REDUCING:
             around(dist, name, self._reduced)
@@ -185,14 +183,14 @@ class Wrappers(Listener):
         return original(*args, **kwargs)
 
     def forwarded(self, call: Call) -> None:
-        """A step begins."""
+        """Reset the record of communication when a step begins."""
         self.exchanged &= not call.grad
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """How the network of this step was called, and what its wrapper does not know."""
+        """Report a network called without its wrapper, and parameters unknown to the wrapper."""
         call = self.forwards.last
         if call is None or not call.grad or self.exchanged:
-            return  # the program may average gradients by itself
+            return  # the program may average gradients itself
         mine = _held(call, optimizer)
         if id(call.module) in self.forwards.wrapped and mine:
             told = f"{type(call.module).__name__} is trained past its DistributedDataParallel"
@@ -206,7 +204,7 @@ class Wrappers(Listener):
 
 
 def _held(call: Call, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
-    """The parameters of a network that an optimizer holds."""
+    """Return the parameters of a network that an optimizer holds, by name."""
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return {n: p for n, p in call.module.named_parameters() if id(p) in held}
 

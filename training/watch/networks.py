@@ -1,6 +1,4 @@
-"""Whether rows of a batch mix in a network, and whether a sequence sees its future: tried on a
-copy, beside the program.
-"""
+"""Networks that mix the rows of a batch or let a sequence see its future, tested on a copy."""
 
 from __future__ import annotations
 
@@ -16,28 +14,28 @@ from training.watch.events import Call, Listener
 from training.watch.loaders import Loaders
 from training.watch.record import Watch
 
-LOOKS = 3  # calls of a network on which it is tried
-FEWEST = 4  # rows, places
-SAME = 1e-4  # of the largest score
-MOST = 4_000_000  # input values
-FOLLOWING = 0.7  # of the places where a token differs from the next one
+LOOKS = 3  # tested calls per network
+FEWEST = 4  # least number of rows and places
+SAME = 1e-4  # tolerance relative to the largest score
+MOST = 4_000_000  # most input values
+FOLLOWING = 0.7  # share of labels equal to the next token
 TWICE, IDENTICAL_AFTER = 2, 3  # losses; steps
 
 # B rows, T places of a sequence
 
 
 class Networks(Listener):
-    """Listens to losses, whose labels tell which axis holds the rows."""
+    """Listener for losses, whose labels show which axis contains the rows."""
 
     def __init__(self, watch: Watch, loaders: Loaders) -> None:
         self.watch, self.loaders = watch, loaders
         self.looks: Counter[int] = Counter()
-        self.first: dict[int, list[float]] = {}  # what networks were given first
+        self.first: dict[int, list[float]] = {}  # first inputs, by network
         self.crossed: Counter[int] = Counter()
         self.steps: Counter[int] = Counter()
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
-        """Try the network of a loss."""
+        """Test the network of a loss."""
         key = id(call.module)
         if not call.grad or not call.inputs:
             return
@@ -53,7 +51,7 @@ class Networks(Listener):
             return
         shown = given.detach().flatten()[:16].tolist()
         if self.first.setdefault(key, shown) == shown:
-            # the same rows at each step: a graph, or full batches, whose rows may belong together
+            # equal rows at each step are a graph or full batches, whose rows may belong together
             return
         self.looks[key] += 1
         if target.ndim and (given.is_floating_point() or target.numel() == len(given)):
@@ -63,19 +61,19 @@ class Networks(Listener):
                 self._tokens(call, target, t)
 
     def _rows(self, call: Call, target: Tensor) -> None:
-        """Whether other values in the first row move the scores of other rows."""
+        """Check that other values in the first row do not change the scores of other rows."""
         n = call.rows
         if n < FEWEST or any(not t.ndim or len(t) != n for t in (*call.inputs, target)):
             return
         if any(t.ndim > 2 and t.shape[1] == n for t in call.inputs):
-            return  # rows may lie along the second axis
+            return  # rows may be on the second axis
         network = twin(call.module)
         before, again = scores_of(network, call), scores_of(network, call)
         after = scores_of(network, call, _other_first)
         if before is None or again is None or after is None or len(before) != n:
             return
         if not before.shape == again.shape == after.shape or before.shape == (n, n):
-            return  # each row against all others, as it is meant
+            return  # scores of each row against all others are on purpose
         if not torch.allclose(again, before, rtol=SAME, atol=SAME, equal_nan=True):
             if self.loaders.shuffles:
                 told = f"{type(call.module).__name__} gives the same rows other scores when it is"
@@ -86,15 +84,15 @@ class Networks(Listener):
             self.watch.tell("BH801", f"{told} others of its batch, in eval mode too", call.place)
 
     def _tokens(self, call: Call, target: Tensor, tokens: Tensor) -> None:
-        """Which tokens [B, T] the labels are, and whether scores at a place depend on tokens after
-        it.
+        """Check that labels are the next tokens [B, T] and that scores do not depend on later
+        tokens.
         """
         n, length = tokens.shape
         if length < FEWEST or target.dtype != torch.int64 or target.numel() != n * length:
             return
         labels = target.reshape(n, length)
         shown = labels >= 0
-        # where a token repeats itself, it is not seen which of them is the label
+        # a repeated token does not show which of the two is the label
         telling = shown[:, :-1] & (tokens[:, :-1] != tokens[:, 1:])
         if not bool(telling.any()):
             return
@@ -112,13 +110,13 @@ class Networks(Listener):
             self.watch.tell("BH802", f"{name} {told}", call.place)
         elif following or sees_future:
             return
-        elif earlier or (own and bool(moved[-1])):  # else the network shifts them itself
+        elif earlier or (own and bool(moved[-1])):  # otherwise the network shifts them itself
             told = "very tokens that" if own else "tokens before those that"
             told = f"the labels are the {told} {name} is given: they are not the next ones"
             self.watch.tell("BH817", told, call.place)
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Units of a layer that were made alike, and stay so."""
+        """Report layers whose units are identical and stay so."""
         self.steps[id(optimizer)] += 1
         if self.steps[id(optimizer)] != IDENTICAL_AFTER:
             return
@@ -132,8 +130,8 @@ class Networks(Listener):
 
 
 def crossed(call: Call, scores: Tensor, target: Tensor) -> bool:
-    """Whether scores [T, B, C] are flattened as they are, and labels that stand in the input [B, T]
-    row by row.
+    """Check for scores [T, B, C] flattened by place, with labels from the input [B, T] flattened by
+    row.
     """
     out = next(iter(call.outputs), None)
     if out is None or out.ndim != 3 or scores.shape != (out[..., 0].numel(), out.shape[2]):
@@ -153,8 +151,8 @@ def crossed(call: Call, scores: Tensor, target: Tensor) -> bool:
 
 
 def _moved_by_last(call: Call, tokens: Tensor) -> Tensor | None:
-    """At which places [T] scores move with the last token of each row; None where it is not
-    known.
+    """Return a mask of places [T] whose scores change with each row's last token, or None if
+    unknown.
     """
     n, length = tokens.shape
     network = twin(call.module)
@@ -171,20 +169,20 @@ def _moved_by_last(call: Call, tokens: Tensor) -> Tensor | None:
         before, after = before.transpose(0, 1), after.transpose(0, 1)
     if before.numel() % (n * length):
         return None
-    # a place that attends to none has no number
+    # a place that attends to none gives nan
     change_at = (after - before).nan_to_num(0.0).abs().reshape(n, length, -1)
     return change_at.amax(2).amax(0) > SAME * float(before.nan_to_num(0.0).abs().max())
 
 
 def _other_first(t: Tensor) -> Tensor:
-    """Other values in the first row: of whole numbers those of the last row."""
+    """Change the first row; for integers, replace it with the last row."""
     changed = t.clone()
     changed[0] = t[0] * -1.5 + 1.0 if t.is_floating_point() else t[-1]
     return changed
 
 
 def twin(module: nn.Module) -> nn.Module | None:
-    """A copy in eval mode; None where it cannot be copied."""
+    """Return a copy in eval mode, or None if it cannot be copied."""
     try:
         return copy.deepcopy(module).eval()
     except Exception:
@@ -194,13 +192,13 @@ def twin(module: nn.Module) -> nn.Module | None:
 def scores_of(
     network: nn.Module | None, call: Call, change: Callable[[Tensor], Tensor] = torch.clone
 ) -> Tensor | None:
-    """The first floating-point result of a copy for the inputs of a call, each of them changed;
-    None where the copy cannot be run so.
+    """Return the first floating-point output of a copy for the changed inputs of a call. Return
+    None if the copy cannot run.
     """
     if network is None:
         return None
     fast = torch.backends.mha.get_fastpath_enabled()
-    # it gives no number where attention is left nothing, and cuts padding off
+    # the fast path gives nan where attention has no key, and cuts off padding
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():

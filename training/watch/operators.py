@@ -1,4 +1,4 @@
-"""Reshapes that mix axes, and softmaxes over an axis of one element."""
+"""Reshapes that mix axes, and softmaxes over an axis with one element."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from training.watch.forwards import Forwards
 from training.watch.losses import Functions, maker
 from training.watch.record import Watch
 
-MANY = 10  # calls
+MANY = 10  # least number of calls
 COLOURS = (3, 4)
-PRODUCTS = ("Bmm", "ScaledDotProduct")  # what attention ends with
+PRODUCTS = ("Bmm", "ScaledDotProduct")  # last operations of attention
 
 
 class Operators(Listener):
-    """Listens to single functions of torch."""
+    """Listener for single functions of torch."""
 
     def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:
         self.watch, self.forwards, self.functions = watch, forwards, functions
-        # sizes of the axis, of those whose scores learn
+        # axis sizes of softmaxes whose scores are trained
         self.softmaxes: dict[Place, list[int]] = {}
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for reshapes and softmaxes."""
         self.functions.listen(("view", "reshape"), after=self._reshaped)
         self.functions.listen(("softmax", "log_softmax"), after=self._normalised)
 
     def _reshaped(self, name: str, result: Tensor, given: Tensor, *_: Any, **__: Any) -> None:
-        """Axes that are exchanged without a transpose, of a batch or of one picture, and heads of
-        attention.
+        """Report a reshape that exchanges axes of a batch, an image or attention heads without a
+        transpose.
         """
         shapes = f"{list(given.shape)} is read as {list(result.shape)}"
         picture = given.ndim == 3 and given.shape[2] in COLOURS and given.shape[0] > max(COLOURS)
@@ -51,12 +51,12 @@ class Operators(Listener):
     def _normalised(
         self, name: str, result: Tensor, scores: Tensor, dim: Any = None, *_: Any, **__: Any
     ) -> None:
-        """The size of the axis along which something is chosen."""
+        """Record the size of the softmax axis."""
         if isinstance(dim, int) and scores.requires_grad and scores.ndim and scores.numel() > 1:
             self.softmaxes.setdefault(self.watch.here(), []).append(scores.shape[dim])
 
     def ended(self) -> None:
-        """Softmaxes whose axis was never longer than one."""
+        """Report softmaxes whose axis always had one element."""
         for place, sizes in self.softmaxes.items():
             if len(sizes) >= MANY and set(sizes) == {1}:
                 told = f"in all {len(sizes)} calls the axis of this softmax has one element"
@@ -64,9 +64,9 @@ class Operators(Listener):
 
 
 def turned(given: tuple[int, ...], result: tuple[int, ...]) -> bool:
-    """Whether a shape has the sizes of another behind its first as a transpose would put them.
+    """Check that a shape is another one transposed behind the first axis.
 
-    Sizes of 1 stand anywhere, and relative positions are shifted by a view of sizes one apart.
+    Shapes with an axis of size 1, and sizes that differ by 1 (relative positions), do not count.
 
     >>> turned((8, 50, 6), (8, 6, 50)), turned((8, 32, 24, 3), (8, 3, 32, 24))
     (True, True)
@@ -83,9 +83,7 @@ def turned(given: tuple[int, ...], result: tuple[int, ...]) -> bool:
 
 
 def parted(flat: tuple[int, ...], heads: tuple[int, ...]) -> bool:
-    """Whether one is the shape of a sequence [B, T, D] and the other that of its heads
-    [B, H, T, D / H], which no view can make of it.
-    """
+    """Check for a sequence [B, T, D] and its heads [B, H, T, D / H], which no view can convert."""
     if (len(flat), len(heads)) != (3, 4):
         return False
     (_, places, features), (_, count, along, each) = flat, heads

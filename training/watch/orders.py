@@ -1,6 +1,4 @@
-"""Predictions that are collected from a shuffling loader, and the labels that they are compared
-with.
-"""
+"""Predictions collected from a shuffling loader and compared with labels in another order."""
 
 from __future__ import annotations
 
@@ -17,22 +15,22 @@ from training.watch.loaders import loader_rows
 from training.watch.losses import EQUALITIES, SUBTRACTIONS, SUPERVISED, Functions
 from training.watch.record import Watch
 
-FEW, MOST = 20, 1_000_000  # rows
+FEW, MOST = 20, 1_000_000  # least and most rows
 
 
 @dataclass(eq=False)
 class Evaluation:
-    """An epoch of a loader whose batches a network is given without gradients."""
+    """An epoch of a loader whose batches a network evaluates without gradients."""
 
     used: Used
     epoch: int
-    # tensors with one number a row, besides the first: by batch
+    # by batch: tensors with one number per row, without the first tensor
     columns: list[list[Tensor]] = field(default_factory=list)
-    drawn: int = 0  # rows
-    seen: int = 0  # rows that a network was given
+    drawn: int = 0  # number of drawn rows
+    seen: int = 0  # rows given to a network
 
     def orders(self) -> list[Tensor]:
-        """The columns, of all rows; none where one of them numbers the rows."""
+        """Return the columns of all rows. The list is empty if one of them numbers the rows."""
         if len({len(batch) for batch in self.columns}) != 1:
             return []
         columns = [torch.cat(batches) for batches in zip(*self.columns, strict=True)]
@@ -41,23 +39,23 @@ class Evaluation:
 
 
 class Orders(Listener):
-    """Listens to loaders, networks and comparisons: once a network was given all rows, and until it
-    is given anything else, labels can only be compared with the predictions for these rows.
+    """Listener for loaders, networks and comparisons. After a network has received all rows, labels
+    can only be compared with the predictions for these rows.
     """
 
     def __init__(self, watch: Watch, functions: Functions) -> None:
         self.watch, self.functions = watch, functions
         self.drawing: Evaluation | None = None
-        self.done: Evaluation | None = None  # whose network was given each row once
-        self.waiting = 0  # rows that were drawn, until a network is given them
+        self.done: Evaluation | None = None  # finished evaluation of each row
+        self.waiting = 0  # drawn rows that no network has received yet
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for comparisons."""
         names = (*SUBTRACTIONS, *EQUALITIES, "__ne__", *SUPERVISED)
         self.functions.listen(names, before=self._compared)
 
     def drew(self, used: Used, batch: Any) -> None:
-        """A batch of a loader that mixes its rows, in an order that no names of rows tell."""
+        """Record a batch of a shuffling loader whose rows have no names."""
         parts = [*batch.values()] if isinstance(batch, dict) else batch
         parts = parts if isinstance(parts, list | tuple) else []
         named = any(isinstance(p, list | tuple) and isinstance([*p, 0][0], str) for p in parts)
@@ -78,7 +76,7 @@ class Orders(Listener):
         epoch.columns.append([_flat(t) for t in tensors[1:] if t.numel() == self.waiting])
 
     def forwarded(self, call: Call) -> None:
-        """A network is given the batch that was drawn, or something else."""
+        """Match a network call with the drawn batch."""
         epoch = self.drawing
         if call.grad or epoch is None or call.rows != self.waiting:
             self.drawing = self.done = None
@@ -89,7 +87,7 @@ class Orders(Listener):
             self.done = epoch
 
     def stepped(self, *_: object) -> None:
-        """An evaluation before a step is over."""
+        """Forget the evaluation when a step ends it."""
         self.drawing = self.done = None
 
     def _compared(self, name: str, a: Any, b: Any = None, *_: Any, **__: Any) -> None:
@@ -97,7 +95,7 @@ class Orders(Listener):
             self.scored(a, b)
 
     def scored(self, labels: Tensor, predictions: Tensor) -> None:
-        """Compare both with what was drawn, in either order."""
+        """Compare both arguments with the drawn rows, in either role."""
         epoch, sides = self.done, (labels, predictions)
         if epoch is None or any(s.shape[:1] != (epoch.drawn,) for s in sides):
             return
@@ -106,8 +104,13 @@ class Orders(Listener):
         if any(torch.equal(column, side) for column, side in pairs):
             return
         if any(torch.equal(column.sort().values, side.sort().values) for column, side in pairs):
+<<<<<<< HEAD
             self.done = None  # once
             told = f"{epoch.drawn} predictions are in the order in which a shuffling loader drew"
+=======
+            self.done = None  # report once
+            told = f"{epoch.drawn} predictions stand in the order in which a shuffling loader drew"
+>>>>>>> g1
             told = f"{told} their rows (line {epoch.used.place.line}), and the labels that they are"
             self.watch.tell("BH832", f"{told} compared with in another one")
 

@@ -1,6 +1,4 @@
-"""Which table the rows of an array were taken of, and where they stand in it: found by equal rows,
-and by the numbers that choose them.
-"""
+"""Origin of an array in a table: the table and the row numbers, found by equal rows or indices."""
 
 from __future__ import annotations
 
@@ -13,16 +11,14 @@ import numpy as np
 from training.watch.events import Place
 from training.watch.scopes import Column, Scopes, Space
 
-MOST = 0.98  # of the rows of a part are rows of the table
-FEWEST_VOTES = 0.3  # of the columns of a table, by which it is a part of another one
-FIRST = 3  # rows by which an array is told from most others
+MOST = 0.98  # share of rows of a part that are in the table
+FEWEST_VOTES = 0.3  # least share of columns that support an origin
+FIRST = 3  # rows that rule out most other arrays
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A table, the places of some rows in it [n], and where they were seen apart from the
-    others.
-    """
+    """A table, the numbers [n] of some rows in it, and the line where they were first separate."""
 
     space: Space
     places: np.ndarray
@@ -30,7 +26,7 @@ class Origin:
 
 
 class Origins:
-    """Looks for what arrays were taken of, once all scopes are seen."""
+    """Search for the origins of arrays, after all scopes are recorded."""
 
     def __init__(self, scopes: Scopes) -> None:
         self.columns, self.spaces = scopes.columns, scopes.spaces
@@ -38,7 +34,7 @@ class Origins:
         self.steps: dict[Space, tuple[Space, np.ndarray] | None] = {}
 
     def of(self, column: Column) -> Origin | None:
-        """The first table that a column's rows were taken of; its own one where it is that."""
+        """Return the first table that contained a column's rows, or its own table."""
         space = self.of_column.get(column.key)
         if space is None:
             return None
@@ -49,7 +45,7 @@ class Origins:
         return Origin(space, places, place)
 
     def _step(self, space: Space) -> tuple[Space, np.ndarray] | None:
-        """The longer or older table that the rows of a space were taken of, and the places."""
+        """Return the longer or older table that contained these rows, and the row numbers."""
         if space not in self.steps:
             older = self.spaces[: self.spaces.index(space)]
             steps = (
@@ -63,8 +59,8 @@ class Origins:
         return self.steps[space]
 
     def _equal(self, space: Space, whole: Space) -> np.ndarray | None:
-        """Where most columns say that the rows stand: one of many says nothing, and lags are found
-        elsewhere, too.
+        """Return the row numbers on which most columns agree. A single column of many proves
+        nothing, because lags match elsewhere too.
         """
         votes = Counter(
             p.tobytes() for column in space.columns.values() for p in self.by_rows(column, whole)
@@ -80,7 +76,7 @@ class Origins:
         return next((p for c in alike for p in self.by_choice(c, whole)), None)
 
     def by_rows(self, column: Column, whole: Space) -> Iterator[np.ndarray]:
-        """Where the rows of a column stand in columns of a table, as equal rows tell."""
+        """Yield the row numbers of a column in a table, found by equal rows."""
         for other in whole.columns.values():
             alike = column.unlike and other.unlike and column.width == other.width
             found = places_of(column.rows, other) if alike else None
@@ -88,8 +84,8 @@ class Origins:
                 yield found
 
     def by_choice(self, column: Column, whole: Space) -> Iterator[np.ndarray]:
-        """Where the rows of a column stand in columns of a longer table, as the program's own
-        numbers tell.
+        """Yield the row numbers of a column in a longer table, found by index variables of the
+        program.
         """
         others = [c for c in whole.columns.values() if c.telling and c.width == column.width]
         if column.telling and others and len(column.rows) < whole.length:
@@ -98,8 +94,8 @@ class Origins:
                     yield places
 
     def _selections(self, part: int, whole: int) -> Iterator[np.ndarray]:
-        """Places of so many of the rows of a table that the program's variables name: the first or
-        last ones, by numbers, and by yes or no.
+        """Yield row selections from the program's variables: the first or last rows, indices and
+        masks.
         """
         yield np.arange(part)
         yield np.arange(whole - part, whole)
@@ -114,7 +110,7 @@ class Origins:
 
 
 def places_of(rows: np.ndarray, table: Column, least: float = MOST) -> np.ndarray | None:
-    """Where rows [n], told by a number each, stand in a column; None where too few are in it."""
+    """Return the row numbers of hashed rows [n] in a column, or None if too few are in it."""
     if not np.isin(rows[:FIRST], table.rows).any():
         return None
     after = np.searchsorted(table.rows, rows, sorter=table.order)
@@ -123,9 +119,7 @@ def places_of(rows: np.ndarray, table: Column, least: float = MOST) -> np.ndarra
 
 
 def same(values: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether labels [n] are these values, or follow from them on a straight line where they are of
-    many kinds.
-    """
+    """Check that labels [n] equal these values, or are linear in many distinct values."""
     if np.isclose(values, labels, rtol=1e-5, atol=1e-6).mean() >= MOST:
         return True
     many = len(np.unique(values)) > 2 and values.std() > 0 and labels.std() > 0

@@ -1,8 +1,7 @@
-"""Losses that a program has written itself: whether right answers cost less than wrong ones, and
-whether what they give carries a gradient.
+"""Losses written by the program: check that right answers cost less and that gradients flow.
 
-Python tells of each function that the program calls between forward and backward. Of one that is
-named as a loss, and given scores and labels, the gradient tells which way it pushes wrong scores.
+The Python profiler reports each function called between forward and backward. For a function with
+the name of a loss, the gradient shows in which direction it moves wrong scores.
 """
 
 from __future__ import annotations
@@ -21,35 +20,35 @@ from training.watch.losses import Functions
 from training.watch.record import Watch, guarded
 
 LOSSES = {"loss", "losses", "criterion", "nll", "bce", "xent", "cost", "crossentropy"}
-# names of losses, and of scores, that ask for another direction
+# names of losses and scores that maximize on purpose
 AGAINST = {
     "adversarial", "adversary", "confusion", "unlearn", "unlearning", "unlikelihood", "negative",
     "inverted", "flipped", "fool", "gan", "generator", "gen", "reverse",
     "dist", "distance", "distances", "d", "energy", "energies", "error", "errors",
 }  # fmt: skip
 CUTS = {"no_grad", "inference_mode"}
-WINDOWS, MOST = 12, 2_000_000  # forward passes with gradients; values of scores
+WINDOWS, MOST = 12, 2_000_000  # most forward passes with gradients; most scores
 THRICE = 3  # calls
 
 
 class OwnLosses(Listener):
-    """Listens to the functions of the program between forward and backward."""
+    """Listener for the program's functions between forward and backward."""
 
     def __init__(self, watch: Watch, functions: Functions) -> None:
         self.watch, self.functions = watch, functions
         self.running: dict[FrameType, tuple[str, dict[str, Any]]] = {}
-        self.rising: Counter[CodeType] = Counter()  # calls that cost more for right answers
+        self.rising: Counter[CodeType] = Counter()  # calls in which right answers cost more
         self.windows = 0
-        # values without a gradient, and what gave them
+        # values without a gradient, and the functions that returned them
         self.cut: deque[tuple[Tensor, str]] = deque(maxlen=8)
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for multiplication and addition."""
         self.functions.listen(("mul", "__mul__", "__rmul__"), after=self._weighted)
         self.functions.listen(("add", "__add__", "__radd__"), before=self._added)
 
     def forwarded(self, call: Call) -> None:
-        """The scores of a batch are there: their loss comes next."""
+        """Start the profiler when the scores of a batch are known."""
         if call.grad and self.windows < WINDOWS and sys.getprofile() is None:
             self.windows += 1
             sys.setprofile(self._seen)
@@ -57,11 +56,11 @@ class OwnLosses(Listener):
             self.ended()
 
     def backing(self, place: Place) -> None:
-        """The loss is known."""
+        """Stop the profiler when the loss is known."""
         self.ended()
 
     def ended(self) -> None:
-        """Stop to listen."""
+        """Stop the profiler."""
         if sys.getprofile() == self._seen:
             sys.setprofile(None)
         self.running.clear()
@@ -105,7 +104,7 @@ class OwnLosses(Listener):
                 self.watch.tell("BH861", told, Place(code.co_filename, code.co_firstlineno))
 
     def _learns(self, tensor: Tensor) -> bool:
-        """Whether scores come from a network that learns, cut off or not."""
+        """Check that scores come from a trained network, detached or not."""
         output = self.functions.output
         made = output.untyped_storage().data_ptr() if output is not None else None
         cut_off = output is not None and output.requires_grad
@@ -128,8 +127,8 @@ class OwnLosses(Listener):
 
 
 def rises(slope: Tensor, scores: Tensor, labels: Tensor) -> bool:
-    """Whether most wrong scores [B, C, …] are pushed away from whole labels [B, …], or those of
-    the shape of labels that are 0 and 1; false where it is not clear what would be right.
+    """Check that most wrong scores [B, C, …] are pushed away from integer labels [B, …]. Scores may
+    also have the shape of labels that are 0 and 1. Return False if the right answer is unclear.
 
     >>> scores, labels = torch.tensor([[0.0, 1.0], [2.0, 0.0]]), torch.tensor([0, 1])
     >>> rises(scores.softmax(1), scores, labels), rises(-scores.softmax(1), scores, labels)
@@ -147,7 +146,7 @@ def rises(slope: Tensor, scores: Tensor, labels: Tensor) -> bool:
     else:
         likely = bool((scores >= 0).all())
         if likely and bool((scores > 1).any()):
-            return False  # distances
+            return False  # scores are distances
         wrong = (scores > (0.5 if likely else 0.0)) != (labels == 1)
         toward = slope * (2 * labels - 1)
     return bool((toward[wrong] > 0).float().mean() > 0.5)

@@ -1,5 +1,5 @@
-"""Places behind the end of sequences: masks that keep these alone, scores in which they count, and
-embeddings whose number for them is a real one.
+"""Padding of sequences: inverted masks, metrics that count padding, and padding indices of real
+values.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from training.watch.forwards import Forwards
 from training.watch.losses import Functions
 from training.watch.record import Watch
 
-NOTHING = -1e4  # scores below it are 0 after a softmax
+NOTHING = -1e4  # masked scores, which are 0 after a softmax
 REMEMBERED = 8
 THRICE = 3
-KINDS = 3  # values of tokens from which on they are no padding
-MUCH, HALF = 0.1, 0.5  # of the labels
-OFTEN, FEWEST, ROWS = 10, 3, 100_000  # an embedding: how often a number came, numbers, rows
-AS_OFTEN = 2.5  # times more or less than others
+KINDS = 3  # least number of distinct tokens that are not padding
+MUCH, HALF = 0.1, 0.5  # share of labels; share of masks
+OFTEN, FEWEST, ROWS = 10, 3, 100_000  # embedding: least count of an index, least indices, most rows
+AS_OFTEN = 2.5  # largest ratio to the usual count
 
 
 @dataclass(eq=False)
 class Embedded:
-    """What was looked up in an embedding, as long as it was one number a row."""
+    """Lookups in an embedding, as long as each row has one index."""
 
     place: Place
     pad: int
-    counts: Tensor  # of each number
+    counts: Tensor  # count of each index
     alone: bool = True
 
 
 class Padding(Listener):
-    """Listens to embeddings, masks, losses and comparisons."""
+    """Listener for embeddings, masks, losses and comparisons."""
 
     def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:
         self.watch, self.forwards, self.functions = watch, forwards, functions
         self.tokens: deque[Tensor] = deque(maxlen=REMEMBERED)
-        self.masks: dict[Place, list[bool]] = {}  # whether they keep the padding alone
-        self.embedded: dict[tuple[int, int], Embedded] = {}  # by id and rows of the weight
-        # labels that the loss left out, and of how many classes
+        self.masks: dict[Place, list[bool]] = {}  # true for masks that keep only padding
+        self.embedded: dict[tuple[int, int], Embedded] = {}  # by id and length of the weight
+        # ignored label and number of classes
         self.ignored: set[tuple[int, int]] = set()
-        # where predictions [N] are right, and of how many the loss leaves out the label
+        # correctness of predictions [N], the ignored label and its share
         self.compared: deque[tuple[Tensor, int, float]] = deque(maxlen=REMEMBERED)
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for embeddings, masks, losses and comparisons."""
         functions = self.functions
         functions.listen(("embedding",), before=self._embedded)
         functions.listen(("masked_fill", "masked_fill_"), before=self._filled)
@@ -72,8 +72,8 @@ class Padding(Listener):
         known.alone &= input.shape[:1].numel() == input.numel() == self.forwards.given
 
     def _filled(self, name: str, given: Any, mask: Any, value: Any, *_: Any, **__: Any) -> None:
-        """Scores under a mask over the keys of each row (true: left out), [B, T] or [B, 1, 1, T],
-        get no weight; masks of torch's own attention come by here as well.
+        """Check a key mask (true: left out), [B, T] or [B, 1, 1, T], that gives scores no weight.
+        Masks of torch's own attention arrive here as well.
         """
         if float(value) <= NOTHING and mask.ndim > 1 and mask[..., 0].numel() == len(mask):
             mask = mask.reshape(len(mask), -1)
@@ -89,7 +89,7 @@ class Padding(Listener):
             self.ignored.add((ignore_index, input.shape[1]))
 
     def _equal(self, name: str, result: Any, a: Any, b: Any = None, *_: Any, **__: Any) -> None:
-        """Whole numbers are compared outside of a network that gave them without gradients."""
+        """Record comparisons of integers outside of a network, after a call without gradients."""
         call = self.forwards.last
         if not self.ignored or call is None or call.grad or self.forwards.stack:
             return
@@ -102,7 +102,7 @@ class Padding(Listener):
                 self.compared.append((result.reshape(-1).clone().cpu(), ignored, share))
 
     def _averaged(self, name: str, source: Any, *_: Any, **__: Any) -> None:
-        """A mean over all labels."""
+        """Report a mean over labels that includes ignored ones."""
         for right, ignored, share in self.compared if isinstance(source, Tensor) else ():
             same = source.numel() == len(right) > 1
             if same and torch.equal((source.reshape(-1) != 0).cpu(), right):
@@ -112,7 +112,7 @@ class Padding(Listener):
                 return
 
     def ended(self) -> None:
-        """What most calls show."""
+        """Report masks and padding indices that most calls show."""
         for place, masks in self.masks.items():
             if sum(masks) >= THRICE and sum(masks) > len(masks) * HALF:
                 told = "the mask leaves out every token and keeps the padding behind them alone"
@@ -128,8 +128,8 @@ class Padding(Listener):
 
 
 def keeps_padding(mask: Tensor, tokens: Tensor) -> bool:
-    """Whether what a mask [B, T] leaves of tokens [B, T] is one value behind (or before) the
-    others, of another number in each row.
+    """Check that a mask [B, T] keeps only padding: one repeated token at one end, of varying
+    length.
 
     >>> tokens = torch.tensor([[4, 5, 0, 0], [3, 7, 6, 0]])
     >>> keeps_padding(tokens != 0, tokens), keeps_padding(tokens == 0, tokens)

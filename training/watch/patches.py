@@ -1,4 +1,4 @@
-"""Where torch is listened to: functions and methods wrapped before the program imports them."""
+"""Wrappers around torch functions and methods, installed before the program imports them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-# by the id of the original: it and what stands in its place
+# id of the original: the original and its replacement
 REPLACED: dict[int, tuple[Any, Any]] = {}
 
 
 def around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Replace a function or method by `wrapper(original, *args, **kwargs)`."""
+    """Replace a function or method with `wrapper(original, *args, **kwargs)`."""
     original = getattr(owner, name)
 
     @functools.wraps(original)

@@ -1,6 +1,4 @@
-"""Several ranks of one program: which collectives each calls, and whether their weights are still
-the same at the end.
-"""
+"""Ranks of one program: the collectives that each calls, and the weights that each holds."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ MOST = 20_000
 
 
 class Ranks(Listener):
-    """Listens to collectives and to wrappers; writes each call down before it is made, since it may
+    """Listener for collectives and wrappers. It logs each call in advance, because a collective may
     never return.
     """
 
@@ -37,12 +35,12 @@ class Ranks(Listener):
         self.calls = 0
         self.depth = 0
         self.grouped = False
-        self.steps: dict[int, int] = {}  # by id of the optimizer
+        self.steps: dict[int, int] = {}  # by optimizer id
         self.optimizers: dict[int, torch.optim.Optimizer] = {}
-        self.digests: dict[str, str] = {}  # of weights, by optimizer and step
+        self.digests: dict[str, str] = {}  # digests of weights, by optimizer and step
 
     def install(self) -> None:
-        """Listen, where there is more than one rank."""
+        """Install hooks for collectives if there are several ranks."""
         if self.log is None:
             return
         for name in COLLECTIVES:
@@ -60,14 +58,14 @@ class Ranks(Listener):
             self.calls += 1
             with self.log.open("a") as file:
                 file.write(f"{original.__name__}\t{place.line}\t{place.path}\n")
-        self.depth += 1  # some are made of others
+        self.depth += 1  # some collectives call others
         try:
             return original(*args, **kwargs)
         finally:
             self.depth -= 1
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Digests of the weights after 1, 2, 4, 8 and so on steps, where ranks hold whole ones."""
+        """Hash the unsharded weights after 1, 2, 4, 8 and so on steps."""
         if self.log is None:
             return
         self.grouped |= dist.is_initialized()
@@ -85,13 +83,12 @@ class Ranks(Listener):
         optimizer_at: Place | None,
         sides: tuple[list[str], list[tuple[Place, list[str]]]],
     ) -> dict[str, Any]:
-        """What is compared between ranks.
+        """Return the data to compare between ranks.
 
         Args:
-            rows: hashes of the first that were trained on.
-            optimizer_at: where the first optimizer is made.
-            sides: hashes of rows that its loaders gave to training, and, by loader, of held-out
-                ones.
+            rows: hashes of the first train rows.
+            optimizer_at: line of the first optimizer.
+            sides: hashes of train rows and, by loader, of held-out rows.
         """
         last = [
             _digest(held) for optimizer in self.optimizers.values() if (held := _whole(optimizer))
@@ -108,7 +105,7 @@ class Ranks(Listener):
 
 
 def _whole(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The weights that this rank holds whole."""
+    """Return the unsharded weights on this rank."""
     return [
         p.detach()
         for g in optimizer.param_groups
@@ -125,5 +122,5 @@ def _digest(held: list[Tensor]) -> str:
 
 
 def log_of(report: Path) -> Path | None:
-    """Where a rank writes its collectives; None where it is the only one."""
+    """Return the path of a rank's log of collectives, or None for a single rank."""
     return report.with_suffix(".calls") if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None

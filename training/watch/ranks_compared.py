@@ -1,4 +1,4 @@
-"""What only several ranks of a program show together; loads no torch."""
+"""Findings from the comparison of several ranks. The module does not load torch."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 from training.watch.events import Place
 from training.watch.record import Seen
 
-FEW, SHARED = 10, 0.02  # rows, and which part of them
-# as gloo tells that another process has ended
+FEW, SHARED = 10, 0.02  # least number and share of equal rows
+# messages of gloo when another process has ended
 GONE = ("Connection closed by peer", "Connection reset by peer")
 
 
 class Called(NamedTuple):
-    """A collective as one rank called it."""
+    """A collective call of one rank."""
 
     name: str
     place: Place
 
 
 def read_calls(log: Path) -> list[Called]:
-    """The collectives that a rank has called."""
+    """Read the collectives that a rank has called."""
     if not log.exists():
         return []
     parts = [line.split("\t") for line in log.read_text().splitlines()]
@@ -29,11 +29,11 @@ def read_calls(log: Path) -> list[Called]:
 
 
 def compared(reports: list[dict[str, Any] | None], calls: list[list[Called]]) -> list[Seen]:
-    """What only several ranks together show.
+    """Find mistakes that only several ranks together show.
 
     Args:
-        reports: by rank; None of one that was killed.
-        calls: of collectives, by rank.
+        reports: report of each rank; None for a killed rank.
+        calls: collectives of each rank.
     """
     found = []
     for position in range(max(map(len, calls), default=0)):
@@ -65,7 +65,7 @@ def compared(reports: list[dict[str, Any] | None], calls: list[list[Called]]) ->
 
 
 def _left(reports: list[dict[str, Any] | None]) -> list[Seen]:
-    """A rank that came to its end while another one still waited for it."""
+    """Report a rank that ended while another one was waiting for it."""
     ended = [i for i, r in enumerate(reports) if r is not None and r["complete"] and not r["error"]]
     for rank, report in enumerate(reports):
         if (
@@ -86,7 +86,7 @@ def _left(reports: list[dict[str, Any] | None]) -> list[Seen]:
 
 
 def _idle(reports: list[dict[str, Any] | None]) -> list[Seen]:
-    """A rank that computes gradients as others do, and whose optimizer makes no step."""
+    """Report a rank that computes gradients but makes no optimizer step, unlike others."""
     idle = next(
         (
             i
@@ -116,13 +116,13 @@ def _idle(reports: list[dict[str, Any] | None]) -> list[Seen]:
 
 
 def _apart(ranks: list[dict[str, Any]]) -> list[Seen]:
-    """Ranks that hold other weights after the same step, or that were given the same rows."""
+    """Report ranks with different weights after the same step, or with the same rows."""
     found = list[Seen]()
     if not all(r["grouped"] and r["optimizer_at"] for r in ranks):
         return found
     place = Place(*ranks[0]["optimizer_at"])
     common = [key for key in ranks[0]["digests"] if all(key in r["digests"] for r in ranks)]
-    # ranks train alone for a while, and average their weights
+    # ranks may train alone and then average their weights
     averaged = ranks[0]["last"] and all(r["last"] == ranks[0]["last"] for r in ranks)
     apart = (
         [] if averaged else [key for key in common if len({r["digests"][key] for r in ranks}) > 1]
@@ -150,7 +150,7 @@ def _apart(ranks: list[dict[str, Any]]) -> list[Seen]:
 
 
 def _crossed(ranks: list[dict[str, Any]]) -> list[Seen]:
-    """Rows that one rank holds out, and another one trains the same network on."""
+    """Report rows that one rank holds out and another one trains on."""
     found = list[Seen]()
     for rank, report in enumerate(ranks):
         for place, rows in report["held"]:

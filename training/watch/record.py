@@ -1,4 +1,4 @@
-"""What a watched program is found to do, where, and who listens while it runs."""
+"""Findings of a watched program, and the delivery of events to listeners."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from schemas.digest import write_atomic
 from training.watch.events import Listener, Place
 
-AHEAD = 8  # steps: no rank is so far ahead of another
+AHEAD = 8  # steps; no rank is so far ahead of another
 OWN = str(Path(__file__).resolve().parent)
 INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
 
 
 class Seen(NamedTuple):
-    """A mistake that was seen."""
+    """A mistake that was found."""
 
     rule: str
     place: Place
@@ -31,7 +31,7 @@ class Seen(NamedTuple):
 
 
 class Enough(BaseException):
-    """Ends the program when its time is up; no `except Exception` of its own may hold it back."""
+    """Exception that ends the program when its time is up, past any `except Exception`."""
 
 
 P = ParamSpec("P")
@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
-    """A method of a listener whose errors are kept in `watch.failures`: a program must run as it
+    """Wrap a listener's method and keep its errors in `watch.failures`. The program must run as it
     does without a watch.
     """
 
@@ -62,42 +62,42 @@ def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
 class Watch:
     """One run of a program.
 
-    What `listeners` raise is kept in `failures` and never reaches the program. `quiet` is true
-    while they look at something by themselves.
+    Errors of `listeners` are kept in `failures` and never reach the program. `quiet` is true while
+    listeners run their own checks.
     """
 
     program: Path
     seconds: float
-    stop_file: Path | None = None  # of several ranks: holds the step after which all of them end
-    leads: bool = True  # of several ranks: whether it is the first
+    stop_file: Path | None = None  # several ranks: file with the last step of all
+    leads: bool = True  # true for the first rank
     listeners: list[Listener] = field(default_factory=list)
     found: dict[tuple[str, Place], Seen] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     steps: int = 0
     backwards: int = 0
-    # calls of torch.autograd.grad, by which a program may train without backward and optimizer
+    # calls of torch.autograd.grad, which can train without backward and optimizer
     differentiated: int = 0
     quiet: bool = False
-    complete: bool = False  # whether the program came to its own end
-    # its globals: to take DDP down may wait for ever for a thread of its group
+    complete: bool = False  # the program reached its own end
+    # its globals, kept alive: destroying DDP may wait forever for a thread of its group
     namespace: dict[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         os.register_at_fork(after_in_child=self._silence)  # workers of a loader are not watched
         self._roots = (str(self.program.resolve().parent), str(Path.cwd()))
-        self._hearing: dict[str, list[Listener]] = {}  # by event, those that do something there
+        self._hearing: dict[str, list[Listener]] = {}  # by event, the listeners that handle it
 
     def _silence(self) -> None:
         self.quiet = True
 
     def tell(self, rule: str, message: str, place: Place | None = None) -> None:
-        """Keep a finding, once a rule and place."""
+        """Keep a finding, once per rule and place."""
         where = place or self.here()
         self.found.setdefault((rule, where), Seen(rule, where, message))
 
     def here(self) -> Place:
-        """The innermost line of the program that is running."""
+        """Return the innermost running line of the program."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not self.owns(frame.f_code.co_filename):
             frame = frame.f_back
@@ -108,19 +108,19 @@ class Watch:
         )
 
     def calling(self, function: str) -> bool:
-        """Whether a function of that name is running."""
+        """Check that a function of this name is running."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_name != function:
             frame = frame.f_back
         return frame is not None
 
     def owns(self, path: str) -> bool:
-        """Whether a file is one of the program."""
+        """Check that a file belongs to the program."""
         return path.startswith(self._roots) and not path.startswith((OWN, *INSTALLED))
 
     @contextmanager
     def unwatched(self) -> Iterator[None]:
-        """While something is tried on the side."""
+        """Pause the watch during a test."""
         before, self.quiet = self.quiet, True
         try:
             yield
@@ -130,7 +130,7 @@ class Watch:
     def emit(
         self, event: Callable[Concatenate[Listener, P], None], *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Tell every listener of an event, e.g. `emit(Listener.stepped, optimizer)`."""
+        """Send an event to every listener, e.g. `emit(Listener.stepped, optimizer)`."""
         if self.quiet:
             return
         with self.unwatched():
@@ -141,21 +141,21 @@ class Watch:
     def deliver(
         self, event: Callable[Concatenate[Listener, P], None], *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """The same, of what is seen while the watch looks at something."""
+        """Send an event that occurs while the watch itself runs a check."""
         name = event.__name__
         if name not in self._hearing:
             self._hearing[name] = [x for x in self.listeners if getattr(type(x), name) is not event]
         for listener in self._hearing[name]:
             try:
                 getattr(listener, name)(*args, **kwargs)
-            except Exception as error:  # a program must run as it does without a watch
+            except Exception as error:  # the program must run as it does without a watch
                 self.failures.append(
                     f"{type(listener).__name__}.{name}: {type(error).__name__}: {error}"
                 )
 
     def _over(self) -> bool:
-        """Whether the time is up; of several ranks, whether all have made the step that the first
-        of them named.
+        """Check that the time is up. Several ranks end together, after the step that the first one
+        sets.
         """
         up = time.monotonic() - self.started > self.seconds
         if self.stop_file is None:

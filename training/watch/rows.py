@@ -1,6 +1,4 @@
-"""Which rows a network was trained on and evaluated on, what the two sides have in common, and
-whether transformers learn from the labels of both.
-"""
+"""Train and held-out rows of a network: shared rows, and transformers fitted on both."""
 
 from __future__ import annotations
 
@@ -20,20 +18,20 @@ from training.watch.loaders import hashes
 from training.watch.patches import around
 from training.watch.record import Watch
 
-MOST, MOST_VALUES = 50_000, 50_000_000  # rows, and values, that are kept of a network
-LARGEST = 20_000  # values of a row
-FEW = 20  # rows of either side
-SHARED, STRAY = 0.02, 0.1  # of the rows of an evaluation
-# times an epoch, of a row that the train rows hold twice; deviations of a share
+MOST, MOST_VALUES = 50_000, 50_000_000  # most rows and values kept per network
+LARGEST = 20_000  # most values of a row
+FEW = 20  # least number of rows per split
+SHARED, STRAY = 0.02, 0.1  # least share of train rows in a leaky evaluation; most in a clean one
+# count of a repeated train row, in epochs; tolerance in standard deviations of a share
 REPEATED, SIGMAS = 1.5, 4.0
-LABELLED, WIDEST = 64, 4096  # rows and values of inputs beside labels
-COPY = 1 - 1e-9  # squared correlation of a column that is the label
+LABELLED, WIDEST = 64, 4096  # least rows with labels; most values of such a row
+COPY = 1 - 1e-9  # squared correlation of a column that equals the label
 SUPERVISED = (
     "sklearn.feature_selection.",
     "sklearn.cross_decomposition.",
     "sklearn.preprocessing._target_encoder",
 )
-SHORTEST, KINDS = 5, 8  # changes in a row of tokens, in the mean, and kinds of tokens
+SHORTEST, KINDS = 5, 8  # mean number of changes in a row of tokens; least number of distinct tokens
 
 
 @dataclass(eq=False)
@@ -41,12 +39,12 @@ class Batches:
     """Rows by hash, with their values."""
 
     rows: dict[bytes, Tensor] = field(default_factory=dict)
-    times: Counter[bytes] = field(default_factory=Counter)  # that each of them was given
-    shapes: set[torch.Size] = field(default_factory=set)  # of one row
+    times: Counter[bytes] = field(default_factory=Counter)  # times each row was given
+    shapes: set[torch.Size] = field(default_factory=set)  # shapes of a row
     place: Place | None = None
 
     def add(self, values: Tensor, place: Place) -> list[bytes]:
-        """Add rows [N, ...]; their hashes, those of tokens without the padding at their end."""
+        """Add rows [N, ...] and return their hashes, for tokens without the padding at the end."""
         self.place = place
         self.shapes.add(values.shape[1:])
         flat = values.detach().flatten(1).cpu()
@@ -59,7 +57,7 @@ class Batches:
         return keys
 
     def table(self, without: Batches | None = None) -> Tensor:
-        """Its distinct rows [N, ...] that no other side has; empty where they differ in shape."""
+        """Return distinct rows [N, ...] that `without` lacks; empty if shapes differ."""
         known = without.rows if without is not None else {}
         rows = [row for key, row in self.rows.items() if key not in known]
         if len(rows) < FEW or len(self.shapes) > 1 or not rows[0].is_floating_point():
@@ -67,10 +65,10 @@ class Batches:
         return torch.stack(rows).reshape(-1, *next(iter(self.shapes)))
 
     def by_chance(self, share: float, total: int) -> bool:
-        """Whether so many of other rows may be among these though both were drawn apart: such rows
-        repeat each other within one side, too.
+        """Check that this share of other rows may be among these by chance. Then rows repeat within
+        one split too.
         """
-        # how many epochs there were; a dropped last batch may leave some rows out
+        # estimate of the epochs; a dropped last batch may skip some rows
         once = sorted(self.times.values())[len(self.times) // 20]
         repeated = sum(n for n in self.times.values() if n >= REPEATED * once) / self.times.total()
         return bool(share <= repeated + SIGMAS * (repeated * (1 - repeated) / total) ** 0.5)
@@ -78,46 +76,46 @@ class Batches:
 
 @dataclass(eq=False)
 class Phase:
-    """An evaluation: rows between two steps of training. A batch of nothing but train rows is a
-    train metric, and not counted.
+    """An evaluation: rows between two training steps. A batch of train rows only is a train metric
+    and is not counted.
     """
 
     batches: Batches = field(default_factory=Batches)
     known: int = 0
     total: int = 0
-    # of its batches of several rows; one row at a time may be a step of a game
+    # sizes of batches with several rows; single rows may be steps of a game
     sizes: list[int] = field(default_factory=list)
-    for_step: bool = False  # one batch, as large as that of the step after it
+    for_step: bool = False  # a single batch, as large as that of the next step
 
 
 @dataclass(eq=False)
 class History:
-    """Of one network."""
+    """Rows, losses and evaluations of one network."""
 
     module: weakref.ref[nn.Module]
     trained: Batches = field(default_factory=Batches)
     phases: list[Phase] = field(default_factory=list)
     open: bool = False
     steps: int = 0
-    inputs: list[Tensor] = field(default_factory=list)  # [B, D], of losses
+    inputs: list[Tensor] = field(default_factory=list)  # [B, D], inputs of losses
     labels: list[Tensor] = field(default_factory=list)  # [B]
-    windows: bool = False  # whether a row has more than one axis
+    windows: bool = False  # true if a row has more than one axis
     place: Place | None = None
 
 
 class Rows(Listener):
-    """Listens to networks whose first input is a float tensor or tokens, rows first."""
+    """Listener for networks whose first input is a float tensor or tokens, rows first."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.of: dict[int, History] = {}  # by id of the network
-        self.all: list[History] = []  # those of networks that are gone, too
+        self.of: dict[int, History] = {}  # by network id
+        self.all: list[History] = []  # includes networks that no longer exist
         self.pending: list[Call] = []
-        # networks that are the first to see a batch
+        # networks that receive a batch first
         self.leading: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def forwarded(self, call: Call) -> None:
-        """Keep calls until it is known whether they were for training."""
+        """Keep calls until a step shows that they are for training."""
         if not call.rows or not told_apart(call):
             return
         if call.grad and call.training:
@@ -125,18 +123,18 @@ class Rows(Listener):
                 self.leading.add(call.module)
             self.pending = [*self.pending[-3:], call]
         elif not call.grad and call.module in self.leading:
-            self._evaluated(call)  # what other networks are given was computed
+            self._evaluated(call)  # other networks receive computed inputs
 
     def _history(self, call: Call) -> History:
         known = self.of.get(id(call.module))
-        # an id is given again once its network is gone
+        # Python reuses the id of a network that no longer exists
         if known is None or known.module() is not call.module:
             known = self.of[id(call.module)] = History(weakref.ref(call.module))
             self.all.append(known)
         return known
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """The rows of this step."""
+        """Record the rows of this step."""
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for call in self.pending:
             if call.module in self.leading and any(id(p) in held for p in call.module.parameters()):
@@ -162,7 +160,7 @@ class Rows(Listener):
             phase.total += len(keys)
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
-        """Inputs and labels of a loss, for a column that holds the label."""
+        """Record the inputs and labels of a loss, to find a column that contains the label."""
         if not call.grad or not call.rows or call.inputs[0].ndim < 2 or target.numel() != call.rows:
             return
         x, history = call.inputs[0].detach().flatten(1), self._history(call)
@@ -172,12 +170,12 @@ class Rows(Listener):
             history.labels.append(target.detach().reshape(-1).double().cpu())
 
     def first(self, most: int = 200) -> list[str]:
-        """Hashes of the first rows that the first network was trained on."""
+        """Return hashes of the first rows that the first network was trained on."""
         history = next((h for h in self.all if h.trained.rows), None)
         return [key.hex() for key in list(history.trained.rows)[:most]] if history else []
 
     def ended(self) -> None:
-        """What the whole run shows."""
+        """Report the findings of the whole run."""
         for history in self.all:
             self._label(history)
             if history.steps and history.phases:
@@ -185,14 +183,14 @@ class Rows(Listener):
                 self._sides(history)
 
     def _label(self, history: History) -> None:
-        """Whether a column of what the network is given is the label, on any scale."""
+        """Report an input column that equals the label, on any scale."""
         widths = {x.shape[1] for x in history.inputs}
         if sum(map(len, history.labels)) < LABELLED or len(widths) > 1 or widths == {1}:
             return
         x, y = torch.cat(history.inputs), torch.cat(history.labels)
         keep = x.isfinite().all(1) & y.isfinite()
         x, y = x[keep], y[keep]
-        # each column tells few rows apart; day or night, a period ago, is what it is now
+        # too few distinct rows; or windows with a binary label that repeats with a period
         if len(torch.unique(x, dim=0)) < FEW or (history.windows and len(y.unique()) == 2):
             return
         x, y = x - x.mean(0), y - y.mean()
@@ -202,8 +200,8 @@ class Rows(Listener):
             self.watch.tell("BH805", told, history.place)
 
     def _shared(self, history: History) -> None:
-        """Whether each evaluation holds some rows of the training, and none is free of them; rows
-        that are asked about for the next step, as for a target, are no evaluation.
+        """Report evaluations that all contain train rows. Rows scored for the next step, as for a
+        target, are no evaluation.
         """
         trained, phases = history.trained, [p for p in history.phases if p.total >= FEW]
         if (
@@ -218,7 +216,7 @@ class Rows(Listener):
             self.watch.tell("BH803", f"{told} on", last.batches.place)
 
     def _sides(self, history: History) -> None:
-        """How the values of held-out rows relate to those of train rows."""
+        """Compare the values of held-out rows with those of train rows."""
         trained, place = history.trained, history.phases[-1].batches.place
         train = trained.table()
         apart = [p for p in history.phases if p.sizes and p.known <= STRAY * p.total]
@@ -230,7 +228,7 @@ class Rows(Listener):
 
 
 def told_apart(call: Call) -> bool:
-    """Whether rows of what a network is given can be told apart by their values."""
+    """Check that the rows of a network's input can be identified by their values."""
     first = call.inputs[0]
     if first.dtype == torch.int64 and first.ndim == 2 and first.numel():
         changes = (first.diff(dim=1) != 0).sum(1).double().mean()
@@ -240,20 +238,18 @@ def told_apart(call: Call) -> bool:
 
 
 def is_noise(call: Call) -> bool:
-    """Whether noise is taken away, at one time for all rows, from what a network gave before."""
+    """Check for a denoising call on the network's own output, with one time for all rows."""
     time, shapes = call.inputs[-1], [t.shape for t in (call.inputs[0], *call.outputs[:1])]
     alone = time.numel() == call.rows and bool((time == time.reshape(-1)[0]).all())
     return not call.grad and len(call.inputs) > 1 and alone and len(set(shapes)) == 1
 
 
 class Fits(Listener):
-    """Listens to transformers of scikit-learn that learn from labels, from the moment that the
-    program imports them.
-    """
+    """Listener for supervised scikit-learn transformers after the program imports them."""
 
     def __init__(self, watch: Watch, rows: Rows) -> None:
         self.watch, self.rows = watch, rows
-        self.made: set[tuple[str, int, Place]] = set()  # class, rows, where
+        self.made: set[tuple[str, int, Place]] = set()  # class, rows, place
         self.known: set[type] = set()
 
     def imported(self) -> None:
@@ -277,7 +273,7 @@ class Fits(Listener):
         return original(learner, *args, **kwargs)
 
     def ended(self) -> None:
-        """Fits before the first step, of as many rows as were trained on and held out together."""
+        """Report fits before the first step on as many rows as both splits together have."""
         for history in (h for h in self.rows.all if h.steps):
             trained = history.trained.rows.keys()
             held = {key for p in history.phases for key in p.batches.rows} - trained

@@ -1,4 +1,4 @@
-"""Learning rates as they were, against the schedules that were to set them."""
+"""Learning rates at each step, compared with their schedules."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from training.watch.patches import around
 from training.watch.record import Watch, guarded
 
 FEW, SOME, MANY, LONG = 4, 5, 10, 40
-GONE, LOW, RISEN_TO = 1e-4, 0.02, 0.5  # of the first rate
-DIVERGED, RISEN = 10.0, 3.0  # times any loss, and one with labels
-LONGER, CLIMBED, CLIMBS = 1.3, 0.4, 1.5  # a cosine past its end; a rate that should fall
+GONE, LOW, RISEN_TO = 1e-4, 0.02, 0.5  # shares of the first rate
+DIVERGED, RISEN = 10.0, 3.0  # factors on the first loss: any loss, a loss with labels
+LONGER, CLIMBED, CLIMBS = 1.3, 0.4, 1.5  # run past a cosine; its rate then; rise of a falling rate
 FALLING = ("StepLR", "MultiStepLR", "CosineAnnealingLR")
-# rates that move each weight so far, and the loss at the end
+# optimizers whose rate is the step size of each weight; too high rate; share of loss left
 ADAPTIVE, TOO_HIGH, FALLEN = ("Adam", "NAdam", "RAdam", "RMSprop"), 0.1, 0.95
 TRYING = ("debug", "smoke", "fast_dev", "dry_run", "dry-run")
 
 
 @dataclass(eq=False)
 class Rates:
-    """Of one optimizer: the one asked for, and the largest of its groups at each step."""
+    """Declared rate of an optimizer, and the largest rate of its groups at each step."""
 
     optimizer: torch.optim.Optimizer
     declared: float
@@ -40,7 +40,7 @@ class Rates:
 
 @dataclass(eq=False)
 class Schedule:
-    """A schedule and how often it was stepped."""
+    """A schedule and its number of steps."""
 
     scheduler: Any
     name: str
@@ -49,24 +49,24 @@ class Schedule:
     place: Place | None = None
     before_first: bool = False
     metrics: list[float] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)  # evaluated before each of them
+    rows: list[int] = field(default_factory=list)  # rows evaluated before each metric
 
 
 class Schedules(Listener):
-    """Listens to schedulers, rates and losses."""
+    """Listener for schedulers, rates and losses."""
 
     def __init__(self, watch: Watch, forwards: Forwards, loaders: Loaders) -> None:
         self.watch, self.forwards, self.loaders = watch, forwards, loaders
         self.schedules: dict[int, Schedule] = {}
         self.rates: dict[int, Rates] = {}
-        self.losses: dict[Place, list[float]] = {}  # by line of their backward
+        self.losses: dict[Place, list[float]] = {}  # losses by line of their backward pass
         self.after_bad = 0
         self.supervised: Callable[[], dict[Place, list[float]]] = dict
-        # where an optimizer is
+        # returns the line of an optimizer
         self.made: Callable[[torch.optim.Optimizer], Place | None] = lambda _: None
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for schedulers."""
         for kind in {v for v in vars(lr_scheduler).values() if isinstance(v, type)}:
             for name, wrapper in (("step", self._step), ("__init__", self._made)):
                 if issubclass(kind, lr_scheduler.LRScheduler) and name in vars(kind):
@@ -76,7 +76,7 @@ class Schedules(Listener):
         original(scheduler, *args, **kwargs)
         if not self.watch.quiet:
             for part in getattr(scheduler, "_schedulers", ()):
-                self.schedules.pop(id(part), None)  # stepped by the one that holds it
+                self.schedules.pop(id(part), None)  # its container steps it
             name, made = type(scheduler).__name__, self.watch.here()
             self.schedules[id(scheduler)] = Schedule(scheduler, name, made)
 
@@ -97,7 +97,7 @@ class Schedules(Listener):
             known.before_first = self._rates_of(known) is None
 
     def _rates_of(self, schedule: Schedule) -> Rates | None:
-        """Of its optimizer, which may be held in a wrapper with the same groups."""
+        """Return the rates of its optimizer, which a wrapper with the same groups may hold."""
         groups = getattr(getattr(schedule.scheduler, "optimizer", None), "param_groups", None)
         return next((r for r in self.rates.values() if r.optimizer.param_groups is groups), None)
 
@@ -118,7 +118,7 @@ class Schedules(Listener):
             self.watch.tell("BH808", told)
 
     def ended(self) -> None:
-        """What the whole run shows."""
+        """Report the findings of the whole run."""
         scheduled = set()
         for schedule in self.schedules.values():
             rates = self._rates_of(schedule)
@@ -139,7 +139,7 @@ class Schedules(Listener):
             self._too_high(*self.rates.values())
 
     def _used(self, schedule: Schedule, steps: int) -> None:
-        """Whether a schedule was stepped, after its optimizer."""
+        """Check that a schedule is stepped, and after its optimizer."""
         epochs = max((u.epochs for u in self.loaders.used.values() if u.steps), default=1)
         if not schedule.steps and steps >= SOME and (self.watch.complete or epochs > 2):
             told = f"in {steps} steps of its optimizer {schedule.name} was never stepped"
@@ -149,7 +149,7 @@ class Schedules(Listener):
             self.watch.tell("BH111", told, schedule.place)
 
     def _warms(self, rates: Rates, what: str, place: Place | None) -> None:
-        """A warm-up that the run does not leave, unless the program can be told to end early."""
+        """Report a warm-up that lasts the whole run, unless the program has short test runs."""
         seen = rates.rates
         text = self.watch.program.read_text(encoding="utf-8", errors="replace").lower()
         if warms_to_the_end(seen) and not any(word in text for word in TRYING):
@@ -157,8 +157,8 @@ class Schedules(Listener):
             self.watch.tell("BH848", f"{told}: its warm-up is longer than the run", place)
 
     def _plateau(self, schedule: Schedule, steps: int) -> None:
-        """What a plateau counts, and whether it waits for a lower metric that is a share of right
-        rows: one above a half that rises while the loss falls.
+        """Check the metric and the patience of a plateau. A share of right rows must not be
+        minimized: it is above a half and rises while the loss falls.
         """
         name, metrics, calls = schedule.name, schedule.metrics, schedule.steps
         unevaluated = sum(not rows for rows in schedule.rows)
@@ -177,7 +177,7 @@ class Schedules(Listener):
             self.watch.tell("BH119", told, schedule.made)
 
     def _diverged(self) -> bool:
-        """Whether a loss grew many times over, or steps went on with one that is no number."""
+        """Report a loss that grew many times or is not finite."""
         series = {p: (losses, RISEN) for p, losses in self.supervised().items()}
         longest = max(self.losses, key=lambda p: len(self.losses[p]), default=None)
         if longest is not None:
@@ -191,8 +191,8 @@ class Schedules(Listener):
         return any(rule == "BH808" for rule, _ in self.watch.found)
 
     def _too_high(self, rates: Rates) -> None:
-        """An optimizer that moves each weight by a tenth and more at a time, under which no loss
-        with labels has fallen.
+        """Report an adaptive optimizer with a rate of a tenth or more under which no supervised
+        loss fell.
         """
         name, usual = type(rates.optimizer).__name__, statistics.median(rates.rates)
         layers = [p for g in rates.optimizer.param_groups for p in g["params"] if p.ndim > 1]
@@ -206,7 +206,7 @@ class Schedules(Listener):
 
 
 def cadence(schedule: Schedule, rates: Rates) -> tuple[str, str] | None:
-    """Whether a schedule counts batches where epochs are meant, or the other way round."""
+    """Find a schedule that counts batches instead of epochs, or epochs instead of batches."""
     scheduler, name, calls = schedule.scheduler, schedule.name, schedule.steps
     steps, first = len(rates.rates), rates.declared
     each, seldom = calls >= 0.8 * steps, calls <= steps / 2
@@ -231,7 +231,7 @@ def cadence(schedule: Schedule, rates: Rates) -> tuple[str, str] | None:
 
 
 def curve(schedule: Schedule, rates: Rates) -> tuple[str, str] | None:
-    """Whether the rates are others than were asked for."""
+    """Find rates that differ from the requested ones."""
     name, seen, lowest, highest = schedule.name, rates.rates, min(rates.rates), max(rates.rates)
     meant = schedule.scheduler.T_max if name == "CosineAnnealingLR" else 0
     past = LONGER * meant <= schedule.steps <= 2 * meant and lowest <= highest / 10
@@ -240,7 +240,7 @@ def curve(schedule: Schedule, rates: Rates) -> tuple[str, str] | None:
         return "BH848", f"{told} from {lowest:.2g} to {seen[-1]:.2g}"
     if len(seen) < MANY:
         return None
-    # factors may be the rates, as Noam's; and a rate that rises warms up
+    # factors may be the rates, as in Noam's schedule; a rising rate is a warm-up
     asked = name == "LambdaLR" and rates.declared != 1.0 and seen[-1] <= seen[0]
     if asked and highest <= LOW * rates.declared:
         told = f"under {name} the rate was never above {highest:.2g}"
@@ -251,7 +251,7 @@ def curve(schedule: Schedule, rates: Rates) -> tuple[str, str] | None:
 
 
 def warms_to_the_end(rates: list[float]) -> bool:
-    """Whether a rate rises by equal steps through a whole run, as a warm-up does.
+    """Check that a rate rises by equal steps during the whole run, as a warm-up does.
 
     >>> [warms_to_the_end(rates) for rates in ([*range(60)], [1.1**i for i in range(60)])]
     [True, False]
@@ -262,7 +262,7 @@ def warms_to_the_end(rates: list[float]) -> bool:
 
 
 def shares(metrics: list[float], most: int) -> bool:
-    """Whether all are shares of one number of rows, as a count of right answers is, and no loss.
+    """Check that all metrics are shares of one number of rows, so they are no losses.
 
     >>> shares([0.25, 0.5, 0.75, 0.875], 100), shares([0.2513, 0.3471, 0.1234, 0.4321], 100)
     (True, False)

@@ -1,9 +1,8 @@
-"""Arrays of a program, from its variables: those that stand beside each other are columns of one
-table.
+"""Arrays from a program's variables; arrays in the same scope are columns of one table.
 
-Python tells of each function of the program that returns, until the first forward pass that trains.
-What its variables hold then is copied: arrays, tensors, lists of numbers or names, and what
-objects, dictionaries and tuples hold of them.
+The Python profiler reports each function that returns, until the first forward pass for training.
+The contents of its variables are copied: arrays, tensors, lists of numbers or names, and those in
+objects, dictionaries and tuples.
 """
 
 from __future__ import annotations
@@ -25,51 +24,51 @@ from training.review.syntax import words
 from training.watch.events import Call, Listener, Place
 from training.watch.record import Watch
 
-FEWEST, MOST_ROWS = 30, 200_000  # rows of a table
-MOST_CELLS, MOST_KEPT = 2_000_000, 20_000_000  # of an array whose values are kept; of all of them
-MOST_HASHED, MOST_SEEN = 20_000_000, 100_000_000  # cells of an array that is read; of all of them
-EVENTS, RETURNS = 8_000_000, 6  # calls that Python tells of; returns of one function that are read
-ARRAYS = 64  # of a scope
-WIDEST = 64  # columns of an array that are looked at one by one
-DISTINCT = 0.9  # of the rows
+FEWEST, MOST_ROWS = 30, 200_000  # least and most rows of a table
+MOST_CELLS, MOST_KEPT = 2_000_000, 20_000_000  # most cells of a kept array; of all kept arrays
+MOST_HASHED, MOST_SEEN = 20_000_000, 100_000_000  # most cells of a read array; of all read arrays
+EVENTS, RETURNS = 8_000_000, 6  # most profiler events; most returns read per function
+ARRAYS = 64  # most arrays per scope
+WIDEST = 64  # most columns of an array that are split up
+DISTINCT = 0.9  # least share of distinct rows
 DEEPEST = 2
-STEPS = 3  # of different sizes, of a column that counts
+STEPS = 3  # most step sizes of a column that counts
 LABELS = {"label", "labels", "target", "targets", "y", "outcome", "response"}
-# persons of whom new ones are to be foretold
+# persons; the model predicts for new ones
 PERSONS = {"patient", "subject", "speaker", "writer", "household", "person", "participant"}
 LOCAL, RETURNED = 0, -1
-# of scikit-learn: what it returns may be given another name at once
+# of scikit-learn; the program may rename its results at once
 SPLITTERS = {"train_test_split"}
 WEIGHTS = np.random.default_rng(0).integers(1, 2**63, 2**15, dtype=np.uint64) | np.uint64(1)
 
 
 @dataclass(eq=False)
 class Column:
-    """An array [N, ...] as the program held it."""
+    """An array [N, ...] of the program."""
 
-    names: dict[str, None]  # that variables gave it, the first one first
-    key: bytes  # of its values
-    rows: np.ndarray  # one number for each of its rows [N]
-    width: int  # cells of a row
-    telling: bool  # whether no other table is likely to have it: it neither counts nor is sorted
-    unlike: bool  # whether its rows tell themselves apart, too
-    values: np.ndarray | None  # None where it is large
+    names: dict[str, None]  # names of its variables, in order
+    key: bytes  # hash of its values
+    rows: np.ndarray  # one hash per row [N]
+    width: int  # cells per row
+    telling: bool  # other tables are unlikely to contain it: it neither counts nor is sorted
+    unlike: bool  # telling, and its rows are distinct
+    values: np.ndarray | None  # None if it is large
 
     @functools.cached_property
     def order(self) -> np.ndarray:
-        """That sorts the rows."""
+        """Permutation that sorts the rows."""
         return np.argsort(self.rows, kind="stable")
 
     @property
     def name(self) -> str:
-        """One that says what it is, or the first one."""
+        """Name that shows its meaning, or the first one."""
         telling = (n for n in self.names if (LABELS | PERSONS) & words(n))
         return next(telling, "") or next((n for n in self.names if n), "array")
 
 
 @dataclass(eq=False)
 class Space:
-    """Rows that arrays of one or several scopes share, in one order."""
+    """Rows in one order that arrays of one or several scopes share."""
 
     length: int
     place: Place
@@ -78,26 +77,26 @@ class Space:
 
 @dataclass(eq=False)
 class Scopes(Listener):
-    """Listens to returns of the program's functions."""
+    """Listener for returns of the program's functions."""
 
     watch: Watch
     spaces: list[Space] = field(default_factory=list)
-    of: dict[bytes, Space] = field(default_factory=dict)  # by the values of a telling column
+    of: dict[bytes, Space] = field(default_factory=dict)  # by the hash of a telling column
     columns: dict[bytes, Column] = field(default_factory=dict)
     returned: dict[CodeType, int] = field(default_factory=dict)
     events: int = 0
-    kept: int = 0  # cells
+    kept: int = 0  # number of kept cells
     hashed: int = 0
     done: bool = False
 
     def install(self) -> None:
-        """Listen."""
+        """Install the profiler."""
         if sys.getprofile() is None:
             sys.setprofile(self._seen)
             os.register_at_fork(after_in_child=self._stop)  # workers of a loader are not watched
 
     def forwarded(self, call: Call) -> None:
-        """The data are ready: look at what the functions that still run hold, too."""
+        """Read the variables of running functions as well, because the data are ready."""
         if not call.grad or self.done:
             return
         self.done = True
@@ -109,7 +108,7 @@ class Scopes(Listener):
             frame = frame.f_back
 
     def ended(self) -> None:
-        """The program has ended."""
+        """Stop the profiler."""
         self._stop()
 
     def _stop(self) -> None:
@@ -118,7 +117,7 @@ class Scopes(Listener):
 
     def _seen(self, frame: FrameType, event: str, result: Any) -> None:
         self.events += 1
-        if self.events > EVENTS:  # loops of small calls: the rest is seen when training begins
+        if self.events > EVENTS:  # loops of small calls: the rest is read when training begins
             self._stop()
         code = frame.f_code
         if (
@@ -132,11 +131,11 @@ class Scopes(Listener):
         with self.watch.unwatched():
             try:
                 self._scan(frame, result)
-            except Exception as error:  # a program must run as it does without a watch
+            except Exception as error:  # the program must run as it does without a watch
                 self.watch.failures.append(f"{code.co_name}: {type(error).__name__}: {error}")
 
     def _scan(self, frame: FrameType, result: Any) -> None:
-        """Put together what the variables of a scope and its result hold."""
+        """Collect the arrays in the variables of a scope and in its result."""
         found: list[Held] = []
         for name, value in frame.f_locals.items():
             if not name.startswith("__") and len(found) < ARRAYS:
@@ -177,12 +176,10 @@ class Scopes(Listener):
         return self.columns[key]
 
     def _join(self, columns: dict[bytes, Column], length: int, place: Place) -> None:
-        """Put columns that stand beside each other into one space, with those that stood beside one
-        of them elsewhere.
-        """
+        """Put columns of one table into one space, together with their known neighbors."""
         known = list(dict.fromkeys(self.of[key] for key in columns if key in self.of))
         if disordered(columns | {key: c for space in known for key, c in space.columns.items()}):
-            # some were put in another order, and the others were not
+            # some columns were reordered and others were not
             columns = {key: c for key, c in columns.items() if key not in self.of}
             if len(columns) > 1:
                 return
@@ -201,14 +198,14 @@ class Scopes(Listener):
                 self.of[key] = space
 
     def held_by(self, dataset: Any) -> list[Column]:
-        """Columns that a data set holds."""
+        """Return the columns that a data set contains."""
         found = (self._column(held.name, held.array) for held in arrays_of("", dataset))
         return [column for column in found if column is not None]
 
 
 class Held(NamedTuple):
-    """An array [N, ...] that a variable holds. Those of one table stand beside each other; others
-    of a scope may not, and those of a table below `RETURNED` do not.
+    """An array [N, ...] in a variable. Arrays of one table share their row order, others of a scope
+    may not. Tables below `RETURNED` are always separate.
     """
 
     name: str
@@ -217,7 +214,7 @@ class Held(NamedTuple):
 
 
 def arrays_of(name: str, value: Any, depth: int = 0) -> Iterator[Held]:
-    """Arrays of many rows that a variable is or holds.
+    """Yield the arrays with many rows that a variable is or contains.
 
     >>> [(held.name, held.array.shape) for held in arrays_of("data",
     ...     {"x": np.zeros((40, 3)), "who": ["a"] * 40, "n": 3})]
@@ -244,21 +241,21 @@ def arrays_of(name: str, value: Any, depth: int = 0) -> Iterator[Held]:
         if isinstance(value, tuple | list):
             inside = dict(enumerate(value))
         for inner, part in list(inside.items()) if len(inside) <= ARRAYS else ():
-            # in a tuple of sides each side is a table of its own
+            # in a tuple of splits, each split is a separate table
             apart = isinstance(value, list | tuple) and isinstance(part, list | tuple | dict)
             for held in arrays_of(inner if isinstance(inner, str) else name, part, depth + 1):
                 yield held._replace(table=-id(part)) if apart and not held.table else held
 
 
 def _of_tensor(value: Tensor) -> np.ndarray | None:
-    # one on another device has no numbers here, and one inside of `vmap` has none of its own
+    # numpy() fails for a tensor on another device or inside `vmap`
     with suppress(RuntimeError, TypeError):
         return None if value.requires_grad else np.asarray(value.detach().numpy())
     return None
 
 
 def _of_pandas(name: str, value: Any) -> Iterator[Held]:
-    """The columns of a table, its index where it has a name, and all its numbers together."""
+    """Yield the columns of a data frame, its named index, and all its numbers together."""
     frame = type(value).__name__ == "DataFrame"
     if not (frame or type(value).__name__ == "Series") or not FEWEST <= len(value) <= MOST_ROWS:
         return
@@ -274,15 +271,15 @@ def _of_pandas(name: str, value: Any) -> Iterator[Held]:
 
 
 def plain(array: np.ndarray) -> np.ndarray:
-    """Rows [N, D] as float32, names by a number each."""
+    """Return rows [N, D] as float32, with a number for each name."""
     if array.dtype.kind in "USO":
         array = np.asarray([hash(str(v)) % 2**24 for v in array.tolist()])
-    # one zero
+    # replaces -0 with 0
     return np.ascontiguousarray(array, dtype=np.float32).reshape(len(array), -1) + np.float32(0)
 
 
 def row_keys(flat: np.ndarray) -> np.ndarray:
-    """One number for each row [N, D] of 32 bits, equal where rows are.
+    """Return one hash per row [N, D] of 32 bits, equal for equal rows.
 
     >>> keys = row_keys(np.float32([[1, 2], [2, 1], [1, 2]]))
     >>> bool(keys[0] == keys[2]), bool(keys[0] == keys[1])
@@ -293,8 +290,8 @@ def row_keys(flat: np.ndarray) -> np.ndarray:
 
 
 def counted(flat: np.ndarray) -> bool:
-    """Whether values rise or fall from row to row by few steps, as counts and sorted labels do:
-    such columns are alike in many tables.
+    """Check that values rise or fall in few step sizes, as counts and sorted labels do. Such
+    columns are equal in many tables.
     """
     steps = np.diff(flat[:, 0])
     return bool(
@@ -305,15 +302,15 @@ def counted(flat: np.ndarray) -> bool:
 
 
 def disordered(columns: Mapping[bytes, Column]) -> bool:
-    """Whether two of the columns hold the same rows in different orders: then it is not known which
-    stand beside each other.
+    """Check that two columns contain the same rows in different orders. Then their alignment is
+    unknown.
     """
     orders = [np.sort(c.rows).tobytes() for c in columns.values() if c.unlike or c.width == 1]
     return len(set(orders)) < len(orders)
 
 
 def columns_of(space: Space) -> Iterator[tuple[str, np.ndarray]]:
-    """Single columns of a table by name; those of an array by their number, too."""
+    """Yield the single columns of a table by name, with a number for columns of an array."""
     taken = set[str]()
     for column in space.columns.values():
         values = column.values

@@ -1,4 +1,4 @@
-"""Seeds that are set again in a training, and orders of rows that are the same in each epoch."""
+"""Seeds that are set again during training, and epochs that repeat the same row order."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from training.watch.loaders import hashes
 from training.watch.patches import around
 from training.watch.record import Watch, guarded
 
-SOME = 5  # times, between steps of one optimizer
-# the same orders, rows, share of these that were trained on in between; orders that are kept
+SOME = 5  # repetitions between steps of one optimizer
+# repeated orders; least rows; share of rows trained in between; most orders kept
 AGAIN, FEWEST, NEARLY, MOST = 3, 20, 0.9, 10_000
 
 
 class Seeds(Listener):
-    """Listens to seeds, to what puts the generator back, as the end of `fork_rng` does, and to
-    permutations, those of loaders among them.
+    """Listener for seeds, for restored generator states such as the end of `fork_rng`, and for
+    permutations, including those of loaders.
     """
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.since: set[tuple[Place, int]] = set()  # seeds that were set since the last step
+        self.since: set[tuple[Place, int]] = set()  # seeds set since the last step
         self.times: weakref.WeakKeyDictionary[torch.optim.Optimizer, Counter[tuple[Place, int]]] = (
             weakref.WeakKeyDictionary()
         )
-        # each permutation of a line: rows that were trained on before, and how often it was drawn
+        # permutation of a line: rows trained before it, and its count
         self.orders: dict[tuple[Place, bytes], tuple[int, int]] = {}
-        self.rows = 0  # that were trained on
-        self.batch = 0  # those of the batch at hand
+        self.rows = 0  # rows trained so far
+        self.batch = 0  # rows of the current batch
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for seeds, generator states and permutations."""
         for owner in (torch, torch.random):
             around(owner, "manual_seed", self._set)
             around(owner, "set_rng_state", self._put_back)
@@ -54,7 +54,7 @@ class Seeds(Listener):
         return original(*args, **kwargs)
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """What was set since the last step stands between two steps, from the second one on."""
+        """Count seeds set between two steps, from the second step on."""
         times = self.times.setdefault(optimizer, Counter())
         times.update(self.since)
         for place, seed in self.since:
@@ -85,10 +85,10 @@ class Seeds(Listener):
             self.watch.tell("BH822", f"{told} on in between: the generator is seeded again", place)
 
     def forwarded(self, call: Call) -> None:
-        """Rows that a network is trained on; two calls may be given the same, as of pairs."""
+        """Count the train rows of a network. Two calls may get the same rows, as for pairs."""
         if call.grad and call.training:
             self.batch = max(self.batch, call.rows)
 
     def backed(self, *_: object) -> None:
-        """A batch is through."""
+        """Add the rows of a finished batch."""
         self.rows, self.batch = self.rows + self.batch, 0

@@ -1,5 +1,5 @@
-"""Rows as data sets give them: such that training and an evaluation have in common, however they
-are augmented; those that each worker gives of a stream; those of one of several ranks.
+"""Rows as data sets return them: rows shared by training and evaluation, rows of each worker of a
+stream, and rows of each rank.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from training.watch.forwards import tensors_in
 from training.watch.loaders import Loaders, hashes, loader_rows
 from training.watch.record import Watch
 
-MOST, LARGEST, FEW = 50_000, 20_000, 20  # rows of a data set, values of one; distinct rows
-LEAST, SHARED = 10, 0.02  # rows in common, and their share of the held-out ones
-ALL, COVERED = 0.95, 0.5  # of the held-out or of the train rows: these are evaluated on purpose
+MOST, LARGEST, FEW = 50_000, 20_000, 20  # most rows; most values of a row; least rows
+LEAST, SHARED = 10, 0.02  # least shared rows; least share of held-out rows
+ALL, COVERED = 0.95, 0.5  # share of held-out or train rows; beyond it on purpose
 
 Source = tuple[Any, Sequence[int]]
 
 
 class Sets(Listener):
-    """Looks at the end at the data sets of loaders."""
+    """Listener that compares the data sets of loaders at the end."""
 
     def __init__(self, watch: Watch, loaders: Loaders) -> None:
         self.watch, self.loaders = watch, loaders
 
     def ended(self) -> None:
-        """Each held-out data set beside the one that was trained on; of several, as those of folds
-        are, it is not known which network saw which.
+        """Compare each held-out data set with the train data set. With several train sets, as for
+        folds, the network of each is unknown.
         """
         used = list(self.loaders.used.values())
         trained = {id(u.loader.dataset): u.loader for u in used if u.steps}
@@ -50,8 +50,8 @@ class Sets(Listener):
 
 
 def source(loader: DataLoader[Any]) -> Source | None:
-    """The data set under all subsets, and the rows of it that a loader may give; None where a
-    sampler of the program's own chooses them.
+    """Return the data set below all subsets and the rows that a loader may return. Return None for
+    a custom sampler.
     """
     sampler, rows = getattr(loader.batch_sampler, "sampler", None), loader_rows(loader)
     if not type(sampler).__module__.startswith("torch.") or not 0 < rows <= MOST:
@@ -64,15 +64,15 @@ def source(loader: DataLoader[Any]) -> Source | None:
 
 
 class Streams(Listener):
-    """Listens to loaders of an IterableDataset that have workers."""
+    """Listener for loaders of an IterableDataset with workers."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        # hashes of the rows of each batch, by id of a `Used`, which the loaders keep
+        # row hashes of each batch, by id of a `Used`, which the loaders keep
         self.open: dict[int, list[list[bytes]]] = {}
 
     def drew(self, used: Used, batch: Any) -> None:
-        """Keep hashes of a batch's rows, over all its tensors, as labels alone are often equal."""
+        """Keep hashes of a batch's rows over all tensors, as labels alone are often equal."""
         streamed = isinstance(used.loader.dataset, IterableDataset)
         rows = used.batches * (used.loader.batch_size or 1)
         if not streamed or used.loader.num_workers < 2 or used.epochs > 1 or rows > MOST:
@@ -84,7 +84,7 @@ class Streams(Listener):
         self.open.setdefault(id(used), []).append([b"".join(parts) for parts in keys])
 
     def exhausted(self, used: Used, drawn: int) -> None:
-        """A passage came to its end; of two at once, neither has as many batches as were kept."""
+        """Check an epoch at its end. Of two epochs at once, neither has all batches kept."""
         batches, workers = self.open.pop(id(used), []), used.loader.num_workers
         if used.steps and len(batches) == drawn > 0 and each_gives_all(batches, workers):
             rows = sum(map(len, batches[::workers]))
@@ -93,8 +93,8 @@ class Streams(Listener):
 
 
 def each_gives_all(batches: list[list[bytes]], workers: int) -> bool:
-    """Whether all workers give the same rows, each of them once. They take turns, so that batch i
-    is of worker i % workers as long as all of them have rows.
+    """Check that all workers return the same rows, each once. Workers take turns: batch i is from
+    worker i % workers while all have rows.
 
     >>> once = [[bytes([9, i, j]) for j in range(4)] for i in range(10)]
     >>> each_gives_all(once, 2), each_gives_all([batch for batch in once for _ in range(2)], 2)
@@ -107,25 +107,21 @@ def each_gives_all(batches: list[list[bytes]], workers: int) -> bool:
 
 
 class Sides(Listener):
-    """Listens to loaders, where there is more than one rank."""
+    """Listener for loaders of several ranks."""
 
     def __init__(self, watch: Watch, several: bool) -> None:
         self.watch, self.several = watch, several
         self.rows: dict[int, tuple[Used, set[str]]] = {}
 
     def drew(self, used: Used, batch: Any) -> None:
-        """Keep hashes of the rows as they were drawn: what the program does to them afterwards may
-        differ between epochs.
-        """
+        """Keep hashes of the rows as drawn, since later changes may differ between epochs."""
         first = next((t for t in tensors_in(batch) if t.ndim and len(t) > 1), None)
         if self.several and first is not None and first[0].numel() <= LARGEST:
             _, known = self.rows.setdefault(id(used), (used, set()))
             known.update(key.hex() for key in (hashes(first) if len(known) < MOST else ()))
 
     def told(self) -> tuple[list[str], list[tuple[Place, list[str]]]]:
-        """Hashes of rows that this rank trained on, and, by loader, of those that it evaluated and
-        never trained on.
-        """
+        """Return hashes of this rank's train rows and, by loader, of rows only evaluated."""
         trained = {key for used, rows in self.rows.values() if used.steps for key in rows}
         held = [
             (used.place, sorted(rows))

@@ -1,6 +1,4 @@
-"""Processes that a program starts by `torch.multiprocessing.spawn` or `start_processes`: each is
-watched as a rank of its own.
-"""
+"""Processes that a program starts with `torch.multiprocessing`, each watched as a separate rank."""
 
 from __future__ import annotations
 
@@ -22,14 +20,14 @@ from training.watch.record import Watch
 
 
 class Spawned(Listener):
-    """Listens to `torch.multiprocessing.start_processes`, which `spawn` calls, too."""
+    """Listener for `torch.multiprocessing.start_processes`, which `spawn` also calls."""
 
     def __init__(self, watch: Watch, folder: Path) -> None:
         self.watch, self.folder = watch, folder
         self.groups = 0
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for both names of the function."""
         for owner in (
             importlib.import_module("torch.multiprocessing.spawn"),
             torch.multiprocessing,
@@ -67,19 +65,17 @@ def rank(
     seconds: float,
     args: tuple[Any, ...],
 ) -> None:
-    """One process: what the program wanted to run there, under watch, and a report beside the
-    program's own.
+    """Run the program's function in one process under watch, and write a report next to the others.
 
-    One that was forked still has the listeners of its parent, which are quiet there, and gets its
-    own around them.
+    A forked process still has the silent listeners of its parent, and gets its own around them.
     """
-    from training.watch.main import quieten, watched  # which imports this module
+    from training.watch.main import quieten, watched  # main imports this module
 
     path = Path(f"{report}-{index}.json")
     quieten()
 
     def run() -> dict[str, Any]:
-        # the program has imported its names before anything was listened to
+        # the program imported these names before the hooks existed
         known = getattr(fn, "__globals__", {})
         for name, value in list(known.items()):
             if id(value) in REPLACED:
@@ -95,7 +91,7 @@ def rank(
         leads=not index,
     )
     write_atomic(path, json.dumps(told))
-    # gloo's threads drop the tensor of the last collective while Python is still there
+    # the threads of gloo must release the last tensor before Python ends
     time.sleep(LAST_TENSOR_SECONDS)
     if raised is not None:
         raise raised

@@ -1,6 +1,4 @@
-"""Tables of which rows went to training and to evaluations, however the program divides them: from
-the batches back to its variables.
-"""
+"""Tables with known train and held-out rows, traced from the batches back to variables."""
 
 from __future__ import annotations
 
@@ -17,20 +15,20 @@ from training.watch.rows import History, Rows
 from training.watch.scopes import FEWEST, LABELS, Column, Scopes, Space, columns_of, row_keys
 from training.watch.sets import source
 
-LABELLED = 64  # rows whose labels are compared
-KNOWN = 0.9  # of them are in the table
-OVERLAP = 0.02  # of the held-out rows are train rows
-APART = 0.3  # share of equal places, and correlation of places
+LABELLED = 64  # least number of rows with labels
+KNOWN = 0.9  # least share of them in the table
+OVERLAP = 0.02  # most held-out rows that are train rows
+APART = 0.3  # largest share of equal positions, and largest correlation
 
 
 class Tables(Listener):
-    """Puts together at the end what the scopes and the batches show."""
+    """Listener that combines the scopes with the batches at the end."""
 
     def __init__(self, watch: Watch, scopes: Scopes, rows: Rows, loaders: Loaders) -> None:
         self.watch, self.scopes, self.rows, self.loaders = watch, scopes, rows, loaders
 
     def ended(self) -> None:
-        """Look at each table of which rows went to both sides, and at what loaders pair."""
+        """Check each table with train and held-out rows, and the rows paired by loaders."""
         self.origins = Origins(self.scopes)
         for history in (h for h in self.rows.all if h.steps):
             for space, parts in self._sides(history).items():
@@ -56,14 +54,14 @@ class Tables(Listener):
             lines_of(columns, parts),
         )
         place = max(parts, key=lambda part: part.train.sum()).seen
-        told = {rule for rule, _ in self.watch.found}  # of scales `rows` tells, too
+        told = {rule for rule, _ in self.watch.found}  # `rows` reports scales too
         for rule, question in QUESTIONS.items():
             message = next(question(table), None) if rule not in told else None
             if message is not None:
                 self.watch.tell(rule, message, place)
 
     def _sides(self, history: History) -> dict[Space, list[Part]]:
-        """The arrays that hold what the network was trained on and evaluated on, by table."""
+        """Return the arrays that contain the network's train and held-out rows, by table."""
         trained = keys_of([*history.trained.rows.values()])
         held_out = keys_of([row for p in history.phases for row in p.batches.rows.values()])
         held_out = np.setdiff1d(held_out, trained)
@@ -80,8 +78,8 @@ class Tables(Listener):
         return parts
 
     def _label(self, history: History, space: Space, columns: dict[str, np.ndarray]) -> str | None:
-        """The column whose values the losses were given for these rows, by name where rows were
-        changed in between.
+        """Return the column that contains the labels of the losses. If rows were changed, find it
+        by name.
         """
         keys = keys_of([row for batch in history.inputs for row in batch])
         if len(keys) >= LABELLED:
@@ -99,7 +97,7 @@ class Tables(Listener):
         return next((name for name in columns if LABELS & words(name)), None)
 
     def _rows_apart(self, held: list[Column]) -> None:
-        """Rows and labels of a data set that were taken of one table, at other places each."""
+        """Report a data set whose rows and labels come from one table, at different positions."""
         seen = [(c, self.origins.of(c)) for c in held if c.unlike and c.width > 1]
         for labels in (c for c in held if c.width == 1 and c.telling):
             verdicts = [
@@ -126,7 +124,7 @@ class Tables(Listener):
 
 
 def keys_of(rows: list[Tensor]) -> np.ndarray:
-    """One number for each of rows [D], as `row_keys` gives; none where they differ in shape."""
+    """Return one hash per row [D], as `row_keys` does. The result is empty if shapes differ."""
     if not rows or len({row.shape for row in rows}) != 1:
         return np.empty(0, dtype=np.uint64)
     return row_keys(np.stack([row.float().numpy() for row in rows]) + np.float32(0))

@@ -1,5 +1,5 @@
-"""Labels of losses: outside what they may be, padding among them, left out though they are a
-class, in another order than the scores, and classes that no row of the training has.
+"""Labels of losses: out of range, padding, ignored classes, wrong order, and classes missing in
+train.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from training.watch.forwards import Forwards
 from training.watch.losses import EQUALITIES, FEW, Functions
 from training.watch.record import Watch
 
-ENOUGH = 200  # labels of the training
+ENOUGH = 200  # least number of train labels
 ROUNDED = 1e-4
-APART = 4.0  # times the usual frequency of a class, or a part of it
-HELD, PART = 10, 0.1  # held-out labels of a class, and which share of them
-MOST = 30  # classes: of a vocabulary there are always some that training never saw
+APART = 4.0  # factor around the usual frequency of a class
+HELD, PART = 10, 0.1  # least number and share of held-out labels of a class
+MOST = 30  # most classes: a vocabulary always has tokens that training never saw
 PAIRS = (
     "cosine_embedding_loss", "margin_ranking_loss", "hinge_embedding_loss", "soft_margin_loss",
 )  # fmt: skip
 
 
 class Targets(Listener):
-    """Listens to losses with labels."""
+    """Listener for losses with labels."""
 
     def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:
         self.watch, self.forwards, self.functions = watch, forwards, functions
-        # labels of losses that leave out those of a class, by line and class
+        # label counts of losses with an ignored class, by line and class
         self.left_out: dict[tuple[Place, int], Counter[int]] = {}
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for losses."""
         self.functions.listen(PAIRS, before=self._signs)
         self.functions.listen(("binary_cross_entropy_with_logits",), before=self._outside)
         for listener in (self._ignored, self._order, self._padding):
             self.functions.listen(("cross_entropy", "nll_loss"), before=listener)
 
     def _signs(self, name: str, *given: Any, **_: Any) -> None:
-        """Labels that are all 0 or 1, some of either, where the loss asks for -1 and 1."""
+        """Report labels 0 and 1 for a loss that expects -1 and 1."""
         tensors = [t for t in given if isinstance(t, Tensor)]
         if not tensors or not tensors[0].requires_grad:
             return
@@ -53,7 +53,7 @@ class Targets(Listener):
     def _outside(
         self, name: str, input: Tensor, target: Tensor, weight: Any = None, *_: Any, **options: Any
     ) -> None:
-        """Labels outside 0 to 1 that count."""
+        """Report labels outside 0 to 1 that have a weight."""
         if not input.requires_grad or target.requires_grad or options.get("reduction") == "none":
             return
         wrong = (target < -ROUNDED) | (target > 1 + ROUNDED)
@@ -68,14 +68,14 @@ class Targets(Listener):
     def _ignored(
         self, name: str, input: Tensor, target: Tensor, *_: Any, ignore_index: int = -100, **__: Any
     ) -> None:
-        """Labels, one a row, where the loss leaves out a number that is a class."""
+        """Count labels, one per row, of a loss that ignores the number of a class."""
         of_classes = input.ndim == 2 and 0 <= ignore_index < input.shape[1]
         if of_classes and input.requires_grad and target.shape == (self.forwards.given,):
             key = self.watch.here(), ignore_index
             self.left_out.setdefault(key, Counter()).update(target.tolist())
 
     def ended(self) -> None:
-        """Labels that are left out, and occur as others do."""
+        """Report ignored labels that occur as often as others."""
         for (place, index), counts in self.left_out.items():
             total, count = counts.total(), counts[index]
             usual = sorted(counts.values())[len(counts) // 2] if total >= ENOUGH else 0
@@ -84,7 +84,7 @@ class Targets(Listener):
                 self.watch.tell("BH850", f"{told}: the network is never told of that class", place)
 
     def _order(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
-        """Scores [A * B, V] of a result [A, B, V], beside labels of [B, A]."""
+        """Report flat scores of an output [A, B, V] that are compared with labels of [B, A]."""
         call, base = self.forwards.last, target._base
         outputs = call.outputs if call is not None and input.requires_grad else []
         output = next((t for t in outputs if t.ndim == 3 and t.numel() == input.numel()), None)
@@ -104,12 +104,12 @@ class Targets(Listener):
     def _padding(
         self, name: str, input: Tensor, target: Tensor, weight: Any = None, *_: Any, **options: Any
     ) -> None:
-        """One label, which counts, wherever the network's tokens are padding behind their end."""
+        """Report padding at the end of sequences that counts as a label."""
         call = self.forwards.last
         if call is None or options.get("reduction") == "none" or target.is_floating_point():
             return
         sequences = [t for t in call.inputs if t.ndim == 2 and t.dtype == torch.int64]
-        # a decoder's come second, and perhaps with a beginning that is no label
+        # the tokens of a decoder come second, perhaps with a start token that is no label
         fitting = [t for t in (*sequences, *(t[:, 1:] for t in sequences)) if t.numel()]
         tokens = next((t for t in fitting if t.numel() == target.numel()), None)
         embeddings = [m for m in call.module.modules() if isinstance(m, nn.Embedding)]
@@ -128,16 +128,16 @@ class Targets(Listener):
 
 
 class UnseenClasses(Listener):
-    """Listens to losses over classes, decisions and metrics."""
+    """Listener for losses over classes, decisions and metrics."""
 
     def __init__(self, watch: Watch, functions: Functions) -> None:
         self.watch, self.functions = watch, functions
-        self.trained: dict[int, Tensor] = {}  # labels of each class [K], by K
-        self.held: dict[Place, Tensor] = {}  # by line of an evaluation
+        self.trained: dict[int, Tensor] = {}  # label counts of each class [K], by K
+        self.held: dict[Place, Tensor] = {}  # label counts by line of an evaluation
         self.decided: Tensor | None = None
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for losses, decisions and comparisons."""
         self.functions.listen(("cross_entropy", "nll_loss"), before=self._loss)
         self.functions.listen(("argmax",), after=self._decision)
         self.functions.listen(EQUALITIES, before=self._compared)
@@ -157,7 +157,7 @@ class UnseenClasses(Listener):
                 self.scored(other, one)
 
     def scored(self, labels: Tensor, predictions: Tensor) -> None:
-        """Count labels of an evaluation."""
+        """Count the labels of an evaluation."""
         whole = labels.ndim == 1 and len(labels) and not labels.is_floating_point()
         if whole and int(labels.min()) >= 0 and int(labels.max()) < MOST:
             counts = torch.bincount(labels.detach().long().cpu(), minlength=MOST)
@@ -165,7 +165,7 @@ class UnseenClasses(Listener):
             self.held[place] = self.held.get(place, torch.zeros_like(counts)) + counts
 
     def ended(self) -> None:
-        """An evaluation has many labels of a class that the one kind of training has not."""
+        """Report an evaluation with many labels of a class that training lacks."""
         if len(self.trained) != 1 or not self.watch.complete:
             return
         ((classes, trained),) = self.trained.items()
@@ -180,5 +180,5 @@ class UnseenClasses(Listener):
 
 
 def at_end(rows: Tensor, index: int) -> Tensor:
-    """Which places of [B, T] hold a number, and nothing else behind them."""
+    """Return a mask of the places of [B, T] that contain an index and only it until the end."""
     return ~(rows != index).flip(1).long().cummax(1).values.flip(1).bool()

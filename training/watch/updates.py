@@ -1,6 +1,4 @@
-"""What is done to gradients before a step, clipping and scaling, and what steps do beside following
-them: decay, rates of groups, the state that they keep, and how far weights move.
-"""
+"""Optimizer steps: gradient clipping and scaling, weight decay, group rates, state and movement."""
 
 from __future__ import annotations
 
@@ -19,24 +17,24 @@ from training.watch.patches import around
 from training.watch.record import Watch, guarded
 from training.watch.schedules import Schedules
 
-FEW, MANY, STEPS = 3, 10, 20  # times lost, steps that decay, steps that move nothing
-LARGE = 0.01  # of a weight at each step
+FEW, MANY, STEPS = 3, 10, 20  # lost states; least steps with decay; least steps without movement
+LARGE = 0.01  # share of a weight that decays per step
 DECOUPLED = {"SGD", "AdamW", "Muon"}
-STILL, TINY, CUT = 1e-4, 1e-5, 1e3  # of the weights; a rate; times that clipping makes smaller
-FALLEN, WARM = 0.9, 1.5  # the last losses and rate against the first
+STILL, TINY, CUT = 1e-4, 1e-5, 1e3  # relative movement; a rate; reduction by clipping
+FALLEN, WARM = 0.9, 1.5  # last loss and last rate relative to the first
 
 
 class Precision(Listener):
-    """Listens to clipping and to gradient scalers."""
+    """Listener for clipping and gradient scalers."""
 
     def __init__(self, watch: Watch, gradients: Gradients) -> None:
         self.watch, self.gradients = watch, gradients
-        self.scaled = self.scales = 0  # losses scaled since the last step, and in all
+        self.scaled = self.scales = 0  # scaled losses since the last step; in total
         self.steps_past = 0
         self.unscaled = self.in_scaler = self.at_half = False
 
     def install(self) -> None:
-        """Listen."""
+        """Install hooks for clipping and gradient scalers."""
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             around(nn.utils.clip_grad, name, self._clip)
             setattr(nn.utils, name, getattr(nn.utils.clip_grad, name))
@@ -57,7 +55,7 @@ class Precision(Listener):
 
     @guarded
     def _clipping(self, name: str, given: list[Tensor]) -> None:
-        """Whether there are gradients to clip, which no step has used and nothing scales."""
+        """Check that the gradients to clip exist, are unused and are not scaled."""
         states = {id(p): s for h in self.gradients.held.values() for p, s in h.items()}
         graded = [p for p in given if p.grad is not None]
         known = [(mark(p), states[id(p)].used) for p in graded if id(p) in states]
@@ -87,13 +85,13 @@ class Precision(Listener):
             self.scaled = 0
 
     def forwarded(self, call: Call) -> None:
-        """Whether a network that learns runs in float16."""
+        """Record that a trained network runs in float16."""
         if call.grad:
             on = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
             self.at_half = torch.float16 in map(torch.get_autocast_dtype, on)
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """Whether the step goes past the scaler, or there is none for float16."""
+        """Report a step without the scaler, and float16 without a scaler."""
         if self.scaled and not self.in_scaler:
             self.scaled = 0
             self.steps_past += 1
@@ -111,30 +109,30 @@ class Updated:
 
     optimizer: torch.optim.Optimizer
     steps: int = 0
-    decayed: int = 0  # steps that take a large part of each weight
-    had: bool = False  # a state of its weights after the last step
+    decayed: int = 0  # steps with a large weight decay
+    had: bool = False  # its weights had a state after the last step
     lost: int = 0
-    rates: list[list[float]] = field(default_factory=list)  # of each group, at each step
+    rates: list[list[float]] = field(default_factory=list)  # rates of each group, by step
     scheduled: bool = False
     given: set[int] = field(default_factory=set)  # groups with gradients
-    clips: list[tuple[float, float]] = field(default_factory=list)  # norm before, and after
-    share: float = 0.0  # the largest movement that was seen, as a share of the weights
+    clips: list[tuple[float, float]] = field(default_factory=list)  # norm before and after
+    share: float = 0.0  # largest relative movement so far
 
 
 class Updates(Listener):
-    """Listens to optimizers and to clipping."""
+    """Listener for optimizers and clipping."""
 
     def __init__(self, watch: Watch, gradients: Gradients, schedules: Schedules) -> None:
         self.watch, self.gradients, self.schedules = watch, gradients, schedules
         self.of: dict[int, Updated] = {}
-        self.cut: tuple[Tensor, float] | None = None  # since the last step: norm, largest norm
+        self.cut: tuple[Tensor, float] | None = None  # norm and norm limit since the last step
 
     def clipped(self, gradients: list[Tensor], norm: Tensor, most: float) -> None:
-        """Gradients were clipped to a norm."""
+        """Record the norm before clipping and its limit."""
         self.cut = norm, most
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """Decay and rates of a step, what clipping left, and whether the last state is there."""
+        """Record decay, rates, clipping and lost state of a step."""
         known = self.of.setdefault(id(optimizer), Updated(optimizer))
         groups = optimizer.param_groups
         known.steps += 1
@@ -149,7 +147,7 @@ class Updates(Listener):
         self.cut = None
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """How far weights are by now, which may be put back before the end."""
+        """Record the movement of the weights, which the program may restore before the end."""
         known = self.of[id(optimizer)]
         known.had = has_state(optimizer)
         if not known.steps & (known.steps - 1) and known.share < STILL:
@@ -157,7 +155,7 @@ class Updates(Listener):
             known.share = max(known.share, moved(before))
 
     def ended(self) -> None:
-        """What the whole run shows."""
+        """Report the findings of the whole run."""
         for key, known in self.of.items():
             held = self.gradients.held[key]
             counted = f"of {known.steps} steps of {type(known.optimizer).__name__}"
@@ -173,7 +171,7 @@ class Updates(Listener):
                 self._still(known, held)
 
     def _groups(self, known: Updated, held: Held) -> None:
-        """Groups whose rate is 0 throughout, or stays while that of the first is set by hand."""
+        """Report groups with a rate of 0, or a fixed rate while that of the first group changes."""
         name, of_groups = type(known.optimizer).__name__, list(zip(*known.rates, strict=True))
         still = [i for i, rates in enumerate(of_groups) if not any(rates) and i in known.given]
         changed = [i for i, rates in enumerate(of_groups) if len(set(rates)) > 1]
@@ -186,15 +184,15 @@ class Updates(Listener):
             self.watch.tell("BH881", told, held.made)
 
     def _still(self, known: Updated, held: Held) -> None:
-        """Weights that have hardly moved, and a loss that has not fallen: a tiny rate, or clipping
-        that leaves next to nothing.
+        """Report weights that have hardly moved without a lower loss: a tiny rate or strong
+        clipping.
         """
         highest = [max(rates) for rates in known.rates]
         warms = highest[-1] >= max(highest) and highest[-1] > WARM * highest[0]
         far = max(known.share, moved(held.before))
         whole = len(held.before) == len(held.ids()) and not held.empty
         if warms or not whole or not 0 < far < STILL or self._fallen(held):
-            return  # of 0, BH807 tells
+            return  # BH807 reports a movement of 0
         told = f"{known.steps} steps of {type(known.optimizer).__name__} have moved its weights by"
         told = f"{told} {far:.1g} of their size"
         clips = known.clips or [(0.0, 0.0)]
@@ -207,7 +205,7 @@ class Updates(Listener):
             self.watch.tell("BH841", told, held.made)
 
     def _fallen(self, held: Held) -> bool:
-        """Whether a loss fell all the same."""
+        """Check that a loss fell nevertheless."""
         return any(
             statistics.median(losses[-MANY:]) < FALLEN * statistics.median(losses[:MANY])
             for line, losses in self.schedules.losses.items()
@@ -216,12 +214,12 @@ class Updates(Listener):
 
 
 def graded(group: dict[str, Any]) -> list[Tensor]:
-    """The parameters of a group that have a gradient."""
+    """Return the parameters of a group that have a gradient."""
     return [p for p in group["params"] if p.grad is not None]
 
 
 def moved(before: list[tuple[Tensor, Tensor]]) -> float:
-    """The share of all weights by which they have moved, without their decay.
+    """Return the relative movement of all weights, without their decay.
 
     >>> moved([(torch.full((2, 2), 1.5), torch.ones(2, 2))])
     0.5
@@ -235,12 +233,12 @@ def moved(before: list[tuple[Tensor, Tensor]]) -> float:
 
 
 def has_state(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it keeps anything of a weight that it is about to step, or has stepped."""
+    """Check that the optimizer has a state for a parameter with a gradient."""
     return any(optimizer.state.get(p) for g in optimizer.param_groups for p in graded(g))
 
 
 def erased(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
-    """Whether the decay of a group takes a large part of each weight, whatever its gradient."""
+    """Check that the decay of a group removes a large part of each weight per step."""
     kinds = {k.__name__ for k in type(optimizer).__mro__ if k.__module__.startswith("torch.optim")}
     decay = float(group.get("weight_decay") or 0.0) * float(group.get("lr") or 0.0)
     decoupled = bool(group.get("decoupled_weight_decay") or kinds & DECOUPLED)
