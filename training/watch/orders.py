@@ -104,13 +104,8 @@ class Orders(Listener):
         if any(torch.equal(column, side) for column, side in pairs):
             return
         if any(torch.equal(column.sort().values, side.sort().values) for column, side in pairs):
-<<<<<<< HEAD
-            self.done = None  # once
-            told = f"{epoch.drawn} predictions are in the order in which a shuffling loader drew"
-=======
             self.done = None  # report once
-            told = f"{epoch.drawn} predictions stand in the order in which a shuffling loader drew"
->>>>>>> g1
+            told = f"{epoch.drawn} predictions are in the order in which a shuffling loader drew"
             told = f"{told} their rows (line {epoch.used.place.line}), and the labels that they are"
             self.watch.tell("BH832", f"{told} compared with in another one")
 
