@@ -42,13 +42,14 @@ _open: WeakSet[duckdb.DuckDBPyConnection] = WeakSet()
 
 
 def connect(
-    memory_limit: str | None = None, threads: int | None = None
+    memory_limit: str | None = None, threads: int | None = None, read_ahead: str = READ_AHEAD
 ) -> duckdb.DuckDBPyConnection:
     """Open an in-memory engine without extensions or Python variables; it spills to its own folder.
 
     Args:
         memory_limit: such as "2GB"; beyond it, the engine spills to disk. Default: 80 % of RAM.
         threads: CPU threads; results do not depend on it. Default: all cores.
+        read_ahead: the most rows that wait for their reader, where there is no memory limit.
     """
     config: dict[str, Any] = {
         "autoinstall_known_extensions": "false",
@@ -68,7 +69,7 @@ def connect(
     _open.add(connection)
     connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
     if memory_limit is None:
-        connection.execute(f"set streaming_buffer_size = '{READ_AHEAD}'")
+        connection.execute(f"set streaming_buffer_size = '{read_ahead}'")
     return connection
 
 
