@@ -1,0 +1,1 @@
+"""Quality of models on tables, next to other libraries on the same rows."""
