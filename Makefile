@@ -6,7 +6,7 @@ CONFIG ?= examples/clinic_visits.yaml
 export BULKHEAD_HOME ?= $(CURDIR)/.bulkhead
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check lint types bench bench-gpu gpu-check bench-leaks cost docs faults test-spark screenshots ui constraints clean
+.PHONY: help run test test-all check lint types bench bench-gpu bench-quality gpu-check bench-leaks cost docs faults test-spark screenshots ui constraints clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,9 @@ cost: $(VENV)/.runtime ## measure the constants of docs/cost.md (under 5 minutes
 
 gpu-check: $(VENV)/.dev ## check on a GPU that training computes, stops, resumes and shards as on the CPU (under 8 minutes; one table; ends with 2 where there is none)
 	@$(BIN)/python -m tests.gpu.check
+
+bench-quality: $(VENV)/.runtime ## compare with boosting libraries and reference networks on the same rows, and write docs/benchmarks-quality.md (hours; resumable; ARGS=--quick: under 20 minutes)
+	@$(BIN)/python -m benchmarks.quality $(ARGS)
 
 bench-leaks: $(VENV)/.dev ## plant leaks, split honestly, and let this project and its peers look (about an hour on 2 quiet cores)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[chem]'
