@@ -138,18 +138,18 @@ __all__ = [
 class ColumnNormalize(Section):
     """Exceptions for one numeric column."""
 
-    scale: Literal["standard", "robust", "quantile", "none"] | None = None
+    scale: Literal["standard", "robust", "smooth", "quantile", "none"] | None = None
     impute: Literal["mean", "median", "zero"] | None = None
 
 
 class NormalizeConfig(Section):
     """Statistics fitted on train only."""
 
-    scale: Literal["standard", "robust", "quantile", "none"] = Field(
+    scale: Literal["standard", "robust", "smooth", "quantile", "none"] = Field(
         "standard",
         description=(
-            "standard: (x - mean) / sd; robust: (x - median) / IQR; quantile: rank mapped to a"
-            " normal."
+            "standard: (x - mean) / sd; robust: (x - median) / IQR; smooth: v / sqrt(1 + (v/3)^2)"
+            " of the robust v, so outliers approach 3; quantile: rank mapped to a normal."
         ),
     )
     impute: Literal["mean", "median", "zero"] = Field(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from schemas.label_config import LabelKind
 from schemas.references import Record
 
@@ -13,15 +15,19 @@ class NumericStats(Record):
     `fill` first.
 
     `knots` are train quantiles at equally spaced levels; the map is piecewise linear onto normal
-    scores. `indicator`: a 0/1 column for nulls is added. `nullable`: a null at serving is filled,
-    not refused.
+    scores. Smooth scaling bounds the scaled value softly by 3. `indicator`: a 0/1 column for nulls
+    is added. `nullable`: a null at serving is filled, not refused.
+
+    `bins`: strictly increasing edges in raw units, where the model asks for bins. The record is
+    written without them where they are empty, so that its digest stays what it was.
     """
 
     name: str
-    method: Literal["standard", "robust", "quantile", "none"]
+    method: Literal["standard", "robust", "smooth", "quantile", "none"]
     center: float = 0.0
     scale: float = 1.0
     knots: tuple[float, ...] = ()
+    bins: tuple[float, ...] = Field((), exclude_if=lambda edges: not edges)
     fill: float | None = None
     indicator: bool = False
     nulls: int = 0
@@ -60,7 +66,9 @@ class LabelFit(Record):
     target_center) / target_scale`.
 
     `class_counts`: train rows of each class; `class_weights`: their weights in the loss;
-    `label_mean`, `label_std`: of train.
+    `label_mean`, `label_std`: of train. `label_low`, `label_high`: smallest and largest value of a
+    regression label in train, in its units, where the model clamps its predictions; the record is
+    written without them where they are absent, so that its digest stays what it was.
     """
 
     classes: tuple[bool | int | float | str, ...] = ()
@@ -70,6 +78,8 @@ class LabelFit(Record):
     label_std: float = 1.0
     target_center: float = 0.0
     target_scale: float = 1.0
+    label_low: float | None = Field(None, exclude_if=lambda value: value is None)
+    label_high: float | None = Field(None, exclude_if=lambda value: value is None)
 
 
 class LabelStats(LabelFit):

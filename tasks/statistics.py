@@ -19,6 +19,7 @@ from tasks.say import say
 from tasks.store import stored, stored_task
 from training.data.arrays.shards import materialise
 from training.data.fit.normalize import fit
+from training.data.fit.train_rows import model_needs
 
 
 @stored_task(
@@ -40,6 +41,8 @@ def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: De
         "columns": declaration.data.model_dump(mode="json")["columns"],
         "constant": declaration.checks.constant_features,
     }
+    if any(needs := model_needs(declaration)):
+        inputs["model"] = needs._asdict()
 
     def make(folder: Path) -> Statistics:
         made = fit(train, validated.spec, declaration)

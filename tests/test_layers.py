@@ -56,7 +56,7 @@ INNER: dict[str, set[str]] = {
         "serving",
     },
     "launch": {"distributed"},
-    "models": {"objectives"},
+    "models": {"data.arrays", "objectives"},
     "objectives": {"data.arrays"},
     "optim": set(),
     "preflight": {

@@ -463,19 +463,20 @@ def test_a_known_value_on_the_padding_row_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize(("clip", "told"), [(None, True), (10.0, False)])
+@pytest.mark.parametrize(
+    ("method", "clip", "told"),
+    [("standard", None, True), ("standard", 10.0, False), ("smooth", None, False)],
+)
 def test_scores_that_overflow_far_out_are_named_where_nothing_clips(
-    tmp_path: Path, clip: float | None, told: bool
+    tmp_path: Path, method: str, clip: float | None, told: bool
 ) -> None:
     run = made(
         tmp_path,
         declare("regression", {"kind": "custom", "path": "tests.zoo.numerics:OverflowingGate"}),
     )
-    found = objected(
-        preflight(
-            run.model_copy(update={"statistics": run.statistics.model_copy(update={"clip": clip})})
-        )
-    )
+    numeric = tuple(s.model_copy(update={"method": method}) for s in run.statistics.numeric)
+    statistics = run.statistics.model_copy(update={"clip": clip, "numeric": numeric})
+    found = objected(preflight(run.model_copy(update={"statistics": statistics})))
     assert [r.verdict for r in found.values()] == (["warn"] if told else [])
     assert (
         not told

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from schemas.config import Declaration
 from schemas.records import Statistics, TokenStats
+from training.data.arrays.apply import transform_numeric
 from training.objectives.losses import pos_weight
 from training.objectives.targets import targets_of
 
@@ -31,6 +34,11 @@ class ModelShape:
         context: Most positions T of a language model's `tokens` and `segments`, int [B, T]; its
             scores are [B, T, outputs], one for each token of the vocabulary. 0 = the model reads
             features.
+        bins: For each scaled column of `batch["numeric"]`, in its units, the edges of its quantile
+            bins in train: float32 values, strictly increasing, at least two; empty = the model asks
+            for none.
+        label_range: Smallest and largest score of a train label, for a model that clamps its
+            predictions; None for classes, several labels, and models that do not clamp.
     """
 
     numeric: int
@@ -41,6 +49,8 @@ class ModelShape:
     outputs: int
     prior: tuple[float, ...]
     context: int = 0
+    bins: tuple[tuple[float, ...], ...] = ()
+    label_range: tuple[float, float] | None = None
 
     @property
     def tensor_width(self) -> int:
@@ -75,7 +85,43 @@ def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
         tensors={f"tensor_{t.name}": t.shape for t in statistics.tensor},
         outputs=len(prior),
         prior=prior,
+        bins=scaled_bins(statistics),
+        label_range=scaled_label_range(statistics),
     )
+
+
+def scaled_bins(statistics: Statistics) -> tuple[tuple[float, ...], ...]:
+    """Return the edges of each numeric column's bins in units of `batch["numeric"]`, or ().
+
+    Edges that scaling or clipping makes equal become one; a single edge becomes a bin around it.
+
+    >>> from schemas.records import NumericStats
+    >>> column = NumericStats(name="x", method="standard", center=2.0, scale=4.0, bins=(0, 4, 90))
+    >>> scaled_bins(Statistics(train_sha256="", rows=3, numeric=(column,), categorical=(),
+    ...     tensor=(), clip=10.0))
+    ((-0.5, 0.5, 10.0),)
+    """
+    if not any(column.bins for column in statistics.numeric):
+        return ()
+    found = list[tuple[float, ...]]()
+    for column in statistics.numeric:
+        alone = statistics.model_copy(update={"numeric": (column,)})
+        raw = np.array(column.bins, dtype=np.float64)[:, None]
+        edges = np.unique(transform_numeric(raw, alone)[:, 0]).tolist()
+        if len(edges) == 1:
+            half = max(0.5, abs(edges[0]) * 2.0**-20)  # a width that float32 can hold
+            edges = np.array([edges[0] - half, edges[0] + half], dtype=np.float32).tolist()
+        found.append(tuple(edges))
+    return tuple(found)
+
+
+def scaled_label_range(statistics: Statistics) -> tuple[float, float] | None:
+    """Return smallest and largest train label in units of the scores, or None."""
+    low, high = statistics.label_low, statistics.label_high
+    if low is None or high is None:
+        return None
+    center, scale = statistics.target_center, statistics.target_scale
+    return (low - center) / scale, (high - center) / scale
 
 
 def token_shape(tokens: TokenStats) -> ModelShape:

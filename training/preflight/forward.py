@@ -196,7 +196,9 @@ def check_extremes(subject: Subject) -> CheckResult:
     for sign, code in ((1.0, UNKNOWN), (-1.0, NULL), (0.0, NULL)):
         if wrong := _check_extreme(subject, few, sign * bound, code):
             return wrong
-    if not subject.statistics.clip and (far := _not_finite_far_out(subject, few.inputs)):
+    smooth = all(s.method == "smooth" for s in subject.statistics.numeric)
+    unbounded = not subject.statistics.clip and not smooth
+    if unbounded and (far := _not_finite_far_out(subject, few.inputs)):
         return EXTREMES.warned(
             f"scores are not finite for numbers {far:+,.0f} standard deviations out, as sums of"
             " money and counts can be, and nothing clips them.",

@@ -32,7 +32,14 @@ from schemas.records import (
     TrainTable,
     ValTable,
 )
-from training.data.arrays.apply import clip_bounds, fitted_ranges, quantile_points, rounded_columns
+from training.data.arrays.apply import (
+    LARGEST_SQUARED,
+    SMOOTH_BOUND,
+    clip_bounds,
+    fitted_ranges,
+    quantile_points,
+    rounded_columns,
+)
 from training.objectives.metrics import predict
 from training.objectives.targets import Target, Targets, targets_of
 from training.serving import raw_columns, serving
@@ -119,6 +126,8 @@ class Columns(nn.Module):
         mapped = [i for i, s in enumerate(stats) if s.method == "quantile"]
         self.register_buffer("mapped", torch.tensor(mapped, dtype=torch.int64))
         self.quantile_map = QuantileMap([stats[i] for i in mapped]) if mapped else None
+        smooth = torch.tensor([s.method == "smooth" for s in stats])
+        self.register_buffer("smooth", smooth if smooth.any() else None)
 
     def forward(self, values: Tensor) -> Tensor:
         """Fill, scale and clip raw float64 [B, D] with NaN for null; append the null indicators."""
@@ -129,8 +138,17 @@ class Columns(nn.Module):
             scaled = scaled.index_copy(
                 1, self.mapped, self.quantile_map(scaled.index_select(1, self.mapped))
             )
+        if self.smooth is not None:
+            scaled = torch.where(self.smooth, _smoothly_clipped(scaled), scaled)
         clipped = torch.maximum(torch.minimum(scaled, self.bound), -self.bound).float()
         return torch.cat([clipped, nulls.index_select(1, self.indicated).float()], dim=1)
+
+
+def _smoothly_clipped(values: Tensor) -> Tensor:
+    """Repeat `training.data.arrays.apply.smoothly_clipped`, operation by operation."""
+    bounded = values.clamp(-LARGEST_SQUARED, LARGEST_SQUARED)
+    part = bounded / SMOOTH_BOUND
+    return bounded / torch.sqrt(1 + part * part)
 
 
 class QuantileMap(nn.Module):

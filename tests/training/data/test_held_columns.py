@@ -130,7 +130,7 @@ def test_texts_are_counted_as_by_hand(values: list[tuple[str | None, int]]) -> N
 
 
 @pytest.mark.req("D7")
-@pytest.mark.parametrize("scale", ["standard", "robust", "quantile"])
+@pytest.mark.parametrize("scale", ["standard", "robust", "smooth", "quantile"])
 def test_a_fit_on_held_rows_is_that_on_their_file(scale: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     size = 900

@@ -204,7 +204,9 @@ def test_tensor_moments_by_channel(tmp_path, dtype):
 
 @pytest.mark.req("D7")
 @FEW
-@given(seed=st.integers(0, 1000), scale=st.sampled_from(["standard", "robust", "quantile"]))
+@given(
+    seed=st.integers(0, 1000), scale=st.sampled_from(["standard", "robust", "smooth", "quantile"])
+)
 def test_row_order_and_threads_leave_the_statistics_byte_identical(tmp_path, seed, scale):
     columns, _ = table(rows=3000, seed=seed)
     columns["y"] = numbers(np.random.default_rng(seed + 1).lognormal(2, 3, 3000))
@@ -440,7 +442,7 @@ def test_labels_that_cannot_be_learned_are_refused(tmp_path, values, task, messa
 
 
 @pytest.mark.req("R1")
-@pytest.mark.parametrize("method", ["standard", "robust", "quantile", "none"])
+@pytest.mark.parametrize("method", ["standard", "robust", "smooth", "quantile", "none"])
 def test_float32_rows_give_the_very_numbers_of_float64_rows_where_that_loses_nothing(method):
     values = np.random.default_rng(3).normal([1013, 0, 1.7e9], [10, 1, 40], size=(500, 3))
     columns = [

@@ -1,12 +1,13 @@
 """Apply fitted statistics: table columns in, model arrays out; nothing is fitted here.
 
-All functions are pure. The arithmetic is subtract, divide, clip and piecewise-linear interpolation
-in float64, so that the exported program repeats it to 1e-12. N rows, D numeric columns, C
-categorical columns.
+All functions are pure. The arithmetic is subtract, divide, square root, clip and piecewise-linear
+interpolation in float64, so that the exported program repeats it to 1e-12. N rows, D numeric
+columns, C categorical columns.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
@@ -17,6 +18,8 @@ import pyarrow.compute as pc
 from schemas.errors import DataError, first_few
 from schemas.records import LabelStats, NumericStats, Statistics
 
+SMOOTH_BOUND = 3.0  # which smoothly clipped values approach
+LARGEST_SQUARED = 1e100  # a scaled value beyond is taken for it, as its square may overflow
 UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown or rare, null, then the vocabulary
 
 
@@ -71,6 +74,8 @@ def transform_columns(columns: Sequence[np.ndarray], statistics: Statistics) -> 
             ) / stats.scale
             if stats.method == "quantile":
                 scaled = np.interp(scaled, *quantile_points(stats))
+            elif stats.method == "smooth":
+                scaled = smoothly_clipped(scaled)
             found[:, index] = (
                 np.clip(scaled, -bounds[index], bounds[index])
                 if np.isfinite(bounds[index])
@@ -80,6 +85,19 @@ def transform_columns(columns: Sequence[np.ndarray], statistics: Statistics) -> 
                 found[:, indicator] = nulls
                 indicator += 1
     return found
+
+
+def smoothly_clipped(values: np.ndarray) -> np.ndarray:
+    """Return v / sqrt(1 + (v / 3)^2): near 0 it is v, far out it approaches ±3; NaN stays NaN.
+
+    Source: Holzmüller et al. (2024), arXiv 2407.04491, smooth clipping of RealMLP.
+
+    >>> smoothly_clipped(np.array([0.0, 0.1, -4.0, np.inf])).round(3).tolist()
+    [0.0, 0.1, -2.4, 3.0]
+    """
+    bounded = np.clip(values, -LARGEST_SQUARED, LARGEST_SQUARED)
+    part = bounded / SMOOTH_BOUND
+    return np.asarray(bounded / np.sqrt(1 + part * part))
 
 
 def rounded_columns(statistics: Statistics) -> np.ndarray:
@@ -100,30 +118,39 @@ def rounded_columns(statistics: Statistics) -> np.ndarray:
 def clip_bounds(statistics: Statistics) -> np.ndarray:
     """Return the bound of each scaled column, float64 [D].
 
-    It is infinite without `clip` and for columns that are not scaled.
+    It is infinite without `clip` and for columns that are not scaled, and at most 3 for those that
+    are clipped smoothly.
     """
     clip = np.inf if statistics.clip is None else statistics.clip
-    return np.array(
-        [np.inf if s.method == "none" else clip for s in statistics.numeric], dtype=np.float64
-    )
+    bounds = {"none": np.inf, "smooth": min(clip, SMOOTH_BOUND)}
+    return np.array([bounds.get(s.method, clip) for s in statistics.numeric], dtype=np.float64)
 
 
 def fitted_ranges(statistics: Statistics) -> list[tuple[float | None, float | None]]:
     """Return for each numeric column the values beyond which its scaled value is clipped.
 
-    The result is None for a column without clipping.
+    The result is None for a column without clipping, such as a smooth one whose bound 3 no value
+    reaches.
     """
     ranges: list[tuple[float | None, float | None]] = []
-    for column, bound in zip(statistics.numeric, clip_bounds(statistics).tolist(), strict=True):
+    for column, limit in zip(statistics.numeric, clip_bounds(statistics).tolist(), strict=True):
         if column.method == "quantile":
             ranges.append((column.min, column.max))
-        elif np.isfinite(bound):
+            continue
+        bound = _before_smoothing(limit) if column.method == "smooth" else limit
+        if np.isfinite(bound):
             ranges.append(
                 (column.center - bound * column.scale, column.center + bound * column.scale)
             )
         else:
             ranges.append((None, None))
     return ranges
+
+
+def _before_smoothing(bound: float) -> float:
+    """Return the value that smooth clipping maps to a bound; infinity for a bound it approaches."""
+    part = bound / SMOOTH_BOUND
+    return bound / math.sqrt(1 - part * part) if part < 1 else math.inf
 
 
 def quantile_points(column: NumericStats) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from schemas.label_config import Value, value_text
 from schemas.records import LabelStats
 from training.data.engine.engine import ident, literal
 from training.data.fit.moments import column_moments
-from training.data.fit.train_rows import TrainRows
+from training.data.fit.train_rows import TrainRows, model_needs
 
 
 def fit_labels(train: TrainRows) -> dict[str, Any]:
@@ -129,11 +129,13 @@ def _fit_target(train: TrainRows, name: str) -> dict[str, Any]:
         )
     scaled = train.declaration.normalize.target == "standard"
     center, scale = (found.mean, found.std or 1.0) if scaled else (0.0, 1.0)
+    clamped = model_needs(train.declaration).clamp and not train.spec.has_several_labels
     return {
         "label_mean": found.mean,
         "label_std": found.std,
         "target_center": center,
         "target_scale": scale,
+        **({"label_low": found.low, "label_high": found.high} if clamped else {}),
     }
 
 

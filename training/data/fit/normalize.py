@@ -30,7 +30,7 @@ from training.data.fit.held_columns import held_counts, held_moments, held_quant
 from training.data.fit.labels import fit_labels
 from training.data.fit.moments import Moments, column_moments, column_quantiles
 from training.data.fit.tensors import channel_moments
-from training.data.fit.train_rows import TrainRows
+from training.data.fit.train_rows import TrainRows, model_needs
 from training.data.fit.vocabulary import fit_vocabulary
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def fit(
             train`.
         spec: what the columns are.
         declaration: uses the sections `normalize`, `checks.constant_features`,
-            `loss.class_weights` and `task`.
+            `loss.class_weights` and `task`, and of `model` what `model_needs` reads.
         connection: an open engine to use; by default one of `data.engine` is opened and closed.
 
     Raises:
@@ -209,13 +209,21 @@ def _filled(column: str, found: Moments, declaration: Declaration) -> bool:
 
 
 def _levels(column: str, found: Moments, declaration: Declaration) -> tuple[float, ...]:
-    """Return the quantile levels that a column's scaling and imputation need; most need none."""
+    """Return the quantile levels of a column's scaling, imputation and bins; most need none."""
     scale, impute = _settings(column, declaration)
     if scale == "quantile":
-        return LEVELS
-    if scale == "robust":
-        return QUARTILES
-    return MEDIAN if impute == "median" and _filled(column, found, declaration) else ()
+        levels = LEVELS
+    elif scale in ("robust", "smooth"):
+        levels = QUARTILES
+    else:
+        levels = MEDIAN if impute == "median" and _filled(column, found, declaration) else ()
+    return (*levels, *(level for level in _bin_levels(declaration) if level not in levels))
+
+
+def _bin_levels(declaration: Declaration) -> tuple[float, ...]:
+    """Return the levels of the edges of the bins that the model asks for, 0 and 1 included."""
+    bins = model_needs(declaration).bins
+    return tuple(i / bins for i in range(bins + 1)) if bins else ()
 
 
 def _numeric_stats(
@@ -231,16 +239,15 @@ def _numeric_stats(
             name,
         )
         scale = "standard"
-    center, spread = {
-        "standard": (mean, std),
-        "robust": (quantile.get(0.5, 0.0), quantile.get(0.75, 0.0) - quantile.get(0.25, 0.0)),
-    }.get(scale, (0.0, 1.0))
+    center, spread = _center_spread(scale, found, quantile)
     return NumericStats(
         name=name,
         method=scale,
         center=center,
         scale=spread or 1.0,
-        knots=tuple(quantile.values()) if scale == "quantile" else (),
+        knots=tuple(quantile[level] for level in LEVELS) if scale == "quantile" else (),
+        # sorted: interpolation between equal neighbours may be off by the last bit
+        bins=tuple(sorted({quantile[level] for level in _bin_levels(declaration)})),
         fill=(
             {"mean": mean, "median": quantile.get(0.5, 0.0), "zero": 0.0}[impute]
             if filled
@@ -253,6 +260,23 @@ def _numeric_stats(
         min=found.low,
         max=found.high,
     )
+
+
+def _center_spread(scale: str, found: Moments, quantile: dict[float, float]) -> tuple[float, float]:
+    """Return center and spread of a column; 0 is no spread.
+
+    Smooth scaling takes the IQR, and half the range where half of the values are equal.
+
+    Source: Holzmüller et al. (2024), arXiv 2407.04491, robust scaling of RealMLP.
+    """
+    if scale == "standard":
+        return found.mean or 0.0, found.std or 0.0
+    if scale not in ("robust", "smooth"):
+        return 0.0, 1.0
+    spread = quantile[0.75] - quantile[0.25]
+    if scale == "smooth" and not spread:
+        spread = ((found.high or 0.0) - (found.low or 0.0)) / 2
+    return quantile[0.5], spread
 
 
 def _fit_category(train: TrainRows, column: str) -> CategoryStats:

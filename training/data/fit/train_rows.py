@@ -12,6 +12,23 @@ from schemas.records import TableSpec
 from training.data.engine.in_memory import Rows
 
 
+class ModelNeeds(NamedTuple):
+    """What the declared model asks the fit for, beyond the section `normalize`.
+
+    `bins`: number of quantile bins of each numeric column, None for none. `clamp`: the range of a
+    regression label, to which predictions are clamped.
+    """
+
+    bins: int | None
+    clamp: bool
+
+
+def model_needs(declaration: Declaration) -> ModelNeeds:
+    """Return the needs of a model; a kind without the keys `bins` and `clamp` has none."""
+    model = declaration.model
+    return ModelNeeds(getattr(model, "bins", None), getattr(model, "clamp", False))
+
+
 class TrainRows(NamedTuple):
     """Train file, meaning of its columns and declaration, read by every part of the fit.
 
