@@ -84,8 +84,6 @@ def interrupt_queries() -> None:
 def chosen_engine(data: DataConfig) -> Iterator[Any]:
     """Open the declared engine: that of `engine_for`, or a Spark session that takes the same SQL.
 
-    It is that of `engine_for`, or a Spark session that takes the same SQL.
-
     Raises:
         ConfigError: Spark is declared and not installed, finds no Java, cannot be reached, or its
             executors do not share our folders.
