@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from schemas.label_config import LabelKind
 from schemas.references import Record
 
@@ -60,7 +62,7 @@ class LabelFit(Record):
     target_center) / target_scale`.
 
     `class_counts`: train rows of each class; `class_weights`: their weights in the loss;
-    `label_mean`, `label_std`: of train.
+    `label_mean`, `label_std`: of train. `label_quantile`: of train, only with loss quantile.
     """
 
     classes: tuple[bool | int | float | str, ...] = ()
@@ -68,6 +70,8 @@ class LabelFit(Record):
     class_weights: tuple[float, ...] = ()
     label_mean: float = 0.0
     label_std: float = 1.0
+    # left out where it is not needed: digests of other statistics stay as they were
+    label_quantile: float | None = Field(None, exclude_if=lambda value: value is None)
     target_center: float = 0.0
     target_scale: float = 1.0
 

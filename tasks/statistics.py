@@ -40,6 +40,8 @@ def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: De
         "columns": declaration.data.model_dump(mode="json")["columns"],
         "constant": declaration.checks.constant_features,
     }
+    if declaration.evaluate.top_k is not None or declaration.evaluate.costs is not None:
+        inputs["class_metrics"] = declaration.evaluate.model_dump(include={"top_k", "costs"})
 
     def make(folder: Path) -> Statistics:
         made = fit(train, validated.spec, declaration)

@@ -9,6 +9,7 @@ import duckdb
 from schemas.config import Declaration
 from schemas.errors import first_few
 from schemas.records import TableSpec
+from schemas.task_metrics import LOG_MEAN_LOSSES
 from training.data.engine.engine import count_distinct, ident, row, rows
 from training.data.table.columns import Resolved
 from training.data.table.typed import ignored_sql, unlabelled_sql
@@ -109,6 +110,8 @@ def _one_label(
                 f"column {name!r}: expected values of the label, got nulls only; remove it from the"
                 " labels"
             )
+        if declaration.label_loss(name) in LOG_MEAN_LOSSES:
+            yield from _negative_labels(connection, name, table, declaration.label_loss(name))
         return
     found = rows(
         connection,
@@ -143,6 +146,24 @@ def _one_label(
         yield (
             f"column {name!r}: a multiclass label has no fractions, got {shown}; set"
             f" {_path(spec, name, 'kind')}: regression"
+        )
+
+
+def _negative_labels(
+    connection: duckdb.DuckDBPyConnection, name: str, table: str, loss: str
+) -> Iterator[str]:
+    """Return a sentence with the rows whose label is below 0, where the loss predicts log means."""
+    negative = f"{ident(name)} < 0"
+    count = row(connection, f"select count(*) from {table} where {negative}")[0]
+    if count:
+        first = rows(
+            connection,
+            f"select __id, {ident(name)} from {table} where {negative} order by 1 limit 5",
+        )
+        yield (
+            f"column {name!r}: loss {loss} expects labels of at least 0, got {count} below, first"
+            f" ids: {first_few((f'{key} ({value:g})' for key, value in first), count)}; use loss"
+            " mse, or leave those rows out with data.filter"
         )
 
 
