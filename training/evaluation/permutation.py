@@ -94,10 +94,8 @@ def permutation_chance(
         return None
     sign = 1.0 if declaration.greater_is_better else -1.0
 
-    def measured(labels_of_rows: np.ndarray) -> float:
-        found = sign * one_resample(
-            declaration, metric, predictions, labels_of_rows, weight, labels
-        )
+    def measured(given: np.ndarray) -> float:
+        found = sign * one_resample(declaration, metric, predictions, given, weight, labels)
         return found if math.isfinite(found) else math.inf  # not defined: no evidence of skill
 
     observed = measured(target)

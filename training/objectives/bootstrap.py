@@ -35,7 +35,7 @@ from training.objectives.measures import (
     class_sums,
     declared_measures,
     mape,
-    mcc,
+    matthews,
     ratio,
 )
 from training.objectives.metrics import compute_predictions, predicted_class
@@ -82,14 +82,8 @@ def intervals(
     task = declaration.task.kind
     declared = declared_measures(declaration)
     values = compute_predictions(task, predictions, target, weight, labels, declared)
-    resampled = _all_resamples(
-        _resampled(task, predictions, target, labels, declared),
-        len(target),
-        group,
-        weight,
-        resamples,
-        seed,
-    )
+    of_weights = _resampled(task, predictions, target, labels, declared)
+    resampled = _all_resamples(of_weights, len(target), group, weight, resamples, seed)
     units = units_of(group, len(target))
     found = {
         name: _interval(value, resampled[name], confidence, int(units.max()) + 1)
@@ -135,16 +129,10 @@ def paired_difference(
         compute_predictions(task, p, target, weight, labels, declared)[metric]
         for p in (predictions, other)
     )
+    of_weights = (_resampled(task, p, target, labels, declared) for p in (predictions, other))
     a, b = (
-        _all_resamples(
-            _resampled(task, p, target, labels, declared),
-            len(target),
-            group,
-            weight,
-            resamples,
-            seed,
-        )[metric]
-        for p in (predictions, other)
+        _all_resamples(values, len(target), group, weight, resamples, seed)[metric]
+        for values in of_weights
     )
     value = None if first is None or second is None else first - second
     found = _interval(value, a - b, confidence, int(units_of(group, len(target)).max()) + 1)
@@ -266,7 +254,7 @@ def _classification(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
     hit = guess == target
     tiny = np.finfo(np.float64).eps
     surprise = -np.log(np.clip(probabilities[np.arange(len(target)), target], tiny, 1 - tiny))
-    num_classes, correlation = probabilities.shape[1], mcc(probabilities, target)
+    num_classes = probabilities.shape[1]
 
     def values(weights: np.ndarray) -> Values:
         total = weights.sum(1)
@@ -287,7 +275,7 @@ def _classification(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
             "balanced_accuracy": ratio(recall.sum(1), (true > 0).sum(1)),
             "macro_f1": ratio(f1.sum(1), (true + guessed > 0).sum(1)),
             "f1": np.where(total > 0, f1[:, 1], np.nan),
-            "mcc": correlation(weights),
+            "mcc": matthews(true, guessed, correct.sum(1)),
         }
 
     return values

@@ -162,9 +162,9 @@ def resampled_labels(
     """
     parts = [(t, *known(t, predictions, target[:, i], None)[:3]) for i, t in enumerate(labels)]
     each = [
-        (t, rows, with_measures(makers[t.kind](own, values), measures_of(t), own, values))
-        for t, rows, own, values in parts
-        if len(rows)
+        (t, at, with_measures(makers[t.kind](own, values), measures_of(t), own, values))
+        for t, at, own, values in parts
+        if len(at)
     ]
 
     def values(weights: np.ndarray) -> Values:
@@ -175,9 +175,7 @@ def resampled_labels(
                 for t in labels
                 for name in t.declaration.metrics
             }
-            own = {
-                f"{t.name}/{name}": v[name] for t, _, v in found for name in t.declaration.metrics
-            }
+            own = {f"{t.name}/{m}": v[m] for t, _, v in found for m in t.declaration.metrics}
             return {
                 "unexplained": _means(
                     [v["unexplained"] for *_, v in found], [t.weight for t, *_ in found]

@@ -169,14 +169,18 @@ def mcc(probabilities: np.ndarray, target: np.ndarray) -> Weighed:
 
     def values(weights: np.ndarray) -> np.ndarray:
         true, guessed = (class_sums(weights, c, num_classes) for c in (target, guess))
-        total = true.sum(1)
-        # each by its own sum: of a single class the difference is exactly 0
-        spread = [s.sum(1) ** 2 - (s**2).sum(1) for s in (true, guessed)]
-        together = (weights * hit).sum(1) * total - (true * guessed).sum(1)
-        found = ratio(together, np.sqrt(spread[0] * spread[1]), 0.0)
-        return np.where(total > 0, found, np.nan)
+        return matthews(true, guessed, (weights * hit).sum(1))
 
     return values
+
+
+def matthews(true: np.ndarray, guessed: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return MCC [R] from weights of true and of predicted classes [R, C] and of right rows [R]."""
+    # each by its own sum: of a single class the difference is exactly 0
+    spread = [s.sum(1) ** 2 - (s**2).sum(1) for s in (true, guessed)]
+    together = right * true.sum(1) - (true * guessed).sum(1)
+    found = ratio(together, np.sqrt(spread[0] * spread[1]), 0.0)
+    return np.where(true.sum(1) > 0, found, np.nan)
 
 
 def quadratic_kappa(probabilities: np.ndarray, target: np.ndarray) -> Weighed:

@@ -105,13 +105,7 @@ def _one_label(
     declared, label = declaration.task.label(name), ident(name)
     classes = count_distinct(connection, label, table)
     if declared.kind == "regression":
-        if not classes:
-            yield (
-                f"column {name!r}: expected values of the label, got nulls only; remove it from the"
-                " labels"
-            )
-        if declaration.label_loss(name) in LOG_MEAN_LOSSES:
-            yield from _negative_labels(connection, name, table, declaration.label_loss(name))
+        yield from _one_value(connection, name, table, classes, declaration.label_loss(name))
         return
     found = rows(
         connection,
@@ -149,10 +143,19 @@ def _one_label(
         )
 
 
-def _negative_labels(
-    connection: duckdb.DuckDBPyConnection, name: str, table: str, loss: str
+def _one_value(
+    connection: duckdb.DuckDBPyConnection, name: str, table: str, values: int, loss: str
 ) -> Iterator[str]:
-    """Return a sentence with the rows whose label is below 0, where the loss predicts log means."""
+    """Return a sentence for a regression label without values, or below 0 where its loss predicts
+    log means.
+    """
+    if not values:
+        yield (
+            f"column {name!r}: expected values of the label, got nulls only; remove it from the"
+            " labels"
+        )
+    if loss not in LOG_MEAN_LOSSES:
+        return
     negative = f"{ident(name)} < 0"
     count = row(connection, f"select count(*) from {table} where {negative}")[0]
     if count:
