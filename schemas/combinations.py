@@ -5,6 +5,7 @@ run.
 from __future__ import annotations
 
 from schemas.data_config import DataConfig, TaskConfig
+from schemas.label_config import CostMatrix, ErrorCosts, value_text
 from schemas.model_config import LossConfig
 
 
@@ -76,10 +77,79 @@ def check_loss(loss: LossConfig, task: TaskConfig, losses: tuple[str, ...]) -> N
         )
     if loss.label_smoothing and "multiclass" not in kinds:
         raise ValueError("loss.label_smoothing needs a multiclass task")
+    if loss.label_smoothing and loss.kind in ("focal", "ordinal"):
+        raise ValueError(
+            f"loss.label_smoothing is for cross_entropy, not {loss.kind}; remove one of them"
+        )
+    _check_own_options(loss, task)
     declared = [loss.pos_weight, *(label.pos_weight for label in task.labels.values())]
     if loss.pos_weight != "none" and "binary" not in kinds:
         raise ValueError("loss.pos_weight needs a binary label")
     if loss.class_weights != "none" and any(weight not in ("none", None) for weight in declared):
         raise ValueError(
             "loss.class_weights and pos_weight both weigh the positive class; keep one"
+        )
+
+
+def _check_own_options(loss: LossConfig, task: TaskConfig) -> None:
+    """Check that options of one kind of loss are given with that kind, of the task or a label."""
+    kinds = {loss.kind, *(label.loss for label in task.labels.values())}
+    for kind, option, given in (
+        ("quantile", "quantile", loss.quantile is not None),
+        ("tweedie", "power", loss.power != LossConfig().power),
+        ("focal", "gamma", loss.gamma != LossConfig().gamma),
+        ("ordinal", "order", bool(loss.order)),
+    ):
+        if given and kind not in kinds:
+            raise ValueError(
+                f"loss.{option} belongs to loss {kind}, and no label has it; set loss.kind: {kind},"
+                f" or remove loss.{option}"
+            )
+    if "quantile" in kinds and loss.quantile is None:
+        raise ValueError(
+            "loss quantile has to say which one: set loss.quantile, e.g. 0.9 for a value that 9 of"
+            " 10 rows stay below"
+        )
+    texts = [value_text(value) for value in loss.order]
+    if twice := next((text for text in texts if texts.count(text) > 1), None):
+        raise ValueError(f"loss.order names class {twice!r} twice; name each class once")
+
+
+def check_declared_metrics(
+    top_k: int | None, costs: ErrorCosts | CostMatrix | None, task: TaskConfig
+) -> None:
+    """Check that evaluate.top_k and evaluate.costs suit the task.
+
+    Raises:
+        ValueError: the option, and what it is for.
+    """
+    if top_k is not None and task.kind != "multiclass":
+        raise ValueError(f"evaluate.top_k needs a multiclass task, this one is {task.kind}")
+    if costs is None:
+        return
+    if task.kind not in ("binary", "multiclass"):
+        raise ValueError(
+            f"evaluate.costs needs one label with classes, and the task is {task.kind}; remove it"
+        )
+    if isinstance(costs, ErrorCosts):
+        if task.kind != "binary":
+            raise ValueError(
+                "evaluate.costs: false_negative and false_positive are for a binary task; of more"
+                " classes give a matrix: one list of costs for each true class"
+            )
+        return
+    if any(len(row) != len(costs) for row in costs) or len(costs) < 2:
+        raise ValueError(
+            "evaluate.costs: expected a square matrix, one list for each true class with a cost for"
+            f" each predicted class; got rows of {[len(row) for row in costs]} costs"
+        )
+    if wrong := [i for i, row in enumerate(costs) if row[i]]:
+        raise ValueError(
+            f"evaluate.costs: a right prediction costs nothing, but row {wrong[0]} has"
+            f" {costs[wrong[0]][wrong[0]]:g} on the diagonal; set it to 0"
+        )
+    if task.kind == "binary" and len(costs) != 2:
+        raise ValueError(
+            f"evaluate.costs: a binary task has 2 classes, the matrix has {len(costs)}; use"
+            " {false_negative: 5, false_positive: 1}"
         )

@@ -12,11 +12,11 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from schemas.checks_config import Allowance, ChecksConfig
-from schemas.combinations import check_labels, check_loss
+from schemas.combinations import check_declared_metrics, check_labels, check_loss
 from schemas.cv_config import CvConfig, FoldKind, fold_kind, fold_problem
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
 from schemas.group_config import GroupByConfig
-from schemas.label_config import LabelConfig
+from schemas.label_config import CostMatrix, ErrorCosts, LabelConfig
 from schemas.model_config import (
     CausalTransformerModel,
     CnnModel,
@@ -58,6 +58,14 @@ from schemas.split_config import (
     StratifiedSplit,
     TimeCuts,
     TimeSplit,
+)
+from schemas.task_metrics import (
+    DEFAULT_METRIC,
+    LOG_MEAN_LOSSES,
+    METRICS,
+    TASK_LOSSES,
+    default_metric,
+    metrics_of,
 )
 from schemas.token_config import TokensConfig, conflicts, fill_defaults
 from schemas.train_config import AugmentConfig, LossScaleConfig, ProfileConfig, TrainConfig
@@ -166,7 +174,11 @@ class NormalizeConfig(Section):
         10_000, ge=2, description="Most categories kept for a column, by count."
     )
     target: Literal["standard", "none"] = Field(
-        "standard", description="Scaling of a regression label; predictions come back in its units."
+        "standard",
+        description=(
+            "Scaling of a regression label; predictions come back in its units. Of loss poisson and"
+            " tweedie standard divides by the train mean, without centring."
+        ),
     )
     columns: dict[str, ColumnNormalize] = Field(
         default_factory=dict, description="Exceptions by column."
@@ -191,6 +203,22 @@ class EvaluateConfig(Section):
         description=(
             "Fitted on the same train rows and features, scored on the same test rows. A language"
             " model has unigram, bigram and 5-gram instead."
+        ),
+    )
+    top_k: int | None = Field(
+        None,
+        ge=2,
+        description=(
+            "Also report the share of rows whose class is among the k most probable ones, e.g."
+            " top_3_accuracy (multiclass with more than k classes)."
+        ),
+    )
+    costs: ErrorCosts | CostMatrix | None = Field(
+        None,
+        description=(
+            "Also report the mean cost per row of the predicted class. Binary: {false_negative: 5,"
+            " false_positive: 1}; multiclass: a matrix, one list of costs for each true class, in"
+            " the order of the classes."
         ),
     )
 
@@ -265,52 +293,6 @@ class TrackingConfig(Section):
     )
 
 
-METRICS: dict[str, dict[str, bool]] = {  # task -> metric -> greater is better
-    "binary": {
-        "auroc": True,
-        "pr_auc": True,
-        "log_loss": False,
-        "brier": False,
-        "accuracy": True,
-        "balanced_accuracy": True,
-        "f1": True,
-    },
-    "multiclass": {
-        "macro_f1": True,
-        "accuracy": True,
-        "balanced_accuracy": True,
-        "log_loss": False,
-    },
-    "regression": {"rmse": False, "mae": False, "r2": True},
-    "multilabel": {"macro_auroc": True, "macro_pr_auc": True, "log_loss": False},
-    "multitask": {
-        "unexplained": False
-    },  # and <label>/<metric> of each label, see Declaration.metrics
-    "causal_lm": {
-        "loss": False,
-        "perplexity": False,
-        "bits_per_character": False,
-        "accuracy": True,
-    },
-}
-DEFAULT_METRIC = {
-    "binary": "auroc",
-    "multiclass": "macro_f1",
-    "regression": "rmse",
-    "multilabel": "macro_auroc",
-    "multitask": "unexplained",
-    "causal_lm": "loss",
-}
-TASK_LOSSES = {
-    "binary": ("bce",),
-    "multiclass": ("cross_entropy",),
-    "regression": ("mse", "mae", "huber"),
-    "multilabel": ("masked_bce",),
-    "multitask": ("weighted_sum",),
-    "causal_lm": ("cross_entropy",),
-}
-
-
 class Declaration(Section):
     """A run, whole: data, split, checks, normalization, model, training, evaluation, promotion."""
 
@@ -346,7 +328,7 @@ class Declaration(Section):
     @property
     def metric(self) -> str:
         """The validation metric that picks the best weights."""
-        return self.train.metric or DEFAULT_METRIC[self.task.kind]
+        return self.train.metric or default_metric(self.task.kind, self.loss_kind)
 
     @property
     def greater_is_better(self) -> bool:
@@ -359,10 +341,12 @@ class Declaration(Section):
         `<label>/<metric>`.
         """
         each = self.task.labels.items() if self.task.kind == "multitask" else ()
-        return METRICS[self.task.kind] | {
+        evaluate = self.evaluate
+        own = metrics_of(self.task.kind, self.loss_kind, evaluate.top_k, evaluate.costs is not None)
+        return own | {
             f"{name}/{metric}": greater
             for name, label in each
-            for metric, greater in METRICS[label.kind].items()
+            for metric, greater in metrics_of(label.kind, label.loss).items()
         }
 
     @property
@@ -379,6 +363,19 @@ class Declaration(Section):
     def loss_kind(self) -> str:
         """The loss with `auto` resolved."""
         return TASK_LOSSES[self.task.kind][0] if self.loss.kind == "auto" else self.loss.kind
+
+    def label_loss(self, name: str) -> str:
+        """Return the loss of a label column, also when there is only one, with `auto` resolved."""
+        if not self.task.has_several:
+            return self.loss_kind
+        label = self.task.label(name)
+        return TASK_LOSSES[label.kind][0] if label.loss == "auto" else label.loss
+
+    @property
+    def non_negative_labels(self) -> list[str]:
+        """Names of the label columns whose loss takes no value below 0."""
+        named = self.task.labels if self.task.has_several else self.data.named("label")
+        return [name for name in named if self.label_loss(name) in LOG_MEAN_LOSSES]
 
     @model_validator(mode="after")
     def _language_model(self) -> Declaration:
@@ -456,6 +453,7 @@ class Declaration(Section):
     @model_validator(mode="after")
     def _loss_and_metrics_fit_task(self) -> Declaration:
         check_loss(self.loss, self.task, TASK_LOSSES[self.task.kind])
+        check_declared_metrics(self.evaluate.top_k, self.evaluate.costs, self.task)
         for where, metric in [
             ("train.metric", self.train.metric),
             ("register.metric", self.register_.metric),

@@ -41,6 +41,17 @@ def _texts(value: Any) -> Any:
 ClassWeights = Annotated[dict[str, PositiveFloat], BeforeValidator(_texts), Field(min_length=1)]
 
 
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+CostMatrix = tuple[tuple[NonNegative, ...], ...]  # [true class][predicted class]
+
+
+class ErrorCosts(Section):
+    """What the two errors of a binary label cost; being right costs nothing."""
+
+    false_negative: NonNegative = Field(1.0, description="Cost of a positive row that is missed.")
+    false_positive: NonNegative = Field(1.0, description="Cost of a negative row called positive.")
+
+
 class LabelConfig(Section):
     """One of several labels: what kind it is and how much it counts."""
 
@@ -55,7 +66,7 @@ class LabelConfig(Section):
         (),
         description="Values that mean unknown, as a null does; those of task.ignore apply as well.",
     )
-    loss: Literal["auto", "mse", "mae", "huber"] = Field(
+    loss: Literal["auto", "mse", "mae", "huber", "quantile", "poisson", "tweedie"] = Field(
         "auto", description="Loss of a regression label; auto: mse. Classes have their own."
     )
     pos_weight: PosWeight | None = Field(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from schemas.label_config import ClassWeights, PosWeight
+from schemas.label_config import ClassWeights, PosWeight, Value
 from schemas.section import Section
 
 
@@ -165,7 +165,19 @@ Model = Annotated[
 class LossConfig(Section):
     """The training loss; `auto` takes the one that suits the task."""
 
-    kind: Literal["auto", "cross_entropy", "bce", "mse", "mae", "huber"] = "auto"
+    kind: Literal[
+        "auto",
+        "cross_entropy",
+        "bce",
+        "focal",
+        "ordinal",
+        "mse",
+        "mae",
+        "huber",
+        "quantile",
+        "poisson",
+        "tweedie",
+    ] = "auto"
     class_weights: Literal["none", "balanced"] | ClassWeights = Field(
         "none",
         description=(
@@ -188,4 +200,29 @@ class LossConfig(Section):
     )
     delta: float = Field(
         1.0, gt=0, description="Where Huber turns linear, in units of the scaled label."
+    )
+    quantile: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Which quantile of the label loss quantile predicts, e.g. 0.9; it has to say.",
+    )
+    power: float = Field(
+        1.5,
+        gt=1,
+        lt=2,
+        description=(
+            "Power of loss tweedie: the variance grows as mean ** power. Near 1 as counts, near 2"
+            " as amounts."
+        ),
+    )
+    gamma: float = Field(
+        2.0, ge=0, description="How much loss focal neglects rows that are right; 0: not at all."
+    )
+    order: tuple[Value, ...] = Field(
+        (),
+        description=(
+            "The classes of loss ordinal from lowest to highest, e.g. [low, medium, high]. Default:"
+            " numbers ascending; text has no order of its own."
+        ),
     )

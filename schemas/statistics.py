@@ -66,9 +66,9 @@ class LabelFit(Record):
     target_center) / target_scale`.
 
     `class_counts`: train rows of each class; `class_weights`: their weights in the loss;
-    `label_mean`, `label_std`: of train. `label_low`, `label_high`: smallest and largest value of a
-    regression label in train, in its units, where the model clamps its predictions; the record is
-    written without them where they are absent, so that its digest stays what it was.
+    `label_mean`, `label_std`: of train. `label_quantile`: of train, only with loss quantile.
+    `label_low`, `label_high`: smallest and largest value of a regression label in train, in its
+    units, where the model clamps its predictions.
     """
 
     classes: tuple[bool | int | float | str, ...] = ()
@@ -76,6 +76,8 @@ class LabelFit(Record):
     class_weights: tuple[float, ...] = ()
     label_mean: float = 0.0
     label_std: float = 1.0
+    # left out where it is not needed: digests of other statistics stay as they were
+    label_quantile: float | None = Field(None, exclude_if=lambda value: value is None)
     target_center: float = 0.0
     target_scale: float = 1.0
     label_low: float | None = Field(None, exclude_if=lambda value: value is None)

@@ -64,6 +64,8 @@ def validate_table(source: SourceRef, declaration: Declaration) -> Any:
         "task": declaration.task,
     }
     inputs["constant_features"] = declaration.checks.constant_features
+    if positive := declaration.non_negative_labels:
+        inputs["non_negative"] = positive
 
     def make(folder: Path) -> ValidatedTable:
         made = validate(source, declaration, folder)

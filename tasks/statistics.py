@@ -43,6 +43,8 @@ def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: De
     }
     if any(needs := model_needs(declaration)):
         inputs["model"] = needs._asdict()
+    if declaration.evaluate.top_k is not None or declaration.evaluate.costs is not None:
+        inputs["class_metrics"] = declaration.evaluate.model_dump(include={"top_k", "costs"})
 
     def make(folder: Path) -> Statistics:
         made = fit(train, validated.spec, declaration)

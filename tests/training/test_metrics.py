@@ -52,6 +52,7 @@ def reference(
             "rmse": math.sqrt(sk.mean_squared_error(y, p, sample_weight=w)),
             "mae": sk.mean_absolute_error(y, p, sample_weight=w),
             "r2": sk.r2_score(y, p, sample_weight=w) if len(y) > 1 else None,
+            "mape": sk.mean_absolute_percentage_error(y, p, sample_weight=w),
         }
     if task == "binary":
         p = 1 / (1 + np.exp(-scores[:, 0]))
@@ -72,6 +73,7 @@ def reference(
                 ]
             ),
             "f1": sk.f1_score(label, hard, sample_weight=w, zero_division=0.0),
+            "mcc": sk.matthews_corrcoef(label, hard, sample_weight=w),
         }
     p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     hard = p.argmax(1)
@@ -85,6 +87,7 @@ def reference(
             ]
         ),
         "log_loss": sk.log_loss(label, p, labels=[0, 1, 2], sample_weight=w),
+        "mcc": sk.matthews_corrcoef(label, hard, sample_weight=w),
     }
 
 
@@ -96,6 +99,7 @@ def reference(
     seed=st.integers(0, 10_000),
     weighted=st.booleans(),
 )
+@pytest.mark.filterwarnings("ignore:A single label")
 def test_metrics_equal_scikit_learn(task: str, number: int, seed: int, weighted: bool) -> None:
     toy, (scores, label, weight) = TOYS[task], rows(task, number, seed, weighted)
     found = compute(toy.declaration, toy.statistics, scores, label, weight)
@@ -121,6 +125,7 @@ def test_what_is_not_defined_is_none() -> None:
         "rmse": 2.0,
         "mae": 2.0,
         "r2": None,
+        "mape": pytest.approx(2 / 3),
     }
     assert (
         compute_predictions("regression", np.array([1.0, 2.0]), np.array([3.0, 3.0]))["r2"] is None

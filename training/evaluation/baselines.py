@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder
 
@@ -25,8 +23,10 @@ from schemas.records import ArraysRef, Interval, Standing, Statistics
 from training.data.arrays.shards import load_arrays
 from training.data.leakage.arrangements import tail
 from training.evaluation import ngrams
+from training.evaluation.estimators import best_constant, boosting_estimator, linear_estimator
 from training.formatting import metric_name, number
 from training.models.shape import FIRST_VALUE
+from training.objectives.measures import declared_measures
 from training.objectives.metrics import Metrics, compute_predictions, targets
 from training.objectives.targets import Target, targets_of
 
@@ -66,8 +66,9 @@ def baseline_metrics(
         baseline_predictions(declaration, statistics, arrays, side),
         targets_of(declaration, statistics),
     )
+    declared = declared_measures(declaration)
     return {
-        name: compute_predictions(declaration.task.kind, p, target, weight, labels)
+        name: compute_predictions(declaration.task.kind, p, target, weight, labels, declared)
         for name, p in found.items()
     }
 
@@ -190,11 +191,11 @@ def _known(arrays: Arrays, index: int, label: Target, otherwise: Arrays | None =
 def _constant(
     declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
 ) -> Predict:
-    """Fit weighted class fractions, or the weighted mean, of the train rows."""
+    """Fit weighted class fractions, or the best constant value, of the train rows."""
     target, weight = targets(declaration, statistics, train["label"]), train.get("weight")
     if declaration.task.kind == "regression":
-        mean = float(np.average(target, weights=weight))
-        return lambda rows: np.full(len(rows["label"]), mean)
+        best = best_constant(declaration, target, weight)
+        return lambda rows: np.full(len(rows["label"]), best)
     counts = np.bincount(target, weights=weight, minlength=len(statistics.classes)).astype(
         np.float64
     )
@@ -209,19 +210,8 @@ def _linear(
     one_hot = ("categories", OneHotEncoder(handle_unknown="ignore"), _category_columns(statistics))
     encode = ColumnTransformer([one_hot], remainder="passthrough", sparse_threshold=1.0)
     steps = WIDE_LINEAR_STEPS if _width(statistics) > WIDE else LINEAR_STEPS
-    model = Pipeline(
-        [
-            ("encode", encode),
-            (
-                "fit",
-                (
-                    Ridge()
-                    if declaration.task.kind == "regression"
-                    else LogisticRegression(max_iter=steps)
-                ),
-            ),
-        ]
-    )
+    estimator = linear_estimator(declaration, len(train["label"][some]), steps)
+    model = Pipeline([("encode", encode), ("fit", estimator)])
     with warnings.catch_warnings():
         # capped iterations: accurate enough for a baseline
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -245,11 +235,6 @@ def _boosting(
         for i, c in zip(_category_columns(statistics), statistics.categorical, strict=True)
         if len(c.values) + FIRST_VALUE <= options["max_bins"]
     ]
-    make = (
-        HistGradientBoostingRegressor
-        if declaration.task.kind == "regression"
-        else HistGradientBoostingClassifier
-    )
     label = val["label"][some]
     known = np.isin(label, train["label"][some]) | (declaration.task.kind == "regression")
     held_out = {"X_val": _matrix(statistics, val, some)[known], "y_val": label[known]}
@@ -258,7 +243,8 @@ def _boosting(
     features, weight, fitted = _matrix(statistics, train, some), _weight(train, some), []
     # native categories can overfit with many values
     for categories in [native, None] if native else [None]:
-        model = make(
+        model = boosting_estimator(
+            declaration,
             categorical_features=categories,
             early_stopping=True,
             n_iter_no_change=TREE_PATIENCE,

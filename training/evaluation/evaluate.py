@@ -45,6 +45,7 @@ from training.evaluation.permutation import permutation_chance, too_few_units
 from training.evaluation.text_samples import make_samples
 from training.objectives.bootstrap import intervals, paired_difference
 from training.objectives.label_metrics import undefined_note
+from training.objectives.measures import declared_measures
 from training.objectives.metrics import (
     Metrics,
     compute_predictions,
@@ -126,7 +127,7 @@ def evaluate(
         by_group=(
             ()
             if group is None
-            else group_table(declaration.task.kind, group, predictions, target, weight, labels)
+            else group_table(declaration, group, predictions, target, weight, labels)
         ),
         by_label=label_table(labels, predictions, target, others, resampling),
         label_note=undefined_note(declaration.task.kind, predictions, target, weight, labels),
@@ -258,8 +259,9 @@ def _compare(
     fields.
     """
     weight, labels = resampling["weight"], resampling["labels"]
+    declared = declared_measures(declaration)
     baselines = {
-        name: compute_predictions(declaration.task.kind, p, target, weight, labels)
+        name: compute_predictions(declaration.task.kind, p, target, weight, labels, declared)
         for name, p in others.items()
     }
     differences = {
@@ -323,7 +325,7 @@ def base_rate(
 
 
 def group_table(
-    task: str,
+    declaration: Declaration,
     group: np.ndarray,
     predictions: np.ndarray,
     target: np.ndarray,
@@ -337,6 +339,7 @@ def group_table(
     names, counts = np.unique(group[~pd.isna(group)].astype(str), return_counts=True)
     largest = sorted(zip(-counts, names, strict=True))[:MAX_GROUPS]
     rows: list[dict[str, Any]] = []
+    task, declared = declaration.task.kind, declared_measures(declaration)
     for negative, name in largest:
         if -negative >= MIN_GROUP_ROWS:
             mine = group == name
@@ -346,12 +349,13 @@ def group_table(
                 target[mine],
                 None if weight is None else weight[mine],
                 labels,
+                declared,
             )
             rows.append(
                 {
                     "group": str(name),
                     "rows": int(-negative),
-                    **{metric: found[metric] for metric in METRICS[task]},
+                    **{metric: found[metric] for metric in (*METRICS[task], *declared)},
                 }
             )
     return tuple(rows)

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from schemas.config import DEFAULT_METRIC
 from training.objectives.bootstrap import intervals
 from training.objectives.label_metrics import known
+from training.objectives.measures import declared_measures
 from training.objectives.metrics import compute_predictions, predicted_class
 from training.objectives.targets import Target, Targets
 
@@ -124,7 +124,7 @@ def _row(
     facts: dict[str, Any] = {"label": label.name, "kind": label.kind, "known": len(rows)}
     if label.kind == "binary":
         facts["positive"] = float(np.average(values, weights=weights)) if len(rows) else None
-    metric = DEFAULT_METRIC[label.kind]
+    metric, declared = label.declaration.metric, declared_measures(label.declaration)
     facts["metric"] = metric
     if not len(rows) or (weights is not None and not weights.sum()):
         return facts
@@ -137,9 +137,9 @@ def _row(
     found = intervals(label.declaration, own, values, **settings)
     facts |= {"value": found[metric].value, "low": found[metric].low, "high": found[metric].high}
     facts |= {
-        f"baseline {name}": compute_predictions(label.kind, label.of(p)[rows], values, weights)[
-            metric
-        ]
+        f"baseline {name}": compute_predictions(
+            label.kind, label.of(p)[rows], values, weights, declared=declared
+        )[metric]
         for name, p in baselines.items()
     }
     return facts | {name: interval.value for name, interval in found.items() if name != metric}

@@ -26,8 +26,8 @@ FEWEST_DRAWS, MOST_DRAWS = 99, 999
 MOST_VALUES = 20_000_000  # most rows x draws
 # above it the bootstrap holds, for metrics where a constant equals scores without skill
 MANY_UNITS = 2000
-# scores without skill beat a constant that always predicts one class
-UNFAIR_TO_CONSTANTS = ("f1", "macro_f1")
+# scores without skill beat a constant that always predicts one class, or the mean
+UNFAIR_TO_CONSTANTS = ("f1", "macro_f1", "cost", "mape")
 STREAM = 0x7065726D  # separates these draws from other uses of the seed
 
 
@@ -92,10 +92,10 @@ def permutation_chance(
     bootstrap_holds = _has_many(target, units, labels) and metric not in UNFAIR_TO_CONSTANTS
     if declaration.task.kind == "causal_lm" or (bootstrap_holds and not always):
         return None
-    task, sign = declaration.task.kind, 1.0 if declaration.greater_is_better else -1.0
+    sign = 1.0 if declaration.greater_is_better else -1.0
 
-    def measured(labels_of_rows: np.ndarray) -> float:
-        found = sign * one_resample(task, metric, predictions, labels_of_rows, weight, labels)
+    def measured(given: np.ndarray) -> float:
+        found = sign * one_resample(declaration, metric, predictions, given, weight, labels)
         return found if math.isfinite(found) else math.inf  # not defined: no evidence of skill
 
     observed = measured(target)

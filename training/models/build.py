@@ -2,8 +2,9 @@
 
 Batch keys: `numeric` float32 [B, Dn], `categorical` int64 [B, Dc], `tensor_<column>` as stored
 (uint8 or float32) [B, *shape]. K = 1 for binary (log odds) and regression (scaled label), the
-number of classes for multiclass (logits). Of a text column: `tokens` and `segments` int [B, T],
-scores [B, T, V] (models/token_network.py). The loss is never inside: scores are raw.
+number of classes for multiclass (logits), one less for loss ordinal. Of a text column: `tokens` and
+`segments` int [B, T], scores [B, T, V] (models/token_network.py). The loss is never inside: scores
+are raw.
 """
 
 from __future__ import annotations

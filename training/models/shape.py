@@ -10,6 +10,8 @@ import numpy as np
 from schemas.config import Declaration
 from schemas.records import Statistics, TokenStats
 from training.data.arrays.apply import transform_numeric
+from schemas.task_metrics import LOG_MEAN_LOSSES
+from training.objectives.constants import focal_shares, ordered_scores
 from training.objectives.losses import pos_weight
 from training.objectives.targets import targets_of
 
@@ -29,8 +31,9 @@ class ModelShape:
         unseen: For each of those columns the codes that no train row had.
         tensors: Batch key `tensor_<column>` to its shape [*shape] without the batch axis.
         outputs: Columns K of the scores: 1 for binary and regression, the number of classes for
-            multiclass; for several labels the columns of each, next to each other.
-        prior: Scores [K] of the best constant prediction: log odds, centred log shares, or 0.
+            multiclass, one less for loss ordinal; for several labels the columns of each, next to
+            each other.
+        prior: Scores [K] of the best constant prediction, see `prior_scores`.
         context: Most positions T of a language model's `tokens` and `segments`, int [B, T]; its
             scores are [B, T, outputs], one for each token of the vocabulary. 0 = the model reads
             features.
@@ -155,14 +158,17 @@ def class_shares(declaration: Declaration, statistics: Statistics) -> tuple[floa
         and (factor := pos_weight(declaration, statistics)) is not None
     ):
         mass[1] *= factor
-    return tuple(m / sum(mass) for m in mass)
+    shares = tuple(m / sum(mass) for m in mass)
+    return focal_shares(shares, loss.gamma) if declaration.loss_kind == "focal" else shares
 
 
 def prior_scores(declaration: Declaration, statistics: Statistics) -> tuple[float, ...]:
     """Return the scores of the best constant prediction under the declared loss.
 
-    Binary: log odds of the positive class. Multiclass: log shares, centred. Regression: 0 if the
-    label is scaled, else its train mean. Several labels: those of each, next to each other.
+    Binary: log odds of the positive class. Multiclass: log shares, centred; of ordered classes the
+    scores of `link.ordered_log_probabilities`. Regression: 0 if the label is scaled, else its train
+    mean; the train quantile, or the log of the mean, for losses of those. Several labels: those of
+    each, next to each other.
     """
     if statistics.labels:
         return tuple(
@@ -170,9 +176,16 @@ def prior_scores(declaration: Declaration, statistics: Statistics) -> tuple[floa
             for target in targets_of(declaration, statistics)
             for score in prior_scores(target.declaration, target.statistics)
         )
+    if declaration.loss_kind in LOG_MEAN_LOSSES:
+        return (math.log(statistics.label_mean / statistics.target_scale),)
+    if declaration.loss_kind == "quantile" and statistics.label_quantile is not None:
+        return ((statistics.label_quantile - statistics.target_center) / statistics.target_scale,)
     if declaration.task.kind == "regression":
         return ((statistics.label_mean - statistics.target_center) / statistics.target_scale,)
-    logs = [math.log(share) for share in class_shares(declaration, statistics)]
+    shares = class_shares(declaration, statistics)
+    if declaration.loss_kind == "ordinal":
+        return ordered_scores(shares)
+    logs = [math.log(share) for share in shares]
     if declaration.task.kind == "binary":
         return (logs[1] - logs[0],)
     return tuple(value - sum(logs) / len(logs) for value in logs)

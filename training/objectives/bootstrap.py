@@ -15,7 +15,7 @@ Hinkley 1997, sec. 3.8; their expansion as in Hesterberg 2015, sec. 4.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,20 @@ from schemas.config import Declaration
 from schemas.errors import DataError
 from schemas.records import Interval
 from training.objectives import token_metrics
-from training.objectives.label_metrics import Resampled, Values, resampled_labels
+from training.objectives.label_metrics import (
+    Resampled,
+    Values,
+    resampled_labels,
+    with_measures,
+)
+from training.objectives.measures import (
+    Measure,
+    class_sums,
+    declared_measures,
+    mape,
+    matthews,
+    ratio,
+)
 from training.objectives.metrics import compute_predictions, predicted_class
 from training.objectives.small_samples import at_least, expanded_tail
 from training.objectives.targets import Targets
@@ -67,10 +80,10 @@ def intervals(
         DataError: no rows, or lengths that differ.
     """
     task = declaration.task.kind
-    values = compute_predictions(task, predictions, target, weight, labels)
-    resampled = _all_resamples(
-        _resampled(task, predictions, target, labels), len(target), group, weight, resamples, seed
-    )
+    declared = declared_measures(declaration)
+    values = compute_predictions(task, predictions, target, weight, labels, declared)
+    of_weights = _resampled(task, predictions, target, labels, declared)
+    resampled = _all_resamples(of_weights, len(target), group, weight, resamples, seed)
     units = units_of(group, len(target))
     found = {
         name: _interval(value, resampled[name], confidence, int(units.max()) + 1)
@@ -111,14 +124,15 @@ def paired_difference(
         raise DataError(
             f"metric {metric!r} is not one of task {task!r}: {', '.join(declaration.metrics)}"
         )
+    declared = declared_measures(declaration)
     first, second = (
-        compute_predictions(task, p, target, weight, labels)[metric] for p in (predictions, other)
-    )
-    a, b = (
-        _all_resamples(
-            _resampled(task, p, target, labels), len(target), group, weight, resamples, seed
-        )[metric]
+        compute_predictions(task, p, target, weight, labels, declared)[metric]
         for p in (predictions, other)
+    )
+    of_weights = (_resampled(task, p, target, labels, declared) for p in (predictions, other))
+    a, b = (
+        _all_resamples(values, len(target), group, weight, resamples, seed)[metric]
+        for values in of_weights
     )
     value = None if first is None or second is None else first - second
     found = _interval(value, a - b, confidence, int(units_of(group, len(target)).max()) + 1)
@@ -200,18 +214,22 @@ def _interval(
 
 
 def _resampled(
-    task: str, predictions: np.ndarray, target: np.ndarray, labels: Targets
+    task: str,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    labels: Targets,
+    declared: Mapping[str, Measure],
 ) -> Resampled:
     """Compute the metrics of a task for many resamples, with `unexplained` for a single label."""
     return (
         resampled_labels(task, predictions, target, labels, _MAKERS)
         if labels
-        else _MAKERS[task](predictions, target)
+        else with_measures(_MAKERS[task](predictions, target), declared, predictions, target)
     )
 
 
 def one_resample(
-    task: str,
+    declaration: Declaration,
     metric: str,
     predictions: np.ndarray,
     target: np.ndarray,
@@ -223,28 +241,9 @@ def one_resample(
     It is faster than `metrics.compute_predictions`.
     """
     whole = np.ones(len(target)) if weight is None else np.asarray(weight, dtype=np.float64)
-    return float(_resampled(task, predictions, target, labels)(whole[None])[metric][0])
-
-
-def _ratio(numerator: np.ndarray, denominator: np.ndarray, otherwise: float = np.nan) -> np.ndarray:
-    return np.asarray(
-        np.divide(
-            numerator,
-            denominator,
-            out=np.full(np.broadcast(numerator, denominator).shape, otherwise),
-            where=denominator > 0,
-        )
-    )
-
-
-def _class_sums(weights: np.ndarray, codes: np.ndarray, num_classes: int) -> np.ndarray:
-    """Sum weights by class: [R, N] and class codes [N] → [R, C]."""
-    order = np.argsort(codes, kind="stable")
-    present, starts = np.unique(codes[order], return_index=True)
-    sums = np.zeros((len(weights), num_classes))
-    if len(present):
-        sums[:, present] = np.add.reduceat(weights[:, order], starts, axis=1)
-    return sums
+    task, declared = declaration.task.kind, declared_measures(declaration)
+    found = _resampled(task, predictions, target, labels, declared)(whole[None])
+    return float(found[metric][0])
 
 
 def _classification(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
@@ -260,22 +259,23 @@ def _classification(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
     def values(weights: np.ndarray) -> Values:
         total = weights.sum(1)
         true, guessed = (
-            _class_sums(weights, target, num_classes),
-            _class_sums(weights, guess, num_classes),
+            class_sums(weights, target, num_classes),
+            class_sums(weights, guess, num_classes),
         )
-        correct = _class_sums(weights[:, hit], target[hit], num_classes)
-        recall = _ratio(correct, true, 0.0)
-        f1 = _ratio(2 * correct, true + guessed, 0.0)
-        shares = _ratio(true, total[:, None])
+        correct = class_sums(weights[:, hit], target[hit], num_classes)
+        recall = ratio(correct, true, 0.0)
+        f1 = ratio(2 * correct, true + guessed, 0.0)
+        shares = ratio(true, total[:, None])
         entropy = -(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(1)
-        log_loss = _ratio(weights @ surprise, total)
+        log_loss = ratio(weights @ surprise, total)
         return {
             "log_loss": log_loss,
-            "unexplained": np.where((true > 0).sum(1) > 1, _ratio(log_loss, entropy), np.nan),
-            "accuracy": _ratio(correct.sum(1), total),
-            "balanced_accuracy": _ratio(recall.sum(1), (true > 0).sum(1)),
-            "macro_f1": _ratio(f1.sum(1), (true + guessed > 0).sum(1)),
+            "unexplained": np.where((true > 0).sum(1) > 1, ratio(log_loss, entropy), np.nan),
+            "accuracy": ratio(correct.sum(1), total),
+            "balanced_accuracy": ratio(recall.sum(1), (true > 0).sum(1)),
+            "macro_f1": ratio(f1.sum(1), (true + guessed > 0).sum(1)),
             "f1": np.where(total > 0, f1[:, 1], np.nan),
+            "mcc": matthews(true, guessed, correct.sum(1)),
         }
 
     return values
@@ -302,16 +302,23 @@ def _binary(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
         above = np.cumsum(up, axis=1)
         positives, negatives = above[:, -1], down.sum(1)
         pairs = (down * (above - up / 2)).sum(1)
-        precision = _ratio(above, above + np.cumsum(down, axis=1), 0.0)
+        precision = ratio(above, above + np.cumsum(down, axis=1), 0.0)
         found = unordered(weights)
         return {
             **{
                 name: found[name]
-                for name in ("log_loss", "unexplained", "accuracy", "balanced_accuracy", "f1")
+                for name in (
+                    "log_loss",
+                    "unexplained",
+                    "accuracy",
+                    "balanced_accuracy",
+                    "f1",
+                    "mcc",
+                )
             },
-            "auroc": _ratio(pairs, positives * negatives),
-            "pr_auc": _ratio((up * precision).sum(1), positives),
-            "brier": _ratio(weights @ squared, weights.sum(1)),
+            "auroc": ratio(pairs, positives * negatives),
+            "pr_auc": ratio((up * precision).sum(1), positives),
+            "brier": ratio(weights @ squared, weights.sum(1)),
         }
 
     return values
@@ -320,20 +327,22 @@ def _binary(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
 def _regression(predictions: np.ndarray, target: np.ndarray) -> Resampled:
     error = predictions - target
     centered = target - target.mean()  # exact variance for labels far from 0
+    relative = mape(predictions, target)
     columns = np.stack([error**2, np.abs(error), centered, centered**2], axis=1)
 
     def values(weights: np.ndarray) -> Values:
         total = weights.sum(1)
         squared, absolute, first, second = (
-            _ratio(column, total) for column in (weights @ columns).T
+            ratio(column, total) for column in (weights @ columns).T
         )
         variance = np.where(second - first**2 > 1e-12 * second, second - first**2, 0.0)
-        unexplained = _ratio(squared, variance)
+        unexplained = ratio(squared, variance)
         return {
             "rmse": np.sqrt(squared),
             "mae": absolute,
             "r2": 1 - unexplained,
             "unexplained": unexplained,
+            "mape": relative(weights),
         }
 
     return values

@@ -2,9 +2,10 @@
 
 Multilabel: `macro_auroc` and `macro_pr_auc` are means over labels, `log_loss` is over all known
 labels. Multitask: `<label>/<metric>`, and `unexplained`, the mean over labels (by weight) of the
-unexplained part of each: log loss over the entropy of its base rate, or mean squared error over its
-variance, on the same rows. 0 is perfect, and 1 is the best constant on these rows. It has no unit,
-so labels of different kinds can be added.
+unexplained part of each: log loss over the entropy of its base rate, mean squared error over its
+variance, or for quantile, Poisson and Tweedie its own loss over that of the best constant, on the
+same rows. 0 is perfect, and 1 is the best constant on these rows. It has no unit, so labels of
+different kinds can be added.
 
 N rows, L labels, R resamples. A label with only one class (or value) on the given rows is left out
 of a mean. Source: 1 - unexplained of one label is McFadden's R² (1974), or the coefficient of
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from schemas.config import METRICS
+from training.objectives.measures import Measure, declared_measures, single, unexplained
 from training.objectives.metrics import Metrics, compute_predictions
 from training.objectives.targets import Target, Targets
 
@@ -47,7 +48,7 @@ def over_labels(
         each = {
             f"{t.name}/{name}": values[name]
             for t, values in zip(labels, found, strict=True)
-            for name in METRICS[t.kind]
+            for name in t.declaration.metrics
         }
         return {
             "unexplained": _mean([v["unexplained"] for v in found], [t.weight for t in labels]),
@@ -70,9 +71,16 @@ def _of_one(
     rows, own, values, weights = known(label, predictions, target, weight)
     mass = float(len(rows) if weights is None else weights.sum())
     if not mass:
-        return dict.fromkeys((*METRICS[label.kind], "unexplained")) | {"mass": 0.0}
-    found = compute_predictions(label.kind, own, values, weights)
-    return found | {"mass": mass, "unexplained": _unexplained(label, found, values, weights)}
+        return dict.fromkeys((*label.declaration.metrics, "unexplained")) | {"mass": 0.0}
+    declared = declared_measures(label.declaration)
+    found = compute_predictions(label.kind, own, values, weights, declared=declared)
+    of_loss = unexplained(label.declaration)
+    left = (
+        _unexplained(label, found, values, weights)
+        if of_loss is None
+        else single(of_loss)(values, own, weights)
+    )
+    return found | {"mass": mass, "unexplained": left}
 
 
 def known(
@@ -153,7 +161,11 @@ def resampled_labels(
             (`bootstrap`).
     """
     parts = [(t, *known(t, predictions, target[:, i], None)[:3]) for i, t in enumerate(labels)]
-    each = [(t, rows, makers[t.kind](own, values)) for t, rows, own, values in parts if len(rows)]
+    each = [
+        (t, at, with_measures(makers[t.kind](own, values), measures_of(t), own, values))
+        for t, at, own, values in parts
+        if len(at)
+    ]
 
     def values(weights: np.ndarray) -> Values:
         found = [(t, weights[:, rows].sum(1), one(weights[:, rows])) for t, rows, one in each]
@@ -161,9 +173,9 @@ def resampled_labels(
             absent = {
                 f"{t.name}/{name}": np.full(len(weights), np.nan)
                 for t in labels
-                for name in METRICS[t.kind]
+                for name in t.declaration.metrics
             }
-            own = {f"{t.name}/{name}": v[name] for t, _, v in found for name in METRICS[t.kind]}
+            own = {f"{t.name}/{m}": v[m] for t, _, v in found for m in t.declaration.metrics}
             return {
                 "unexplained": _means(
                     [v["unexplained"] for *_, v in found], [t.weight for t, *_ in found]
@@ -180,6 +192,27 @@ def resampled_labels(
         }
 
     return values
+
+
+def measures_of(label: Target) -> dict[str, Measure]:
+    """Return the measures that a label's loss adds, with its own `unexplained` if it has one."""
+    own, left = declared_measures(label.declaration), unexplained(label.declaration)
+    return own if left is None else own | {"unexplained": left}
+
+
+def with_measures(
+    metrics: Resampled,
+    measures: Mapping[str, Measure],
+    predictions: np.ndarray,
+    target: np.ndarray,
+) -> Resampled:
+    """Return the resampled metrics of a label with its measures, which replace those of their
+    name.
+    """
+    if not measures:
+        return metrics
+    made = {name: measure(predictions, target) for name, measure in measures.items()}
+    return lambda weights: metrics(weights) | {name: m(weights) for name, m in made.items()}
 
 
 def _means(values: list[np.ndarray], weights: list[np.ndarray] | list[float]) -> np.ndarray:

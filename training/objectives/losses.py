@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from schemas.config import Declaration
+from schemas.errors import ConfigError
 from schemas.records import Statistics
 from training.data.arrays.sequences import NO_TARGET
+from training.objectives.link import ordered_log_probabilities
 from training.objectives.targets import Targets
 
 
@@ -143,6 +145,107 @@ class Huber(Loss):
         )
 
 
+class Quantile(Loss):
+    """Pinball loss of quantile q in scaled label units, scores [B, 1].
+
+    `q (label - score)` for a label above the score, `(1 - q) (score - label)` below.
+    Source: Koenker and Bassett 1978, as in `sklearn.metrics.mean_pinball_loss`.
+    """
+
+    def __init__(self, quantile: float) -> None:
+        super().__init__()
+        self.quantile = quantile
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Return the loss of each row [B]."""
+        above = label.to(scores.dtype) - scores.squeeze(1)
+        return torch.maximum(self.quantile * above, (self.quantile - 1) * above)
+
+
+class Poisson(Loss):
+    """Half the Poisson deviance of label y and mean exp(s), scores s [B, 1].
+
+    `exp(s) - y s + y log y - y`.
+    It is `torch.nn.functional.poisson_nll_loss` plus a constant of the label, so that 0 is perfect.
+    The label is divided by its scale, and never negative.
+    """
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Return the loss of each row [B]."""
+        log_mean, y = scores.squeeze(1), label.to(scores.dtype)
+        return log_mean.exp() - y * log_mean + torch.special.xlogy(y, y) - y
+
+
+class Tweedie(Loss):
+    """Half the Tweedie deviance of label y and mean m = exp(score), scores [B, 1], 1 < power p < 2.
+
+    `y^(2-p) / ((1-p)(2-p)) - y m^(1-p) / (1-p) + m^(2-p) / (2-p)`.
+    The label is divided by its scale, and never negative. Source: Jorgensen 1987, as in
+    `sklearn.metrics.mean_tweedie_deviance`, which is twice as large.
+    """
+
+    def __init__(self, power: float) -> None:
+        super().__init__()
+        self.power = power
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Return the loss of each row [B]."""
+        log_mean, y, a, b = (
+            scores.squeeze(1),
+            label.to(scores.dtype),
+            1 - self.power,
+            2 - self.power,
+        )
+        return y**b / (a * b) - y * torch.exp(a * log_mean) / a + torch.exp(b * log_mean) / b
+
+
+class BinaryFocal(BinaryCrossEntropy):
+    """Binary cross-entropy times `(1 - p)^gamma`, p the probability of the row's own label.
+
+    Source: Lin et al. 2017; class weights and `pos_weight` take the place of its alpha.
+    """
+
+    def __init__(
+        self, gamma: float, class_weights: tuple[float, ...] | None, pos_weight: float | None
+    ) -> None:
+        super().__init__(class_weights, pos_weight)
+        self.gamma = gamma
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Return the loss of each row [B]."""
+        sign = 1 - 2 * label.to(scores.dtype)
+        # log(1 - p) without cancelling; for gamma 0 the factor is 1
+        wrong = torch.exp(self.gamma * F.logsigmoid(sign * scores.squeeze(1)))
+        return wrong * super().per_row(scores, label)
+
+
+class Focal(Loss):
+    """Softmax cross-entropy times `(1 - p)^gamma`, p the probability of the row's own class.
+
+    Source: Lin et al. 2017; class weights take the place of its alpha.
+    """
+
+    def __init__(self, gamma: float, class_weights: tuple[float, ...] | None) -> None:
+        super().__init__(class_weights)
+        self.gamma = gamma
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Return the loss of each row [B]."""
+        logs = F.log_softmax(scores, dim=1)
+        own = label[:, None]
+        # log(1 - p) from the other classes: near p = 1 the difference would cancel
+        others = logs.scatter(1, own, -torch.inf).logsumexp(dim=1)
+        return -torch.exp(self.gamma * others) * logs.gather(1, own).squeeze(1)
+
+
+class Ordinal(Loss):
+    """Negative log likelihood of ordered classes, scores [B, K - 1]; see `link`."""
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Return the loss of each row [B]."""
+        return F.nll_loss(ordered_log_probabilities(scores), label, reduction="none")
+
+
 class TokenCrossEntropy(Loss):
     """Cross-entropy of a row's target tokens, from logits [B, T, V] and labels [B, T] (-100: no
     target).
@@ -177,6 +280,17 @@ def pos_weight(declaration: Declaration, statistics: Statistics) -> float | None
     return None if declared == "none" else declared
 
 
+def declared_quantile(declaration: Declaration) -> float:
+    """Return the quantile of loss quantile.
+
+    Raises:
+        ConfigError: none is declared; a declaration with this loss has one.
+    """
+    if declaration.loss.quantile is None:
+        raise ConfigError("loss quantile has to say which one: set loss.quantile, e.g. 0.9")
+    return declaration.loss.quantile
+
+
 def make_loss(declaration: Declaration, statistics: Statistics) -> Loss:
     """Create the declared loss, with class weights from train statistics if declared."""
     if statistics.labels:
@@ -197,4 +311,16 @@ def make_loss(declaration: Declaration, statistics: Statistics) -> Loss:
             return SquaredError()
         case "mae":
             return AbsoluteError()
+        case "focal" if declaration.task.kind == "binary":
+            return BinaryFocal(config.gamma, weights, pos_weight(declaration, statistics))
+        case "focal":
+            return Focal(config.gamma, weights)
+        case "ordinal":
+            return Ordinal(weights)
+        case "quantile":
+            return Quantile(declared_quantile(declaration))
+        case "poisson":
+            return Poisson()
+        case "tweedie":
+            return Tweedie(config.power)
     return Huber(config.delta)

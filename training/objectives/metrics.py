@@ -6,15 +6,19 @@ known rows, see label_metrics.py. Shapes: N rows, K scores per row, C classes, L
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
+import torch
 from sklearn import metrics as sk
 
 from schemas.config import METRICS, Declaration
 from schemas.errors import DataError
 from schemas.records import Statistics
 from training.objectives import token_metrics
+from training.objectives.link import link_of
+from training.objectives.measures import Measure, declared_measures, mape, mcc, single
 from training.objectives.targets import Targets, targets_of
 
 Metrics = dict[str, float | None]
@@ -34,6 +38,8 @@ def predict(declaration: Declaration, statistics: Statistics, scores: np.ndarray
             [t.stored(predict(t.declaration, t.statistics, scores[:, t.columns])) for t in each],
             axis=1,
         )
+    if (link := link_of(declaration, statistics)) is not None:
+        return np.asarray(link(torch.from_numpy(scores)).numpy())
     if declaration.task.kind == "regression":
         return scores[:, 0] * statistics.target_scale + statistics.target_center
     if declaration.task.kind == "binary":
@@ -87,6 +93,7 @@ def compute(
         targets(declaration, statistics, label),
         weight,
         labels,
+        declared_measures(declaration),
     )
 
 
@@ -96,6 +103,7 @@ def compute_predictions(
     target: np.ndarray,
     weight: np.ndarray | None = None,
     labels: Targets = (),
+    declared: Mapping[str, Measure] = MappingProxyType({}),
 ) -> Metrics:
     """Compute every metric of a task from predictions of `predict` and targets of `targets`.
 
@@ -104,7 +112,8 @@ def compute_predictions(
         predictions: Predictions of N rows.
         target: Targets of the same rows.
         weight: Sample weights [N], at least 0; None: all rows have equal weight.
-        labels: Labels of a task of several labels.
+        labels: Labels of a task of several labels; each brings its declared measures.
+        declared: Measures that the declaration of a single label adds (`declared_measures`).
 
     Raises:
         DataError: no rows, or lengths that differ.
@@ -122,13 +131,15 @@ def compute_predictions(
         # a row of weight 0 does not count: its class is not present
         counted = weight > 0
         if not counted.any():
-            return dict.fromkeys(METRICS[task])
+            return dict.fromkeys((*METRICS[task], *declared))
         predictions, target, weight = (
             predictions[counted],
             target[counted],
             np.asarray(weight, dtype=np.float64)[counted],
         )
-    return {name: _METRICS[task][name](target, predictions, weight) for name in METRICS[task]}
+    wanted = {name: _METRICS[task][name] for name in METRICS[task]}
+    wanted |= {name: single(measure) for name, measure in declared.items()}
+    return {name: metric(target, predictions, weight) for name, metric in wanted.items()}
 
 
 def predicted_class(probabilities: np.ndarray) -> np.ndarray:
@@ -208,13 +219,15 @@ _METRICS: dict[str, dict[str, Metric]] = {
         "accuracy": _accuracy,
         "balanced_accuracy": _balanced_accuracy,
         "f1": _f1,
+        "mcc": single(mcc),
     },
     "multiclass": {
         "macro_f1": _macro_f1,
         "accuracy": _accuracy,
         "balanced_accuracy": _balanced_accuracy,
         "log_loss": _log_loss,
+        "mcc": single(mcc),
     },
-    "regression": {"rmse": _rmse, "mae": _mae, "r2": _r2},
+    "regression": {"rmse": _rmse, "mae": _mae, "r2": _r2, "mape": single(mape)},
     "causal_lm": dict(token_metrics.METRICS),
 }

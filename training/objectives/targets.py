@@ -22,6 +22,7 @@ FITTED = (
     "class_weights",
     "label_mean",
     "label_std",
+    "label_quantile",
     "target_center",
     "target_scale",
 )
@@ -123,7 +124,9 @@ def _target(
 def _loss(shared: LossConfig, kind: LabelKind, own: str, pos_weight: object) -> LossConfig:
     """Return the loss options that apply to a label of this kind: shared ones and its own."""
     if kind == "regression":
-        return LossConfig(kind=own, delta=shared.delta)
+        return LossConfig(
+            kind=own, delta=shared.delta, quantile=shared.quantile, power=shared.power
+        )
     if kind == "multiclass":
         return LossConfig(
             class_weights=shared.class_weights, label_smoothing=shared.label_smoothing

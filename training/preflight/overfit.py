@@ -136,7 +136,8 @@ def _judge(declaration: Declaration, probe: Probe, curve: Curve) -> CheckResult:
             "try a wider or deeper model",
             **figures,
         )
-    if curve.as_far_as_linear and not _bounded(curve, probe):
+    bounded = not declaration.non_negative_labels and _bounded(curve, probe)
+    if curve.as_far_as_linear and not bounded:
         told = f"{did}; linear scores get to {curve.linear:.2g} on these rows: their inputs hardly"
         told += " tell them apart"
         if linear and curve.linear < (1 - AS_FAR) * curve.constant:
@@ -149,13 +150,13 @@ def _judge(declaration: Declaration, probe: Probe, curve: Curve) -> CheckResult:
         )
     if curve.out_of_time and math.isfinite(curve.losses[-1]):
         return undecided(did, figures)
-    cause, remedy = _diagnose(declaration.task.kind, probe, curve)
+    cause, remedy = _diagnose(declaration.task.kind, probe, curve, bounded)
     did += f", {curve.share:.0%} of a constant prediction's loss"
     return OVERFIT.failed(f"One batch could not be overfit: {did}. {cause}", remedy, **figures)
 
 
-def _diagnose(task: str, probe: Probe, curve: Curve) -> tuple[str, str]:
-    """Return the probable cause and the remedy."""
+def _diagnose(task: str, probe: Probe, curve: Curve, bounded: bool) -> tuple[str, str]:
+    """Return the probable cause and the remedy; scores may be known to be bounded."""
     scores, last = curve.scores, "end with a plain linear layer"
     if not math.isfinite(curve.losses[-1]):
         cause = "The loss is not finite after a few steps."
@@ -178,7 +179,7 @@ def _diagnose(task: str, probe: Probe, curve: Curve) -> tuple[str, str]:
     if task == "regression" and bool((scores >= 0).all() and (probe.label[: curve.rows] < 0).any()):
         cause = "No score is below 0 though labels are: the output is bounded below (relu,"
         return f"{cause} softplus, exp?).", f"{last}; labels are scaled to mean 0"
-    if _bounded(curve, probe):
+    if bounded:
         cause = f"Scores stop at {float(scores.min()):.3g} and {float(scores.max()):.3g}, labels go"
         return f"{cause} on: the output is bounded (tanh, sigmoid, clamp?).", last
     if curve.losses[-1] > FELL * curve.losses[0]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from schemas.errors import first_few
 from schemas.records import CheckResult
 from training.models.build import build_model
+from training.objectives.link import link_of
 from training.objectives.losses import Loss
 from training.objectives.targets import targets_of
 from training.preflight.subject import Probe, Trial, copied, mean_loss, scored
@@ -261,7 +262,8 @@ def _program(
         tokens = torch.ones((2, statistics.tokens.context), dtype=torch.int64)
         return TextProgram(network).eval(), {"tokens": tokens}, (0, 1)
     targets = targets_of(declaration, statistics)
-    program = Program(network, statistics, declaration.task.kind, targets).eval()
+    link = None if targets else link_of(declaration, statistics)
+    program = Program(network, statistics, declaration.task.kind, targets, link).eval()
     return program, blank_batch(statistics, torch.float64, width=len(statistics.numeric)), (0,)
 
 

@@ -28,6 +28,7 @@ from schemas.records import CheckResult, EvaluationReport, GateReport, Interval,
 from training.evaluation.baselines import CONSTANTS, NAMES
 from training.formatting import metric_name, number
 from training.objectives.bootstrap import paired_difference
+from training.objectives.measures import declared_measures
 from training.objectives.metrics import compute_predictions
 from training.objectives.targets import Targets
 
@@ -92,9 +93,9 @@ def compare(
         )
     ours, theirs, target = challenger[unseen], champion[unseen], target[unseen]
     group, weight = (None if part is None else part[unseen] for part in (group, weight))
-    task = declaration.task.kind
+    task, declared = declaration.task.kind, declared_measures(declaration)
     values = [
-        compute_predictions(task, predictions, target, weight, labels)[metric]
+        compute_predictions(task, predictions, target, weight, labels, declared)[metric]
         for predictions in (ours, theirs)
     ]
     if None in values:

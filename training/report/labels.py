@@ -20,13 +20,16 @@ MAX_DRAWN = 40
 
 
 def label_blocks(test: EvaluationReport) -> list[Block]:
-    """Return one table for each kind of label.
+    """Return one table for each kind of label, and for each main metric of that kind.
 
     Columns: known test rows, base rate, main metric with interval and baselines, further metrics.
     """
-    kinds = list(dict.fromkeys(row["kind"] for row in test.by_label))
+    kinds = list(dict.fromkeys((row["kind"], row["metric"]) for row in test.by_label))
     note = [Words(plain(test.label_note, 1000))] if test.label_note else []
-    tables = [_test_table([row for row in test.by_label if row["kind"] == kind]) for kind in kinds]
+    tables = [
+        _test_table([row for row in test.by_label if (row["kind"], row["metric"]) == kind])
+        for kind in kinds
+    ]
     return [
         Heading("By label"),
         Words(

@@ -10,6 +10,7 @@ from schemas.config import ColumnConfig, Declaration, LabelConfig
 from schemas.duration import seconds_of
 from schemas.records import Prepared
 from training.formatting import duration, plain, show
+from training.report.loss_reasons import LOSS_HIDDEN_UNLESS, LOSS_REASONS
 from training.run.provenance import masked
 
 # Looked up in this order: (path, task or variant), then path. Written for the reader of one report,
@@ -200,44 +201,7 @@ REASONS: dict[str, str] = {
         "Residual blocks train reliably over many table sizes, need no tuning to start with, and"
         " take numbers and categories together."
     ),
-    "loss.kind=binary": (
-        "Cross-entropy of a yes/no outcome: a proper score, so that its minimum is the true"
-        " probability."
-    ),
-    "loss.kind=causal_lm": (
-        "Cross-entropy of each token over the vocabulary: a proper score, so that its minimum is"
-        " the true distribution."
-    ),
-    "loss.kind=multiclass": (
-        "Cross-entropy over the classes: a proper score, so that its minimum is the true"
-        " probabilities."
-    ),
-    "loss.kind=regression": (
-        "The mean squared error agrees with RMSE, the metric that chooses the weights; its minimum"
-        " is the mean."
-    ),
-    "loss.kind=multilabel": (
-        "Cross-entropy of each yes/no label, averaged over the labels that are known; unknown ones"
-        " are masked."
-    ),
-    "loss.kind=multitask": (
-        "The weighted sum of each label's own mean loss, over the rows that know it."
-    ),
-    "loss.pos_weight": (
-        "None: a weight on positives would distort the probabilities. Ranking metrics do not"
-        " need it."
-    ),
-    "loss.class_weights": (
-        "None: weights would distort the probabilities. Ranking metrics do not need them."
-    ),
-    "loss.class_weights=multiclass": (
-        "None: weights would distort the probabilities. Declare balanced where rare classes matter"
-        " more than calibration."
-    ),
-    "loss.label_smoothing": (
-        "None: labels are taken at their word and probabilities stay calibrated."
-    ),
-    "loss.delta": "One standard deviation of the label: beyond it an error counts linearly.",
+    **LOSS_REASONS,
     "model.activation": "A gated unit, as in the model's source.",
     "model.attention_dropout": "As in the model's source.",
     "model.residual_dropout": "None, as in the model's source.",
@@ -406,11 +370,8 @@ REASONS: dict[str, str] = {
 }
 HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only if they matter
     "data.spark": "spark",
-    "loss.delta": "huber",
-    "loss.label_smoothing": "multiclass",
-    "loss.pos_weight": "binary",
     "task.labels": "several",
-    "loss.class_weights": "classes",
+    **LOSS_HIDDEN_UNLESS,
     "task.positive": "one binary label",
     "normalize": "features",
     "normalize.target": "regression",
@@ -476,7 +437,8 @@ def reason(path: str, declaration: Declaration) -> str:
     """Return why the default at `path` suits this declaration; empty without a default."""
     section = path.partition(".")[0]
     variant = getattr(getattr(declaration, section, None), "kind", "")
-    for key in (f"{path}={declaration.task.kind}", f"{path}={variant}", path):
+    own = f"{path}={declaration.loss_kind}"
+    for key in (own, f"{path}={declaration.task.kind}", f"{path}={variant}", path):
         if key in REASONS:
             return REASONS[key]
     return ""
@@ -498,7 +460,7 @@ def _traits(declaration: Declaration, source_format: str) -> set[str]:
         ({"scaled rates"} if declaration.optimizer.lr_scaling != "none" else set()),
     )
     machines = {"several machines"} if train.nodes > 1 else set()
-    huber = {"huber"} if any(label.loss == "huber" for label in task.labels.values()) else set()
+    losses = {label.loss for label in task.labels.values()} - {"auto"}
     return (
         {declaration.loss_kind, declaration.data.engine, source_format, train.precision, train.mode}
         | scaled
@@ -507,7 +469,7 @@ def _traits(declaration: Declaration, source_format: str) -> set[str]:
         | several
         | classes
         | features
-        | huber
+        | losses
         | clipped
     )
 

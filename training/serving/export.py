@@ -40,6 +40,7 @@ from training.data.arrays.apply import (
     quantile_points,
     rounded_columns,
 )
+from training.objectives.link import Link, link_of
 from training.objectives.metrics import predict
 from training.objectives.targets import Target, Targets, targets_of
 from training.serving import raw_columns, serving
@@ -71,14 +72,20 @@ class Program(nn.Module):
         statistics: Fitted on train.
         task: Kind of the task.
         labels: Labels of a task of several labels.
+        link: Link of a single label's loss (`training.objectives.link`); None: that of its task.
     """
 
     def __init__(
-        self, network: nn.Module, statistics: Statistics, task: str, labels: Targets = ()
+        self,
+        network: nn.Module,
+        statistics: Statistics,
+        task: str,
+        labels: Targets = (),
+        link: Link | None = None,
     ) -> None:
         super().__init__()
         self.network = network
-        self.task, self.labels = task, labels
+        self.task, self.labels, self.link = task, labels, link
         self.precision = precision(network)
         self.center, self.scale = statistics.target_center, statistics.target_scale
         self.columns = Columns(statistics) if statistics.numeric else None
@@ -91,6 +98,8 @@ class Program(nn.Module):
         scores = self.network(inputs).double()
         if self.labels:
             return torch.cat([_linked(t, scores[:, t.columns]) for t in self.labels], dim=1)
+        if self.link is not None:
+            return self.link(scores)
         if self.task == "regression":
             return scores[:, 0] * self.scale + self.center
         if self.task == "multiclass":
@@ -101,6 +110,8 @@ class Program(nn.Module):
 
 def _linked(label: Target, scores: Tensor) -> Tensor:
     """Map scores of one of several labels to its columns of the predictions."""
+    if (link := link_of(label.declaration, label.statistics)) is not None:
+        return link(scores)[:, None]  # of a regression; labels with classes have no other link
     if label.kind == "regression":
         return scores * label.statistics.target_scale + label.statistics.target_center
     return torch.sigmoid(scores) if label.kind == "binary" else torch.softmax(scores, dim=1)
@@ -232,8 +243,9 @@ def export_model(
     out_dir.mkdir(parents=True, exist_ok=True)
     batch = blank_batch(run.statistics, torch.float64, width=len(run.statistics.numeric))
     labels = targets_of(declaration, run.statistics)
+    link = None if labels else link_of(declaration, run.statistics)
     program = save_program(
-        Program(network, run.statistics, declaration.task.kind, labels),
+        Program(network, run.statistics, declaration.task.kind, labels, link),
         batch,
         out_dir / "program.pt2",
     )

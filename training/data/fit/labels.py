@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from schemas.config import LabelConfig
+from schemas.config import EvaluateConfig, LabelConfig
 from schemas.errors import DataError, first_few
 from schemas.label_config import Value, value_text
 from schemas.records import LabelStats
+from schemas.task_metrics import LOG_MEAN_LOSSES
 from training.data.engine.engine import ident, literal
-from training.data.fit.moments import column_moments
+from training.data.fit.moments import column_moments, least_quantile
 from training.data.fit.train_rows import TrainRows, model_needs
 
 
@@ -74,6 +75,9 @@ def _fit_label(train: TrainRows, name: str) -> dict[str, Any]:
         )
     if declared.kind == "binary":
         counts = _negative_first(counts, name, declared)
+    if train.declaration.label_loss(name) == "ordinal":
+        counts = _in_order(counts, name, train.declaration.loss.order)
+    _check_class_metrics(counts, name, train.declaration.evaluate)
     total, classes = sum(counts.values()), tuple(counts)
     share = counts[classes[1]] / total if declared.kind == "binary" else 0.0
     label = {"label_mean": share, "label_std": (share * (1 - share)) ** 0.5} if share else {}
@@ -120,22 +124,74 @@ def _negative_first(counts: dict[Any, int], name: str, declared: LabelConfig) ->
     return {c: counts[c] for c in sorted(counts, key=lambda c: c == found[0])}
 
 
+def _in_order(counts: dict[Any, int], name: str, order: tuple[Value, ...]) -> dict[Any, int]:
+    """Return the classes from lowest to highest: as declared, or numbers ascending."""
+    if not order and any(isinstance(value, str) for value in counts):
+        raise DataError(
+            f"label {name!r}: loss ordinal needs the order of the classes, and text has none:"
+            f" {first_few(map(repr, counts))}; declare it, e.g. loss.order: [low, medium, high]"
+        )
+    classes = {value_text(value): value for value in counts}
+    texts = [value_text(value) for value in order] or list(classes)
+    if set(texts) != set(classes):
+        raise DataError(
+            f"label {name!r}: loss.order names {first_few(map(repr, texts))}, but the classes in"
+            f" train are {first_few(map(repr, classes))}; name exactly those, from lowest to"
+            " highest"
+        )
+    return {classes[text]: counts[classes[text]] for text in texts}
+
+
+def _check_class_metrics(counts: dict[Any, int], name: str, evaluate: EvaluateConfig) -> None:
+    """Check that evaluate.top_k and evaluate.costs suit the number of classes."""
+    if evaluate.top_k is not None and len(counts) <= evaluate.top_k:
+        raise DataError(
+            f"label {name!r}: evaluate.top_k is {evaluate.top_k}, and train has {len(counts)}"
+            " classes: every row would count as right; use a smaller k, or remove it"
+        )
+    costs = evaluate.costs
+    if isinstance(costs, tuple) and len(costs) != len(counts):
+        raise DataError(
+            f"label {name!r}: evaluate.costs is a matrix for {len(costs)} classes, and train has"
+            f" {len(counts)}: {first_few(map(repr, counts))}; give one list of costs for each, in"
+            " this order"
+        )
+
+
 def _fit_target(train: TrainRows, name: str) -> dict[str, Any]:
     found = column_moments(train.connection, train.table, [name])[name]
-    if found.mean is None or found.std is None or found.low == found.high:
+    if found.mean is None or found.std is None or found.low is None or found.low == found.high:
         raise DataError(
             f"label {name!r}: expected a spread of values in train, all are {found.low!r}; there is"
             " nothing to learn, check the label column"
         )
-    scaled = train.declaration.normalize.target == "standard"
-    center, scale = (found.mean, found.std or 1.0) if scaled else (0.0, 1.0)
-    clamped = model_needs(train.declaration).clamp and not train.spec.has_several_labels
+    loss, fitted = train.declaration.label_loss(name), train.declaration.loss.quantile
+    clamped = model_needs(train.declaration).clamp and not (
+        train.spec.has_several_labels or loss in LOG_MEAN_LOSSES  # the score is no label there
+    )
+    if loss in LOG_MEAN_LOSSES and found.low < 0:
+        raise DataError(
+            f"label {name!r}: loss {loss} expects labels of at least 0, got {found.low!r} in train;"
+            " use loss mse, or leave those rows out with data.filter"
+        )
+    center, scale = 0.0, 1.0
+    if train.declaration.normalize.target == "standard":
+        # the mean of a log-mean loss is divided by, never subtracted: 0 has to stay 0
+        center, scale = (
+            (0.0, found.mean) if loss in LOG_MEAN_LOSSES else (found.mean, found.std or 1.0)
+        )
+    quantile = (
+        least_quantile(train.connection, train.table, name, fitted, found.present)
+        if loss == "quantile" and fitted is not None
+        else None
+    )
     return {
         "label_mean": found.mean,
         "label_std": found.std,
         "target_center": center,
         "target_scale": scale,
         **({"label_low": found.low, "label_high": found.high} if clamped else {}),
+        **({} if quantile is None else {"label_quantile": quantile}),
     }
 
 

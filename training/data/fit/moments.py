@@ -165,6 +165,27 @@ def _quantiles(
     )
 
 
+def least_quantile(
+    connection: duckdb.DuckDBPyConnection, table: str, column: str, level: float, present: int
+) -> float:
+    """Return the smallest value that at least a share `level` of a column's values does not exceed.
+
+    It is a value of the column, and a constant with the least pinball loss of that quantile.
+
+    Args:
+        connection: an open engine.
+        table: an SQL relation, e.g. `parquet(train)`.
+        column: numeric column; nulls do not count.
+        level: above 0 and below 1.
+        present: how many of its values are not null, at least 1.
+
+    Source: Hyndman and Fan (1996), type 1, as `inverted_cdf` in `numpy.quantile`.
+    """
+    rank = min(max(math.ceil(present * level), 1), present) - 1
+    values = f"(select {_number(column)} as x from {table} where {ident(column)} is not null)"
+    return values_at(connection, values, [rank])[rank]
+
+
 def between(low: float, high: float, share: float) -> float:
     """Return the value at a fraction of the way from one value to another."""
     return low + (high - low) * share

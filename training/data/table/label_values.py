@@ -9,6 +9,7 @@ import duckdb
 from schemas.config import Declaration
 from schemas.errors import first_few
 from schemas.records import TableSpec
+from schemas.task_metrics import LOG_MEAN_LOSSES
 from training.data.engine.engine import count_distinct, ident, row, rows
 from training.data.table.columns import Resolved
 from training.data.table.typed import ignored_sql, unlabelled_sql
@@ -104,11 +105,7 @@ def _one_label(
     declared, label = declaration.task.label(name), ident(name)
     classes = count_distinct(connection, label, table)
     if declared.kind == "regression":
-        if not classes:
-            yield (
-                f"column {name!r}: expected values of the label, got nulls only; remove it from the"
-                " labels"
-            )
+        yield from _one_value(connection, name, table, classes, declaration.label_loss(name))
         return
     found = rows(
         connection,
@@ -143,6 +140,33 @@ def _one_label(
         yield (
             f"column {name!r}: a multiclass label has no fractions, got {shown}; set"
             f" {_path(spec, name, 'kind')}: regression"
+        )
+
+
+def _one_value(
+    connection: duckdb.DuckDBPyConnection, name: str, table: str, values: int, loss: str
+) -> Iterator[str]:
+    """Return a sentence for a regression label without values, or below 0 where its loss predicts
+    log means.
+    """
+    if not values:
+        yield (
+            f"column {name!r}: expected values of the label, got nulls only; remove it from the"
+            " labels"
+        )
+    if loss not in LOG_MEAN_LOSSES:
+        return
+    negative = f"{ident(name)} < 0"
+    count = row(connection, f"select count(*) from {table} where {negative}")[0]
+    if count:
+        first = rows(
+            connection,
+            f"select __id, {ident(name)} from {table} where {negative} order by 1 limit 5",
+        )
+        yield (
+            f"column {name!r}: loss {loss} expects labels of at least 0, got {count} below, first"
+            f" ids: {first_few((f'{key} ({value:g})' for key, value in first), count)}; use loss"
+            " mse, or leave those rows out with data.filter"
         )
 
 

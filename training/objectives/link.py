@@ -1,0 +1,61 @@
+"""Link of a loss: raw scores to predictions, for losses whose link is not that of the task alone.
+
+Evaluation (`metrics.predict`) and the exported program both call `link_of`, so they cannot differ.
+Shapes: N rows, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from schemas.config import Declaration
+from schemas.records import Statistics
+from schemas.task_metrics import LOG_MEAN_LOSSES
+
+LARGEST_LOG = 80.0  # e to it fits float32; keeps a prediction finite and above 0
+
+Link = Callable[[Tensor], Tensor]
+
+
+def link_of(declaration: Declaration, statistics: Statistics) -> Link | None:
+    """Return the link of the declared loss of a single label, or None if its task has the usual
+    one.
+
+    Poisson and Tweedie: scores [N, 1] → means [N] in the user's units. Ordinal: scores [N, K - 1] →
+    probabilities [N, K].
+    """
+    if declaration.loss_kind in LOG_MEAN_LOSSES:
+        return lambda scores: mean_of_log(scores[:, 0], statistics.target_scale)
+    if declaration.loss_kind == "ordinal":
+        return lambda scores: ordered_log_probabilities(scores).exp()
+    return None
+
+
+def mean_of_log(scores: Tensor, scale: float) -> Tensor:
+    """Return `exp(score) * scale`; scores beyond ±80 count as ±80."""
+    return scores.clamp(-LARGEST_LOG, LARGEST_LOG).exp() * scale
+
+
+def ordered_log_probabilities(scores: Tensor) -> Tensor:
+    """Return log probabilities [N, K] of ordered classes from scores [N, K - 1].
+
+    The log odds of a class above k are `e_0 = s_0` and `e_k = e_(k-1) - softplus(s_k)`: they fall
+    with k, whatever the scores. Then `P(k) = sigmoid(e_(k-1)) - sigmoid(e_k)`, which is
+    `sigmoid(e_(k-1)) sigmoid(-e_k) sigmoid(s_k)`, without a difference that could cancel. Two
+    classes are a binary task with log odds `s_0`.
+
+    Source: McCullagh 1980, with differences of thresholds as in softplus reparametrisation.
+    """
+    first, others = scores[:, :1], scores[:, 1:]
+    # softplus(s) = -logsigmoid(-s), exact for large s, too
+    above = torch.cat([first, first + F.logsigmoid(-others).cumsum(dim=1)], dim=1)
+    # [N, K - 1] -> [N, K]: every row lies above the class before the first and below the last
+    return (
+        F.pad(F.logsigmoid(above), (1, 0))
+        + F.pad(F.logsigmoid(-above), (0, 1))
+        + F.pad(F.logsigmoid(others), (1, 1))
+    )
