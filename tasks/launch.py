@@ -10,19 +10,17 @@ too (training.agent). The failing rank's cause becomes this task's error.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from schemas.config import Declaration, TrainConfig
+from schemas.config import Declaration
 from schemas.errors import LaunchError, TrainingError
 from schemas.records import RunSpec, TrainReport
 from tasks.live import table
@@ -69,146 +67,12 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
     )
     say(
         "best",
-        f"val {report.metric} {_number(report.best_metric)} at step {report.best_step:,}; model"
+        f"val {report.metric} {number_text(report.best_metric)} at step {report.best_step:,}; model"
         f" sha256 {report.model_sha256[:12]}",
     )
     for note in report.instabilities:
         say("", note, "warn")
     return report
-
-
-@task(
-    name="train folds",
-    description=(
-        "torchrun for each fold, up to cv.concurrency at once; a cancelled run ends all of them."
-    ),
-    tags=["train"],
-    cache_policy=NO_CACHE,
-)
-def train_folds(
-    specs: Sequence[RunSpec], run_dirs: Sequence[Path], trackers: Sequence[Tracker]
-) -> list[TrainReport]:
-    """Return the result of each fold's training, in order; the first failure ends the others.
-
-    It runs in the main thread, which alone receives a cancellation, and is not mapped over threads.
-
-    Raises:
-        TrainingError: a fold failed; the message gives the failing rank's cause.
-        LaunchError: torchrun could not start, or left no result.
-    """
-    declaration = Declaration.model_validate(specs[0].declaration)
-    reports = launch_all(run_dirs, declaration, trackers, declaration.cv.concurrency)
-    for number, (report, run_dir, tracker) in enumerate(
-        zip(reports, run_dirs, trackers, strict=True), start=1
-    ):
-        tracker.log_artifact(run_dir / "train.log")
-        tracker.log_artifact(run_dir / "metrics.jsonl")
-        tracker.log_record("train.json", report)
-        best = f"val {report.metric} {_number(report.best_metric)} at step {report.best_step:,}"
-        say(
-            f"fold {number}",
-            f"{report.status} after {report.epochs} epochs, {report.seconds:.1f} s; {best}",
-        )
-    return reports
-
-
-def launch_all(
-    run_dirs: Sequence[Path], declaration: Declaration, trackers: Sequence[Tracker], limit: int
-) -> list[TrainReport]:
-    """Run the training program in each directory to its end, at most `limit` at once.
-
-    Args:
-        run_dirs: each with its `resolved.json`.
-        declaration: for ranks, threads and the length of the progress bar.
-        trackers: get new metrics during training.
-        limit: most programs at once.
-    """
-    waiting, running, done = (
-        list(range(len(run_dirs))),
-        dict[int, _Launch](),
-        dict[int, TrainReport](),
-    )
-    try:
-        with polled() as check_stop, bar("folds") as progress:
-            while waiting or running:
-                while waiting and len(running) < limit:
-                    number = waiting.pop(0)
-                    running[number] = _Launch(run_dirs[number], declaration, trackers[number])
-                time.sleep(POLL_SECONDS)
-                check_stop()
-                for number, going in list(running.items()):
-                    going.look(partial(_shown, progress, number, len(done), len(run_dirs)))
-                    if going.process.poll() is not None:
-                        del running[number]
-                        done[number] = going.end()
-    except BaseException:
-        take(SAVE_SECONDS)
-        stop(*(going.process for going in running.values()))
-        raise
-    return [done[number] for number in range(len(run_dirs))]
-
-
-def shared_cores(declaration: Declaration) -> TrainConfig:
-    """Divide the cores among the folds that train at once, unless threads are declared."""
-    train = declaration.train
-    threads = train.threads or max(
-        1,
-        (os.cpu_count() or 1)
-        // (train.ranks * min(declaration.cv.concurrency, declaration.cv.folds)),
-    )
-    return train.model_copy(update={"threads": threads})
-
-
-def _shown(
-    progress: Callable[[float, str], None],
-    number: int,
-    finished: int,
-    total: int,
-    share: float,
-    text: str,
-) -> None:
-    progress((finished + share) / total, f"fold {number + 1}  {text}")
-
-
-class _Launch:
-    """One of several running training programs, and its forwarded metrics."""
-
-    def __init__(self, run_dir: Path, declaration: Declaration, tracker: Tracker) -> None:
-        self.run_dir, self.declaration, self.tracker, self.metrics = (
-            run_dir,
-            declaration,
-            tracker,
-            run_dir / "metrics.jsonl",
-        )
-        self.before, self.sent, self.last = written(run_dir), 0, time.monotonic()
-        forget_causes(run_dir)
-        self.tail = Tail(self.metrics)
-        self.board = (
-            Board(self.metrics, run_dir / FOLDER) if declaration.tracking.tensorboard else None
-        )
-        self.process = start(run_dir, shared_cores(declaration))
-
-    def look(self, progress: Callable[[float, str], None]) -> None:
-        """Show new evaluations, and forward the metrics every few seconds."""
-        _progress(self.tail, self.declaration, progress)
-        if self.metrics.exists() and time.monotonic() - self.last > FORWARD_SECONDS:
-            self._forward()
-
-    def end(self) -> TrainReport:
-        """Return the result of a program that has ended; forward the remaining metrics."""
-        if self.metrics.exists():
-            self._forward()
-        if self.board:
-            self.board.close()
-        return outcome(self.run_dir, self.process.returncode, self.before)
-
-    def _forward(self) -> None:
-        self.sent, self.last = (
-            self.tracker.forward_metrics(self.metrics, self.sent),
-            time.monotonic(),
-        )
-        if self.board:
-            self.board.forward()
 
 
 def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainReport:
@@ -314,12 +178,12 @@ def _watch(
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
             check_stop()
-            _progress(tail, declaration, progress, append)
+            show_progress(tail, declaration, progress, append)
             if metrics.exists() and time.monotonic() - last > FORWARD_SECONDS:
                 sent, last = tracker.forward_metrics(metrics, sent), time.monotonic()
                 if board:
                     board.forward()
-        _progress(tail, declaration, progress, append)
+        show_progress(tail, declaration, progress, append)
     if metrics.exists():
         tracker.forward_metrics(metrics, sent)
     if board:
@@ -374,7 +238,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _progress(
+def show_progress(
     tail: Tail,
     declaration: Declaration,
     progress: Callable[[float, str], None],
@@ -386,7 +250,7 @@ def _progress(
             values = record["values"]
             metric = declaration.metric
             shown = {
-                f"{name}": _number(values.get(key))
+                f"{name}": number_text(values.get(key))
                 for name, key in (
                     ("train loss", "train/loss"),
                     ("val loss", "val/loss"),
@@ -405,7 +269,8 @@ def _progress(
             append({"epoch": record["epoch"], "step": record.get("step"), **shown, "best": best})
 
 
-def _number(value: float | None) -> str:
+def number_text(value: float | None) -> str:
+    """Format a metric with four digits; a dash without one."""
     return "–" if value is None else f"{value:.4f}"
 
 
