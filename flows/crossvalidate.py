@@ -24,7 +24,7 @@ from tasks.child_runs import fold_runs
 from tasks.context import tracked
 from tasks.crossvalidate import collect_fold, report_folds
 from tasks.evaluate import evaluate_model
-from tasks.launch_many import train_folds
+from tasks.launch import train_folds
 from tasks.names import run_name
 from tasks.poison import poison_test
 from tasks.prepared import bind

@@ -31,11 +31,11 @@ from schemas.search_space import (
 )
 from tasks.child_runs import trial_dir, trial_runs
 from tasks.context import RunContext
-from tasks.launch import number_text
 from tasks.live import publish
+from tasks.programs import number_text, run_all
 from tasks.ranks import require_gpus
 from tasks.say import say
-from tasks.trials import Proposal, collect_trial, drop_checkpoints, train_trials
+from tasks.trials import Proposal, Trial, drop_checkpoints, write_spec
 from training.search.search_log import (
     LOG,
     add_seconds,
@@ -210,6 +210,61 @@ def _require_some_success(plan: SearchPlan, trials: Sequence[TrialRecord]) -> No
             f"all {len(trials)} trials of the search failed; the first, with the declared values:"
             f" {failed[0].cause}; correct the declaration, or narrow search.space"
         )
+
+
+@task(
+    name="train trials",
+    description=(
+        "torchrun for each trial of a batch, on train and validation rows alone; one that falls"
+        " behind the median of earlier trials is stopped."
+    ),
+    tags=["train"],
+    cache_policy=NO_CACHE,
+    task_run_name="{label}",
+)
+def train_trials(
+    label: str, proposals: Sequence[Proposal], runs: Sequence[RunContext], prepared: Prepared
+) -> list[TrialRecord]:
+    """Return the records of the trials of a batch, in order. A failed trial is a result.
+
+    Args:
+        label: name of the task run.
+        proposals: trials whose values fit together.
+        runs: the run of each.
+        prepared: the shared arrays.
+
+    Raises:
+        LaunchError: torchrun could not start, or left no cause.
+        TrainingError: a program was interrupted from outside.
+    """
+    for run in runs:
+        write_spec(run, prepared)
+    starts = [
+        lambda proposal=proposal, run=run: Trial(proposal, run)
+        for proposal, run in zip(proposals, runs, strict=True)
+    ]
+    return run_all(starts, len(starts), "trial")
+
+
+@task(
+    name="collect trial",
+    description="One trial's values, score and end, in its MLflow run.",
+    tags=["track"],
+    cache_policy=NO_CACHE,
+    task_run_name="trial {number}",
+)
+def collect_trial(number: int, trial: TrialRecord, run: RunContext) -> None:
+    """Log how a trial ended; remove its checkpoints, as the best one is trained again."""
+    run.tracker.set_tags(
+        {"bulkhead.trial_state": trial.state}
+        | ({"bulkhead.error": trial.cause} if trial.cause else {})
+    )
+    run.tracker.log_json("trial.json", trial.model_dump(mode="json"))
+    run.tracker.log_metrics({"search/score": trial.score})
+    for name in ("train.log", "metrics.jsonl"):
+        if (run.run_dir / name).is_file():
+            run.tracker.log_artifact(run.run_dir / name)
+    run.ends_as = "FAILED" if trial.state == "failed" else "FINISHED"
 
 
 @task(

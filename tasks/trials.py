@@ -1,15 +1,12 @@
-"""Train the trials of a search: a batch at once, each stopped early where it falls behind."""
+"""Trials of a search: their values, their training programs, and how each of them ends."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
 from pydantic import ValidationError
 
 from schemas.config import Declaration
@@ -27,8 +24,7 @@ from schemas.seal import write_sealed
 from schemas.search_records import SearchPlan, TrialRecord
 from schemas.search_space import plain, values_by_path, with_values
 from tasks.context import RunContext
-from tasks.launch import written
-from tasks.launch_many import Program, Show, run_all
+from tasks.programs import Program, Show, written
 from training.launch.torchrun import stop
 from training.run.record import SPEC
 from training.search.search_log import evaluations
@@ -77,7 +73,7 @@ def write_spec(run: RunContext, prepared: Prepared) -> None:
     write_sealed(run.run_dir / SPEC, spec.model_dump_json(indent=1))
 
 
-class _Trial:
+class Trial:
     """A trial's program, which is stopped once the pruner says so."""
 
     def __init__(self, proposal: Proposal, run: RunContext) -> None:
@@ -135,61 +131,6 @@ def _first_line(error: Exception) -> str:
     """Return an error as its class and first line, without the path of a log."""
     text = (str(error).splitlines() or [""])[0]
     return shortened(f"{type(error).__name__}: {text}", 500, plain=True)
-
-
-@task(
-    name="train trials",
-    description=(
-        "torchrun for each trial of a batch, on train and validation rows alone; one that falls"
-        " behind the median of earlier trials is stopped."
-    ),
-    tags=["train"],
-    cache_policy=NO_CACHE,
-    task_run_name="{label}",
-)
-def train_trials(
-    label: str, proposals: Sequence[Proposal], runs: Sequence[RunContext], prepared: Prepared
-) -> list[TrialRecord]:
-    """Return the records of the trials of a batch, in order. A failed trial is a result.
-
-    Args:
-        label: name of the task run.
-        proposals: trials whose values fit together.
-        runs: the run of each.
-        prepared: the shared arrays.
-
-    Raises:
-        LaunchError: torchrun could not start, or left no cause.
-        TrainingError: a program was interrupted from outside.
-    """
-    for run in runs:
-        write_spec(run, prepared)
-    starts = [
-        lambda proposal=proposal, run=run: _Trial(proposal, run)
-        for proposal, run in zip(proposals, runs, strict=True)
-    ]
-    return run_all(starts, len(starts), "trial")
-
-
-@task(
-    name="collect trial",
-    description="One trial's values, score and end, in its MLflow run.",
-    tags=["track"],
-    cache_policy=NO_CACHE,
-    task_run_name="trial {number}",
-)
-def collect_trial(number: int, trial: TrialRecord, run: RunContext) -> None:
-    """Log how a trial ended; remove its checkpoints, as the best one is trained again."""
-    run.tracker.set_tags(
-        {"bulkhead.trial_state": trial.state}
-        | ({"bulkhead.error": trial.cause} if trial.cause else {})
-    )
-    run.tracker.log_json("trial.json", trial.model_dump(mode="json"))
-    run.tracker.log_metrics({"search/score": trial.score})
-    for name in ("train.log", "metrics.jsonl"):
-        if (run.run_dir / name).is_file():
-            run.tracker.log_artifact(run.run_dir / name)
-    run.ends_as = "FAILED" if trial.state == "failed" else "FINISHED"
 
 
 def drop_checkpoints(run_dir: Path) -> None:
