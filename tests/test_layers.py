@@ -257,6 +257,7 @@ def test_tasks_never_import_each_other_except_what_they_share() -> None:
     [
         ("schemas.config", ("torch", "prefect", "mlflow", "duckdb", "training")),
         ("schemas.records", ("torch", "prefect", "mlflow", "duckdb", "training")),
+        ("training.search.study", ("optuna", "torch", "prefect", "mlflow")),
         ("training.data.split.split", ("torch", "prefect", "mlflow")),
         ("training.data.arrays.shards", ("torch", "prefect", "mlflow")),
         ("training.data.leakage", ("torch", "prefect", "mlflow")),
