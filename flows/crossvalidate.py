@@ -8,26 +8,25 @@ from datetime import UTC, datetime
 
 from prefect import flow
 
+from flows.train import check_before
 from schemas.config import Declaration
 from schemas.errors import ConfigError
 from schemas.fold_records import CrossValidation
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Epochs, Folds, Model, Overrides, chosen
 from schemas.records import (
-    PreflightReport,
     Prepared,
-    RunSpec,
     SourceRef,
     SplitTables,
     ValidatedTable,
 )
-from tasks.context import RunContext, fold_runs, tracked
+from tasks.child_runs import fold_runs
+from tasks.context import tracked
 from tasks.crossvalidate import collect_fold, report_folds
 from tasks.evaluate import evaluate_model
 from tasks.launch import train_folds
 from tasks.names import run_name
 from tasks.poison import poison_test
-from tasks.preflight import check_model
 from tasks.prepared import bind
 from tasks.ranks import with_ranks
 from tasks.source import fingerprint_source, validate_table
@@ -40,7 +39,6 @@ from tasks.split import (
     split_rows,
 )
 from tasks.statistics import fit_statistics, materialise_arrays
-from tasks.track import log_checks, log_prepared
 
 
 @flow(
@@ -125,12 +123,3 @@ def prepare_fold(
     arrays = materialise_arrays(fold, validated, statistics, declaration)
     poison = poison_test(fold, validated, declaration)
     return bind(source, validated, fold, (checks, poison), statistics, arrays, started)
-
-
-def check_before(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport]:
-    """Try the fold's model on one batch; return the inputs of its training program."""
-    log_prepared(run, prepared)
-    spec = run.spec(prepared)
-    preflight = check_model(spec)
-    log_checks(run, "preflight", preflight.checks)
-    return spec, preflight

@@ -54,6 +54,11 @@ def pipeline(
             f"cv.folds is {declaration.cv.folds}: use the flow crossvalidate, or set cv.folds=0 for"
             " the final model"
         )
+    if declaration.search and not declaration.search.found:
+        raise ConfigError(
+            "section search asks for trials first: use the flow search (bulkhead search FILE), or"
+            " remove the section"
+        )
     with tracked(declaration, "pipeline") as run:
         prepared = prepare_data(declaration)
         summary = complete(prepared, run)

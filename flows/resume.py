@@ -6,7 +6,8 @@ from prefect import flow
 
 from flows.pipeline import complete
 from flows.prepare import prepare_data
-from flows.summary import RunSummary
+from flows.search import run_best, try_values
+from flows.summary import RunSummary, SearchSummary
 from flows.train import train_on
 from schemas.records import TrainReport
 from tasks.context import reopened
@@ -26,7 +27,7 @@ from tasks.resume import StartedRunName, unfinished
     ),
     persist_result=False,
 )
-def resume(run: StartedRunName) -> RunSummary | TrainReport | None:
+def resume(run: StartedRunName) -> RunSummary | SearchSummary | TrainReport | None:
     """Bring a run to its end.
 
     Args:
@@ -41,5 +42,10 @@ def resume(run: StartedRunName) -> RunSummary | TrainReport | None:
         prepared = prepare_data(context.declaration, read_prepared(context.run_dir))
         if started.kind == "train":
             return train_on(prepared, context)[2]
-        summary = complete(prepared, context)
+        if started.kind == "search":
+            found = try_values(prepared, context)
+        else:
+            summary = complete(prepared, context)
+    if started.kind == "search":
+        return run_best(found)
     return ended(summary.outcome, summary.message, summary)

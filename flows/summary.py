@@ -19,6 +19,7 @@ from schemas.records import (
     TrainReport,
     Verification,
 )
+from schemas.search_records import SearchOutcome
 from tasks.claim import used_servers
 from tasks.context import RunContext
 
@@ -59,6 +60,13 @@ class RunSummary(Record):
         )
         rows = f"; {self.new_rows.sentence}" if self.new_rows else ""
         return f"{model}; test {self.metric} {interval_text(self.metrics[self.metric])}{rows}"
+
+
+class SearchSummary(Record):
+    """Result of a search: its trials, and the run of the best declaration."""
+
+    search: SearchOutcome
+    best: RunSummary
 
 
 def summarise(
@@ -157,6 +165,25 @@ def print_summary(summary: RunSummary) -> None:
     print()
     for name, text in lines.items():
         print(f"  {name:<13} {text}")
+
+
+def print_search(found: SearchSummary) -> None:
+    """Print what the search found, then the outcome of the best declaration's run."""
+    search = found.search
+    params = ", ".join(f"{path}={value}" for path, value in search.winner.params.items())
+    lines = {
+        "search": (
+            f"{len(search.trials)} trials in {search.hours:.2f} hours"
+            f" ({search.count('pruned')} stopped early, {search.count('failed')} failed)"
+        ),
+        "best": f"trial {search.trial}: val {search.metric} {_figure(search.winner.score)}",
+        "values": params,
+        "declaration": search.best,
+    }
+    print()
+    for name, text in lines.items():
+        print(f"  {name:<13} {text}")
+    print_summary(found.best)
 
 
 def print_folds(found: CrossValidation) -> None:

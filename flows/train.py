@@ -44,10 +44,16 @@ def train(
 
 def train_on(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport, TrainReport]:
     """Check the model on one batch, then train it on the prepared arrays."""
+    spec, preflight = check_before(prepared, run)
+    trained = train_model(spec, run.run_dir, run.tracker)
+    await_servers(run)
+    return spec, preflight, trained
+
+
+def check_before(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport]:
+    """Check the model on one batch; return the inputs of its training program."""
     log_prepared(run, prepared)
     spec = run.spec(prepared)
     preflight = check_model(spec)
     log_checks(run, "preflight", preflight.checks)
-    trained = train_model(spec, run.run_dir, run.tracker)
-    await_servers(run)
-    return spec, preflight, trained
+    return spec, preflight

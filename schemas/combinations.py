@@ -1,5 +1,5 @@
-"""Check that sections fit together (labels with columns and split, losses with labels) before a
-run.
+"""Check that sections fit together (labels with columns and split, losses with labels, optimizers
+with schedules) before a run.
 """
 
 from __future__ import annotations
@@ -7,6 +7,8 @@ from __future__ import annotations
 from schemas.data_config import DataConfig, TaskConfig
 from schemas.label_config import CostMatrix, ErrorCosts, value_text
 from schemas.model_config import LossConfig
+from schemas.optimizer_config import Optimizer, SgdConfig
+from schemas.schedule_config import OneCycleSchedule, Schedule
 
 
 def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
@@ -152,4 +154,22 @@ def check_declared_metrics(
         raise ValueError(
             f"evaluate.costs: a binary task has 2 classes, the matrix has {len(costs)}; use"
             " {false_negative: 5, false_positive: 1}"
+        )
+
+
+def check_momentum(optimizer: Optimizer, schedule: Schedule) -> None:
+    """Check that a schedule that cycles momentum has an optimizer with momentum.
+
+    Raises:
+        ValueError: SGD has none.
+    """
+    if (
+        isinstance(schedule, OneCycleSchedule)
+        and schedule.cycle_momentum
+        and isinstance(optimizer, SgdConfig)
+        and not optimizer.momentum
+    ):
+        raise ValueError(
+            "schedule one_cycle cycles momentum, but optimizer.momentum is 0; set"
+            " schedule.cycle_momentum: false, or give the optimizer momentum"
         )

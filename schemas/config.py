@@ -12,7 +12,12 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from schemas.checks_config import Allowance, ChecksConfig
-from schemas.combinations import check_declared_metrics, check_labels, check_loss
+from schemas.combinations import (
+    check_declared_metrics,
+    check_labels,
+    check_loss,
+    check_momentum,
+)
 from schemas.cv_config import CvConfig, FoldKind, fold_kind, fold_problem
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
 from schemas.group_config import GroupByConfig
@@ -42,6 +47,7 @@ from schemas.schedule_config import (
     WarmupCosineSchedule,
     WarmupLinearSchedule,
 )
+from schemas.search_config import SearchConfig
 from schemas.section import Section
 from schemas.spark_config import SparkConfig
 from schemas.split_config import (
@@ -320,6 +326,11 @@ class Declaration(Section):
     evaluate: EvaluateConfig = EvaluateConfig()
     register_: RegisterConfig = Field(RegisterConfig(), alias="register")
     tracking: TrackingConfig = TrackingConfig()
+    search: SearchConfig | None = Field(
+        None,
+        exclude_if=lambda section: section is None,  # an old declaration keeps its digest
+        description="Try other values first: {trials: 40}; null: run what is declared.",
+    )
 
     model_config = ConfigDict(
         validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
@@ -437,21 +448,8 @@ class Declaration(Section):
         return self
 
     @model_validator(mode="after")
-    def _momentum_can_cycle(self) -> Declaration:
-        if (
-            isinstance(self.schedule, OneCycleSchedule)
-            and self.schedule.cycle_momentum
-            and isinstance(self.optimizer, SgdConfig)
-            and not self.optimizer.momentum
-        ):
-            raise ValueError(
-                "schedule one_cycle cycles momentum, but optimizer.momentum is 0; set"
-                " schedule.cycle_momentum: false, or give the optimizer momentum"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _loss_and_metrics_fit_task(self) -> Declaration:
+        check_momentum(self.optimizer, self.schedule)
         check_loss(self.loss, self.task, TASK_LOSSES[self.task.kind])
         check_declared_metrics(self.evaluate.top_k, self.evaluate.costs, self.task)
         for where, metric in [

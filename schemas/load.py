@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from schemas.config import Declaration
 from schemas.confinement import require_host, require_readable, require_source, require_spark
 from schemas.errors import ConfigError, shortened
+from schemas.search_space import space_mistakes
 from schemas.token_config import DEFAULTS, TASK
 from schemas.variables import expand
 from schemas.yaml_text import parse_yaml
@@ -84,7 +85,8 @@ def _known_keys(error_path: tuple[Any, ...]) -> list[str]:
             ]
             model = variants[0] if variants else model
             continue
-        model = match.annotation
+        inner = [m for m in getattr(match.annotation, "__args__", ()) if m is not type(None)]
+        model = inner[0] if len(inner) == 1 else match.annotation  # a section or null
     return [f.alias or n for n, f in getattr(model, "model_fields", {}).items()]
 
 
@@ -133,11 +135,14 @@ def declare(tree: Any, where: str = "declaration") -> Declaration:
     if not isinstance(tree, dict):
         raise ConfigError(f"{where}: expected a mapping of sections, got {type(tree).__name__}")
     try:
-        return Declaration.model_validate(_with_kinds(tree))
+        found = Declaration.model_validate(_with_kinds(tree))
     except ValidationError as error:
         raise ConfigError(
             f"{where} is not valid:\n  " + explain(error).replace("\n", "\n  ")
         ) from error
+    if mistakes := list(space_mistakes(found)):
+        raise ConfigError(f"{where} is not valid:\n  " + "\n  ".join(mistakes[:MAX_MISTAKES]))
+    return found
 
 
 def _with_kinds(tree: dict[Any, Any]) -> dict[Any, Any]:

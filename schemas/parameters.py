@@ -48,6 +48,10 @@ Epochs = Annotated[
 Folds = Annotated[
     int, shown("Folds", "How many folds to train and test. 0: as declared.", ge=0, le=100)
 ]
+Trials = Annotated[int, shown("Trials", "How many values to try. 0: as declared.", ge=0, le=10_000)]
+Hours = Annotated[
+    float, shown("Hours", "Begin no trial after so many hours. 0: as declared.", ge=0)
+]
 Registration = Annotated[
     RegistrationChoice,
     shown("Registration", "“no” judges the model and leaves the registry as it is."),
@@ -100,7 +104,12 @@ Override = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*=", title="path=value
 
 
 def chosen(
-    epochs: int = 0, model: str = "as declared", registration: str = "as declared", folds: int = 0
+    epochs: int = 0,
+    model: str = "as declared",
+    registration: str = "as declared",
+    folds: int = 0,
+    trials: int = 0,
+    hours: float = 0,
 ) -> tuple[str, ...]:
     """Return the fields as overrides of the declaration.
 
@@ -111,6 +120,8 @@ def chosen(
         "train.epochs": epochs,
         "model.kind": model,
         "cv.folds": folds,
+        "search.trials": trials,
+        "search.hours": hours,
         "register.enabled": "false" if registration == "no" else "",
     }
     return tuple(
@@ -131,7 +142,7 @@ def _fits(overrides: Sequence[str], info: ValidationInfo) -> Sequence[str]:
         small = chosen(
             **{
                 name: given[name]
-                for name in ("epochs", "model", "registration", "folds")
+                for name in ("epochs", "model", "registration", "folds", "trials", "hours")
                 if name in given
             }
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from schemas.observed import Observed
 from schemas.references import (
     FileRef,
@@ -352,7 +354,11 @@ class NewRows(Record):
 
 
 class Evidence(Record):
-    """`evidence.json`: digests, verdicts, versions; logged with the model version."""
+    """`evidence.json`: digests, verdicts, versions; logged with the model version.
+
+    `search`: what was tried before these values were chosen, with the test score and the gap to it;
+    absent without a search.
+    """
 
     run_id: str
     name: str
@@ -373,6 +379,7 @@ class Evidence(Record):
     mode: str
     promise: str
     provenance: dict[str, Any]
+    search: dict[str, Any] | None = Field(None, exclude_if=lambda found: found is None)
 
 
 class Verification(Record):

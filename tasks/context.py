@@ -61,6 +61,7 @@ from training.run.record import (
     read,
     started_declaration,
 )
+from training.tracking.mlflow import Status as EndStatus
 from training.tracking.mlflow import (
     Tracker,
     config_text,
@@ -97,6 +98,7 @@ class RunContext:
             tracker,
             flow_run_id,
         )
+        self.ends_as: EndStatus = "FINISHED"  # a failed trial does not fail its search
         self.started = datetime.now(UTC)
         self.experiment_id: str = tracker.client.get_run(tracker.run_id).info.experiment_id
         self.provenance: dict[str, Any] = provenance(ROOT)
@@ -221,56 +223,12 @@ def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
         _link(run)
         again = (
             f"should it break off: {resume_command(run)}"
-            if kind in ("pipeline", "train")
+            if kind in RESUMED
             else "should it break off, start it again: prepared data are reused"
         )
         say("run", f"{run_id}; {again}", "info")
         with _ending(run):
             yield run
-
-
-@contextmanager
-def fold_runs(run: RunContext) -> Iterator[list[RunContext]]:
-    """Open a run for each fold inside the cross-validation's; all end like the block.
-
-    Each has directory `folds/<number>` and an MLflow child run.
-
-    Raises:
-        TrackingError: the tracking server could not be reached, or lacks part of a fold.
-    """
-    folds: list[RunContext] = []
-    try:
-        for number in range(1, run.declaration.cv.folds + 1):
-            folds.append(_fold_run(run, number))
-        yield folds
-    except BaseException as error:
-        for fold in folds:
-            try:
-                fold.tracker.finish("FAILED" if isinstance(error, Exception) else "KILLED")
-            except TrackingError as away:
-                say("tracking", str(away), "warn")
-        raise
-    for fold in folds:
-        fold.tracker.finish("FINISHED")
-
-
-def _fold_run(run: RunContext, number: int) -> RunContext:
-    run_dir = run.run_dir / "folds" / str(number)
-    run_dir.mkdir(parents=True)
-    tags = {
-        "mlflow.parentRunId": run.tracker.run_id,
-        "bulkhead.flow": "fold",
-        "bulkhead.fold": str(number),
-        "bulkhead.run_dir": str(run_dir),
-    }
-    run_id = f"{run.run_id}-fold-{number}"
-    return RunContext(
-        run.declaration,
-        run_id,
-        run_dir,
-        start_run(run.declaration, tags=tags, name=run_id),
-        run.flow_run_id,
-    )
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from flows.cli.commands.registry import (
     verify,
 )
 from flows.cli.commands.review import review
-from flows.cli.commands.run import join, prepare, replay, resume, run, train
+from flows.cli.commands.run import join, prepare, replay, resume, run, search, train
 from flows.cli.output import stated_errors
 
 app = typer.Typer(
@@ -68,6 +68,7 @@ def _unwrapped(docstring: str) -> str:
 
 COMMANDS = (  # in the order of the help
     run,
+    search,
     prepare,
     audit,
     review,

@@ -14,7 +14,7 @@ import pytest
 
 from schemas.errors import LaunchError, LeaseError, TrainingError
 from schemas.records import FileRef, TrainReport
-from tasks.launch import Tail, outcome, written
+from tasks.programs import Tail, outcome, written
 from training.run.metrics_file import Journal
 
 

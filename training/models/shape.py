@@ -9,8 +9,8 @@ import numpy as np
 
 from schemas.config import Declaration
 from schemas.records import Statistics, TokenStats
-from training.data.arrays.apply import transform_numeric
 from schemas.task_metrics import LOG_MEAN_LOSSES
+from training.data.arrays.apply import transform_numeric
 from training.objectives.constants import focal_shares, ordered_scores
 from training.objectives.losses import pos_weight
 from training.objectives.targets import targets_of

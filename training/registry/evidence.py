@@ -74,4 +74,20 @@ def build_evidence(
         mode=declaration.train.mode,
         promise=trained.promise,
         provenance=provenance,
+        search=searched(declaration, evaluated),
     )
+
+
+def searched(declaration: Declaration, evaluated: EvaluationReport) -> dict[str, Any] | None:
+    """Return what a search found, with the test score and how far validation lies above it.
+
+    None if the values were not searched. A gap above 0: the validation score is the better one.
+    """
+    found = declaration.search.found if declaration.search else None
+    if found is None:
+        return None
+    interval = evaluated.metrics.get(found.metric)
+    test = interval.value if interval else None
+    sign = 1.0 if declaration.metrics[found.metric] else -1.0
+    gap = None if test is None else sign * (found.score - test)
+    return {**found.model_dump(mode="json"), "test_score": test, "gap": gap}

@@ -41,8 +41,12 @@ START_AGAIN = (
 )
 LOCK_SECONDS = 1.0  # a process that only checks if a run is active holds the lock for a moment
 
-RESUMED = ("pipeline", "train")  # kinds that can be continued; the others are started again
-Kind = Literal["pipeline", "train", "crossvalidate", "reevaluate"]
+RESUMED = (
+    "pipeline",
+    "train",
+    "search",
+)  # kinds that can be continued; the others are started again
+Kind = Literal["pipeline", "train", "crossvalidate", "reevaluate", "search"]
 Status = Literal["running", "finished", "failed", "killed"]
 Part = TypeVar("Part", bound=BaseModel)
 

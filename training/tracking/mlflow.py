@@ -245,10 +245,10 @@ def flatten(section: BaseModel, prefix: str = "") -> dict[str, str]:
         if isinstance(value, BaseModel):
             found |= flatten(value, f"{path}.")
         else:
-            plain = section.model_dump(mode="json", include={field}, by_alias=False)[field]
-            found[path] = masked(
-                plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-            )[:MAX_PARAM_LENGTH]
+            # empty where a section that is not declared leaves itself out
+            for plain in section.model_dump(mode="json", include={field}, by_alias=False).values():
+                text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+                found[path] = masked(text)[:MAX_PARAM_LENGTH]
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -28,7 +28,8 @@ def run(
     file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False
 ) -> None:
     """Run FILE end to end: validate, split, check, fit, train, evaluate, gate, register, report;
-    exit code 1 if the gate refuses. With cv.folds=5: train and test the folds instead.
+    exit code 1 if the gate refuses. With cv.folds=5: train and test the folds instead; with
+    search.trials=40: search first.
     """
     from schemas.load import load_declaration
 
@@ -38,6 +39,8 @@ def run(
     if declaration.cv.folds:
         _cross_validate(file, overrides or [], declaration, as_json)
         return
+    if declaration.search and not declaration.search.found:
+        _search(file, overrides or [], declaration, as_json)
     with server_starting():
         from flows.pipeline import pipeline
         from flows.summary import print_summary
@@ -62,6 +65,54 @@ def _cross_validate(
 
     found = crossvalidate(config_path=str(file), overrides=overrides)
     print_json(found.model_dump(mode="json")) if as_json else print_folds(found)
+
+
+def _search(file: Path, overrides: list[str], declaration: Declaration, as_json: bool) -> NoReturn:
+    from tasks.search import searching
+
+    searching(declaration)
+    with server_starting():
+        from flows.search import search as flow
+        from flows.summary import print_search
+        from tasks.ranks import with_ranks
+
+        with_ranks(declaration)
+
+    found = flow(config_path=str(file), overrides=overrides)
+    print_json(found.model_dump(mode="json")) if as_json else print_search(found)
+    raise typer.Exit(1 if found.best.outcome == "refused" else 0)
+
+
+@stated
+def search(
+    file: File,
+    overrides: Overrides = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="How many trials. Default: search.trials, else 40.")
+    ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option(min=0, help="Begin no trial after so many hours. Default: no limit."),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Try other values of FILE in trials that are scored on validation rows, then run the best end
+    to end; exit code 1 if the gate refuses it. Section search says which values; without it, the
+    usual ones of the kind of model.
+    """
+    from schemas.load import load_declaration
+    from schemas.parameters import chosen
+
+    given = [*(overrides or []), *chosen(trials=trials or 0, hours=hours or 0)]
+    declaration = load_declaration(file, given)
+    if declaration.search is None:
+        given.append("search={}")
+    elif declaration.search.found:
+        given.append("search.found=null")
+    declaration = load_declaration(file, given)
+    environment(debug)
+    _search(file, given, declaration, as_json)
 
 
 @stated
@@ -129,14 +180,17 @@ def resume(
         return
     with server_starting():
         from flows.resume import resume as flow
-        from flows.summary import RunSummary, print_summary
+        from flows.summary import RunSummary, SearchSummary, print_search, print_summary
 
     ended = flow(run=run)
+    last = ended.best if isinstance(ended, SearchSummary) else ended
     if as_json:
         print_json(ended and ended.model_dump(mode="json"))
-    elif isinstance(ended, RunSummary):
-        print_summary(ended)
-    raise typer.Exit(1 if isinstance(ended, RunSummary) and ended.outcome == "refused" else 0)
+    elif isinstance(ended, SearchSummary):
+        print_search(ended)
+    elif isinstance(last, RunSummary):
+        print_summary(last)
+    raise typer.Exit(1 if isinstance(last, RunSummary) and last.outcome == "refused" else 0)
 
 
 def _list_resumable(as_json: bool) -> None:
