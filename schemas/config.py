@@ -7,6 +7,7 @@ variants is a discriminated union on `kind`, one level deep, each variant titled
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -61,6 +62,7 @@ from schemas.split_config import (
 )
 from schemas.token_config import TokensConfig, conflicts, fill_defaults
 from schemas.train_config import AugmentConfig, LossScaleConfig, ProfileConfig, TrainConfig
+from schemas.trees_config import fill_tree_defaults, tree_conflicts
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -381,9 +383,10 @@ class Declaration(Section):
         return TASK_LOSSES[self.task.kind][0] if self.loss.kind == "auto" else self.loss.kind
 
     @model_validator(mode="after")
-    def _language_model(self) -> Declaration:
+    def _kind_of_model(self) -> Declaration:
         fill_defaults(self)
-        problem = next(conflicts(self), None)
+        fill_tree_defaults(self)
+        problem = next(chain(conflicts(self), tree_conflicts(self)), None)
         if problem is not None:
             raise ValueError(problem)
         return self

@@ -89,14 +89,14 @@ def fill_defaults(declaration: Declaration) -> None:
     object.__setattr__(
         declaration,
         "train",
-        _with_defaults(declaration.train, batch_size=max(ROWS, declaration.train.ranks)),
+        with_defaults(declaration.train, batch_size=max(ROWS, declaration.train.ranks)),
     )
     object.__setattr__(
-        declaration, "evaluate", _with_defaults(declaration.evaluate, baselines=BASELINES)
+        declaration, "evaluate", with_defaults(declaration.evaluate, baselines=BASELINES)
     )
 
 
-def _with_defaults(section: SectionType, **defaults: Any) -> SectionType:
+def with_defaults(section: SectionType, **defaults: Any) -> SectionType:
     """Return the section with other defaults; given values stay, defaults still count as
     defaults.
     """
