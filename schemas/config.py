@@ -62,7 +62,7 @@ from schemas.split_config import (
 )
 from schemas.token_config import TokensConfig, conflicts, fill_defaults
 from schemas.train_config import AugmentConfig, LossScaleConfig, ProfileConfig, TrainConfig
-from schemas.trees_config import fill_tree_defaults, tree_conflicts
+from schemas.trees_config import tree_baselines, tree_conflicts
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -385,8 +385,9 @@ class Declaration(Section):
     @model_validator(mode="after")
     def _kind_of_model(self) -> Declaration:
         fill_defaults(self)
-        fill_tree_defaults(self)
-        problem = next(chain(conflicts(self), tree_conflicts(self)), None)
+        object.__setattr__(self, "evaluate", tree_baselines(self.model, self.evaluate))
+        trees = tree_conflicts(self.model, self.train, self.loss, self.task, self.loss_kind)
+        problem = next(chain(conflicts(self), trees), None)
         if problem is not None:
             raise ValueError(problem)
         return self

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from schemas.model_config import BoostingModel
-from schemas.token_config import with_defaults
-
-if TYPE_CHECKING:
-    from schemas.config import Declaration
+from schemas.data_config import TaskConfig
+from schemas.model_config import LossConfig
+from schemas.section import Section
+from schemas.token_config import SectionType, with_defaults
+from schemas.train_config import TrainConfig
 
 BASELINES = ("constant", "linear")  # boosting is the model itself
 LOSSES = ("auto", "bce", "cross_entropy", "mse", "mae", "masked_bce", "weighted_sum")
 
 
-def fill_tree_defaults(declaration: Declaration) -> None:
-    """Set the baselines that suit boosting where none is given; they still count as defaults."""
-    if isinstance(declaration.model, BoostingModel):
-        object.__setattr__(
-            declaration, "evaluate", with_defaults(declaration.evaluate, baselines=BASELINES)
-        )
+def tree_baselines(model: Section, evaluate: SectionType) -> SectionType:
+    """Return the section `evaluate` with the baselines that suit boosting, unless some are given.
+
+    They still count as defaults.
+    """
+    if getattr(model, "kind", "") != "boosting":
+        return evaluate
+    return with_defaults(evaluate, baselines=BASELINES)
 
 
-def tree_conflicts(declaration: Declaration) -> Iterator[str]:
-    """List the settings that trees cannot follow; others of a network have no effect on them."""
-    if not isinstance(declaration.model, BoostingModel):
+def tree_conflicts(
+    model: Section, train: TrainConfig, loss: LossConfig, task: TaskConfig, loss_kind: str
+) -> Iterator[str]:
+    """List the settings that trees cannot follow; others of a network have no effect on them.
+
+    Args:
+        model: the declared section, of any kind.
+        train: the declared section.
+        loss: the declared section.
+        task: the declared section.
+        loss_kind: of the loss, with `auto` resolved.
+    """
+    if getattr(model, "kind", "") != "boosting":
         return
-    train, loss = declaration.train, declaration.loss
     if train.ranks > 1 or train.nodes > 1:
         yield (
             f"model.kind boosting is fitted in one process, got train.ranks {train.ranks} and"
@@ -43,8 +53,11 @@ def tree_conflicts(declaration: Declaration) -> Iterator[str]:
             f"model.kind boosting has no loss.label_smoothing, got {loss.label_smoothing:g}; leave"
             " it out"
         )
-    own = [(f"task.labels.{name}.loss", label.loss) for name, label in declaration.task.labels.items()]
-    for where, kind in [("loss.kind", declaration.loss_kind), *own]:
+    labels = task.labels.items()
+    kinds = {"loss.kind": loss_kind} | {
+        f"task.labels.{name}.loss": label.loss for name, label in labels
+    }
+    for where, kind in kinds.items():
         if kind not in LOSSES:
             yield (
                 f"{where} {kind!r}: model.kind boosting lowers log loss for classes, and mse or mae"

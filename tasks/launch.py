@@ -9,7 +9,6 @@ too (training.agent). The failing rank's cause becomes this task's error.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -24,12 +23,14 @@ from prefect.cache_policies import NO_CACHE
 
 from schemas.config import Declaration, TrainConfig
 from schemas.errors import LaunchError, TrainingError
+from schemas.model_config import BoostingModel
 from schemas.records import RunSpec, TrainReport
 from tasks.live import table
 from tasks.say import bar, say
 from tasks.stop import SAVE_SECONDS, polled, take
 from training.launch.nodes import Node, announce, own_address, withdraw
 from training.launch.torchrun import command, failure, forget_causes, start, stop
+from training.run.metrics_tail import Tail
 from training.run.record import RESULT, read_part
 from training.tracking.mlflow import Tracker
 from training.tracking.tensorboard import FOLDER, Board
@@ -55,8 +56,7 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
         TrainingError: the program failed; the message gives the failing rank's cause.
         LaunchError: torchrun could not start, or left no result.
     """
-    declaration = Declaration.model_validate(spec.declaration)
-    report = launch(run_dir, declaration, tracker)
+    report = train_one(spec, run_dir, tracker)
     tracker.log_artifact(run_dir / "train.log")
     tracker.log_artifact(run_dir / "metrics.jsonl")
     tracker.log_record("train.json", report)
@@ -64,8 +64,8 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
         tracker.log_folder(run_dir / PROFILE, PROFILE)
     say(
         "train",
-        f"{report.status} after {report.epochs} epochs, {report.steps:,} steps,"
-        f" {report.seconds:.1f} s, {report.rows_per_second:,.0f} rows/s",
+        f"{report.status} after {_length(spec, report)}, {report.seconds:.1f} s,"
+        f" {report.rows_per_second:,.0f} rows/s",
     )
     say(
         "best",
@@ -75,6 +75,25 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
     for note in report.instabilities:
         say("", note, "warn")
     return report
+
+
+def train_one(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
+    """Train the run of a directory's `resolved.json` to its end, and return its result.
+
+    Trees (`model.kind: boosting`) are fitted in one process, any other model by torchrun.
+
+    Raises:
+        TrainingError: the program failed; the message gives its cause.
+        LaunchError: it could not start, or left no result.
+    """
+    return launch(run_dir, Declaration.model_validate(spec.declaration), tracker)
+
+
+def _length(spec: RunSpec, report: TrainReport) -> str:
+    """Describe how long a run was, in the terms of its kind of model."""
+    if spec.declaration["model"]["kind"] == "boosting":
+        return f"{report.steps:,} iterations"
+    return f"{report.epochs} epochs, {report.steps:,} steps"
 
 
 @task(
@@ -186,7 +205,7 @@ class _Launch:
         self.board = (
             Board(self.metrics, run_dir / FOLDER) if declaration.tracking.tensorboard else None
         )
-        self.process = start(run_dir, shared_cores(declaration))
+        self.process = start(run_dir, shared_cores(declaration), kind=declaration.model.kind)
 
     def look(self, progress: Callable[[float, str], None]) -> None:
         """Show new evaluations, and forward the metrics every few seconds."""
@@ -222,7 +241,7 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     train, before = declaration.train, written(run_dir)
     forget_causes(run_dir)
     node = announce(run_dir, train, run_dir.name)
-    process = start(run_dir, train, node)
+    process = start(run_dir, train, node, declaration.model.kind)
     try:
         with polled() as check_stop:
             if node:
@@ -326,54 +345,6 @@ def _watch(
         board.close()
 
 
-class Tail:
-    """Reader of records that are appended to `metrics.jsonl` from now on.
-
-    If a resumed run rewrites the file, reading starts again.
-
-    Args:
-        path: the file; it may not exist yet.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.since = path, time.time()
-        self.number, self.position = self._stat()
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return the records of complete lines since the last call."""
-        number, size = self._stat()
-        if number != self.number or size < self.position:
-            self.number, self.position = number, 0
-        if not size:
-            return []
-        with self.path.open("rb") as file:
-            file.seek(self.position)
-            block = file.read()
-        whole = block[: block.rfind(b"\n") + 1]
-        self.position += len(whole)
-        return [
-            record
-            for record in map(_parsed, whole.splitlines())
-            if record.get("time", 0) >= self.since
-        ]
-
-    def _stat(self) -> tuple[int, int]:
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            return 0, 0
-        return found.st_ino, found.st_size
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    """Return the record of a line; none for a line that a kill cut off."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
 def _progress(
     tail: Tail,
     declaration: Declaration,
@@ -381,6 +352,7 @@ def _progress(
     append: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> None:
     """Show the evaluations since the last call, as the bar's text and as table rows."""
+    most, unit = most_epochs(declaration)
     for record in tail.records():
         if record["kind"] == "evaluation":
             values = record["values"]
@@ -396,13 +368,20 @@ def _progress(
             best = "*" if values.get("best") else ""
             text = "  ".join(
                 [
-                    f"epoch {record['epoch']}/{declaration.train.epochs}",
+                    f"{unit} {record['epoch']}/{most}",
                     *(f"{name} {value}" for name, value in shown.items()),
                     best,
                 ]
             ).rstrip()
-            progress(min(1.0, record["epoch"] / declaration.train.epochs), text)
-            append({"epoch": record["epoch"], "step": record.get("step"), **shown, "best": best})
+            progress(min(1.0, record["epoch"] / most), text)
+            append({unit: record["epoch"], "step": record.get("step"), **shown, "best": best})
+
+
+def most_epochs(declaration: Declaration) -> tuple[int, str]:
+    """Return the most passes over the train rows, and their name: a tree is fitted in each."""
+    if isinstance(declaration.model, BoostingModel):
+        return declaration.model.max_iter, "iteration"
+    return declaration.train.epochs, "epoch"
 
 
 def _number(value: float | None) -> str:

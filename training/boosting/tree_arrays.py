@@ -143,9 +143,9 @@ class _Reader:
         if prepared is None:
             return
         # scikit-learn puts columns of categories first, and numbers the codes that train has
-        self.order = np.concatenate(
-            [native, np.setdiff1d(np.arange(len(codes)), native)]
-        ).astype(np.int64)
+        self.order = np.concatenate([native, np.setdiff1d(np.arange(len(codes)), native)]).astype(
+            np.int64
+        )
         encoder = prepared.named_transformers_["encoder"]
         most = int(codes[list(native)].max())
         every = np.repeat(np.arange(most, dtype=np.float32)[:, None], len(native), axis=1)
@@ -163,10 +163,8 @@ class _Reader:
             table[i] = slot + sum(map(len, slots))
             words = tree.raw_left_cat_bitsets[nodes["bitset_idx"][i]]
             slots.append(self._goes_left(int(feature[i]), words, bool(missing_left[i])))
-        children = np.stack(
-            [np.where(leaf, here, node + nodes[side].astype(np.int64)) for side in ("left", "right")],
-            axis=1,
-        )
+        sides = (node + nodes[side].astype(np.int64) for side in ("left", "right"))
+        children = np.stack([np.where(leaf, here, side) for side in sides], axis=1)
         return {
             "feature": feature,
             "threshold": np.where(leaf, 0.0, nodes["num_threshold"]),

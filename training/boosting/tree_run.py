@@ -1,8 +1,8 @@
 """Fit a run of `model.kind: boosting`: what a finished training leaves, without a training loop.
 
 Train and validation rows are read, never test rows. The fit has no step to resume from: cut off, it
-starts again from the first tree, and gives the same trees. Nothing has its name in the run directory
-before it is whole; `result.json` comes last. N rows, K scores of a row.
+starts again from the first tree, and gives the same trees. No file has its name in the run
+directory before it is whole, and `result.json` comes last. N rows, K scores of a row.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class _Fit:
 
     def __init__(self, spec: RunSpec, run_dir: Path, lease: Lease) -> None:
         self.spec, self.run_dir, self.lease = spec, run_dir, lease
-        self.declaration, self.started = declare(spec.declaration, "resolved.json"), time.monotonic()
+        self.declaration = declare(spec.declaration, "resolved.json")
+        self.started = time.monotonic()
         self.train, self.val = (load_arrays(s) for s in (spec.arrays.train, spec.arrays.val))
         self.journal = Journal(run_dir / "metrics.jsonl", lease.check)
         self.state = TrainerState()
