@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from schemas.data_config import TaskConfig
 from schemas.model_config import LossConfig
-from schemas.section import Section
-from schemas.token_config import SectionType, with_defaults
+from schemas.section import Section, SectionType, with_defaults
 from schemas.train_config import TrainConfig
 
 BASELINES = ("constant", "linear")  # boosting is the model itself
