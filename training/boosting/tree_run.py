@@ -67,6 +67,7 @@ def fit_trees(spec: RunSpec, run_dir: Path) -> TrainReport:
             defined on validation rows.
         DataError, IntegrityError: the arrays are not valid.
     """
+    _model(declare(spec.declaration, "resolved.json"))
     finished = finished_report(run_dir, spec.run_id)
     if finished is not None:
         log.info("%s is finished already", spec.run_id)
