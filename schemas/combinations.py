@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from schemas.data_config import DataConfig, TaskConfig
 from schemas.model_config import LossConfig
+from schemas.optimizer_config import Optimizer, SgdConfig
+from schemas.schedule_config import OneCycleSchedule, Schedule
 
 
 def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
@@ -82,4 +84,22 @@ def check_loss(loss: LossConfig, task: TaskConfig, losses: tuple[str, ...]) -> N
     if loss.class_weights != "none" and any(weight not in ("none", None) for weight in declared):
         raise ValueError(
             "loss.class_weights and pos_weight both weigh the positive class; keep one"
+        )
+
+
+def check_momentum(schedule: Schedule, optimizer: Optimizer) -> None:
+    """Check that a schedule that cycles momentum has one to cycle.
+
+    Raises:
+        ValueError: the optimizer has no momentum.
+    """
+    if (
+        isinstance(schedule, OneCycleSchedule)
+        and schedule.cycle_momentum
+        and isinstance(optimizer, SgdConfig)
+        and not optimizer.momentum
+    ):
+        raise ValueError(
+            "schedule one_cycle cycles momentum, but optimizer.momentum is 0; set"
+            " schedule.cycle_momentum: false, or give the optimizer momentum"
         )

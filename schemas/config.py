@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from schemas.checks_config import Allowance, ChecksConfig
-from schemas.combinations import check_labels, check_loss
+from schemas.combinations import check_labels, check_loss, check_momentum
 from schemas.cv_config import CvConfig, FoldKind, fold_kind, fold_problem
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
 from schemas.group_config import GroupByConfig
@@ -445,16 +445,7 @@ class Declaration(Section):
 
     @model_validator(mode="after")
     def _momentum_can_cycle(self) -> Declaration:
-        if (
-            isinstance(self.schedule, OneCycleSchedule)
-            and self.schedule.cycle_momentum
-            and isinstance(self.optimizer, SgdConfig)
-            and not self.optimizer.momentum
-        ):
-            raise ValueError(
-                "schedule one_cycle cycles momentum, but optimizer.momentum is 0; set"
-                " schedule.cycle_momentum: false, or give the optimizer momentum"
-            )
+        check_momentum(self.schedule, self.optimizer)
         return self
 
     @model_validator(mode="after")

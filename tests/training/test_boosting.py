@@ -5,6 +5,8 @@ alone, repeatable to the bit, and refused where they are damaged.
 from __future__ import annotations
 
 import dataclasses
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.digest import file_ref
-from schemas.errors import CheckpointError, ConfigError, LeaseError, TrainingError
+from schemas.errors import (
+    CheckpointError,
+    ConfigError,
+    IntegrityError,
+    LeaseError,
+    TrainingError,
+)
 from schemas.load import declare
 from schemas.records import CategoryStats, Interval, NumericStats, RunSpec, Statistics
 from tests.training.label_cases import make_label_case
@@ -28,6 +36,7 @@ from training.boosting.tree_inputs import matrix, native_columns
 from training.boosting.tree_run import fit_ensembles, fit_trees, network_of, require_same_scores
 from training.data.arrays.shards import load_arrays
 from training.evaluation.baselines import baseline_predictions, verdict
+from training.launch.torchrun import failure, start, stop
 from training.models.build import build_model, count_parameters
 from training.models.trees import NAN_LEFT, Trees, count_trees
 from training.preflight.run import preflight
@@ -272,6 +281,22 @@ def test_the_program_fits_the_run_of_its_arguments(tmp_path: Path) -> None:
     _, folder = run_in(tmp_path)
     assert main(["--config", str(folder / "resolved.json"), "--run-dir", str(folder)]) == 0
     assert (folder / "result.json").is_file()
+
+
+def test_the_launcher_starts_its_program_stops_it_and_reads_its_cause(tmp_path: Path) -> None:
+    spec, folder = run_in(tmp_path, max_iter=100_000, patience=100_000, learning_rate=1e-6)
+    train = declare(spec.declaration).train
+    process = start(folder, train, kind="boosting")
+    deadline = time.monotonic() + 60
+    while not (folder / "config.yaml").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    stop(process)
+    assert process.returncode == -signal.SIGTERM, "it ends at once, nothing is half-written"
+    assert not (folder / "result.json").exists() and not (folder / "checkpoints").exists()
+    Path(spec.arrays.val.arrays["label"].path).write_bytes(b"damaged")
+    process = start(folder, train, kind="boosting")
+    code = process.wait(60)
+    assert isinstance(failure(folder, code), IntegrityError)
 
 
 def test_trees_that_do_not_score_like_scikit_learn_are_refused(tmp_path: Path) -> None:

@@ -75,24 +75,33 @@ class Trees(nn.Module):
         if self.shape.categories:
             parts.append(batch["categorical"].double())
         rows = torch.cat(parts, dim=1)
+        # a comparison with NaN is false, so that it goes right; the second half has what goes left
+        twice = torch.cat([rows, torch.where(rows.isnan(), -torch.inf, rows)], dim=1)
+        feature = self.feature + self.width * (self.table == NAN_LEFT)
         scores = rows.new_zeros((rows.shape[0], 1)) + self.constant
         for block, depth in enumerate(self.depths):
             trees = slice(block * BLOCK, (block + 1) * BLOCK)
-            node = self.roots[trees].expand(rows.shape[0], -1)
+            node = self.roots[trees].expand(rows.shape[0], -1).reshape(-1)  # [B T]
             for _ in range(depth):
-                node = self._child(rows, node)
-            scores = scores.index_add(1, self.column[trees], self.value[node])
+                node = self._child(twice, feature, node)
+            value = self.value.index_select(0, node).view(rows.shape[0], -1)
+            scores = scores.index_add(1, self.column[trees], value)
         return scores
 
-    def _child(self, rows: Tensor, node: Tensor) -> Tensor:
-        """Return the child of each node [B, T] that its row [B, F] goes to."""
-        asked, table = rows.gather(1, self.feature[node]), self.table[node]
-        left = torch.where(asked.isnan(), table == NAN_LEFT, asked <= self.threshold[node])
+    def _child(self, rows: Tensor, feature: Tensor, node: Tensor) -> Tensor:
+        """Return the child of each node [B T] that its row [B, 2 F] goes to.
+
+        One axis is gathered from faster than two.
+        """
+        column = feature.index_select(0, node).view(rows.shape[0], -1)
+        asked = rows.gather(1, column).view(-1)
+        left = asked <= self.threshold.index_select(0, node)
         if len(self.goes_left):
+            table = self.table.index_select(0, node)
             of_category = table >= 0
             slot = torch.where(of_category, table + asked.long(), 0)
-            left = torch.where(of_category, self.goes_left[slot], left)
-        return self.below[2 * node + (~left).long()]
+            left = torch.where(of_category, self.goes_left.index_select(0, slot), left)
+        return self.below.index_select(0, 2 * node + (~left).long())
 
     def _load_from_state_dict(
         self,
