@@ -197,12 +197,13 @@ def _boosting(
     """Fit gradient boosting, stopped early on val; native or ordered categories, best on val."""
     some = _first_rows(statistics, MAX_TREE_VALUES)
     options = WIDE_TREES if num_columns(statistics) > WIDE else TREES
-    rows = (
+    fitted_on, stopped_by = (
         TreeRows(matrix(statistics, side, some), side["label"][some], _weight(side, some))
         for side in (train, val)
     )
     model = fit_boosting(
-        *rows,
+        fitted_on,
+        stopped_by,
         native_columns(statistics, options["max_bins"]),
         declaration.task.kind == "regression",
         random_state=declaration.train.seed,
