@@ -7,6 +7,7 @@ variants is a discriminated union on `kind`, one level deep, each variant titled
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -75,6 +76,7 @@ from schemas.task_metrics import (
 )
 from schemas.token_config import TokensConfig, conflicts, fill_defaults
 from schemas.train_config import AugmentConfig, LossScaleConfig, ProfileConfig, TrainConfig
+from schemas.trees_config import tree_baselines, tree_conflicts
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -389,9 +391,11 @@ class Declaration(Section):
         return [name for name in named if self.label_loss(name) in LOG_MEAN_LOSSES]
 
     @model_validator(mode="after")
-    def _language_model(self) -> Declaration:
+    def _kind_of_model(self) -> Declaration:
         fill_defaults(self)
-        problem = next(conflicts(self), None)
+        object.__setattr__(self, "evaluate", tree_baselines(self.model, self.evaluate))
+        trees = tree_conflicts(self.model, self.train, self.loss, self.task, self.loss_kind)
+        problem = next(chain(conflicts(self), trees), None)
         if problem is not None:
             raise ValueError(problem)
         return self

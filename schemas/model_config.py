@@ -137,6 +137,38 @@ class CausalTransformerModel(Section):
         return self
 
 
+class BoostingModel(Section):
+    """Gradient boosting of trees on binned inputs (scikit-learn's HistGradientBoosting)."""
+
+    model_config = ConfigDict(title="Gradient boosting")
+    kind: Literal["boosting"] = "boosting"
+    learning_rate: float = Field(0.1, gt=0, le=1, description="Factor on the values of each tree.")
+    max_iter: int = Field(1000, ge=1, description="Most iterations; each adds a tree for a score.")
+    patience: int = Field(
+        20,
+        ge=1,
+        description=(
+            "Iterations without a lower validation loss before fitting stops; the trees up to the"
+            " lowest loss are kept."
+        ),
+    )
+    max_leaf_nodes: int = Field(31, ge=2, description="Most leaves of a tree.")
+    min_samples_leaf: int = Field(20, ge=1, description="Fewest train rows of a leaf.")
+    l2: float = Field(0.0, ge=0, description="L2 penalty on the values of leaves.")
+    max_features: float = Field(
+        1.0, gt=0, le=1, description="Share of the columns, drawn at random, that a split may use."
+    )
+    max_bins: int = Field(
+        255,
+        ge=2,
+        le=255,
+        description=(
+            "Most bins of a numeric column. A column with at most so many category codes is split"
+            " into sets of values, one with more by the order of its codes."
+        ),
+    )
+
+
 class CustomModel(Section):
     """Your own `nn.Module`, from a package that BULKHEAD_ALLOW_IMPORTS names."""
 
@@ -157,6 +189,7 @@ Model = Annotated[
     | FtTransformerModel
     | CnnModel
     | CausalTransformerModel
+    | BoostingModel
     | CustomModel,
     Field(discriminator="kind"),
 ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
 from schemas.model_config import CausalTransformerModel
-from schemas.section import Section
+from schemas.section import Section, with_defaults
 
 if TYPE_CHECKING:
     from schemas.config import Declaration
@@ -17,8 +17,6 @@ TASK = "causal_lm"
 BASELINES, OTHER_BASELINES = ("unigram", "bigram", "5-gram"), ("constant", "linear", "boosting")
 ROWS = 32  # rows of an optimizer step; each is a whole sequence
 ROLES = ("id", "group", "time", "weight", "split", "ignore")
-
-SectionType = TypeVar("SectionType", bound=Section)
 
 
 class TokensConfig(Section):
@@ -89,22 +87,11 @@ def fill_defaults(declaration: Declaration) -> None:
     object.__setattr__(
         declaration,
         "train",
-        _with_defaults(declaration.train, batch_size=max(ROWS, declaration.train.ranks)),
+        with_defaults(declaration.train, batch_size=max(ROWS, declaration.train.ranks)),
     )
     object.__setattr__(
-        declaration, "evaluate", _with_defaults(declaration.evaluate, baselines=BASELINES)
+        declaration, "evaluate", with_defaults(declaration.evaluate, baselines=BASELINES)
     )
-
-
-def _with_defaults(section: SectionType, **defaults: Any) -> SectionType:
-    """Return the section with other defaults; given values stay, defaults still count as
-    defaults.
-    """
-    given = section.model_fields_set
-    values = section.__dict__ | {
-        name: value for name, value in defaults.items() if name not in given
-    }
-    return cast(SectionType, type(section).model_construct(_fields_set=set(given), **values))
 
 
 def conflicts(declaration: Declaration) -> Iterator[str]:

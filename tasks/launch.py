@@ -26,7 +26,6 @@ from tasks.programs import (
     FORWARD_SECONDS,
     POLL_SECONDS,
     Program,
-    Tail,
     number_text,
     outcome,
     run_all,
@@ -37,6 +36,7 @@ from tasks.say import bar, say
 from tasks.stop import SAVE_SECONDS, polled, take
 from training.launch.nodes import Node, announce, own_address, withdraw
 from training.launch.torchrun import command, forget_causes, start, stop
+from training.run.metrics_tail import Tail
 from training.tracking.mlflow import Tracker
 from training.tracking.tensorboard import FOLDER, Board
 
@@ -59,8 +59,7 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
         TrainingError: the program failed; the message gives the failing rank's cause.
         LaunchError: torchrun could not start, or left no result.
     """
-    declaration = Declaration.model_validate(spec.declaration)
-    report = launch(run_dir, declaration, tracker)
+    report = train_one(spec, run_dir, tracker)
     tracker.log_artifact(run_dir / "train.log")
     tracker.log_artifact(run_dir / "metrics.jsonl")
     tracker.log_record("train.json", report)
@@ -68,8 +67,8 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
         tracker.log_folder(run_dir / PROFILE, PROFILE)
     say(
         "train",
-        f"{report.status} after {report.epochs} epochs, {report.steps:,} steps,"
-        f" {report.seconds:.1f} s, {report.rows_per_second:,.0f} rows/s",
+        f"{report.status} after {_length(spec, report)}, {report.seconds:.1f} s,"
+        f" {report.rows_per_second:,.0f} rows/s",
     )
     say(
         "best",
@@ -79,6 +78,25 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
     for note in report.instabilities:
         say("", note, "warn")
     return report
+
+
+def train_one(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
+    """Train the run of a directory's `resolved.json` to its end, and return its result.
+
+    Trees (`model.kind: boosting`) are fitted in one process, any other model by torchrun.
+
+    Raises:
+        TrainingError: the program failed; the message gives its cause.
+        LaunchError: it could not start, or left no result.
+    """
+    return launch(run_dir, Declaration.model_validate(spec.declaration), tracker)
+
+
+def _length(spec: RunSpec, report: TrainReport) -> str:
+    """Describe how long a run was, in the terms of its kind of model."""
+    if spec.declaration["model"]["kind"] == "boosting":
+        return f"{report.steps:,} iterations"
+    return f"{report.epochs} epochs, {report.steps:,} steps"
 
 
 def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainReport:
@@ -92,7 +110,7 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     train, before = declaration.train, written(run_dir)
     forget_causes(run_dir)
     node = announce(run_dir, train, run_dir.name)
-    process = start(run_dir, train, node)
+    process = start(run_dir, train, node, declaration.model.kind)
     try:
         with polled() as check_stop:
             if node:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,10 +12,12 @@ from typing import Any, Protocol, TypeVar
 
 from schemas.config import Declaration, TrainConfig
 from schemas.errors import LaunchError, TrainingError
+from schemas.model_config import BoostingModel
 from schemas.records import TrainReport
 from tasks.say import bar
 from tasks.stop import SAVE_SECONDS, polled, take
 from training.launch.torchrun import failure, forget_causes, start, stop
+from training.run.metrics_tail import Tail
 from training.run.record import RESULT, read_part
 from training.tracking.mlflow import Tracker
 from training.tracking.tensorboard import FOLDER, Board
@@ -65,7 +66,7 @@ class Program:
         self.board = (
             Board(self.metrics, run_dir / FOLDER) if declaration.tracking.tensorboard else None
         )
-        self.process = start(run_dir, train)
+        self.process = start(run_dir, train, kind=declaration.model.kind)
 
     def look(self, show: Show) -> None:
         """Show new evaluations, and forward the metrics every few seconds."""
@@ -160,54 +161,6 @@ def written(run_dir: Path) -> int:
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
-class Tail:
-    """Reader of records that are appended to `metrics.jsonl` from now on.
-
-    If a resumed run rewrites the file, reading starts again.
-
-    Args:
-        path: the file; it may not exist yet.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.since = path, time.time()
-        self.number, self.position = self._stat()
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return the records of complete lines since the last call."""
-        number, size = self._stat()
-        if number != self.number or size < self.position:
-            self.number, self.position = number, 0
-        if not size:
-            return []
-        with self.path.open("rb") as file:
-            file.seek(self.position)
-            block = file.read()
-        whole = block[: block.rfind(b"\n") + 1]
-        self.position += len(whole)
-        return [
-            record
-            for record in map(_parsed, whole.splitlines())
-            if record.get("time", 0) >= self.since
-        ]
-
-    def _stat(self) -> tuple[int, int]:
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            return 0, 0
-        return found.st_ino, found.st_size
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    """Return the record of a line; none for a line that a kill cut off."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
 def show_progress(
     tail: Tail,
     declaration: Declaration,
@@ -215,6 +168,7 @@ def show_progress(
     append: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> None:
     """Show the evaluations since the last call, as the bar's text and as table rows."""
+    most, unit = most_epochs(declaration)
     for record in tail.records():
         if record["kind"] == "evaluation":
             values = record["values"]
@@ -230,13 +184,20 @@ def show_progress(
             best = "*" if values.get("best") else ""
             text = "  ".join(
                 [
-                    f"epoch {record['epoch']}/{declaration.train.epochs}",
+                    f"{unit} {record['epoch']}/{most}",
                     *(f"{name} {value}" for name, value in shown.items()),
                     best,
                 ]
             ).rstrip()
-            progress(min(1.0, record["epoch"] / declaration.train.epochs), text)
-            append({"epoch": record["epoch"], "step": record.get("step"), **shown, "best": best})
+            progress(min(1.0, record["epoch"] / most), text)
+            append({unit: record["epoch"], "step": record.get("step"), **shown, "best": best})
+
+
+def most_epochs(declaration: Declaration) -> tuple[int, str]:
+    """Return the most passes over the train rows, and their name: a tree is fitted in each."""
+    if isinstance(declaration.model, BoostingModel):
+        return declaration.model.max_iter, "iteration"
+    return declaration.train.epochs, "epoch"
 
 
 def number_text(value: float | None) -> str:

@@ -31,6 +31,8 @@ def with_ranks(declaration: Declaration) -> Declaration:
         ConfigError: more processes are declared than there are GPUs, or a GPU if there is none.
     """
     train = declaration.train
+    if declaration.model.kind == "boosting":  # fitted in one process, on the CPU
+        return declaration.model_copy(update={"train": train.with_ranks(1)})
     gpus = require_gpus(train)
     if "ranks" in train.model_fields_set:
         return declaration

@@ -15,7 +15,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from schemas.config import METRICS
 from schemas.records import Interval, RunSpec
 from tests.training.toys import CENTER, CLASSES, SCALE, declare, make_arrays, write_run
-from training.evaluation.baselines import _matrix, baseline_metrics, baseline_predictions, verdict
+from training.boosting.tree_inputs import matrix
+from training.evaluation.baselines import baseline_metrics, baseline_predictions, verdict
 from training.objectives.metrics import compute_predictions, targets
 
 
@@ -81,9 +82,9 @@ def test_boosting_is_as_good_as_scikit_learn_used_plainly(tmp_path: Path) -> Non
     declaration, run = run_of(tmp_path, "binary", rows=2000)
     train, test = make_arrays("binary", 2000, 0), make_arrays("binary", 1000, 2)
     plain = HistGradientBoostingClassifier(categorical_features=[6, 7], random_state=0)
-    plain.fit(_matrix(run.statistics, train), train["label"])
+    plain.fit(matrix(run.statistics, train), train["label"])
     expected = compute_predictions(
-        "binary", plain.predict_proba(_matrix(run.statistics, test)), test["label"]
+        "binary", plain.predict_proba(matrix(run.statistics, test)), test["label"]
     )["auroc"]
     found = baseline_metrics(declaration, run.statistics, run.arrays)["boosting"]["auroc"]
     assert found is not None and expected is not None and found > expected - 0.01
@@ -127,11 +128,11 @@ def test_a_class_that_val_alone_has_or_train_lacks_is_no_obstacle(tmp_path: Path
 def test_pictures_are_flattened_and_scaled(tmp_path: Path, task: str) -> None:
     declaration, run = run_of(tmp_path, task, tensor=True)
     test = make_arrays(task, 200, 2, tensor=True)
-    matrix = _matrix(run.statistics, test)
+    joined = matrix(run.statistics, test)
     stats = run.statistics.tensor[0]
-    assert matrix.shape == (200, 6 + 63 + 2)
+    assert joined.shape == (200, 6 + 63 + 2)
     np.testing.assert_allclose(
-        matrix[:, 6:69],
+        joined[:, 6:69],
         ((test["tensor_picture"] - stats.mean[0]) / stats.std[0]).reshape(200, -1),
         rtol=1e-5,
         atol=1e-5,

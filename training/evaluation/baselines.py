@@ -7,7 +7,6 @@ rows, D columns, C classes.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,17 +19,23 @@ from sklearn.preprocessing import OneHotEncoder
 
 from schemas.config import Declaration, SplitName
 from schemas.records import ArraysRef, Interval, Standing, Statistics
+from training.boosting.tree_fit import TreeRows, fit_boosting
+from training.boosting.tree_inputs import (
+    Arrays,
+    category_columns,
+    matrix,
+    native_columns,
+    num_columns,
+)
 from training.data.arrays.shards import load_arrays
 from training.data.leakage.arrangements import tail
 from training.evaluation import ngrams
-from training.evaluation.estimators import best_constant, boosting_estimator, linear_estimator
-from training.formatting import metric_name, number
-from training.models.shape import FIRST_VALUE
+from training.evaluation.estimators import best_constant, boosting_loss, linear_estimator
+from training.formatting import capital, metric_name, number
 from training.objectives.measures import declared_measures
 from training.objectives.metrics import Metrics, compute_predictions, targets
 from training.objectives.targets import Target, targets_of
 
-Arrays = dict[str, np.ndarray]
 Predict = Callable[[Arrays], np.ndarray]
 
 MAX_LINEAR_VALUES = 50_000_000  # most rows x dense columns for fitting the linear model
@@ -38,10 +43,8 @@ WIDE = 256  # with more inputs, less is spent on a fit: pictures would take minu
 LINEAR_STEPS, WIDE_LINEAR_STEPS = 200, 50
 TREES: dict[str, Any] = {"max_iter": 500, "learning_rate": 0.1, "max_bins": 255}
 WIDE_TREES: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.2, "max_bins": 31}
-TREE_PATIENCE = 20
 MAX_TREE_VALUES = 100_000_000  # most rows x columns for fitting boosting
 MAX_CHUNK_VALUES = 20_000_000  # rows x columns predicted at a time
-ALL = slice(None)
 NAMES = {
     "constant": "the constant prediction",
     "linear": "the linear model",
@@ -87,53 +90,9 @@ def baseline_predictions(
         return ngrams.document_predictions(declaration, statistics.tokens, arrays, side)
     train, val, rows = (load_arrays(arrays.side(name)) for name in ("train", "val", side))
     wanted = dict.fromkeys(("constant", *declaration.evaluate.baselines))
+    if _is_boosting(declaration):
+        wanted.pop("boosting", None)  # no comparison: it is the model itself
     return {name: _fit(name, declaration, statistics, train, val)(rows) for name in wanted}
-
-
-# ------------------------------------------------------------------------------------------- inputs
-
-
-def _dense(statistics: Statistics, arrays: Arrays, rows: slice) -> np.ndarray:
-    """Return numeric columns and flattened, scaled tensors, float32 [N, D]."""
-    count = len(arrays["label"][rows])
-    parts = [arrays["numeric"][rows]] if "numeric" in arrays else []
-    for stats in statistics.tensor:
-        # mean and sd by channel, or one of each, against [N, *shape]
-        mean, std = (
-            np.reshape(np.asarray(v, dtype=np.float32), (-1, *[1] * (len(stats.shape) - 1)))
-            for v in (stats.mean, [s or 1.0 for s in stats.std])
-        )
-        parts.append(((arrays[f"tensor_{stats.name}"][rows] - mean) / std).reshape(count, -1))
-    return (
-        np.concatenate(parts, axis=1, dtype=np.float32)
-        if parts
-        else np.zeros((count, 0), np.float32)
-    )
-
-
-def _matrix(statistics: Statistics, arrays: Arrays, rows: slice = ALL) -> np.ndarray:
-    """Join all inputs, float32 [N, D]: dense columns, then category codes."""
-    dense = _dense(statistics, arrays, rows)
-    return (
-        np.concatenate([dense, arrays["categorical"][rows]], axis=1, dtype=np.float32)
-        if statistics.categorical
-        else dense
-    )
-
-
-def _category_columns(statistics: Statistics) -> list[int]:
-    """Return the columns of `_matrix` that contain category codes."""
-    width = _width(statistics)
-    return list(range(width - len(statistics.categorical), width))
-
-
-def _width(statistics: Statistics) -> int:
-    """Return the number of columns of `_matrix`."""
-    return (
-        statistics.num_numeric
-        + sum(math.prod(t.shape) for t in statistics.tensor)
-        + len(statistics.categorical)
-    )
 
 
 def _first_rows(statistics: Statistics, values: int) -> slice:
@@ -141,7 +100,7 @@ def _first_rows(statistics: Statistics, values: int) -> slice:
 
     Rows are in the order of a hash, so the first ones are a random sample.
     """
-    return slice(0, max(1000, values // _width(statistics)))
+    return slice(0, max(1000, values // num_columns(statistics)))
 
 
 def _weight(arrays: Arrays, rows: slice) -> np.ndarray | None:
@@ -207,16 +166,16 @@ def _linear(
 ) -> Predict:
     """Fit logistic or ridge regression on scaled numbers and one-hot categories (sparse)."""
     some = _first_rows(statistics, MAX_LINEAR_VALUES)
-    one_hot = ("categories", OneHotEncoder(handle_unknown="ignore"), _category_columns(statistics))
+    one_hot = ("categories", OneHotEncoder(handle_unknown="ignore"), category_columns(statistics))
     encode = ColumnTransformer([one_hot], remainder="passthrough", sparse_threshold=1.0)
-    steps = WIDE_LINEAR_STEPS if _width(statistics) > WIDE else LINEAR_STEPS
+    steps = WIDE_LINEAR_STEPS if num_columns(statistics) > WIDE else LINEAR_STEPS
     estimator = linear_estimator(declaration, len(train["label"][some]), steps)
     model = Pipeline([("encode", encode), ("fit", estimator)])
     with warnings.catch_warnings():
         # capped iterations: accurate enough for a baseline
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(
-            _matrix(statistics, train, some),
+            matrix(statistics, train, some),
             train["label"][some],
             fit__sample_weight=_weight(train, some),
         )
@@ -228,31 +187,20 @@ def _boosting(
 ) -> Predict:
     """Fit gradient boosting, stopped early on val; native or ordered categories, best on val."""
     some = _first_rows(statistics, MAX_TREE_VALUES)
-    options = WIDE_TREES if _width(statistics) > WIDE else TREES
-    # scikit-learn accepts as many categories as bins; columns with more are numbers in code order
-    native = [
-        i
-        for i, c in zip(_category_columns(statistics), statistics.categorical, strict=True)
-        if len(c.values) + FIRST_VALUE <= options["max_bins"]
-    ]
-    label = val["label"][some]
-    known = np.isin(label, train["label"][some]) | (declaration.task.kind == "regression")
-    held_out = {"X_val": _matrix(statistics, val, some)[known], "y_val": label[known]}
-    if "weight" in train:
-        held_out["sample_weight_val"] = val["weight"][some][known]
-    features, weight, fitted = _matrix(statistics, train, some), _weight(train, some), []
-    # native categories can overfit with many values
-    for categories in [native, None] if native else [None]:
-        model = boosting_estimator(
-            declaration,
-            categorical_features=categories,
-            early_stopping=True,
-            n_iter_no_change=TREE_PATIENCE,
-            random_state=declaration.train.seed,
-            **options,
-        )
-        fitted.append(model.fit(features, train["label"][some], sample_weight=weight, **held_out))
-    model = max(fitted, key=lambda m: float(np.max(m.validation_score_)))
+    options = WIDE_TREES if num_columns(statistics) > WIDE else TREES
+    fitted_on, stopped_by = (
+        TreeRows(matrix(statistics, side, some), side["label"][some], _weight(side, some))
+        for side in (train, val)
+    )
+    model = fit_boosting(
+        fitted_on,
+        stopped_by,
+        native_columns(statistics, options["max_bins"]),
+        declaration.task.kind == "regression",
+        random_state=declaration.train.seed,
+        **boosting_loss(declaration),
+        **options,
+    )
     return _predictor(declaration, statistics, model)
 
 
@@ -270,7 +218,7 @@ def _predictor(declaration: Declaration, statistics: Statistics, model: Any) -> 
     """
 
     def chunk(rows: Arrays, some: slice) -> np.ndarray:
-        inputs = _matrix(statistics, rows, some)
+        inputs = matrix(statistics, rows, some)
         if declaration.task.kind == "regression":
             return (
                 np.asarray(model.predict(inputs), dtype=np.float64) * statistics.target_scale
@@ -344,8 +292,8 @@ def verdict(
         return (
             False,
             (
-                f"Too few rows to say: {skill.too_few}; the network's {metric_name(metric)} is"
-                f" {_with_bounds(found)} ({shown}): take more test rows."
+                f"Too few rows to say: {skill.too_few}; {whose(declaration)}"
+                f" {metric_name(metric)} is {_with_bounds(found)} ({shown}): take more test rows."
             ),
         )
     standing = standings(declaration, metrics, baselines, differences, skill)
@@ -434,9 +382,18 @@ def _sentence(
     compared = ", ".join(parts) or "not compared with any baseline"
     name = metric_name(declaration.metric)
     return (
-        f"The network's {name} {_with_bounds(found)} is"
+        f"{capital(whose(declaration))} {name} {_with_bounds(found)} is"
         f" {compared}{_advice(declaration, values, standing)}."
     )
+
+
+def whose(declaration: Declaration) -> str:
+    """Return the model that is compared, in the genitive."""
+    return "gradient boosting's" if _is_boosting(declaration) else "the network's"
+
+
+def _is_boosting(declaration: Declaration) -> bool:
+    return declaration.model.kind == "boosting"
 
 
 def _advice(
@@ -460,6 +417,8 @@ def _advice(
         instead = (
             "train a larger network for longer"
             if declaration.task.kind == "causal_lm"
+            else "improve the features or the settings of the trees"
+            if _is_boosting(declaration)
             else "improve the features or the network"
         )
         return f": use {NAMES.get(behind[0], behind[0])}, or {instead}"

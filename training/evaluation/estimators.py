@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, Ridge, TweedieRegressor
 
 from schemas.config import Declaration
@@ -60,23 +59,18 @@ def linear_estimator(declaration: Declaration, rows: int, steps: int) -> Any:
     return Ridge()
 
 
-def boosting_estimator(declaration: Declaration, **options: Any) -> Any:
-    """Return unfitted gradient boosting with the loss nearest to the declared one.
+def boosting_loss(declaration: Declaration) -> dict[str, Any]:
+    """Return the option of boosting that is nearest to the declared loss; none for its default.
 
     Trees have no Tweedie loss: they take Poisson's, whose minimum is the mean as well.
-
-    Args:
-        declaration: Gives task and loss.
-        options: Of scikit-learn's constructor.
     """
     if declaration.task.kind != "regression":
-        return HistGradientBoostingClassifier(**options)
+        return {}
     if declaration.loss_kind in LOG_MEAN_LOSSES:
-        return HistGradientBoostingRegressor(loss="poisson", **options)
+        return {"loss": "poisson"}
     if declaration.loss_kind == "quantile":
-        level = declared_quantile(declaration)
-        return HistGradientBoostingRegressor(loss="quantile", quantile=level, **options)
-    return HistGradientBoostingRegressor(**options)
+        return {"loss": "quantile", "quantile": declared_quantile(declaration)}
+    return {}
 
 
 def _power(declaration: Declaration) -> float:

@@ -50,14 +50,34 @@ def command(ranks: int, resolved: Path, run_dir: Path, node: Node | None = None)
     ]
 
 
-def start(run_dir: Path, train: TrainConfig, node: Node | None = None) -> subprocess.Popen[bytes]:
+def boosting_command(resolved: Path, run_dir: Path) -> list[str]:
+    """Return the command that fits `model.kind: boosting`, in one process without torchrun."""
+    program = [sys.executable, "-m", "training.boosting"]
+    return [*program, "--config", str(resolved), "--run-dir", str(run_dir)]
+
+
+def start(
+    run_dir: Path, train: TrainConfig, node: Node | None = None, kind: str = ""
+) -> subprocess.Popen[bytes]:
     """Start this machine's ranks of a run in their own session; output goes to `train.log`, that of
     a joined machine to `train-node-N.log`.
+
+    Args:
+        run_dir: of the run, with its `resolved.json`.
+        train: gives ranks and threads.
+        node: this machine among several.
+        kind: of the model; boosting has its own program.
     """
     suffix = f"-node-{node.number}" if node and node.number else ""
+    resolved = run_dir / "resolved.json"
+    program = (
+        boosting_command(resolved, run_dir)
+        if kind == "boosting"
+        else command(train.ranks // train.nodes, resolved, run_dir, node)
+    )
     with (run_dir / f"train{suffix}.log").open("ab") as log:
         return subprocess.Popen(
-            command(train.ranks // train.nodes, run_dir / "resolved.json", run_dir, node),
+            program,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

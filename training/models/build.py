@@ -27,6 +27,7 @@ from schemas.config import (
     ResMlpModel,
 )
 from schemas.errors import ConfigError
+from schemas.model_config import BoostingModel
 from schemas.records import Statistics, TensorStats
 from training.models.causal_transformer import CausalTransformer
 from training.models.cnn import Cnn
@@ -36,6 +37,7 @@ from training.models.mlp import Mlp
 from training.models.resmlp import ResMlp
 from training.models.shape import ModelShape, model_shape
 from training.models.token_network import TokenNetwork
+from training.models.trees import Trees
 
 
 def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
@@ -59,7 +61,8 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
         torch.manual_seed(declaration.train.seed)
         if shape.context:
             return TokenNetwork(shape, _body(declaration, shape))
-        return Network(shape, statistics, _body(declaration, shape))
+        body = _body(declaration, shape)
+        return Network(shape, statistics, body, scaled=not isinstance(body, Trees))
 
 
 def count_parameters(network: nn.Module) -> tuple[int, int]:
@@ -73,13 +76,17 @@ class Network(nn.Module):
 
     Tensors are stored unscaled; `(x - mean) / sd` by channel happens here, with train statistics in
     buffers that are not part of the state dict (they belong to the statistics, not to the weights).
+    Trees get them unscaled: they only compare, and rounding would move values over a threshold.
     """
 
-    def __init__(self, shape: ModelShape, statistics: Statistics, body: nn.Module) -> None:
+    def __init__(
+        self, shape: ModelShape, statistics: Statistics, body: nn.Module, scaled: bool = True
+    ) -> None:
         super().__init__()
         self.shape = shape
         self.body = body
-        for index, stats in enumerate(statistics.tensor):
+        self.scaled = tuple(shape.tensors) if scaled else ()
+        for index, stats in enumerate(statistics.tensor if scaled else ()):
             self.register_buffer(f"mean_{index}", _per_channel(stats, stats.mean), persistent=False)
             self.register_buffer(
                 f"std_{index}", _per_channel(stats, [s or 1.0 for s in stats.std]), persistent=False
@@ -93,7 +100,7 @@ class Network(nn.Module):
         """
         check_batch(self.shape, batch)
         inputs = dict(batch)
-        for index, key in enumerate(self.shape.tensors):
+        for index, key in enumerate(self.scaled):
             mean, std = getattr(self, f"mean_{index}"), getattr(self, f"std_{index}")
             inputs[key] = (batch[key].to(mean.dtype) - mean) / std
         scores = self.body(inputs)
@@ -163,6 +170,8 @@ def _body(declaration: Declaration, shape: ModelShape) -> nn.Module:
             return FtTransformer(shape, config)
         case CnnModel():
             return Cnn(shape, config)
+        case BoostingModel():
+            return Trees(shape)
         case CausalTransformerModel():
             return CausalTransformer(
                 shape,

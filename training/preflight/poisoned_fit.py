@@ -13,8 +13,10 @@ from torch import Tensor
 
 from schemas.config import Declaration
 from schemas.errors import DataError
+from schemas.model_config import BoostingModel
 from schemas.records import ArraysRef, CheckResult, SplitTables, Statistics, ValidatedTable
 from schemas.scratch import scratch_folder
+from training.boosting.tree_run import fit_ensembles, network_of
 from training.data.arrays.shards import load_arrays, materialise
 from training.data.fit.normalize import fit
 from training.data.leakage.poison import Corrupt, find_poisoned, judge_poison
@@ -79,7 +81,11 @@ def _fitted(
 def _trained(
     declaration: Declaration, statistics: Statistics, arrays: ArraysRef
 ) -> dict[str, Tensor]:
-    """Return the network's state after a few steps on the first train rows."""
+    """Return the network's state after a few steps, or a few trees, on the first train rows."""
+    if isinstance(declaration.model, BoostingModel):
+        rows = load_arrays(arrays.train)
+        trees = fit_ensembles(declaration, statistics, rows, rows, max_iter=STEPS)
+        return dict(network_of(declaration, statistics, trees).state_dict())
     network = without_dropout(build_model(declaration, statistics))
     loss = make_loss(declaration, statistics)
     probe = first_rows(load_arrays(arrays.train), BATCH_ROWS)

@@ -212,9 +212,15 @@ def _made_from_another_seed(trial: Trial, state: dict[str, Tensor]) -> float:
     return largest_difference(*scores)
 
 
-def check_export(trial: Trial) -> CheckResult:
-    """Check that the network can be exported and that the program gives equal predictions."""
-    network = build_model(trial.declaration, trial.statistics).eval().requires_grad_(False)
+def check_export(trial: Trial, network: nn.Module | None = None) -> CheckResult:
+    """Check that the network can be exported and that the program gives equal predictions.
+
+    Args:
+        trial: data of the run.
+        network: network to export; default: a new one with its initial weights.
+    """
+    network = build_model(trial.declaration, trial.statistics) if network is None else network
+    network = network.eval().requires_grad_(False)
     program, example, axes = _program(trial, in_double(network, trial.statistics))
     try:
         with tempfile.TemporaryDirectory(prefix="bulkhead-export-") as scratch:

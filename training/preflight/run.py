@@ -9,13 +9,15 @@ from __future__ import annotations
 import copy
 import time
 
+import numpy as np
 import torch
 from torch import nn
 
 from schemas.config import Declaration
 from schemas.errors import PreflightError
 from schemas.load import declare
-from schemas.records import CheckReport, PreflightReport, RunSpec, Statistics
+from schemas.model_config import BoostingModel
+from schemas.records import CheckReport, CheckResult, PreflightReport, RunSpec, Statistics
 from training.data.arrays.shards import load_arrays
 from training.data.leakage.verdict import judged
 from training.distributed.layout import require_layout
@@ -42,6 +44,7 @@ from training.preflight.modes import check_modes
 from training.preflight.overfit import ROWS, overfit
 from training.preflight.settings import check_optimizer, check_smoothing
 from training.preflight.subject import Probe, Subject, first_rows, spread_rows
+from training.preflight.tree_checks import inspect_trees
 from training.preflight.verdict import line, summed_up
 from training.review.own_module import review_own_module
 
@@ -68,6 +71,8 @@ def preflight(run: RunSpec) -> PreflightReport:
     if targets.verdict == "fail":
         raise PreflightError(line(targets))
     train = load_arrays(run.arrays.train)
+    if isinstance(declaration.model, BoostingModel):
+        return _of_trees(run, declaration, train, targets, started)
     network = build_model(declaration, run.statistics)
     require_layout(network, declaration.train)
     Augment(declaration.train.augment, 0, as_tensors(train))
@@ -90,6 +95,20 @@ def preflight(run: RunSpec) -> PreflightReport:
         results.append(judged(check_cost(trial), declaration))
     checks, seconds = CheckReport(results=tuple(results)), time.monotonic() - started
     return report.model_copy(update={"checks": checks, "seconds": seconds})
+
+
+def _of_trees(
+    run: RunSpec,
+    declaration: Declaration,
+    train: dict[str, np.ndarray],
+    targets: CheckResult,
+    started: float,
+) -> PreflightReport:
+    """Return the checks of trees, next to that of the labels."""
+    report = inspect_trees(declaration, run.statistics, train)
+    found = (targets, *report.checks.results)
+    checks = CheckReport(results=tuple(judged(r, declaration) for r in found))
+    return report.model_copy(update={"checks": checks, "seconds": time.monotonic() - started})
 
 
 def require_passed(report: PreflightReport) -> None:

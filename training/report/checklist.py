@@ -17,6 +17,7 @@ from schemas.records import EvaluationReport, PreflightReport, Prepared, TrainRe
 from training.report import checklist_files, checklist_model, checklist_training
 from training.report.checklist_facts import RunFacts
 from training.report.checklist_files import read_files
+from training.report.checklist_trees import for_trees
 from training.report.curves import read_history
 
 WORST: tuple[Standing, ...] = ("contradicted", "warning", "not shown", "shown", "not applicable")
@@ -54,11 +55,10 @@ def build_checklist(
 
 def judge(facts: RunFacts) -> Iterator[ChecklistItem]:
     """Return every item, in the order of a run's life."""
-    for name, (title, statements) in {
-        **checklist_model.ITEMS,
-        **checklist_training.ITEMS,
-        **checklist_files.ITEMS,
-    }.items():
+    items = {**checklist_model.ITEMS, **checklist_training.ITEMS, **checklist_files.ITEMS}
+    if facts.declaration.model.kind == "boosting":
+        items = for_trees(items)
+    for name, (title, statements) in items.items():
         found = tuple(statements(facts))
         yield ChecklistItem(id=name, title=title, standing=worst(found), statements=found)
 

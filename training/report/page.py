@@ -30,7 +30,7 @@ from schemas.records import (
     TrainReport,
 )
 from training.formatting import capital, metric_name, number, percent, plain, plural
-from training.report import appendix, labels, sections
+from training.report import appendix, curve_section, labels, sections, tree_words
 from training.report.blocks import Block, Section, Tone
 from training.report.checklist_section import checklist_blocks
 from training.report.curves import read_history
@@ -185,14 +185,14 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
             "curves",
             "Learning curves",
             "Did it learn, and did it learn too much?",
-            sections.curve_blocks(declaration, history, train, inputs.preflight),
+            curve_section.curve_blocks(declaration, history, train, inputs.preflight),
         ),
         ("search", "Search", "What was tried first?", search_blocks(declaration, train, test)),
         ("predictions", "Predictions", "Where is it right and where is it wrong?", predictions),
         (
             "preflight",
             "Preflight",
-            "Could this network and loss learn at all?",
+            tree_words.preflight_question(declaration),
             appendix.preflight_blocks(inputs.preflight),
         ),
         (

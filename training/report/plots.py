@@ -227,11 +227,14 @@ def overfit_curve(losses: Sequence[float], expected: float | None) -> Picture:
         )
 
 
-def learning_curve(history: History, metric: str, kept_step: int, name: str) -> Picture | None:
+def learning_curve(
+    history: History, metric: str, kept_step: int, name: str, unit: str = "step"
+) -> Picture | None:
     """Draw a loss or metric in eval mode on train rows and validation rows.
 
-    The gap is shaded, the kept step marked.
+    The gap is shaded, the kept step marked. `unit`: what is counted, iterations for trees.
     """
+    of_axis = "optimizer step" if unit == "step" else unit
     steps, val = history.series("evaluations", f"val/{metric}")
     train_steps, train = history.series("evaluations", f"train_eval/{metric}")
     if not steps:
@@ -245,11 +248,11 @@ def learning_curve(history: History, metric: str, kept_step: int, name: str) -> 
             axis.plot(x, y, color=SIDE_COLOURS[label], label=SIDE_NAMES[label], marker=marker, ms=3)
         kept = kept_index(history, kept_step)
         shown = metric_name(metric) if metric != "loss" else "loss"
-        alt = f"{shown} by optimizer step on train and validation rows."
+        alt = f"{shown} by {of_axis} on train and validation rows."
         if kept is not None:
             axis.axvline(kept_step, color=INK, lw=1, ls=(0, (2, 2)))
             axis.annotate(
-                f"kept: step {count(kept_step)}",
+                f"kept: {unit} {count(kept_step)}",
                 (kept_step, 1.0),
                 xycoords=("data", "axes fraction"),
                 xytext=(0, 4),
@@ -260,11 +263,11 @@ def learning_curve(history: History, metric: str, kept_step: int, name: str) -> 
             )
             at = history.evaluations[kept].values
             alt += (
-                f" At the kept step {count(kept_step)}: train"
+                f" At the kept {unit} {count(kept_step)}: train"
                 f" {number(at.get(f'train_eval/{metric}'))}, validation"
                 f" {number(at.get(f'val/{metric}'))}."
             )
-        axis.set(xlabel="optimizer step", ylabel=shown)
+        axis.set(xlabel=of_axis, ylabel=shown)
         count_axis(axis.xaxis)
         canvas.legend(axis, lift=1.6)  # above the words that name the kept step
         return canvas.done(

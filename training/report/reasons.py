@@ -11,6 +11,7 @@ from schemas.duration import seconds_of
 from schemas.records import Prepared
 from training.formatting import duration, plain, show
 from training.report.loss_reasons import LOSS_HIDDEN_UNLESS, LOSS_REASONS
+from training.report.tree_words import tree_reason
 from training.run.provenance import masked
 
 # Looked up in this order: (path, task or variant), then path. Written for the reader of one report,
@@ -209,7 +210,7 @@ REASONS: dict[str, str] = {
         "AdamW scales each step by its own gradient history and works over a wide range of learning"
         " rates."
     ),
-    "optimizer.lr=adamw": (
+    "optimizer.lr": (
         "The customary rate for Adam on networks of this size; the warm-up shields the first steps."
     ),
     "optimizer.lr=sgd": "The customary rate for momentum on normalised inputs.",
@@ -218,9 +219,6 @@ REASONS: dict[str, str] = {
         " without decay."
     ),
     "optimizer.weight_decay=sgd": "None unless declared.",
-    "optimizer.lr=adam": (
-        "The customary rate for Adam on networks of this size; the warm-up shields the first steps."
-    ),
     "optimizer.weight_decay=adam": (
         "None unless declared: Adam's own is an L2 penalty, which its scaling distorts."
     ),
@@ -435,6 +433,8 @@ def settings(
 
 def reason(path: str, declaration: Declaration) -> str:
     """Return why the default at `path` suits this declaration; empty without a default."""
+    if of_trees := tree_reason(path, declaration):
+        return of_trees
     section = path.partition(".")[0]
     variant = getattr(getattr(declaration, section, None), "kind", "")
     own = f"{path}={declaration.loss_kind}"

@@ -1,0 +1,82 @@
+"""Inputs of trees: all columns of the materialised arrays in one matrix. N rows, D columns."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from schemas.records import Statistics
+from training.models.shape import FIRST_VALUE
+
+Arrays = dict[str, np.ndarray]
+ALL = slice(None)
+
+
+def dense_columns(
+    statistics: Statistics, arrays: Arrays, rows: slice = ALL, scaled: bool = True
+) -> np.ndarray:
+    """Return numeric columns and flattened tensors, float32 [N, D].
+
+    Args:
+        statistics: fitted on train.
+        arrays: of one split.
+        rows: rows to take.
+        scaled: scale tensors by their train statistics; False leaves them as stored.
+    """
+    count = len(arrays["label"][rows])
+    parts = [arrays["numeric"][rows]] if "numeric" in arrays else []
+    for stats in statistics.tensor:
+        values = arrays[f"tensor_{stats.name}"][rows]
+        if scaled:
+            # mean and sd by channel, or one of each, against [N, *shape]
+            mean, std = (
+                np.reshape(np.asarray(v, dtype=np.float32), (-1, *[1] * (len(stats.shape) - 1)))
+                for v in (stats.mean, [s or 1.0 for s in stats.std])
+            )
+            values = (values - mean) / std
+        parts.append(values.reshape(count, -1))
+    return (
+        np.concatenate(parts, axis=1, dtype=np.float32)
+        if parts
+        else np.zeros((count, 0), np.float32)
+    )
+
+
+def matrix(
+    statistics: Statistics, arrays: Arrays, rows: slice = ALL, scaled: bool = True
+) -> np.ndarray:
+    """Join all inputs, float32 [N, D]: `dense_columns`, then category codes."""
+    dense = dense_columns(statistics, arrays, rows, scaled)
+    return (
+        np.concatenate([dense, arrays["categorical"][rows]], axis=1, dtype=np.float32)
+        if statistics.categorical
+        else dense
+    )
+
+
+def num_columns(statistics: Statistics) -> int:
+    """Return the number of columns of `matrix`."""
+    return (
+        statistics.num_numeric
+        + sum(math.prod(t.shape) for t in statistics.tensor)
+        + len(statistics.categorical)
+    )
+
+
+def category_columns(statistics: Statistics) -> list[int]:
+    """Return the columns of `matrix` that contain category codes."""
+    width = num_columns(statistics)
+    return list(range(width - len(statistics.categorical), width))
+
+
+def native_columns(statistics: Statistics, max_bins: int) -> list[int]:
+    """Return the columns of codes that trees split into sets of values.
+
+    scikit-learn accepts as many categories as bins; columns with more are numbers in code order.
+    """
+    return [
+        i
+        for i, c in zip(category_columns(statistics), statistics.categorical, strict=True)
+        if len(c.values) + FIRST_VALUE <= max_bins
+    ]
