@@ -15,6 +15,7 @@ from schemas.checks_config import Allowance, ChecksConfig
 from schemas.combinations import check_labels, check_loss
 from schemas.cv_config import CvConfig, FoldKind, fold_kind, fold_problem
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
+from schemas.evaluate_config import Baseline, EvaluateConfig, require_labels
 from schemas.group_config import GroupByConfig
 from schemas.label_config import LabelConfig
 from schemas.model_config import (
@@ -170,28 +171,6 @@ class NormalizeConfig(Section):
     )
     columns: dict[str, ColumnNormalize] = Field(
         default_factory=dict, description="Exceptions by column."
-    )
-
-
-Baseline = Literal["constant", "linear", "boosting", "unigram", "bigram", "5-gram"]
-
-
-class EvaluateConfig(Section):
-    """Test metrics, their uncertainty, and what they are compared with."""
-
-    bootstrap: int = Field(
-        500,
-        ge=20,
-        le=10_000,
-        description="Resamples of the confidence intervals (by group where rows are grouped).",
-    )
-    confidence: float = Field(0.95, gt=0.5, lt=1)
-    baselines: tuple[Baseline, ...] = Field(
-        ("constant", "linear", "boosting"),
-        description=(
-            "Fitted on the same train rows and features, scored on the same test rows. A language"
-            " model has unigram, bigram and 5-gram instead."
-        ),
     )
 
 
@@ -456,6 +435,7 @@ class Declaration(Section):
     @model_validator(mode="after")
     def _loss_and_metrics_fit_task(self) -> Declaration:
         check_loss(self.loss, self.task, TASK_LOSSES[self.task.kind])
+        require_labels(self.evaluate, self.task)
         for where, metric in [
             ("train.metric", self.train.metric),
             ("register.metric", self.register_.metric),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from schemas.calibration_records import Calibrations, Choices, Thresholds
 from schemas.observed import Observed
 from schemas.references import (
     FileRef,
@@ -201,7 +202,7 @@ class TrainReport(Record):
     `best_metric` is null, `best_step` 0 and `best_checkpoint` the newest weights only where a run
     was interrupted before its first evaluation. `skipped_steps`: left out because an fp16 gradient
     overflowed. `observed`: what the program saw of itself; null in reports of runs that did not
-    look.
+    look. `calibration`, `threshold`: of each label, chosen on val after training if declared.
     """
 
     run_id: str
@@ -221,6 +222,8 @@ class TrainReport(Record):
     skipped_steps: int = 0
     promise: str = ""
     observed: Observed | None = None
+    calibration: Calibrations = ()
+    threshold: Choices = ()
 
 
 class Interval(Record):
@@ -258,7 +261,8 @@ class EvaluationReport(Record):
     `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes,
     `probability_<class>`; of several labels `label_<name>`, and the columns that the registered
     model gives. `by_label`: of several labels, each one's known rows, base rate, metrics and
-    baselines. `label_note`: which labels a mean over labels leaves out.
+    baselines. `label_note`: which labels a mean over labels leaves out. `calibration`: these rows
+    before and after the temperature. `thresholds`: label → where its positive class begins.
     """
 
     side: SplitName
@@ -279,6 +283,8 @@ class EvaluationReport(Record):
     by_label: tuple[dict[str, Any], ...] = ()
     label_note: str = ""
     samples: SampleReport | None = None
+    calibration: Calibrations = ()
+    thresholds: Thresholds = {}
 
 
 class ExportedModel(Record):
@@ -373,6 +379,7 @@ class Evidence(Record):
     mode: str
     promise: str
     provenance: dict[str, Any]
+    thresholds: Thresholds = {}
 
 
 class Verification(Record):

@@ -46,6 +46,7 @@ INNER: dict[str, set[str]] = {
         "run",
     },
     "evaluation": {
+        "checkpoint",
         "data.arrays",
         "data.leakage",
         "data.serving_text",

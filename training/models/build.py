@@ -34,6 +34,7 @@ from training.models.linear import Linear
 from training.models.mlp import Mlp
 from training.models.resmlp import ResMlp
 from training.models.shape import ModelShape, model_shape
+from training.models.temperature import Temperature, build_temperature
 from training.models.token_network import TokenNetwork
 
 
@@ -58,7 +59,8 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
         torch.manual_seed(declaration.train.seed)
         if shape.context:
             return TokenNetwork(shape, _body(declaration, shape))
-        return Network(shape, statistics, _body(declaration, shape))
+        temperature = build_temperature(declaration, statistics)
+        return Network(shape, statistics, _body(declaration, shape), temperature)
 
 
 def count_parameters(network: nn.Module) -> tuple[int, int]:
@@ -72,12 +74,20 @@ class Network(nn.Module):
 
     Tensors are stored unscaled; `(x - mean) / sd` by channel happens here, with train statistics in
     buffers that are not part of the state dict (they belong to the statistics, not to the weights).
+    Scores are divided by the temperature, if one is declared.
     """
 
-    def __init__(self, shape: ModelShape, statistics: Statistics, body: nn.Module) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        statistics: Statistics,
+        body: nn.Module,
+        temperature: Temperature | None = None,
+    ) -> None:
         super().__init__()
         self.shape = shape
         self.body = body
+        self.temperature = temperature
         for index, stats in enumerate(statistics.tensor):
             self.register_buffer(f"mean_{index}", _per_channel(stats, stats.mean), persistent=False)
             self.register_buffer(
@@ -97,7 +107,8 @@ class Network(nn.Module):
             inputs[key] = (batch[key].to(mean.dtype) - mean) / std
         scores = self.body(inputs)
         check_scores(self.shape, next(iter(batch.values())).shape[0], scores)
-        return scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+        scores = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+        return scores if self.temperature is None else self.temperature(scores)
 
 
 def check_batch(shape: ModelShape, batch: dict[str, Tensor]) -> None:

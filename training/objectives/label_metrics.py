@@ -71,7 +71,7 @@ def _of_one(
     mass = float(len(rows) if weights is None else weights.sum())
     if not mass:
         return dict.fromkeys((*METRICS[label.kind], "unexplained")) | {"mass": 0.0}
-    found = compute_predictions(label.kind, own, values, weights)
+    found = compute_predictions(label.kind, own, values, weights, threshold=label.threshold)
     return found | {"mass": mass, "unexplained": _unexplained(label, found, values, weights)}
 
 
@@ -153,7 +153,11 @@ def resampled_labels(
             (`bootstrap`).
     """
     parts = [(t, *known(t, predictions, target[:, i], None)[:3]) for i, t in enumerate(labels)]
-    each = [(t, rows, makers[t.kind](own, values)) for t, rows, own, values in parts if len(rows)]
+    each = [
+        (t, rows, makers[t.kind](own, values, t.threshold))
+        for t, rows, own, values in parts
+        if len(rows)
+    ]
 
     def values(weights: np.ndarray) -> Values:
         found = [(t, weights[:, rows].sum(1), one(weights[:, rows])) for t, rows, one in each]

@@ -13,12 +13,14 @@ from sklearn import metrics as sk
 
 from schemas.config import METRICS, Declaration
 from schemas.errors import DataError
+from schemas.evaluate_config import HALF
 from schemas.records import Statistics
 from training.objectives import token_metrics
 from training.objectives.targets import Targets, targets_of
 
 Metrics = dict[str, float | None]
 Metric = Callable[[np.ndarray, np.ndarray, np.ndarray | None], float | None]
+DECIDED = ("accuracy", "balanced_accuracy", "f1")  # of a binary label: they need a class
 
 
 def predict(declaration: Declaration, statistics: Statistics, scores: np.ndarray) -> np.ndarray:
@@ -96,6 +98,7 @@ def compute_predictions(
     target: np.ndarray,
     weight: np.ndarray | None = None,
     labels: Targets = (),
+    threshold: float = HALF,
 ) -> Metrics:
     """Compute every metric of a task from predictions of `predict` and targets of `targets`.
 
@@ -104,7 +107,8 @@ def compute_predictions(
         predictions: Predictions of N rows.
         target: Targets of the same rows.
         weight: Sample weights [N], at least 0; None: all rows have equal weight.
-        labels: Labels of a task of several labels.
+        labels: Labels of a task of several labels, with their thresholds.
+        threshold: Of a single binary label.
 
     Raises:
         DataError: no rows, or lengths that differ.
@@ -128,12 +132,22 @@ def compute_predictions(
             target[counted],
             np.asarray(weight, dtype=np.float64)[counted],
         )
-    return {name: _METRICS[task][name](target, predictions, weight) for name in METRICS[task]}
+    # 1 for the decided class: metrics take the most probable one
+    classes = predictions if threshold == HALF else np.eye(2)[predictions[:, 1] > threshold]
+    return {
+        name: _METRICS[task][name](target, classes if name in DECIDED else predictions, weight)
+        for name in METRICS[task]
+    }
 
 
-def predicted_class(probabilities: np.ndarray) -> np.ndarray:
-    """Return the most probable class [N] of probabilities [N, C]; the lower index at a tie."""
-    return np.asarray(probabilities.argmax(axis=1))
+def predicted_class(probabilities: np.ndarray, threshold: float = HALF) -> np.ndarray:
+    """Return the most probable class [N] of probabilities [N, C]; the lower index at a tie.
+
+    Of two classes it is the second one if its probability is above the threshold.
+    """
+    if threshold == HALF:
+        return np.asarray(probabilities.argmax(axis=1))
+    return np.asarray(probabilities[:, 1] > threshold).astype(np.int64)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
