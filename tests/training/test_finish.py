@@ -23,11 +23,13 @@ from tests.training.cases import Case, champion_of, make_case
 from tests.training.label_cases import make_label_case
 from tests.training.toys import declare, make_arrays, write_run
 from training.checkpoint.state import model_digest
+from training.data.arrays.shards import load_arrays
 from training.data.split.unseen import trained_keys
 from training.evaluation.evaluate import evaluate
 from training.evaluation.finish import finish
 from training.models.build import build_model
 from training.models.temperature import KEY
+from training.objectives.losses import make_loss
 from training.registry.compare_champion import challenge
 from training.report.choices import choice_blocks
 from training.run.record import RESULT, SPEC
@@ -60,13 +62,21 @@ def report_of(run: RunSpec, weights: Path) -> TrainReport:
 
 
 def sharpened(folder: Path, run: RunSpec, factor: float = 6.0) -> Path:
-    """Weights of a linear network that says too much."""
-    network = build_model(Declaration.model_validate(run.declaration), run.statistics)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(7))
-            parameter.mul_(factor)
-    torch.save(network.state_dict(), folder / "weights.pt")
+    """Weights of a linear network that was trained a little and then says too much."""
+    declaration = Declaration.model_validate(run.declaration)
+    network, loss = (
+        build_model(declaration, run.statistics),
+        make_loss(declaration, run.statistics),
+    )
+    batch = {n: torch.from_numpy(a.copy()) for n, a in load_arrays(run.arrays.train).items()}
+    label = batch.pop("label")
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.05)
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss(network(batch), label).backward()
+        optimizer.step()
+    state = {name: value * factor for name, value in network.state_dict().items()}
+    torch.save(state, folder / "weights.pt")
     return folder / "weights.pt"
 
 
@@ -123,17 +133,13 @@ def test_the_temperature_lowers_validation_log_loss_and_is_in_the_weights(tmp_pa
 
 def test_a_temperature_that_gains_nothing_is_not_kept(tmp_path: Path) -> None:
     run = toy(tmp_path)
-    weights = sharpened(tmp_path, run)
-    once = finish(run, report_of(run, weights), tmp_path)
-    state = torch.load(weights, weights_only=True)
-    scaled = {name: value / once.calibration[0].temperature for name, value in state.items()}
-    torch.save(scaled, tmp_path / "scaled.pt")
-    trained = report_of(run, tmp_path / "scaled.pt")
-    again = finish(run, trained, tmp_path / "again")
-    assert again.calibration[0].temperature == pytest.approx(1, abs=1e-5)
-    if not again.calibration[0].kept:
-        assert again.best_checkpoint == trained.best_checkpoint
-    assert again.threshold[0].value == pytest.approx(once.threshold[0].value, abs=1e-5)
+    weights = sharpened(tmp_path, run, 0.0)  # every score is 0
+    trained = report_of(run, weights)
+    report = finish(run, trained, tmp_path)
+    assert [(c.temperature, c.kept) for c in report.calibration] == [(1.0, False)]
+    assert report.best_checkpoint == trained.best_checkpoint
+    assert report.model_sha256 == trained.model_sha256
+    assert not (tmp_path / FINAL / "model.pt").exists()
 
 
 def test_an_unchanged_end_is_taken_again_and_a_damaged_one_made_again(tmp_path: Path) -> None:
@@ -281,7 +287,7 @@ def test_each_of_several_labels_has_its_own(tmp_path: Path) -> None:
             "threshold": {"for": "balanced_accuracy"},
         },
     )
-    trained = report_of(case.run, sharpened(tmp_path, case.run, 20.0))
+    trained = report_of(case.run, sharpened(tmp_path, case.run))
     finished = finish(case.run, trained, tmp_path)
     kinds = {label.name: label.kind for label in case.run.statistics.labels}
     assert {c.label for c in finished.calibration} == {n for n in kinds if kinds[n] != "regression"}

@@ -133,7 +133,8 @@ def compute_predictions(
             np.asarray(weight, dtype=np.float64)[counted],
         )
     # 1 for the decided class: metrics take the most probable one
-    classes = predictions if threshold == HALF else np.eye(2)[predictions[:, 1] > threshold]
+    decides = threshold != HALF
+    classes = np.eye(2)[predicted_class(predictions, threshold)] if decides else predictions
     return {
         name: _METRICS[task][name](target, classes if name in DECIDED else predictions, weight)
         for name in METRICS[task]
