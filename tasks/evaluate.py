@@ -10,8 +10,8 @@ from prefect.cache_policies import NO_CACHE
 from schemas.calibration_records import thresholds_of
 from schemas.config import SplitName
 from schemas.records import EvaluationReport, RunSpec, TrainReport
-from tasks.finish import calibration_words
 from tasks.say import say
+from training.evaluation.decisions import calibration_words
 from training.evaluation.evaluate import evaluate
 
 

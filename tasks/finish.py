@@ -7,10 +7,11 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from schemas.calibration_records import Calibration, ThresholdChoice
+from schemas.calibration_records import ThresholdChoice
 from schemas.load import declare
 from schemas.records import RunSpec, TrainReport
 from tasks.say import say
+from training.evaluation.decisions import calibration_words
 from training.evaluation.finish import finish
 from training.tracking.mlflow import Tracker
 
@@ -47,16 +48,6 @@ def _finish_model(
         if choice.note:
             say("", choice.note, "warn")
     return report
-
-
-def calibration_words(found: Calibration, on_val: bool = True) -> str:
-    """Describe a temperature in one line, with the figures of val or of test rows."""
-    kept = "" if found.kept or not on_val else ", not kept as log loss does not fall"
-    return (
-        f"{found.label}: temperature {found.temperature:.4g}{kept}; log loss"
-        f" {found.before.log_loss:.4f} → {found.after.log_loss:.4f}, calibration error"
-        f" {found.before.ece:.4f} → {found.after.ece:.4f}"
-    )
 
 
 def threshold_words(choice: ThresholdChoice) -> str:

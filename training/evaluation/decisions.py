@@ -102,6 +102,16 @@ def calibrated(known: Known, temperature: float | None = None) -> Calibration:
     )
 
 
+def calibration_words(found: Calibration, on_val: bool = True) -> str:
+    """Describe a temperature in one line, with the figures of val or of test rows."""
+    kept = "" if found.kept or not on_val else ", not kept as log loss does not fall"
+    return (
+        f"{found.label}: temperature {found.temperature:.4g}{kept}; log loss"
+        f" {found.before.log_loss:.4f} → {found.after.log_loss:.4f}, calibration error"
+        f" {found.before.ece:.4f} → {found.after.ece:.4f}"
+    )
+
+
 def calibration_of(
     run: RunSpec,
     network: nn.Module,
