@@ -21,12 +21,16 @@ from schemas.seal import write_sealed
 from tasks.finish import finish_model
 from tests.training.cases import Case, champion_of, make_case
 from tests.training.label_cases import make_label_case
+from tests.training.runs import keep_torch_settings, make_run
 from tests.training.toys import declare, make_arrays, write_run
 from training.checkpoint.state import model_digest
 from training.data.arrays.shards import load_arrays
 from training.data.split.unseen import trained_keys
+from training.distributed.parallel import Parallel
+from training.engine.trainer import train
 from training.evaluation.evaluate import evaluate
 from training.evaluation.finish import finish
+from training.launch.stop_signal import StopSignal
 from training.models.build import build_model
 from training.models.temperature import KEY
 from training.objectives.losses import make_loss
@@ -183,6 +187,22 @@ def test_without_a_declaration_nothing_is_made(tmp_path: Path) -> None:
     report = evaluate(run, trained.best_checkpoint, "val", tmp_path / "e")
     for record in (trained, report):
         assert not {"calibration", "threshold", "thresholds"} & set(record.model_dump(mode="json"))
+
+
+def test_a_declared_temperature_changes_no_trained_bit_also_in_mode_elastic(
+    tmp_path: Path,
+) -> None:
+    found = []
+    for name, section in (("plain", {}), ("declared", BOTH)):
+        run = make_run(
+            tmp_path / name,
+            train={"epochs": 1, "batch_size": 16, "mode": "elastic", "logical_shards": 4},
+            evaluate=section,
+        )
+        with keep_torch_settings():
+            trained = train(run, tmp_path / name, Parallel(), StopSignal())
+        found.append((trained.model_sha256, trained.best_metric))
+    assert found[0] == found[1]
 
 
 class Chain(NamedTuple):
