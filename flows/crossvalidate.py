@@ -11,19 +11,23 @@ from prefect import flow
 from flows.train import check_before
 from schemas.config import Declaration
 from schemas.errors import ConfigError
-from schemas.fold_records import CrossValidation
+from schemas.fold_records import CrossValidation, FoldResult
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Epochs, Folds, Model, Overrides, chosen
 from schemas.records import (
+    PreflightReport,
     Prepared,
+    RunSpec,
     SourceRef,
     SplitTables,
+    TrainReport,
     ValidatedTable,
 )
 from tasks.child_runs import fold_runs
-from tasks.context import tracked
+from tasks.context import RunContext, tracked
 from tasks.crossvalidate import collect_fold, report_folds
 from tasks.evaluate import evaluate_model
+from tasks.finish import finish_model
 from tasks.launch import train_folds
 from tasks.names import run_name
 from tasks.poison import poison_test
@@ -93,14 +97,7 @@ def crossvalidate(
                 [spec for spec, _ in checked], [r.run_dir for r in runs], [r.tracker for r in runs]
             )
             results = [
-                collect_fold(
-                    of_fold,
-                    number,
-                    fold,
-                    preflight,
-                    report,
-                    evaluate_model(spec, report, of_fold.run_dir, "test"),
-                )
+                score_fold(of_fold, number, fold, spec, preflight, report)
                 for number, (of_fold, fold, (spec, preflight), report) in enumerate(
                     zip(runs, prepared, checked, trained, strict=True), start=1
                 )
@@ -123,3 +120,17 @@ def prepare_fold(
     arrays = materialise_arrays(fold, validated, statistics, declaration)
     poison = poison_test(fold, validated, declaration)
     return bind(source, validated, fold, (checks, poison), statistics, arrays, started)
+
+
+def score_fold(
+    run: RunContext,
+    number: int,
+    prepared: Prepared,
+    spec: RunSpec,
+    preflight: PreflightReport,
+    trained: TrainReport,
+) -> FoldResult:
+    """Finish the fold's model on its validation rows, and score its test rows."""
+    finished = finish_model(spec, trained, run.run_dir, run.tracker)
+    evaluated = evaluate_model(spec, finished, run.run_dir, "test")
+    return collect_fold(run, number, prepared, preflight, finished, evaluated)

@@ -9,6 +9,7 @@ from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Epochs, Model, Overrides, chosen
 from schemas.records import PreflightReport, Prepared, RunSpec, TrainReport
 from tasks.context import RunContext, await_servers, tracked
+from tasks.finish import finish_model
 from tasks.launch import train_model
 from tasks.names import run_name
 from tasks.preflight import check_model
@@ -43,11 +44,11 @@ def train(
 
 
 def train_on(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport, TrainReport]:
-    """Check the model on one batch, then train it on the prepared arrays."""
+    """Check the model on one batch, train it on the prepared arrays, then finish it on val."""
     spec, preflight = check_before(prepared, run)
     trained = train_model(spec, run.run_dir, run.tracker)
     await_servers(run)
-    return spec, preflight, trained
+    return spec, preflight, finish_model(spec, trained, run.run_dir, run.tracker)
 
 
 def check_before(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport]:

@@ -21,8 +21,9 @@ from schemas.combinations import (
 )
 from schemas.cv_config import CvConfig, FoldKind, fold_kind, fold_problem
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
+from schemas.evaluate_config import Baseline, EvaluateConfig, require_labels
 from schemas.group_config import GroupByConfig
-from schemas.label_config import CostMatrix, ErrorCosts, LabelConfig
+from schemas.label_config import LabelConfig
 from schemas.model_config import (
     CausalTransformerModel,
     CnnModel,
@@ -190,44 +191,6 @@ class NormalizeConfig(Section):
     )
     columns: dict[str, ColumnNormalize] = Field(
         default_factory=dict, description="Exceptions by column."
-    )
-
-
-Baseline = Literal["constant", "linear", "boosting", "unigram", "bigram", "5-gram"]
-
-
-class EvaluateConfig(Section):
-    """Test metrics, their uncertainty, and what they are compared with."""
-
-    bootstrap: int = Field(
-        500,
-        ge=20,
-        le=10_000,
-        description="Resamples of the confidence intervals (by group where rows are grouped).",
-    )
-    confidence: float = Field(0.95, gt=0.5, lt=1)
-    baselines: tuple[Baseline, ...] = Field(
-        ("constant", "linear", "boosting"),
-        description=(
-            "Fitted on the same train rows and features, scored on the same test rows. A language"
-            " model has unigram, bigram and 5-gram instead."
-        ),
-    )
-    top_k: int | None = Field(
-        None,
-        ge=2,
-        description=(
-            "Also report the share of rows whose class is among the k most probable ones, e.g."
-            " top_3_accuracy (multiclass with more than k classes)."
-        ),
-    )
-    costs: ErrorCosts | CostMatrix | None = Field(
-        None,
-        description=(
-            "Also report the mean cost per row of the predicted class. Binary: {false_negative: 5,"
-            " false_positive: 1}; multiclass: a matrix, one list of costs for each true class, in"
-            " the order of the classes."
-        ),
     )
 
 
@@ -456,6 +419,7 @@ class Declaration(Section):
         check_momentum(self.optimizer, self.schedule)
         check_loss(self.loss, self.task, TASK_LOSSES[self.task.kind])
         check_declared_metrics(self.evaluate.top_k, self.evaluate.costs, self.task)
+        require_labels(self.evaluate, self.task)
         for where, metric in [
             ("train.metric", self.train.metric),
             ("register.metric", self.register_.metric),

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from schemas.calibration_records import Calibrations, Choices, Thresholds
 from schemas.observed import Observed
 from schemas.references import (
     FileRef,
@@ -203,7 +204,7 @@ class TrainReport(Record):
     `best_metric` is null, `best_step` 0 and `best_checkpoint` the newest weights only where a run
     was interrupted before its first evaluation. `skipped_steps`: left out because an fp16 gradient
     overflowed. `observed`: what the program saw of itself; null in reports of runs that did not
-    look.
+    look. `calibration`, `threshold`: of each label, chosen on val after training if declared.
     """
 
     run_id: str
@@ -223,6 +224,8 @@ class TrainReport(Record):
     skipped_steps: int = 0
     promise: str = ""
     observed: Observed | None = None
+    calibration: Calibrations = ()
+    threshold: Choices = ()
 
 
 class Interval(Record):
@@ -260,7 +263,8 @@ class EvaluationReport(Record):
     `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes,
     `probability_<class>`; of several labels `label_<name>`, and the columns that the registered
     model gives. `by_label`: of several labels, each one's known rows, base rate, metrics and
-    baselines. `label_note`: which labels a mean over labels leaves out.
+    baselines. `label_note`: which labels a mean over labels leaves out. `calibration`: these rows
+    before and after the temperature. `thresholds`: label → where its positive class begins.
     """
 
     side: SplitName
@@ -281,6 +285,8 @@ class EvaluationReport(Record):
     by_label: tuple[dict[str, Any], ...] = ()
     label_note: str = ""
     samples: SampleReport | None = None
+    calibration: Calibrations = ()
+    thresholds: Thresholds = {}
 
 
 class ExportedModel(Record):
@@ -380,6 +386,7 @@ class Evidence(Record):
     promise: str
     provenance: dict[str, Any]
     search: dict[str, Any] | None = Field(None, exclude_if=lambda found: found is None)
+    thresholds: Thresholds = {}
 
 
 class Verification(Record):

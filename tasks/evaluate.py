@@ -7,9 +7,11 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from schemas.calibration_records import thresholds_of
 from schemas.config import SplitName
 from schemas.records import EvaluationReport, RunSpec, TrainReport
 from tasks.say import say
+from training.evaluation.decisions import calibration_words
 from training.evaluation.evaluate import evaluate
 
 
@@ -26,7 +28,9 @@ def evaluate_model(
     spec: RunSpec, trained: TrainReport, run_dir: Path, side: SplitName
 ) -> EvaluationReport:
     """Return metrics of one split with uncertainty, and the results of the baselines."""
-    report = evaluate(spec, trained.best_checkpoint, side, run_dir / "evaluation" / side)
+    thresholds = thresholds_of(trained.threshold)
+    out_dir = run_dir / "evaluation" / side
+    report = evaluate(spec, trained.best_checkpoint, side, out_dir, thresholds)
     found = report.metrics[trained.metric]
     bounds = (
         f" [{found.low:.4f}, {found.high:.4f}]"
@@ -42,6 +46,8 @@ def evaluate_model(
     say("evaluate", f"{side} {trained.metric} {value} over {report.rows:,} rows{others}")
     if report.verdict:
         say("", report.verdict, "info" if report.has_skill else "warn")
+    for part in report.calibration:
+        say("", f"on {side}, {calibration_words(part, on_val=False)}", "info")
     if report.interval_note:
         say("", report.interval_note, "warn")
     return report

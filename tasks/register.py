@@ -7,6 +7,7 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from schemas.calibration_records import thresholds_of
 from schemas.digest import write_atomic
 from schemas.records import (
     EvaluationReport,
@@ -40,7 +41,11 @@ def export(
 ) -> ExportedModel:
     """Write `program.pt2` and `spec.json` in the run directory."""
     exported = export_model(
-        spec, trained.best_checkpoint.file, run.run_dir / "model", prepared.split.val
+        spec,
+        trained.best_checkpoint.file,
+        run.run_dir / "model",
+        prepared.split.val,
+        thresholds_of(trained.threshold),
     )
     say(
         "export",

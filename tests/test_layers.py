@@ -48,6 +48,7 @@ INNER: dict[str, set[str]] = {
     },
     "evaluation": {
         "boosting",
+        "checkpoint",
         "data.arrays",
         "data.leakage",
         "data.serving_text",

@@ -27,7 +27,7 @@ split: {kind: group}
 cv: {folds: 2, concurrency: 2}
 model: {kind: linear}
 train: {epochs: 2, batch_size: 64, ranks: 1, threads: 1}
-evaluate: {bootstrap: 20, baselines: [constant]}
+evaluate: {bootstrap: 20, baselines: [constant], calibrate: temperature, threshold: {for: f1}}
 """
 
 
@@ -110,6 +110,16 @@ def test_each_fold_is_fitted_on_its_own_train(outcome: dict[str, Any], home: Pat
         )
         means.append(x["mean"])
     assert means[0] != means[1]
+
+
+@pytest.mark.long
+def test_each_fold_is_finished_on_its_own_validation_rows(outcome: dict[str, Any]) -> None:
+    for fold in outcome["folds"]:
+        final = json.loads((Path(fold["run_dir"]) / "final" / "result.json").read_text())
+        report = final["report"]
+        assert fold["model_sha256"] == report["model_sha256"]
+        assert [c["rows"] for c in report["threshold"]] == [fold["rows"]["val"]]
+        assert [c["rows"] for c in report["calibration"]] == [fold["rows"]["val"]]
 
 
 @pytest.mark.long

@@ -18,7 +18,8 @@ from schemas.digest import file_ref
 from schemas.errors import IntegrityError, NonFiniteError
 from schemas.records import EvaluationReport, RunSpec
 from tests.training.toys import CLASSES, declare, make_arrays, write_run
-from training.evaluation.evaluate import base_rate, evaluate, group_table
+from training.evaluation.by_group import group_table
+from training.evaluation.evaluate import base_rate, evaluate
 from training.models.build import build_model
 from training.objectives.losses import make_loss
 from training.objectives.metrics import predict

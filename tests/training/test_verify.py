@@ -138,6 +138,14 @@ def other_evidence(uri: str, run: str) -> None:
     log(uri, run, "evidence.json", path.read_text().replace('"mode": "exact"', '"mode": "fast"'))
 
 
+def move_threshold(uri: str) -> None:
+    """Signed by the home itself: the spec decides at another threshold than was evaluated."""
+    folder = in_store(uri, "MLmodel").parent
+    edit_spec(folder, threshold=0.3)
+    seal_again(folder)
+    agree(uri, folder, "1")
+
+
 Fault = Callable[[str, str, Case], object]
 FAULTS: dict[str, tuple[Fault, str, str]] = {
     "program": (
@@ -164,6 +172,11 @@ FAULTS: dict[str, tuple[Fault, str, str]] = {
         lambda uri, run, case: tag(uri, "bulkhead.git_sha", "feed"),
         "digests",
         "do not agree: git commit",
+    ),
+    "another threshold": (
+        lambda uri, run, case: move_threshold(uri),
+        "digests",
+        "do not agree: thresholds",
     ),
     "a better score": (
         lambda uri, run, case: tag(uri, "bulkhead.test.auroc", "0.9"),

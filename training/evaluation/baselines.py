@@ -71,7 +71,9 @@ def baseline_metrics(
     )
     declared = declared_measures(declaration)
     return {
-        name: compute_predictions(declaration.task.kind, p, target, weight, labels, declared)
+        name: compute_predictions(
+            declaration.task.kind, p, target, weight, labels, declared=declared
+        )
         for name, p in found.items()
     }
 

@@ -7,7 +7,7 @@ registered model gives exactly the evaluated predictions. N rows, C classes.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,10 @@ import pyarrow.parquet as pq
 from torch import nn
 
 from schemas import digest
-from schemas.config import METRICS, Declaration, SplitName
+from schemas.calibration_records import Calibration
+from schemas.config import Declaration, SplitName
 from schemas.errors import IntegrityError
+from schemas.evaluate_config import HALF
 from schemas.load import declare
 from schemas.records import (
     EvaluationReport,
@@ -34,6 +36,8 @@ from training.data.arrays.shards import load_arrays
 from training.engine.scoring import require_finite
 from training.engine.token_scoring import score_documents
 from training.evaluation.baselines import Skill, baseline_predictions, standings, verdict
+from training.evaluation.by_group import clusters_of, group_table
+from training.evaluation.decisions import Decides, baseline_decisions, calibration_of
 from training.evaluation.evaluate_text import read_documents, text_facts, write_losses
 from training.evaluation.label_evaluation import (
     base_rates,
@@ -47,24 +51,21 @@ from training.objectives.bootstrap import intervals, paired_difference
 from training.objectives.label_metrics import undefined_note
 from training.objectives.measures import declared_measures
 from training.objectives.metrics import (
-    Metrics,
     compute_predictions,
     predict,
     predicted_class,
     targets,
 )
-from training.objectives.targets import Targets, targets_of
+from training.objectives.targets import Targets, decided, targets_of
 from training.serving.reference_network import reference_network, reference_scores
-
-MAX_GROUPS = 30
-MIN_GROUP_ROWS = 10  # a metric of fewer rows is meaningless for its group
-MIN_CLUSTERS = (
-    5  # resampling fewer groups gives intervals that are far too narrow; one group gives none
-)
 
 
 def evaluate(
-    run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Path
+    run: RunSpec,
+    weights: Path | FileRef,
+    side: SplitName,
+    out_dir: Path,
+    thresholds: Mapping[str, float] | None = None,
 ) -> EvaluationReport:
     """Evaluate one split: metrics with bootstrap intervals, next to baselines and the base rate.
 
@@ -77,6 +78,7 @@ def evaluate(
         weights: File with the network's state dict; a reference is verified first.
         side: Split to score.
         out_dir: Created; files of an earlier evaluation are replaced.
+        thresholds: Label to threshold, where one is declared.
 
     Raises:
         IntegrityError: weights or arrays were changed after they were written.
@@ -90,31 +92,26 @@ def evaluate(
     network = reference_network(
         run, digest.verify(weights) if isinstance(weights, FileRef) else weights
     )
-    scored = (_score_documents if statistics.tokens else _score_rows)(
-        declaration, statistics, network, arrays
+    labels, threshold = decided(targets_of(declaration, statistics), thresholds or {})
+    scored = (
+        _score_documents(network, arrays)
+        if statistics.tokens
+        else _score_rows(run, declaration, network, arrays, (labels, threshold))
     )
     predictions, target, ids, weight = scored.predictions, scored.target, scored.ids, scored.weight
-    labels = targets_of(declaration, statistics)
     group = None if ids["__group"].isna().all() else ids["__group"].to_numpy()
     clusters, note = clusters_of(group)
-    resampling: dict[str, Any] = {
-        "group": clusters,
-        "weight": weight,
-        "resamples": declaration.evaluate.bootstrap,
-        "confidence": declaration.evaluate.confidence,
-        "seed": declaration.train.seed,
+    resampling = {
+        **_resampling(declaration, clusters, weight),
         "labels": labels,
+        "threshold": threshold,
     }
     metrics = intervals(declaration, predictions, target, **resampling)
     others = (
         baseline_predictions(declaration, statistics, run.arrays, side) if side == "test" else {}
     )
-    skill = {"group": group, "weight": weight, "labels": labels, "seed": declaration.train.seed}
-    compared: dict[str, Any] = (
-        _compare(declaration, others, predictions, target, metrics, resampling, skill)
-        if others
-        else {}
-    )
+    rules = baseline_decisions(run, bool(thresholds)) if others else {}
+    compared = _compare(declaration, others, rules, scored, metrics, resampling, group)
     report = EvaluationReport(
         side=side,
         rows=len(ids),
@@ -124,17 +121,27 @@ def evaluate(
         interval_note=note,
         predictions=scored.write(out_dir / "predictions.parquet"),
         samples=_samples(run, declaration, network) if side == "test" else None,
-        by_group=(
-            ()
-            if group is None
-            else group_table(declaration, group, predictions, target, weight, labels)
-        ),
+        by_group=group_table(declaration, group, predictions, target, weight, labels, threshold),
         by_label=label_table(labels, predictions, target, others, resampling),
         label_note=undefined_note(declaration.task.kind, predictions, target, weight, labels),
+        calibration=scored.calibration,
+        thresholds=dict(thresholds or {}),
         **compared,
     )
     digest.write_atomic(out_dir / "evaluation.json", report.model_dump_json(indent=1))
     return report
+
+
+def _resampling(
+    declaration: Declaration, clusters: np.ndarray | None, weight: np.ndarray | None
+) -> dict[str, Any]:
+    return {
+        "group": clusters,
+        "weight": weight,
+        "resamples": declaration.evaluate.bootstrap,
+        "confidence": declaration.evaluate.confidence,
+        "seed": declaration.train.seed,
+    }
 
 
 def _samples(run: RunSpec, declaration: Declaration, network: nn.Module) -> SampleReport | None:
@@ -153,11 +160,17 @@ class Scored(NamedTuple):
     ids: pd.DataFrame
     weight: np.ndarray | None
     write: Callable[[Path], FileRef]
+    calibration: tuple[Calibration, ...] = ()
 
 
 def _score_rows(
-    declaration: Declaration, statistics: Statistics, network: nn.Module, arrays: SplitArrays
+    run: RunSpec,
+    declaration: Declaration,
+    network: nn.Module,
+    arrays: SplitArrays,
+    decides: Decides,
 ) -> Scored:
+    statistics = run.statistics
     scores = reference_scores(network, arrays)
     require_finite(scores, arrays)
     predictions, data, ids = (
@@ -165,22 +178,18 @@ def _score_rows(
         load_arrays(arrays),
         read_ids(arrays, statistics),
     )
-    target, labels = (
-        given_targets(declaration, statistics, data["label"], ids),
-        targets_of(declaration, statistics),
-    )
+    target, weight = given_targets(declaration, statistics, data["label"], ids), data.get("weight")
     return Scored(
         predictions,
         target,
         ids,
-        data.get("weight"),
-        lambda path: write_predictions(path, statistics, ids, predictions, labels),
+        weight,
+        lambda path: write_predictions(path, statistics, ids, predictions, *decides),
+        calibration_of(run, network, scores, target, weight),
     )
 
 
-def _score_documents(
-    declaration: Declaration, statistics: Statistics, network: nn.Module, arrays: SplitArrays
-) -> Scored:
+def _score_documents(network: nn.Module, arrays: SplitArrays) -> Scored:
     scored, ids = score_documents(network, arrays), read_documents(arrays)
     return Scored(
         scored.predictions,
@@ -249,28 +258,33 @@ def given_targets(
 def _compare(
     declaration: Declaration,
     others: dict[str, np.ndarray],
-    predictions: np.ndarray,
-    target: np.ndarray,
+    rules: dict[str, Decides],
+    scored: Scored,
     metrics: dict[str, Interval],
     resampling: dict[str, Any],
-    skill: dict[str, Any],
+    group: np.ndarray | None,
 ) -> dict[str, Any]:
     """Compare with baselines on the same rows by paired differences and permutations; report
     fields.
     """
-    weight, labels = resampling["weight"], resampling["labels"]
-    declared = declared_measures(declaration)
+    if not others:
+        return {}
+    predictions, target, metric = scored.predictions, scored.target, declaration.metric
+    own = {name: resampling[name] for name in ("weight", "labels", "seed", "threshold")}
+    skill = own | {"group": group}
+    rules = dict.fromkeys(others, (own["labels"], own["threshold"])) | rules
+    task, declared = declaration.task.kind, declared_measures(declaration)
     baselines = {
-        name: compute_predictions(declaration.task.kind, p, target, weight, labels, declared)
+        name: compute_predictions(task, p, target, scored.weight, *rules[name], declared)
         for name, p in others.items()
     }
     differences = {
         name: paired_difference(
-            declaration, declaration.metric, predictions, p, target, **resampling
+            declaration, metric, predictions, p, target, **resampling, other_decides=rules[name]
         )
         for name, p in others.items()
     }
-    too_few = too_few_units(declaration, target, skill["group"])
+    too_few = too_few_units(declaration, target, group)
     no_width = any(found.low is None for found in differences.values())
     known = Skill(
         (
@@ -292,21 +306,6 @@ def _compare(
     }
 
 
-def clusters_of(group: np.ndarray | None) -> tuple[np.ndarray | None, str]:
-    """Return the groups to resample, or None with the reason if they are too few."""
-    num_groups = 0 if group is None else len(np.unique(group[~pd.isna(group)].astype(str)))
-    if group is None or num_groups >= MIN_CLUSTERS:
-        return group, ""
-    noun = "group" if num_groups == 1 else "groups"
-    return (
-        None,
-        (
-            f"Only {num_groups} {noun} in these rows: the interval is over rows of these {noun} and"
-            " says nothing about others."
-        ),
-    )
-
-
 def base_rate(
     statistics: Statistics, target: np.ndarray, weight: np.ndarray | None
 ) -> dict[str, float]:
@@ -324,49 +323,13 @@ def base_rate(
     }
 
 
-def group_table(
-    declaration: Declaration,
-    group: np.ndarray,
-    predictions: np.ndarray,
-    target: np.ndarray,
-    weight: np.ndarray | None,
-    labels: Targets = (),
-) -> tuple[dict[str, Any], ...]:
-    """Return metrics of the 30 largest groups with at least 10 rows, largest first.
-
-    With several labels, they are those over all labels.
-    """
-    names, counts = np.unique(group[~pd.isna(group)].astype(str), return_counts=True)
-    largest = sorted(zip(-counts, names, strict=True))[:MAX_GROUPS]
-    rows: list[dict[str, Any]] = []
-    task, declared = declaration.task.kind, declared_measures(declaration)
-    for negative, name in largest:
-        if -negative >= MIN_GROUP_ROWS:
-            mine = group == name
-            found: Metrics = compute_predictions(
-                task,
-                predictions[mine],
-                target[mine],
-                None if weight is None else weight[mine],
-                labels,
-                declared,
-            )
-            rows.append(
-                {
-                    "group": str(name),
-                    "rows": int(-negative),
-                    **{metric: found[metric] for metric in (*METRICS[task], *declared)},
-                }
-            )
-    return tuple(rows)
-
-
 def write_predictions(
     path: Path,
     statistics: Statistics,
     ids: pd.DataFrame,
     predictions: np.ndarray,
     labels: Targets = (),
+    threshold: float = HALF,
 ) -> FileRef:
     """Write `__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`.
 
@@ -377,7 +340,7 @@ def write_predictions(
         columns |= prediction_columns(labels, predictions)
     elif statistics.classes:
         columns["prediction"] = pa.array(list(statistics.classes)).take(
-            pa.array(predicted_class(predictions))
+            pa.array(predicted_class(predictions, threshold))
         )
         columns |= {
             f"probability_{name}": pa.array(predictions[:, i])

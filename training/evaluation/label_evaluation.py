@@ -55,7 +55,7 @@ def prediction_columns(labels: Targets, predictions: np.ndarray) -> dict[str, pa
             columns[t.prediction_column] = pa.array(own)
             continue
         columns[t.prediction_column] = pa.array(list(t.statistics.classes)).take(
-            pa.array(predicted_class(own))
+            pa.array(predicted_class(own, t.threshold))
         )
         shown = own[:, 1:] if t.kind == "binary" else own
         columns |= {name: pa.array(shown[:, i]) for i, name in enumerate(t.probability_columns)}
@@ -133,6 +133,7 @@ def _row(
         "group": None if group is None else group[rows],
         "weight": weights,
         "labels": (),
+        "threshold": label.threshold,
     }
     found = intervals(label.declaration, own, values, **settings)
     facts |= {"value": found[metric].value, "low": found[metric].low, "high": found[metric].high}

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from schemas.config import Declaration
+from schemas.evaluate_config import HALF
 from training.data.leakage.arrangements import ENOUGH_UNITS, shortage, shortage_of_signs, tail
 from training.objectives.bootstrap import one_resample, units_of
 from training.objectives.targets import Targets
@@ -68,6 +69,7 @@ def permutation_chance(
     labels: Targets = (),
     seed: int = 0,
     always: bool = False,
+    threshold: float = HALF,
 ) -> float | None:
     """Return the fraction of permutations in which the declared metric is at least as good.
 
@@ -82,6 +84,7 @@ def permutation_chance(
         labels: Labels of a task of several labels.
         seed: Same seed, same draws.
         always: Also with many rows.
+        threshold: Of a single binary label.
 
     Returns:
         None if the bootstrap is enough: many units, and a metric in which a constant is not worse
@@ -94,19 +97,17 @@ def permutation_chance(
         return None
     sign = 1.0 if declaration.greater_is_better else -1.0
 
-    def measured(given: np.ndarray) -> float:
-        found = sign * one_resample(declaration, metric, predictions, given, weight, labels)
+    def measured(labels_of_rows: np.ndarray) -> float:
+        found = sign * one_resample(
+            declaration, metric, predictions, labels_of_rows, weight, labels, threshold
+        )
         return found if math.isfinite(found) else math.inf  # not defined: no evidence of skill
 
     observed = measured(target)
     if not math.isfinite(observed):
         return 1.0
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, STREAM])))
-    draws = max(
-        min(MOST_VALUES // target.size, MOST_DRAWS),
-        FEWEST_DRAWS,
-        math.ceil(2 / tail(declaration.evaluate.confidence)),
-    )
+    draws = _num_draws(target.size, declaration.evaluate.confidence)
     slack = 1e-12 * max(1.0, abs(observed))
     as_good, limit = 0, 1 + math.floor(draws * tail(declaration.evaluate.confidence))
     for number, order in enumerate(permutations(units, draws, generator), start=1):
@@ -134,6 +135,11 @@ def permutations(
             np.repeat(starts[other], sizes) + place % np.repeat(sizes[other], sizes)
         ]
         yield found
+
+
+def _num_draws(values: int, confidence: float) -> int:
+    least = max(FEWEST_DRAWS, math.ceil(2 / tail(confidence)))
+    return max(min(MOST_VALUES // values, MOST_DRAWS), least)
 
 
 def _has_many(target: np.ndarray, units: np.ndarray, labels: Targets) -> bool:

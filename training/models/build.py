@@ -36,6 +36,7 @@ from training.models.linear import Linear
 from training.models.mlp import Mlp
 from training.models.resmlp import ResMlp
 from training.models.shape import ModelShape, model_shape
+from training.models.temperature import Temperature, build_temperature
 from training.models.token_network import TokenNetwork
 from training.models.trees import Trees
 
@@ -61,8 +62,8 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
         torch.manual_seed(declaration.train.seed)
         if shape.context:
             return TokenNetwork(shape, _body(declaration, shape))
-        body = _body(declaration, shape)
-        return Network(shape, statistics, body, scaled=not isinstance(body, Trees))
+        body, temperature = _body(declaration, shape), build_temperature(declaration, statistics)
+        return Network(shape, statistics, body, temperature)
 
 
 def count_parameters(network: nn.Module) -> tuple[int, int]:
@@ -77,14 +78,21 @@ class Network(nn.Module):
     Tensors are stored unscaled; `(x - mean) / sd` by channel happens here, with train statistics in
     buffers that are not part of the state dict (they belong to the statistics, not to the weights).
     Trees get them unscaled: they only compare, and rounding would move values over a threshold.
+    Scores are divided by the temperature, if one is declared.
     """
 
     def __init__(
-        self, shape: ModelShape, statistics: Statistics, body: nn.Module, scaled: bool = True
+        self,
+        shape: ModelShape,
+        statistics: Statistics,
+        body: nn.Module,
+        temperature: Temperature | None = None,
     ) -> None:
         super().__init__()
         self.shape = shape
         self.body = body
+        self.temperature = temperature
+        scaled = not isinstance(body, Trees)
         self.scaled = tuple(shape.tensors) if scaled else ()
         for index, stats in enumerate(statistics.tensor if scaled else ()):
             self.register_buffer(f"mean_{index}", _per_channel(stats, stats.mean), persistent=False)
@@ -105,7 +113,8 @@ class Network(nn.Module):
             inputs[key] = (batch[key].to(mean.dtype) - mean) / std
         scores = self.body(inputs)
         check_scores(self.shape, next(iter(batch.values())).shape[0], scores)
-        return scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+        scores = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+        return scores if self.temperature is None else self.temperature(scores)
 
 
 def check_batch(shape: ModelShape, batch: dict[str, Tensor]) -> None:

@@ -22,6 +22,7 @@ import pandas as pd
 
 from schemas.config import Declaration
 from schemas.errors import DataError
+from schemas.evaluate_config import HALF
 from schemas.records import Interval
 from training.objectives import token_metrics
 from training.objectives.label_metrics import (
@@ -57,6 +58,7 @@ def intervals(
     confidence: float = 0.95,
     seed: int = 0,
     labels: Targets = (),
+    threshold: float = HALF,
 ) -> dict[str, Interval]:
     """Compute every metric of the task with its percentile bootstrap interval.
 
@@ -71,6 +73,7 @@ def intervals(
         confidence: Coverage of the interval, a fraction.
         seed: Same seed, same draws.
         labels: Labels of a task of several labels; predictions are then [N, K] and targets [N, L].
+        threshold: Of a single binary label.
 
     Returns:
         `low` and `high` are None if a metric is not defined, on the rows or in more than half of
@@ -81,20 +84,18 @@ def intervals(
     """
     task = declaration.task.kind
     declared = declared_measures(declaration)
-    values = compute_predictions(task, predictions, target, weight, labels, declared)
-    of_weights = _resampled(task, predictions, target, labels, declared)
-    resampled = _all_resamples(of_weights, len(target), group, weight, resamples, seed)
+    values = compute_predictions(task, predictions, target, weight, labels, threshold, declared)
+    rule = _resampled(task, predictions, target, labels, threshold, declared)
+    resampled = _all_resamples(rule, len(target), group, weight, resamples, seed)
     units = units_of(group, len(target))
     found = {
         name: _interval(value, resampled[name], confidence, int(units.max()) + 1)
         for name, value in values.items()
     }
+    if labels:
+        return found
     return {
-        name: (
-            at_least(interval, name, target, units, confidence, FEW_UNITS)
-            if not labels
-            else interval
-        )
+        name: at_least(interval, name, target, units, confidence, FEW_UNITS)
         for name, interval in found.items()
     }
 
@@ -111,10 +112,13 @@ def paired_difference(
     confidence: float = 0.95,
     seed: int = 0,
     labels: Targets = (),
+    threshold: float = HALF,
+    other_decides: tuple[Targets, float] | None = None,
 ) -> Interval:
     """Compute the metric of `predictions` minus that of `other`, on the same rows and resamples.
 
-    Arguments are those of `intervals`; `other` has the shape of `predictions`.
+    Arguments are those of `intervals`; `other` has the shape of `predictions`. `other_decides`: its
+    labels and threshold, if they differ.
 
     Raises:
         DataError: no rows, lengths that differ, or a metric that the task does not have.
@@ -125,14 +129,14 @@ def paired_difference(
             f"metric {metric!r} is not one of task {task!r}: {', '.join(declaration.metrics)}"
         )
     declared = declared_measures(declaration)
+    both = (predictions, (labels, threshold)), (other, other_decides or (labels, threshold))
     first, second = (
-        compute_predictions(task, p, target, weight, labels, declared)[metric]
-        for p in (predictions, other)
+        compute_predictions(task, p, target, weight, *decides, declared)[metric]
+        for p, decides in both
     )
-    of_weights = (_resampled(task, p, target, labels, declared) for p in (predictions, other))
+    rules = (_resampled(task, p, target, *decides, declared) for p, decides in both)
     a, b = (
-        _all_resamples(values, len(target), group, weight, resamples, seed)[metric]
-        for values in of_weights
+        _all_resamples(rule, len(target), group, weight, resamples, seed)[metric] for rule in rules
     )
     value = None if first is None or second is None else first - second
     found = _interval(value, a - b, confidence, int(units_of(group, len(target)).max()) + 1)
@@ -218,14 +222,14 @@ def _resampled(
     predictions: np.ndarray,
     target: np.ndarray,
     labels: Targets,
+    threshold: float,
     declared: Mapping[str, Measure],
 ) -> Resampled:
     """Compute the metrics of a task for many resamples, with `unexplained` for a single label."""
-    return (
-        resampled_labels(task, predictions, target, labels, _MAKERS)
-        if labels
-        else with_measures(_MAKERS[task](predictions, target), declared, predictions, target)
-    )
+    if labels:
+        return resampled_labels(task, predictions, target, labels, _MAKERS)
+    own = _MAKERS[task](predictions, target, threshold)
+    return with_measures(own, declared, predictions, target, threshold)
 
 
 def one_resample(
@@ -235,6 +239,7 @@ def one_resample(
     target: np.ndarray,
     weight: np.ndarray | None,
     labels: Targets,
+    threshold: float = HALF,
 ) -> float:
     """Compute a metric of the rows as they are; NaN if it is not defined.
 
@@ -242,15 +247,17 @@ def one_resample(
     """
     whole = np.ones(len(target)) if weight is None else np.asarray(weight, dtype=np.float64)
     task, declared = declaration.task.kind, declared_measures(declaration)
-    found = _resampled(task, predictions, target, labels, declared)(whole[None])
-    return float(found[metric][0])
+    rule = _resampled(task, predictions, target, labels, threshold, declared)
+    return float(rule(whole[None])[metric][0])
 
 
-def _classification(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
+def _classification(
+    probabilities: np.ndarray, target: np.ndarray, threshold: float = HALF
+) -> Resampled:
     """Compute metrics that need no order: log loss, accuracy, balanced accuracy, F1 of each
     class.
     """
-    guess = predicted_class(probabilities)
+    guess = predicted_class(probabilities, threshold)
     hit = guess == target
     tiny = np.finfo(np.float64).eps
     surprise = -np.log(np.clip(probabilities[np.arange(len(target)), target], tiny, 1 - tiny))
@@ -281,12 +288,12 @@ def _classification(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
     return values
 
 
-def _binary(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
+def _binary(probabilities: np.ndarray, target: np.ndarray, threshold: float = HALF) -> Resampled:
     """Compute metrics of two classes.
 
     AUROC and average precision use cumulative weights over runs of equal score.
     """
-    unordered = _classification(probabilities, target)
+    unordered = _classification(probabilities, target, threshold)
     order = np.argsort(-probabilities[:, 1], kind="stable")
     ranked = probabilities[order, 1]
     starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
@@ -324,7 +331,7 @@ def _binary(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
     return values
 
 
-def _regression(predictions: np.ndarray, target: np.ndarray) -> Resampled:
+def _regression(predictions: np.ndarray, target: np.ndarray, threshold: float = HALF) -> Resampled:
     error = predictions - target
     centered = target - target.mean()  # exact variance for labels far from 0
     relative = mape(predictions, target)
@@ -348,9 +355,9 @@ def _regression(predictions: np.ndarray, target: np.ndarray) -> Resampled:
     return values
 
 
-_MAKERS: dict[str, Callable[[np.ndarray, np.ndarray], Resampled]] = {
+_MAKERS: dict[str, Callable[[np.ndarray, np.ndarray, float], Resampled]] = {
     "binary": _binary,
     "multiclass": _classification,
     "regression": _regression,
-    "causal_lm": token_metrics.resampled,
+    "causal_lm": lambda predictions, target, _: token_metrics.resampled(predictions, target),
 }

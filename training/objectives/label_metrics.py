@@ -19,7 +19,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from training.objectives.measures import Measure, declared_measures, single, unexplained
-from training.objectives.metrics import Metrics, compute_predictions
+from training.objectives.metrics import (
+    DECIDED,
+    Metrics,
+    compute_predictions,
+    decided_classes,
+)
 from training.objectives.targets import Target, Targets
 
 Values = dict[str, np.ndarray]  # metric -> [R], NaN if not defined
@@ -73,7 +78,9 @@ def _of_one(
     if not mass:
         return dict.fromkeys((*label.declaration.metrics, "unexplained")) | {"mass": 0.0}
     declared = declared_measures(label.declaration)
-    found = compute_predictions(label.kind, own, values, weights, declared=declared)
+    found = compute_predictions(
+        label.kind, own, values, weights, threshold=label.threshold, declared=declared
+    )
     of_loss = unexplained(label.declaration)
     left = (
         _unexplained(label, found, values, weights)
@@ -162,9 +169,7 @@ def resampled_labels(
     """
     parts = [(t, *known(t, predictions, target[:, i], None)[:3]) for i, t in enumerate(labels)]
     each = [
-        (t, at, with_measures(makers[t.kind](own, values), measures_of(t), own, values))
-        for t, at, own, values in parts
-        if len(at)
+        (t, at, _resampled_label(makers, t, own, values)) for t, at, own, values in parts if len(at)
     ]
 
     def values(weights: np.ndarray) -> Values:
@@ -200,18 +205,33 @@ def measures_of(label: Target) -> dict[str, Measure]:
     return own if left is None else own | {"unexplained": left}
 
 
+def _resampled_label(
+    makers: Mapping[str, Callable[..., Resampled]],
+    label: Target,
+    predictions: np.ndarray,
+    target: np.ndarray,
+) -> Resampled:
+    metrics = makers[label.kind](predictions, target, label.threshold)
+    return with_measures(metrics, measures_of(label), predictions, target, label.threshold)
+
+
 def with_measures(
     metrics: Resampled,
     measures: Mapping[str, Measure],
     predictions: np.ndarray,
     target: np.ndarray,
+    threshold: float,
 ) -> Resampled:
     """Return the resampled metrics of a label with its measures, which replace those of their
     name.
     """
     if not measures:
         return metrics
-    made = {name: measure(predictions, target) for name, measure in measures.items()}
+    classes = decided_classes(predictions, threshold)
+    made = {
+        name: measure(classes if name in DECIDED else predictions, target)
+        for name, measure in measures.items()
+    }
     return lambda weights: metrics(weights) | {name: m(weights) for name, m in made.items()}
 
 

@@ -15,6 +15,7 @@ from sklearn import metrics as sk
 
 from schemas.config import METRICS, Declaration
 from schemas.errors import DataError
+from schemas.evaluate_config import HALF
 from schemas.records import Statistics
 from training.objectives import token_metrics
 from training.objectives.link import link_of
@@ -23,6 +24,7 @@ from training.objectives.targets import Targets, targets_of
 
 Metrics = dict[str, float | None]
 Metric = Callable[[np.ndarray, np.ndarray, np.ndarray | None], float | None]
+DECIDED = ("accuracy", "balanced_accuracy", "f1", "mcc", "cost")  # of a binary label: by class
 
 
 def predict(declaration: Declaration, statistics: Statistics, scores: np.ndarray) -> np.ndarray:
@@ -93,7 +95,7 @@ def compute(
         targets(declaration, statistics, label),
         weight,
         labels,
-        declared_measures(declaration),
+        declared=declared_measures(declaration),
     )
 
 
@@ -103,6 +105,7 @@ def compute_predictions(
     target: np.ndarray,
     weight: np.ndarray | None = None,
     labels: Targets = (),
+    threshold: float = HALF,
     declared: Mapping[str, Measure] = MappingProxyType({}),
 ) -> Metrics:
     """Compute every metric of a task from predictions of `predict` and targets of `targets`.
@@ -112,7 +115,8 @@ def compute_predictions(
         predictions: Predictions of N rows.
         target: Targets of the same rows.
         weight: Sample weights [N], at least 0; None: all rows have equal weight.
-        labels: Labels of a task of several labels; each brings its declared measures.
+        labels: Labels of a task of several labels, with their thresholds and declared measures.
+        threshold: Of a single binary label.
         declared: Measures that the declaration of a single label adds (`declared_measures`).
 
     Raises:
@@ -137,14 +141,31 @@ def compute_predictions(
             target[counted],
             np.asarray(weight, dtype=np.float64)[counted],
         )
+    classes = decided_classes(predictions, threshold)
     wanted = {name: _METRICS[task][name] for name in METRICS[task]}
     wanted |= {name: single(measure) for name, measure in declared.items()}
-    return {name: metric(target, predictions, weight) for name, metric in wanted.items()}
+    return {
+        name: metric(target, classes if name in DECIDED else predictions, weight)
+        for name, metric in wanted.items()
+    }
 
 
-def predicted_class(probabilities: np.ndarray) -> np.ndarray:
-    """Return the most probable class [N] of probabilities [N, C]; the lower index at a tie."""
-    return np.asarray(probabilities.argmax(axis=1))
+def decided_classes(predictions: np.ndarray, threshold: float) -> np.ndarray:
+    """Return 1 for the decided class [N, 2], since metrics take the most probable one.
+
+    Without a threshold, return the predictions.
+    """
+    return np.eye(2)[predicted_class(predictions, threshold)] if threshold != HALF else predictions
+
+
+def predicted_class(probabilities: np.ndarray, threshold: float = HALF) -> np.ndarray:
+    """Return the most probable class [N] of probabilities [N, C]; the lower index at a tie.
+
+    Of two classes it is the second one if its probability is above the threshold.
+    """
+    if threshold == HALF:
+        return np.asarray(probabilities.argmax(axis=1))
+    return np.asarray(probabilities[:, 1] > threshold).astype(np.int64)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

@@ -7,12 +7,14 @@ of a label, K columns: C for each multiclass label, one for any other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
 
 from schemas.config import Declaration, LossConfig, TaskConfig
+from schemas.evaluate_config import HALF
 from schemas.label_config import LabelKind
 from schemas.records import LabelStats, Statistics
 
@@ -41,6 +43,7 @@ class Target:
             probability of the positive class, one of each class, or the value.
         declaration: As if this label were the only one.
         statistics: As if this label were the only one.
+        threshold: Its positive class begins above it (binary).
     """
 
     name: str
@@ -50,6 +53,7 @@ class Target:
     columns: slice
     declaration: Declaration
     statistics: Statistics
+    threshold: float = HALF
 
     @property
     def width(self) -> int:
@@ -98,6 +102,17 @@ def targets_of(declaration: Declaration, statistics: Statistics) -> Targets:
         _target(declaration, statistics, label, place)
         for label, place in zip(statistics.labels, places, strict=True)
     )
+
+
+def decided(labels: Targets, thresholds: Mapping[str, float]) -> tuple[Targets, float]:
+    """Return several labels with their thresholds, and the threshold of a single label.
+
+    Args:
+        labels: Labels of a task of several labels; empty for a single one.
+        thresholds: Label to threshold; 0.5 for a label that is not in it.
+    """
+    several = tuple(replace(t, threshold=thresholds.get(t.name, HALF)) for t in labels)
+    return several, HALF if labels else next(iter(thresholds.values()), HALF)
 
 
 def _target(

@@ -5,7 +5,7 @@ N rows, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ from training.objectives.targets import Targets, targets_of
 from training.registry.gate import Comparison, compare
 from training.registry.registry import LoadedModel
 from training.serving.export import probability_columns
+from training.serving.signature import thresholds_of
 
 BATCH_ROWS = 16_384
 CHARACTERS = "bits_per_character"  # the unit that all kinds of tokens share
@@ -46,6 +47,14 @@ class Rows(NamedTuple):
     statistics: Statistics
     table: TableRef
     arrays: SplitArrays
+
+
+class Challenger(NamedTuple):
+    """The model that is compared: program, thresholds by label, and its predictions when needed."""
+
+    program_sha256: str
+    thresholds: Mapping[str, float]
+    predictions: Callable[[], np.ndarray]
 
 
 def challenge(
@@ -82,7 +91,8 @@ def challenge(
             else _values(found, _columns(declaration, rows))
         )
 
-    return _compared(declaration, rows, program_sha256, evaluated, champion, champion.trained_on)
+    ours = Challenger(program_sha256, evaluation.thresholds, evaluated)
+    return _compared(declaration, rows, ours, champion, champion.trained_on)
 
 
 def challenge_version(
@@ -102,26 +112,24 @@ def challenge_version(
     """
     known = [model.trained_on for model in (challenger, champion) if model.trained_on is not None]
     seen = np.union1d(*known) if len(known) == 2 else None
-    return _compared(
-        declaration,
-        rows,
+    ours = Challenger(
         challenger.program_sha256,
+        thresholds_of(challenger.spec),
         lambda: predictions_of(challenger, declaration, rows),
-        champion,
-        seen,
     )
+    return _compared(declaration, rows, ours, champion, seen)
 
 
 def _compared(
     declaration: Declaration,
     rows: Rows,
-    program_sha256: str,
-    ours: Callable[[], np.ndarray],
+    ours: Challenger,
     champion: LoadedModel,
     seen: np.ndarray | None,
 ) -> Comparison:
     version = champion.version or "unregistered"
-    if champion.program_sha256 == program_sha256:
+    thresholds = ours.thresholds, thresholds_of(champion.spec)
+    if champion.program_sha256 == ours.program_sha256 and thresholds[0] == thresholds[1]:
         return Comparison(version=version, identical=True)
     problem = unlike(declaration, rows.spec, rows.statistics, champion)
     if problem or seen is None:
@@ -129,7 +137,7 @@ def _compared(
             version=version, problem=problem or "it does not say which rows it learned from"
         )
     unseen = unseen_rows(rows.table, seen, by_group=keeps_groups(declaration, rows.spec))
-    challenger = ours()
+    challenger = ours.predictions()
     try:
         theirs = predictions_of(champion, declaration, rows)
     except (KeyError, ValueError) as error:
@@ -152,6 +160,7 @@ def _compared(
         group=facts.group,
         weight=facts.weight,
         labels=facts.labels,
+        thresholds=thresholds,
     )
 
 

@@ -75,6 +75,7 @@ def build_evidence(
         promise=trained.promise,
         provenance=provenance,
         search=searched(declaration, evaluated),
+        thresholds=evaluated.thresholds,
     )
 
 

@@ -30,10 +30,12 @@ from training.formatting import metric_name, number
 from training.objectives.bootstrap import paired_difference
 from training.objectives.measures import declared_measures
 from training.objectives.metrics import compute_predictions
-from training.objectives.targets import Targets
+from training.objectives.targets import Targets, decided
 
 MIN_ROWS = 30  # fewer unseen rows are too few to compare with a champion
 UNCHANGED = "unchanged"
+Pair = tuple[Mapping[str, float], Mapping[str, float]]
+NOTHING: Pair = ({}, {})
 
 
 class Comparison(Record):
@@ -65,6 +67,7 @@ def compare(
     group: np.ndarray | None = None,
     weight: np.ndarray | None = None,
     labels: Targets = (),
+    thresholds: Pair = NOTHING,
 ) -> Comparison:
     """Compare both models on the unseen rows, with the paired interval of their difference.
 
@@ -79,6 +82,7 @@ def compare(
         group: if given, whole groups are resampled.
         weight: sample weights [N].
         labels: for several labels; predictions are then [N, K], targets [N, L].
+        thresholds: label to threshold, of the challenger and of the champion.
     """
     metric = declaration.register_.metric or declaration.metric
     rows, excluded = int(unseen.sum()), int((~unseen).sum())
@@ -94,17 +98,14 @@ def compare(
     ours, theirs, target = challenger[unseen], champion[unseen], target[unseen]
     group, weight = (None if part is None else part[unseen] for part in (group, weight))
     task, declared = declaration.task.kind, declared_measures(declaration)
+    first, second = (decided(labels, own) for own in thresholds)
     values = [
-        compute_predictions(task, predictions, target, weight, labels, declared)[metric]
-        for predictions in (ours, theirs)
+        compute_predictions(task, predictions, target, weight, *rule, declared)[metric]
+        for predictions, rule in ((ours, first), (theirs, second))
     ]
     if None in values:
-        return Comparison(
-            **facts,
-            problem=(
-                f"{metric} is not defined on the {rows} rows that the champion has not learned from"
-            ),
-        )
+        why = f"{metric} is not defined on the {rows} rows that the champion has not learned from"
+        return Comparison(**facts, problem=why)
     settings = declaration.evaluate
     found = paired_difference(
         declaration,
@@ -114,10 +115,9 @@ def compare(
         target,
         group,
         weight,
-        settings.bootstrap,
-        settings.confidence,
-        declaration.train.seed,
-        labels,
+        *(settings.bootstrap, settings.confidence, declaration.train.seed),
+        *first,
+        second,
     )
     return Comparison(
         **facts,

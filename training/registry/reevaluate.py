@@ -54,9 +54,9 @@ from training.data.leakage.drift import (
     one_of_each,
 )
 from training.data.split.unseen import rows_among, unseen_rows
-from training.evaluation.evaluate import MIN_CLUSTERS, clusters_of
+from training.evaluation.by_group import MIN_CLUSTERS, clusters_of
 from training.objectives.bootstrap import intervals, resample_counts, units_of
-from training.objectives.targets import Targets
+from training.objectives.targets import Targets, decided
 from training.registry.compare_champion import (
     Facts,
     Rows,
@@ -67,6 +67,7 @@ from training.registry.compare_champion import (
 )
 from training.registry.gate import keeps
 from training.registry.registry import LoadedModel
+from training.serving.signature import thresholds_of
 
 MOST_ROWS = 50_000  # of each kind, for drift and calibration
 RESAMPLES = 500
@@ -126,9 +127,7 @@ def reevaluate(
         if table.rows
     }
     metrics = (
-        _metrics(declaration, kinds["new"].facts, kinds["new"].predictions)
-        if "new" in kinds
-        else {}
+        _metrics(declaration, kinds["new"], thresholds_of(model.spec)) if "new" in kinds else {}
     )
     features = _drift(kinds, "learned", spec.features)
     predicted = _drift(kinds, "tested", _predicted(kinds))
@@ -242,20 +241,20 @@ def _kind(declaration: Declaration, model: LoadedModel, rows: Rows) -> Kind:
 
 
 def _metrics(
-    declaration: Declaration, facts: Facts, predictions: np.ndarray
+    declaration: Declaration, kind: Kind, thresholds: dict[str, float]
 ) -> dict[str, Interval]:
-    settings = declaration.evaluate
+    settings, facts = declaration.evaluate, kind.facts
     clusters, _ = clusters_of(facts.group)
     return intervals(
         declaration,
-        predictions,
+        kind.predictions,
         facts.target,
         clusters,
         facts.weight,
         settings.bootstrap,
         settings.confidence,
         declaration.train.seed,
-        facts.labels,
+        *decided(facts.labels, thresholds),
     )
 
 

@@ -181,6 +181,7 @@ def made(evidence: dict[str, Any]) -> dict[str, str]:
         "arrays": evidence["arrays_sha256"],
         "weights": evidence["model_sha256"],
         "exported program": evidence["program_sha256"],
+        **({"thresholds": digest_of(found)} if (found := evidence.get("thresholds")) else {}),
     }
 
 

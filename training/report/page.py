@@ -30,7 +30,7 @@ from schemas.records import (
     TrainReport,
 )
 from training.formatting import capital, metric_name, number, percent, plain, plural
-from training.report import appendix, curve_section, labels, sections, tree_words
+from training.report import appendix, choices, curve_section, labels, sections, tree_words
 from training.report.blocks import Block, Section, Tone
 from training.report.checklist_section import checklist_blocks
 from training.report.curves import read_history
@@ -161,7 +161,7 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
     declaration, prepared = inputs.declaration, inputs.prepared
     train, test = inputs.train, inputs.test
     sides, history = read_sides(prepared), read_history(inputs.metrics_path)
-    predictions = _prediction_blocks(test, prepared)
+    predictions = [*_prediction_blocks(test, prepared), *choices.choice_blocks(train, test)]
     parts: tuple[tuple[str, str, str, list[Block]], ...] = (
         (
             "metrics",

@@ -6,12 +6,48 @@ from pathlib import Path
 
 from schemas.digest import sha256_file
 from schemas.errors import ConfigError, IntegrityError
-from schemas.records import RunSpec, TrainReport
+from schemas.load import declare
+from schemas.records import Record, RunSpec, TrainReport, digest_of
+from schemas.seal import read_record
 from training.run.record import PREPARED, RESULT, SPEC, START_AGAIN, read_part
+
+FINAL = "final"  # folder of what is made of the best weights after training
+
+
+class Final(Record):
+    """`final/result.json`: the report after temperature and threshold, and what it was made from.
+
+    `trained_sha256`: digest of the report in `result.json`.
+    """
+
+    trained_sha256: str
+    report: TrainReport
+
+
+def read_final(run_dir: Path, trained: TrainReport) -> TrainReport:
+    """Return the report of the finished model.
+
+    Args:
+        run_dir: Directory of the run.
+        trained: The report in `result.json`.
+
+    Raises:
+        IntegrityError: there is none, it was changed, or it was made from another training.
+    """
+    path = run_dir / FINAL / RESULT
+    final = read_record(path, Final, f"`bulkhead resume {run_dir}` makes it again")
+    if final.trained_sha256 != digest_of(trained):
+        raise IntegrityError(
+            f"{path}: was made from another training than that of {run_dir / RESULT}; `bulkhead"
+            f" resume {run_dir}` makes it again"
+        )
+    return final.report
 
 
 def read_run(run_dir: Path) -> tuple[RunSpec, TrainReport]:
     """Return the records of a finished training in its directory.
+
+    If the declaration has a temperature or threshold, the report is that of the finished model.
 
     Raises:
         ConfigError: the folder is not a run directory, or its training did not finish.
@@ -33,4 +69,6 @@ def read_run(run_dir: Path) -> tuple[RunSpec, TrainReport]:
         raise IntegrityError(
             f"{prepared}: is not the record that {SPEC} was made from; {START_AGAIN}"
         )
-    return spec, read_part(run_dir, RESULT, TrainReport)
+    trained = read_part(run_dir, RESULT, TrainReport)
+    finishes = declare(spec.declaration).evaluate.is_finished_after_training
+    return spec, read_final(run_dir, trained) if finishes else trained

@@ -10,6 +10,7 @@ Shapes: B rows, D numeric columns, C classes, Q quantile-mapped columns, P knots
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,11 @@ def _column(values: Any) -> Tensor:
 
 
 def export_model(
-    run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | ValTable | TestTable
+    run: RunSpec,
+    weights: Path,
+    out_dir: Path,
+    table: TrainTable | ValTable | TestTable,
+    thresholds: Mapping[str, float] | None = None,
 ) -> ExportedModel:
     """Export `program.pt2`, `spec.json` and, for derived features, `expressions.zip`; verify them.
 
@@ -227,6 +232,7 @@ def export_model(
         table: the table of one split, usually validation. Its first rows go through the saved
             program as raw values (from before features were derived), and the same rows of
             `run.arrays` through the network.
+        thresholds: label to threshold, where one is declared.
 
     Returns:
         References to both files; `parity` is the largest difference found, in probability, or in
@@ -250,7 +256,7 @@ def export_model(
         out_dir / "program.pt2",
     )
     expressions = raw_columns.write_code(run, out_dir)
-    spec = make_spec(run, declaration, program, expressions)
+    spec = make_spec(run, declaration, program, expressions, thresholds or {})
     derive = serving.load_expressions(out_dir / raw_columns.EXPRESSIONS, spec)
     found = parity(run, network, serving.load_program(program.path, spec), spec, table, derive)
     written = write_atomic(out_dir / "spec.json", json.dumps(spec, indent=1, ensure_ascii=False))
@@ -266,12 +272,17 @@ def probability_columns(classes: tuple[Any, ...]) -> list[str]:
 
 
 def make_spec(
-    run: RunSpec, declaration: Declaration, program: FileRef, expressions: FileRef | None = None
+    run: RunSpec,
+    declaration: Declaration,
+    program: FileRef,
+    expressions: FileRef | None,
+    thresholds: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Return the spec of serving: columns, vocabularies, fillings, classes, derived features,
-    digests.
+    """Return the spec of serving: columns, vocabularies, fillings, classes, thresholds, derived
+    features, digests.
     """
-    statistics = run.statistics
+    statistics, labels = run.statistics, targets_of(declaration, run.statistics)
+    own = thresholds.get(run.spec.label) if not labels else None
     return {
         "numeric": [
             {
@@ -294,7 +305,8 @@ def make_spec(
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),
-        "labels": [_label_spec(t) for t in targets_of(declaration, statistics)],
+        "labels": [_label_spec(t, thresholds.get(t.name)) for t in labels],
+        **({} if own is None else {"threshold": own}),
         **raw_columns.describe(run, expressions),
         **describe_run(run, declaration, program),
     }
@@ -322,7 +334,7 @@ def _with_nulls(run: RunSpec, declaration: Declaration) -> list[bool]:
     ]
 
 
-def _label_spec(label: Target) -> dict[str, Any]:
+def _label_spec(label: Target, threshold: float | None) -> dict[str, Any]:
     """Describe one of several labels: its classes, and its columns in program order."""
     classes = label.statistics.classes
     names = {"prediction": label.prediction_column, "probabilities": label.probability_columns}
@@ -332,6 +344,7 @@ def _label_spec(label: Target) -> dict[str, Any]:
         "classes": list(classes),
         "class_dtype": _class_dtype(classes),
         **names,
+        **({} if threshold is None else {"threshold": threshold}),
     }
 
 

@@ -41,7 +41,7 @@ def reference_network(run: RunSpec, weights: Path) -> nn.Module:
     """
     network = build_model(declare(run.declaration), run.statistics)
     try:
-        network.load_state_dict(_state(weights))
+        network.load_state_dict(read_state(weights))
     except Exception as error:  # the unpickler can raise any error
         raise CheckpointError(
             f"{weights}: expected the weights of the declared network, got something else"
@@ -63,7 +63,7 @@ def in_double(network: nn.Module, statistics: Statistics) -> nn.Module:
     return doubled if computes else network
 
 
-def _state(weights: Path) -> Mapping[str, Tensor]:
+def read_state(weights: Path) -> Mapping[str, Tensor]:
     """Return the network's state dict in a file of weights, alone or under the key `model`."""
     loaded: dict[str, Tensor | dict[str, Tensor]] = torch.load(
         weights, map_location="cpu", weights_only=True

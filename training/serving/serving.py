@@ -8,7 +8,8 @@ from code), so it imports nothing of the project. Load it with
 `mlflow.pyfunc.load_model("models:/NAME@champion")` and call `predict(frame)`.
 
 Input: raw named columns in any order; extra ones are ignored. Output: a frame with `prediction` in
-label units or as a class value, and for classes `probability_<class>`. For several labels:
+label units or as a class value, and for classes `probability_<class>`. The positive of two classes
+is predicted if its probability is above the spec's `threshold` (absent: 0.5). For several labels:
 `prediction_<label>` and, for classes, `probability_<label>` (of the positive class) or
 `probability_<label>_<class>`. It never guesses: a missing column, a null where training had none,
 an infinite number or text among numbers is refused with its column and rows. N rows, D numeric
@@ -44,9 +45,7 @@ log = logging.getLogger("bulkhead.serving")
 FORMAT = 1
 READER = "program_reader.py"
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
-BYTECODE = (  # a file of this name in the model's folder prevents bytecode there
-    "__pycache__"
-)
+BYTECODE = "__pycache__"  # a file of this name in the model's folder prevents bytecode there
 # the last is MLflow's, about the download
 UNLISTED = (MANIFEST, SIGNATURE, BYTECODE, "registered_model_meta")
 # limit memory; results do not depend on them beyond float64 rounding
@@ -560,7 +559,8 @@ def predict(
             {"prediction": run(program, batch) if len(frame) else np.empty(0)}, index=frame.index
         )
     found = run(program, batch) if len(frame) else np.empty((0, len(spec["classes"])))
-    label = pd.array(spec["classes"]).take(found.argmax(axis=1))
+    chosen = found[:, 1] > spec["threshold"] if "threshold" in spec else found.argmax(axis=1)
+    label = pd.array(spec["classes"]).take(chosen.astype(np.int64))
     columns = {
         name: found[:, position] for position, name in enumerate(spec["probability_columns"])
     }
@@ -585,7 +585,7 @@ def several(spec: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
         chosen = (
             own.argmax(axis=1)
             if label["kind"] == "multiclass"
-            else (own[:, 0] > 0.5).astype(np.int64)
+            else (own[:, 0] > label.get("threshold", 0.5)).astype(np.int64)
         )
         columns[label["prediction"]] = (
             pd.array(label["classes"]).take(chosen).astype(label["class_dtype"])

@@ -31,6 +31,12 @@ def predicted_columns(spec: dict[str, Any]) -> list[str]:
     return ["tokens", "loss", "accuracy"] if "text" in spec else output_columns(spec)
 
 
+def thresholds_of(spec: dict[str, Any]) -> dict[str, float]:
+    """Return label → decision threshold, of the labels that have one other than 0.5."""
+    labels = [{**spec, "name": spec["label"]}] if "threshold" in spec else spec["labels"]
+    return {label["name"]: label["threshold"] for label in labels if "threshold" in label}
+
+
 def signature(spec: dict[str, Any]) -> ModelSignature:
     """Return a signature of the outputs; serving.py checks the inputs by name and row.
 
