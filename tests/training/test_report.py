@@ -782,6 +782,14 @@ def test_no_reason_is_left_without_a_setting(binary: ReportInputs) -> None:
             "task": {"kind": "regression"},
         },
     ]
+    trees += [
+        {**trees[-1], "loss": {"kind": loss}, "task": {"kind": task}}
+        for loss, task in (
+            ("tweedie", "regression"),
+            ("focal", "binary"),
+            ("ordinal", "multiclass"),
+        )
+    ]
     trees.append(
         {
             **trees[-1],
