@@ -128,7 +128,7 @@ class Trial:
 
 
 def _first_line(error: Exception, run_dir: Path) -> str:
-    """Return an error as its class and first line, with paths as seen from the trial's directory."""
+    """Return an error as its class and first line; paths are relative to the trial's directory."""
     text = (str(error).splitlines() or [""])[0].replace(f"{run_dir}/", "")
     return shortened(f"{type(error).__name__}: {text}", 500, plain=True)
 
