@@ -263,15 +263,14 @@ def reopened(run_dir: Path) -> Iterator[RunContext]:
         )
         _link(run)
         step = newest_step(run_dir)
-        say(
-            "resume",
-            (
-                f"{run.run_id}, from the newest checkpoint that verifies (step {step})"
-                if step
-                else f"{run.run_id}, from its beginning"
-            ),
-            "info",
+        place = (
+            f"from the newest checkpoint that verifies (step {step})"
+            if step
+            else "with the trials that are left"
+            if started.kind == "search"
+            else "from its beginning"
         )
+        say("resume", f"{run.run_id}, {place}", "info")
         commit = run.provenance["git"]["sha"]
         if commit != started.commit:
             say(
@@ -417,6 +416,8 @@ def resume_hint(started: StartedRun, run_dir: Path) -> str:
     """Describe to a person how to continue an interrupted run."""
     if started.kind not in RESUMED:
         return "Start it again: prepared data are reused"
+    if started.kind == "search":
+        return f"Go on with the trials that are left: {resume_command(started)}"
     step = newest_step(run_dir)
     place = (
         f"Go on from the last checkpoint (step {step:,})"

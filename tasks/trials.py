@@ -118,7 +118,7 @@ class Trial:
         except BulkheadError as error:
             if isinstance(error, TrainingError) and written(run_dir) != self.program.before:
                 raise  # it left a result, so it was interrupted and did not fail
-            cause = _first_line(error).replace(f"{run_dir}/", "")
+            cause = _first_line(error, run_dir)
             return self.proposal.record(state="failed", values=values, cause=cause)
         score = best_score(values, plan.greater_is_better)
         if score is None:
@@ -127,9 +127,9 @@ class Trial:
         return self.proposal.record(state="complete", values=values, score=score)
 
 
-def _first_line(error: Exception) -> str:
-    """Return an error as its class and first line, without the path of a log."""
-    text = (str(error).splitlines() or [""])[0]
+def _first_line(error: Exception, run_dir: Path) -> str:
+    """Return an error as its class and first line; paths are relative to the trial's directory."""
+    text = (str(error).splitlines() or [""])[0].replace(f"{run_dir}/", "")
     return shortened(f"{type(error).__name__}: {text}", 500, plain=True)
 
 
