@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from training.models.shape import ModelShape
 
 NAN_RIGHT, NAN_LEFT = -1, -2  # `table` of a numeric split: where a missing number goes
-BLOCK = 1024  # trees that are walked at once: bounds the memory of a forward pass
+BLOCK = 256  # trees that are walked at once: they fit into a cache, and the graph stays short
 DTYPES = {
     "constant": torch.float64,
     "roots": torch.int64,
