@@ -31,6 +31,7 @@ from training.checkpoint.checkpoint import Checkpoints, folder_name
 from training.checkpoint.resumable import Resumable
 from training.checkpoint.state import TrainerState, environment, identity
 from training.data.arrays.shards import load_arrays
+from training.distributed.average import Average
 from training.distributed.layout import Layout
 from training.distributed.modes import apply_mode, leave_memory_unfilled, promise
 from training.distributed.parallel import Parallel
@@ -108,13 +109,8 @@ class Trainer:
         stop: StopSignal,
         allowed: Callable[[], None] = always,
     ) -> None:
-        self.spec, self.run_dir, self.parallel, self.stop, self.allowed = (
-            spec,
-            run_dir,
-            parallel,
-            stop,
-            allowed,
-        )
+        self.spec, self.run_dir, self.parallel = spec, run_dir, parallel
+        self.stop, self.allowed = stop, allowed
         self.declaration = declare(spec.declaration, "resolved.json")
         self.train = self.declaration.train
         apply_mode(self.train, parallel.local_world_size)
@@ -161,13 +157,13 @@ class Trainer:
         self.schedule = Schedule(
             declaration.schedule, rates.lr, self.total_steps, declaration.greater_is_better
         )
-        augment = Augment(
-            train.augment,
-            sum(s.indicator for s in self.spec.statistics.numeric),
-            self.train_tensors,
-        )
+        indicators = sum(s.indicator for s in self.spec.statistics.numeric)
+        augment = Augment(train.augment, indicators, self.train_tensors)
         self.step = Step(self.layout, self.loss, self.optimizer, train, augment)
-        self.resumable = Resumable(self.layout, self.optimizer, self.schedule, self.step.scaler)
+        self.average = Average(self.model, train.ema)
+        self.resumable = Resumable(
+            self.layout, self.optimizer, self.schedule, self.step.scaler, self.average
+        )
         self.step_log = StepLog(self.journal, device, self.step.scaler.is_enabled())
         self.launched: Launched | None = None
         facts = identity(self.spec, declaration, self.parallel.world_size), environment(device)
@@ -266,7 +262,8 @@ class Trainer:
                 self.state.step
             )
             if due and not stopping:
-                stopping = self._evaluate()
+                with self.average.applied():
+                    stopping = self._evaluate()
                 self._save()
             elif not due and self.state.waited >= self.train.patience:
                 return self._finish("stopped_early")
@@ -336,6 +333,8 @@ class Trainer:
         self.state.count(
             len(launched.window.rows), gate.loss, gate.weight_sum, updated=not gate.overflowed
         )
+        if not gate.overflowed:  # the next update is not launched yet
+            self.average.update(self.state.updates)
         self.schedule.apply(self.optimizer, self.state.updates)
         self.launched, self.between_updates = None, True
 
