@@ -18,6 +18,7 @@ from tasks.new_rows import count_new_rows
 from tasks.outcome import ended, report_outcome
 from tasks.promote import promote_registered
 from tasks.ranks import with_ranks
+from tasks.refit import refit_model
 from tasks.register import collect_evidence, export, judge_challenger, register_model
 from tasks.report import report_run
 
@@ -67,9 +68,10 @@ def complete(prepared: Prepared, run: RunContext) -> RunSummary:
     evaluated = evaluate_model(spec, trained, run.run_dir, "test")
     exported = export(spec, trained, prepared, run)
     gate = judge_challenger(spec, prepared, preflight, evaluated, exported, run)
-    evidence = collect_evidence(run, prepared, preflight, trained, exported, evaluated, gate)
+    served = refit_model(spec, prepared, trained, exported, gate, run)
+    evidence = collect_evidence(run, prepared, preflight, served, evaluated, gate)
     registered = promote_registered(
-        register_model(spec, prepared, exported, evidence, gate, run), gate, run
+        register_model(spec, prepared, served, evidence, gate, run), gate, run
     )
     outcome = report_outcome(registered, gate, run)
     report = report_run(run, prepared, preflight, trained, evaluated, gate, registered, new_rows)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from schemas.data_config import DataConfig, TaskConfig
 from schemas.model_config import LossConfig
+from schemas.train_config import TrainConfig
 
 
 def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
@@ -83,3 +84,30 @@ def check_loss(loss: LossConfig, task: TaskConfig, losses: tuple[str, ...]) -> N
         raise ValueError(
             "loss.class_weights and pos_weight both weigh the positive class; keep one"
         )
+
+
+def check_training(train: TrainConfig, task: TaskConfig, schedule: str, folds: int) -> None:
+    """Check that folds are trained on one machine, and that a refit needs no evaluation.
+
+    Args:
+        train: the declared section.
+        task: the declared task.
+        schedule: kind of the schedule.
+        folds: declared number of folds.
+
+    Raises:
+        ValueError: what does not fit, and what to declare instead.
+    """
+    if folds and train.nodes > 1:
+        raise ValueError("folds are trained on one machine: set train.nodes to 1, or cv.folds to 0")
+    if train.refit == "none":
+        return
+    if schedule == "plateau":
+        raise ValueError(
+            f"train.refit {train.refit!r} trains without evaluations, which schedule.kind plateau"
+            " follows; choose another schedule, or refit: none"
+        )
+    if task.kind == "causal_lm":
+        raise ValueError("train.refit is not for task causal_lm; use refit: none")
+    if train.nodes > 1:
+        raise ValueError("a refit is trained on one machine: set train.nodes to 1, or refit: none")

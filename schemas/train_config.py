@@ -210,6 +210,14 @@ class TrainConfig(Section):
             " none."
         ),
     )
+    refit: Literal["none", "train_val", "all"] = Field(
+        "none",
+        description=(
+            "After the gate has passed, train the model that is registered again, for the best"
+            " step's number of steps: on train and validation rows, or on all rows, after which no"
+            " test row is unseen by it. The test score stays that of the model trained on train."
+        ),
+    )
     profile: ProfileConfig | None = Field(
         None, description="Trace some steps, e.g. {start: 10, steps: 5}, into RUN_DIR/profile."
     )

@@ -21,7 +21,6 @@ import yaml
 from torch import Tensor
 
 from schemas import digest
-from schemas.errors import TrainingError
 from schemas.load import declare
 from schemas.observed import Observed
 from schemas.records import RunSpec, TrainReport
@@ -76,14 +75,9 @@ def train(spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal) ->
     """
     finished = parallel.on_main(lambda: finished_report(run_dir, spec.run_id))
     if finished is not None:
-        log.info(
-            "%s is finished already: best %s %.6g at step %d",
-            spec.run_id,
-            finished["metric"],
-            finished["best_metric"],
-            finished["best_step"],
-        )
-        return TrainReport.model_validate(finished)
+        report = TrainReport.model_validate(finished)
+        log.info("%s is finished already: %s", spec.run_id, in_words(report, ""))
+        return report
     with one_writer(run_dir, parallel, lambda: stop.requested) as lease:
         trainer = Trainer(spec, run_dir, parallel, stop, lease.check)
         stop.ready()
@@ -145,8 +139,9 @@ class Trainer:
             train.drop_last,
             self.train_tensors["label"].device,
         )
-        self.total_steps = train.epochs * self.sampler.steps_per_epoch
-        self.boundaries = Boundaries(train, self.sampler.steps_per_epoch, self.total_steps)
+        refit, per_epoch = self.spec.refit, self.sampler.steps_per_epoch
+        self.total_steps = refit.steps if refit else train.epochs * per_epoch
+        self.boundaries = Boundaries(train, per_epoch, self.total_steps, refit is not None)
         self.model = build_model(declaration, self.spec.statistics).to(device)
         leave_memory_unfilled()
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
@@ -154,8 +149,9 @@ class Trainer:
         self.loss = make_loss(declaration, self.spec.statistics).to(device)
         rates = declaration.optimizer.scaled(train.batch_size)
         self.optimizer = make_optimizer(rates, self.model)
+        planned = refit.schedule_steps if refit else self.total_steps
         self.schedule = Schedule(
-            declaration.schedule, rates.lr, self.total_steps, declaration.greater_is_better
+            declaration.schedule, rates.lr, planned, declaration.greater_is_better
         )
         indicators = sum(s.indicator for s in self.spec.statistics.numeric)
         augment = Augment(train.augment, indicators, self.train_tensors)
@@ -263,7 +259,7 @@ class Trainer:
             )
             if due and not stopping:
                 with self.average.applied():
-                    stopping = self._evaluate()
+                    stopping = self._keep_last() if self.spec.refit else self._evaluate()
                 self._save()
             elif not due and self.state.waited >= self.train.patience:
                 return self._finish("stopped_early")
@@ -371,14 +367,7 @@ class Trainer:
         if values is None:
             return True
         reach("evaluation.measured")
-        metric = values[f"val/{self.declaration.metric}"]
-        if metric is None:
-            raise TrainingError(
-                f"{self.declaration.metric} is not defined on the {self.spec.arrays.val.rows}"
-                " validation rows (a single class, or a constant label?), so no best weights can"
-                " be chosen; choose another train.metric, or a split whose validation side has"
-                " every class"
-            )
+        metric = self.validation.deciding(values)
         self.between_updates = False
         better = self.state.observe(
             metric, self.declaration.greater_is_better, self.train.min_delta
@@ -393,6 +382,14 @@ class Trainer:
         self.journal.values("evaluation", values | {"best": float(better)})
         self._log_evaluation(values, better)
         self.step_log.begin(self.state.rows)
+        return self.parallel.any(self.stop.requested)
+
+    def _keep_last(self) -> bool:
+        """Keep the weights of a refit's last step; True if a stop was agreed. Collective."""
+        self.between_updates = False
+        self.state.evaluated_step = self.state.best_step = self.state.step
+        weights = self.layout.full_weights()
+        self.parallel.on_main(lambda: self.checkpoints.save_best(self.state.step, weights))
         return self.parallel.any(self.stop.requested)
 
     def _measure(self, val: np.ndarray, train: np.ndarray) -> Values:

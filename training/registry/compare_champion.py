@@ -82,7 +82,19 @@ def challenge(
             else _values(found, _columns(declaration, rows))
         )
 
-    return _compared(declaration, rows, program_sha256, evaluated, champion, champion.trained_on)
+    identical = _would_serve(champion) == (program_sha256, declaration.train.refit)
+    return _compared(declaration, rows, identical, evaluated, champion, champion.trained_on)
+
+
+def _would_serve(champion: LoadedModel) -> tuple[str, str]:
+    """Return the program that was judged, and the rows of its refit: they decide what is served.
+
+    A refitted champion is another program than the estimate, which the next run makes again.
+    """
+    refit = (champion.evidence or {}).get("refit")
+    if not refit:
+        return champion.program_sha256, "none"
+    return refit["estimate"]["program_sha256"], refit["rows"]
 
 
 def challenge_version(
@@ -105,7 +117,7 @@ def challenge_version(
     return _compared(
         declaration,
         rows,
-        challenger.program_sha256,
+        challenger.program_sha256 == champion.program_sha256,
         lambda: predictions_of(challenger, declaration, rows),
         champion,
         seen,
@@ -115,13 +127,13 @@ def challenge_version(
 def _compared(
     declaration: Declaration,
     rows: Rows,
-    program_sha256: str,
+    identical: bool,
     ours: Callable[[], np.ndarray],
     champion: LoadedModel,
     seen: np.ndarray | None,
 ) -> Comparison:
     version = champion.version or "unregistered"
-    if champion.program_sha256 == program_sha256:
+    if identical:
         return Comparison(version=version, identical=True)
     problem = unlike(declaration, rows.spec, rows.statistics, champion)
     if problem or seen is None:

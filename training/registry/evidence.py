@@ -16,6 +16,7 @@ from schemas.records import (
     TrainReport,
     digest_of,
 )
+from schemas.refit import Refit
 
 
 def split_manifest(prepared: Prepared) -> dict[str, Any]:
@@ -52,8 +53,22 @@ def build_evidence(
     evaluated: EvaluationReport,
     gate: GateReport | None,
     provenance: dict[str, Any],
+    refit: Refit | None = None,
 ) -> Evidence:
-    """Collect every digest, verdict, metric and version behind a model."""
+    """Collect every digest, verdict, metric and version behind a model.
+
+    Args:
+        run_id: of the run.
+        declaration: of the run.
+        prepared: its data.
+        preflight: checks before training.
+        trained: training of the model to register.
+        exported: that model.
+        evaluated: on test; of the estimate, if the model is its refit.
+        gate: verdict on the estimate.
+        provenance: code, libraries and machine.
+        refit: rows of the model, and the estimate; None if the estimate is registered itself.
+    """
     return Evidence(
         run_id=run_id,
         name=declaration.name,
@@ -74,4 +89,5 @@ def build_evidence(
         mode=declaration.train.mode,
         promise=trained.promise,
         provenance=provenance,
+        refit=refit,
     )

@@ -325,6 +325,7 @@ REASONS: dict[str, str] = {
     "train.recompute_activations": (
         "Memory suffices until someone says that it does not; computing twice costs a third more."
     ),
+    "train.refit": "The registered weights are those that were evaluated.",
     "train.ema": "The weights are used as they are at the best evaluation.",
     "train.ema.decay": "An average over about a thousand updates.",
     "train.ema.warmup": "The average of a short run forgets its random start.",
