@@ -6,11 +6,12 @@ from prefect import flow
 
 from flows.prepare import prepare_data
 from flows.summary import RunSummary, summarise
-from flows.train import train_on
+from flows.train import refit, train_on
 from schemas.errors import ConfigError
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Epochs, Model, Overrides, Registration, chosen
 from schemas.records import Prepared
+from schemas.registry_records import Served
 from tasks.context import RunContext, tracked
 from tasks.evaluate import evaluate_model
 from tasks.names import run_name
@@ -18,7 +19,6 @@ from tasks.new_rows import count_new_rows
 from tasks.outcome import ended, report_outcome
 from tasks.promote import promote_registered
 from tasks.ranks import with_ranks
-from tasks.refit import refit_model
 from tasks.register import collect_evidence, export, judge_challenger, register_model
 from tasks.report import report_run
 
@@ -68,7 +68,7 @@ def complete(prepared: Prepared, run: RunContext) -> RunSummary:
     evaluated = evaluate_model(spec, trained, run.run_dir, "test")
     exported = export(spec, trained, prepared, run)
     gate = judge_challenger(spec, prepared, preflight, evaluated, exported, run)
-    served = refit_model(spec, prepared, trained, exported, gate, run)
+    served = refit(spec, Served(trained=trained, exported=exported), gate, prepared, run)
     evidence = collect_evidence(run, prepared, preflight, served, evaluated, gate)
     registered = promote_registered(
         register_model(spec, prepared, served, evidence, gate, run), gate, run

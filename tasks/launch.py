@@ -57,6 +57,8 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
     """
     declaration = Declaration.model_validate(spec.declaration)
     report = launch(run_dir, declaration, tracker)
+    if spec.refit:  # its steps and files have the names of the estimate's, which stay
+        return report
     tracker.log_artifact(run_dir / "train.log")
     tracker.log_artifact(run_dir / "metrics.jsonl")
     tracker.log_record("train.json", report)
@@ -174,12 +176,8 @@ class _Launch:
     """One of several running training programs, and its forwarded metrics."""
 
     def __init__(self, run_dir: Path, declaration: Declaration, tracker: Tracker) -> None:
-        self.run_dir, self.declaration, self.tracker, self.metrics = (
-            run_dir,
-            declaration,
-            tracker,
-            run_dir / "metrics.jsonl",
-        )
+        self.run_dir, self.declaration, self.tracker = run_dir, declaration, tracker
+        self.metrics = run_dir / "metrics.jsonl"
         self.before, self.sent, self.last = written(run_dir), 0, time.monotonic()
         forget_causes(run_dir)
         self.tail = Tail(self.metrics)

@@ -19,8 +19,8 @@ from schemas.records import (
     RunSpec,
     TrainReport,
 )
+from schemas.registry_records import Served
 from tasks.context import RunContext, await_servers
-from tasks.refit import Served
 from tasks.say import say
 from training.data.split.unseen import evaluated_keys, trained_keys
 from training.registry.compare_champion import challenge
@@ -117,12 +117,10 @@ def collect_evidence(
         run.declaration,
         prepared,
         preflight,
-        served.trained,
-        served.exported,
+        served,
         evaluated,
         gate,
         run.provenance,
-        served.refit,
     )
     path = run.run_dir / "evidence.json"
     write_atomic(path, evidence.model_dump_json(indent=1))
