@@ -6,11 +6,12 @@ from prefect import flow
 
 from flows.prepare import prepare_data
 from flows.summary import RunSummary, summarise
-from flows.train import train_on
+from flows.train import refit, train_on
 from schemas.errors import ConfigError
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Epochs, Model, Overrides, Registration, chosen
 from schemas.records import Prepared
+from schemas.registry_records import Served
 from tasks.context import RunContext, tracked
 from tasks.evaluate import evaluate_model
 from tasks.names import run_name
@@ -72,9 +73,10 @@ def complete(prepared: Prepared, run: RunContext) -> RunSummary:
     evaluated = evaluate_model(spec, trained, run.run_dir, "test")
     exported = export(spec, trained, prepared, run)
     gate = judge_challenger(spec, prepared, preflight, evaluated, exported, run)
-    evidence = collect_evidence(run, prepared, preflight, trained, exported, evaluated, gate)
+    served = refit(spec, Served(trained=trained, exported=exported), gate, prepared, run)
+    evidence = collect_evidence(run, prepared, preflight, served, evaluated, gate)
     registered = promote_registered(
-        register_model(spec, prepared, exported, evidence, gate, run), gate, run
+        register_model(spec, prepared, served, evidence, gate, run), gate, run
     )
     outcome = report_outcome(registered, gate, run)
     report = report_run(run, prepared, preflight, trained, evaluated, gate, registered, new_rows)

@@ -7,13 +7,15 @@ from prefect import flow
 from flows.prepare import prepare_data
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Epochs, Model, Overrides, chosen
-from schemas.records import PreflightReport, Prepared, RunSpec, TrainReport
+from schemas.records import GateReport, PreflightReport, Prepared, RunSpec, TrainReport
+from schemas.registry_records import Served
 from tasks.context import RunContext, await_servers, tracked
 from tasks.finish import finish_model
 from tasks.launch import train_model
 from tasks.names import run_name
 from tasks.preflight import check_model
 from tasks.ranks import with_ranks
+from tasks.refit import export_refit, plan_refit
 from tasks.track import log_checks, log_prepared
 
 
@@ -58,3 +60,14 @@ def check_before(prepared: Prepared, run: RunContext) -> tuple[RunSpec, Prefligh
     preflight = check_model(spec)
     log_checks(run, "preflight", preflight.checks)
     return spec, preflight
+
+
+def refit(
+    spec: RunSpec, estimate: Served, gate: GateReport, prepared: Prepared, run: RunContext
+) -> Served:
+    """Train the model again on the declared rows; without a refit or a passed gate, keep it."""
+    if run.declaration.train.refit == "none" or not gate.passed:
+        return estimate
+    plan = plan_refit(spec, estimate.trained, run.run_dir / "refit")
+    refitted = train_model(plan, run.run_dir / "refit", run.tracker)
+    return export_refit(plan, refitted, estimate, prepared, run)

@@ -9,6 +9,7 @@ from schemas.label_config import CostMatrix, ErrorCosts, value_text
 from schemas.model_config import LossConfig
 from schemas.optimizer_config import Optimizer, SgdConfig
 from schemas.schedule_config import OneCycleSchedule, Schedule
+from schemas.train_config import TrainConfig
 
 
 def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
@@ -173,3 +174,30 @@ def check_momentum(optimizer: Optimizer, schedule: Schedule) -> None:
             "schedule one_cycle cycles momentum, but optimizer.momentum is 0; set"
             " schedule.cycle_momentum: false, or give the optimizer momentum"
         )
+
+
+def check_training(train: TrainConfig, task: TaskConfig, schedule: str, folds: int) -> None:
+    """Check that folds are trained on one machine, and that a refit needs no evaluation.
+
+    Args:
+        train: the declared section.
+        task: the declared task.
+        schedule: kind of the schedule.
+        folds: declared number of folds.
+
+    Raises:
+        ValueError: what does not fit, and what to declare instead.
+    """
+    if folds and train.nodes > 1:
+        raise ValueError("folds are trained on one machine: set train.nodes to 1, or cv.folds to 0")
+    if train.refit == "none":
+        return
+    if schedule == "plateau":
+        raise ValueError(
+            f"train.refit {train.refit!r} trains without evaluations, which schedule.kind plateau"
+            " follows; choose another schedule, or refit: none"
+        )
+    if task.kind == "causal_lm":
+        raise ValueError("train.refit is not for task causal_lm; use refit: none")
+    if train.nodes > 1:
+        raise ValueError("a refit is trained on one machine: set train.nodes to 1, or refit: none")

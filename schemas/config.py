@@ -18,6 +18,7 @@ from schemas.combinations import (
     check_labels,
     check_loss,
     check_momentum,
+    check_training,
 )
 from schemas.cv_config import CvConfig, FoldKind, fold_kind, fold_problem
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
@@ -398,10 +399,7 @@ class Declaration(Section):
         )
         if problem is not None:
             raise ValueError(problem)
-        if self.cv.folds and self.train.nodes > 1:
-            raise ValueError(
-                "folds are trained on one machine: set train.nodes to 1, or cv.folds to 0"
-            )
+        check_training(self.train, self.task, self.schedule.kind, self.cv.folds)
         return self
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ from schemas.references import (
     ValTable,
     digest_of,
 )
+from schemas.refit import Refit, RefitPlan
 from schemas.split_config import SplitName
 from schemas.statistics import (
     CategoryStats,
@@ -172,7 +173,7 @@ class RunSpec(Record):
     """`resolved.json`: everything the training program reads. No other flags exist.
 
     `prepared_sha256`: of the `prepared.json` next to it; empty where it was written by hand, or by
-    an earlier version.
+    an earlier version. `refit`: of a refit (training.engine.trainer).
     """
 
     run_id: str
@@ -183,6 +184,7 @@ class RunSpec(Record):
     arrays: ArraysRef
     raw_rows: FileRef | None = None
     prepared_sha256: str = ""
+    refit: RefitPlan | None = None
 
 
 class PreflightReport(Record):
@@ -314,7 +316,7 @@ class GateReport(Record):
 
 
 class Registered(Record):
-    """What the registry holds after the run."""
+    """What the registry holds after the run; `note`: on the rows of a refit."""
 
     registered: bool
     name: str
@@ -322,6 +324,7 @@ class Registered(Record):
     uri: str | None
     alias: str | None
     verdict: str
+    note: str = ""
 
 
 class NewRows(Record):
@@ -387,6 +390,7 @@ class Evidence(Record):
     provenance: dict[str, Any]
     search: dict[str, Any] | None = Field(None, exclude_if=lambda found: found is None)
     thresholds: Thresholds = {}
+    refit: Refit | None = None
 
 
 class Verification(Record):

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from schemas.records import CheckReport, Interval, Record, Verdict
+from schemas.records import (
+    CheckReport,
+    ExportedModel,
+    Interval,
+    Record,
+    TrainReport,
+    Verdict,
+)
+from schemas.refit import Refit
 
-__all__ = ["Drift", "Promotion", "Reevaluation", "Reproduction", "Scored", "Step"]
+__all__ = ["Drift", "Promotion", "Reevaluation", "Reproduction", "Scored", "Served", "Step"]
 
 WORST_FIRST: tuple[Verdict, ...] = ("fail", "warn", "unknown")
+
+
+class Served(Record):
+    """Model to register: the one that was judged, or its refit."""
+
+    trained: TrainReport
+    exported: ExportedModel
+    refit: Refit | None = None
 
 
 class Promotion(Record):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from schemas.section import Section
 
@@ -58,10 +58,36 @@ class ProfileConfig(Section):
     )
 
 
+class EmaConfig(Section):
+    """Exponential moving average of the weights: after each update, decay times the average plus
+    1 - decay times the new weights.
+    """
+
+    decay: float = Field(
+        0.999,
+        gt=0,
+        lt=1,
+        description="Share of the average that an update keeps; about 1 / (1 - decay) updates.",
+    )
+    warmup: bool = Field(
+        True,
+        description=(
+            "Keep less at the start: after n updates at most (1 + n) / (10 + n), so that a short"
+            " run's average forgets the random start."
+        ),
+    )
+
+
 def _or_auto(schema: dict[str, Any]) -> None:
     """Allow `auto` for a number in the JSON schema, as the default."""
     number = {name: schema.pop(name) for name in ("type", "minimum")}
     schema |= {"anyOf": [number, {"const": "auto", "type": "string"}], "default": "auto"}
+
+
+def _decay_alone(value: Any) -> Any:
+    """Return a plain number as the section that it abbreviates."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {"decay": value} if number else value
 
 
 class TrainConfig(Section):
@@ -176,6 +202,22 @@ class TrainConfig(Section):
         20, ge=1, description="Optimizer steps between two lines of step metrics."
     )
 
+    ema: Annotated[EmaConfig, BeforeValidator(_decay_alone)] | None = Field(
+        None,
+        description=(
+            "Validate, keep and register an exponential moving average of the weights, e.g. 0.999"
+            " or {decay: 0.999, warmup: false}; training continues from the raw weights. Default:"
+            " none."
+        ),
+    )
+    refit: Literal["none", "train_val", "all"] = Field(
+        "none",
+        description=(
+            "After the gate has passed, train the model that is registered again, for the best"
+            " step's number of steps: on train and validation rows, or on all rows, after which no"
+            " test row is unseen by it. The test score stays that of the model trained on train."
+        ),
+    )
     profile: ProfileConfig | None = Field(
         None, description="Trace some steps, e.g. {start: 10, steps: 5}, into RUN_DIR/profile."
     )

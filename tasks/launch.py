@@ -60,6 +60,8 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
         LaunchError: torchrun could not start, or left no result.
     """
     report = train_one(spec, run_dir, tracker)
+    if spec.refit:  # its steps and files have the names of the estimate's, which stay
+        return report
     tracker.log_artifact(run_dir / "train.log")
     tracker.log_artifact(run_dir / "metrics.jsonl")
     tracker.log_record("train.json", report)

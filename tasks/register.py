@@ -20,6 +20,7 @@ from schemas.records import (
     RunSpec,
     TrainReport,
 )
+from schemas.registry_records import Served
 from tasks.context import RunContext, await_servers
 from tasks.say import say
 from training.data.split.unseen import evaluated_keys, trained_keys
@@ -111,8 +112,7 @@ def collect_evidence(
     run: RunContext,
     prepared: Prepared,
     preflight: PreflightReport,
-    trained: TrainReport,
-    exported: ExportedModel,
+    served: Served,
     evaluated: EvaluationReport,
     gate: GateReport,
 ) -> Evidence:
@@ -122,8 +122,7 @@ def collect_evidence(
         run.declaration,
         prepared,
         preflight,
-        trained,
-        exported,
+        served,
         evaluated,
         gate,
         run.provenance,
@@ -154,7 +153,7 @@ def collect_evidence(
 def register_model(
     spec: RunSpec,
     prepared: Prepared,
-    exported: ExportedModel,
+    served: Served,
     evidence: Evidence,
     gate: GateReport,
     run: RunContext,
@@ -165,10 +164,11 @@ def register_model(
         return Registered(
             registered=False, name=spec.name, version=None, uri=None, alias=None, verdict=why
         )
-    keys = trained_keys([prepared.split.train, prepared.split.val])
+    splits = served.refit.splits if served.refit else ("train", "val")
+    keys = trained_keys([prepared.split.side(name) for name in splits])
     manifest: dict[str, Any] = split_manifest(prepared)
     registered = register(
-        exported,
+        served.exported,
         spec,
         evidence,
         run.tracker,
@@ -177,4 +177,6 @@ def register_model(
         split_manifest=manifest,
     )
     say("register", str(registered.uri))
+    if served.refit:
+        return registered.model_copy(update={"note": served.refit.sentence})
     return registered

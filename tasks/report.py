@@ -98,8 +98,9 @@ def summary_markdown(
         f"| {name} | {_cell(value)} | {_cell(value, bounds=True)} |"
         for name, value in evaluated.metrics.items()
     )
+    note = f". {registered.note}" if registered.note else ""
     model = (
-        f"registered as `{registered.uri}` (version {registered.version})"
+        f"registered as `{registered.uri}` (version {registered.version}){note}"
         if registered.registered
         else f"not registered: {registered.verdict}"
     )

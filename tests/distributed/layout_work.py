@@ -69,7 +69,12 @@ def run_one(
     return {
         "report": report.model_dump(mode="json"),
         "state": state_digest(trainer),
-        "weights": weights(trainer),
+        "weights": values_of(trainer.layout.full_weights()),
+        "best": values_of(
+            trainer.checkpoints.load_best(trainer.state.best_step)
+            if trainer.state.best_step
+            else {}
+        ),
     }
 
 
@@ -100,10 +105,6 @@ def state_digest(trainer: Trainer) -> str:
     )
 
 
-def weights(trainer: Trainer) -> list[float]:
-    """Return all weights in one list, on rank 0."""
-    return [
-        value
-        for tensor in trainer.layout.full_weights().values()
-        for value in tensor.double().reshape(-1).tolist()
-    ]
+def values_of(weights: dict[str, torch.Tensor]) -> list[float]:
+    """Return all weights in one list; they are whole on rank 0."""
+    return [value for tensor in weights.values() for value in tensor.double().reshape(-1).tolist()]

@@ -21,6 +21,7 @@ BASE = {
     "log_every": 1,
     "clip": "norm",
     "clip_at": 0.1,
+    "ema": 0.9,
     "ranks": 2,
     "threads": 1,
 }

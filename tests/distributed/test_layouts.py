@@ -63,6 +63,7 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "full": {**plain, "train": BASE | train},
             "bf16": {**plain, "train": BASE | train | {"precision": "bf16"}},
             "fp16": {**plain, "train": BASE | train | FP16},
+            "ema": {**plain, "train": BASE | train | {"ema": 0.9}},
         }
         found[name] = outcome(tmp_path_factory.mktemp(name), ranks, **runs)
     return found
@@ -70,14 +71,15 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.req("T1")
 @pytest.mark.parametrize(
-    ("precision", "tolerance"), [("full", 1e-5), ("bf16", 2e-2), ("fp16", 5e-3)]
+    ("precision", "tolerance"), [("full", 1e-5), ("bf16", 2e-2), ("fp16", 5e-3), ("ema", 1e-5)]
 )
 def test_one_process_ddp_and_fsdp2_train_the_same_network(
     laid_out: dict[str, Any], precision: str, tolerance: float
 ) -> None:
     one, ddp, fsdp = (laid_out[name][precision] for name in ("one", "ddp", "fsdp"))
     for other in (ddp, fsdp):
-        np.testing.assert_allclose(other["weights"], one["weights"], rtol=0, atol=tolerance)
+        for kind in ("weights", "best"):  # raw, and of the best evaluation: with ema, the average
+            np.testing.assert_allclose(other[kind], one[kind], rtol=0, atol=tolerance)
         assert other["report"]["skipped_steps"] == one["report"]["skipped_steps"]
     assert (one["report"]["skipped_steps"] > 0) == (precision == "fp16"), "the forced overflows"
 
@@ -87,7 +89,9 @@ def test_one_process_ddp_and_fsdp2_train_the_same_network(
 def test_a_sharded_run_stopped_and_resumed_ends_bit_identical(tmp_path: Path) -> None:
     run = {
         "model": NOISY,
-        "train": BASE | FP16 | {"parallel": "fsdp", "ranks": 2, "augment": {"noise": 0.1}},
+        "train": BASE
+        | FP16
+        | {"parallel": "fsdp", "ranks": 2, "augment": {"noise": 0.1}, "ema": 0.9},
     }
     whole = outcome(tmp_path / "whole", 2, run=run)
     parts = outcome(tmp_path / "parts", 2, (3, 10), run=run)
@@ -103,7 +107,7 @@ def test_a_sharded_state_is_cut_anew_for_another_number_of_ranks_where_that_is_a
     """In mode fast the run ends as on one process; exact refuses, since its sums would round
     differently.
     """
-    run = {"model": BLOCKS, "train": BASE | {"parallel": "fsdp", "mode": "fast"}}
+    run = {"model": BLOCKS, "train": BASE | {"parallel": "fsdp", "mode": "fast", "ema": 0.9}}
     runs = {"fast": run, "exact": run | {"train": run["train"] | {"mode": "exact"}}}
     one = outcome(tmp_path / "one", 1, run=run)
     begun = outcome(tmp_path / "many", 3, (5,), finish=False, **runs)
@@ -111,7 +115,8 @@ def test_a_sharded_state_is_cut_anew_for_another_number_of_ranks_where_that_is_a
         runs, "interrupted"
     )
     ended = outcome(tmp_path / "many", 2)
-    np.testing.assert_allclose(ended["fast"]["weights"], one["run"]["weights"], rtol=0, atol=1e-5)
+    for kind in ("weights", "best"):
+        np.testing.assert_allclose(ended["fast"][kind], one["run"][kind], rtol=0, atol=1e-5)
     assert ended["exact"]["error"] == "CheckpointError"
     assert "world_size" in ended["exact"]["message"]
 
@@ -122,7 +127,7 @@ def test_an_elastic_run_is_bit_identical_when_its_number_of_ranks_changes(tmp_pa
     runs = {
         "run": {
             "model": NOISY,
-            "train": ELASTIC | FP16,
+            "train": ELASTIC | FP16 | {"ema": 0.9},
             "schedule": {"kind": "plateau", "patience": 0},
         }
     }

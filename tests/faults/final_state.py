@@ -41,26 +41,27 @@ def _feed(found: Any, value: Any) -> None:
 
 
 def final_state(run_dir: Path) -> dict[str, str]:
-    """Return digests of model, optimizer, schedule, scaler, position and best weights in a run's
-    last checkpoint, and of its result.
+    """Return digests of model, optimizer, average, schedule, scaler, position and best weights in a
+    run's last checkpoint, and of its result.
     """
     checkpoints = Checkpoints(run_dir / "checkpoints", {}, {}, 2, print)
     step = max(checkpoints.folders("step"))
     trainer = checkpoints.load_trainer(step)
     if checkpoints.num_shards(step):
         shards = checkpoints.load_all_shards(step)
-        model, optimizer = (
-            [shard["model"] for shard in shards],
-            [shard["optimizer"] for shard in shards],
+        model, optimizer, average = (
+            [shard.get(part) for shard in shards] for part in ("model", "optimizer", "average")
         )
     else:
         whole = checkpoints.load(step)
         model, optimizer = whole["model.pt"], whole["optimizer.pt"]
+        average = trainer.get("average")
     state = {key: value for key, value in trainer["state"].items() if key not in CLOCKS}
     report = json.loads((run_dir / "result.json").read_bytes())
     parts = {
         "model": model,
         "optimizer": optimizer,
+        "average": average,
         "schedule": trainer["schedule"],
         "scaler": trainer["scaler"],
         "state": state,

@@ -25,6 +25,7 @@ TRAIN: dict[str, Any] = {
         "growth_interval": 3,
     },  # overflows at the start, and again whenever it has grown
     "augment": {"noise": 0.1},
+    "ema": 0.9,
     "checkpoint_every": 3,
     "eval_every": 7,
     "keep": 2,

@@ -210,6 +210,7 @@ LONG: dict[str, Any] = {
     "log_every": 2,
     "threads": 1,
     "clip": "norm",
+    "ema": 0.9,
 }
 
 

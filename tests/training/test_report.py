@@ -732,7 +732,7 @@ def variants() -> list[dict[str, Any]]:
                 "task": {"kind": t or "regression"},
                 "optimizer": {"kind": o or "sgd"},
                 "schedule": c or {"kind": "constant"},
-                "train": {"precision": "fp16", "mode": "elastic"} if o == "adam" else {},
+                "train": {"precision": "fp16", "mode": "elastic", "ema": {}} if o == "adam" else {},
             }
             for s, m, t, o, c in longest
         ]

@@ -21,6 +21,7 @@ from schemas.records import (
 from tests.training.cases import Case, evidence_of
 from tests.training.forged_versions import agree, edit_spec, seal_again
 from tests.training.mlflow_home import blank_database, champion, clinic, uri
+from tests.training.test_refit import refit_of
 from training.data.split.unseen import trained_keys
 from training.registry.registry import register
 from training.registry.verify import verify_version
@@ -284,6 +285,22 @@ def test_evidence_that_speaks_against_a_version_is_heard(
     found = failures(verify_version(MODEL, uri))
     assert message in found.pop(statement)
     assert found == {}
+
+
+@pytest.mark.req("R3")
+@pytest.mark.parametrize("missing", [0, 7])
+def test_whose_score_a_refitted_version_has_is_told(
+    uri: str, clinic: tuple[Case, ExportedModel], missing: int
+) -> None:
+    split = clinic[0].split
+    rows = split.train.rows + split.val.rows
+    registered(uri, *clinic, refit=refit_of("train_val", num_rows=rows - missing))
+    found = verify_version(MODEL, uri)
+    (refit,) = (r.summary for r in found.results if r.name == "refit")
+    if missing:
+        assert failures(found) == {"refit": f"{rows - 7:,} rows, the split has {rows:,}"}
+    else:
+        assert failures(found) == {} and "the test score belongs to the estimate m" in refit
 
 
 @pytest.mark.req("R3")

@@ -3,6 +3,8 @@
 - `model.pt`, `optimizer.pt`: if every rank has the whole model.
 - `shard-00000-of-00002.pt` and so on: if it is sharded, each rank's slices of both.
 - `trainer.pt`: position, schedule, loss scaler, random streams of every rank.
+
+Averaged weights (`train.ema`) are in `trainer.pt`, or if sharded in each rank's own file.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import torch
 from training.checkpoint import randomness as keys
 from training.checkpoint.checkpoint import Checkpoints
 from training.checkpoint.state import TrainerState
+from training.distributed.average import Average
 from training.distributed.layout import Layout, local_state
 from training.distributed.parallel import Parallel
 from training.optim.schedule import Schedule
@@ -30,6 +33,7 @@ class Resumable:
         optimizer: over its parameters.
         schedule: of the learning rate.
         scaler: of the loss.
+        average: of the weights.
     """
 
     def __init__(
@@ -38,13 +42,10 @@ class Resumable:
         optimizer: torch.optim.Optimizer,
         schedule: Schedule,
         scaler: torch.amp.GradScaler,
+        average: Average,
     ) -> None:
-        self.layout, self.optimizer, self.schedule, self.scaler = (
-            layout,
-            optimizer,
-            schedule,
-            scaler,
-        )
+        self.layout, self.optimizer, self.schedule = layout, optimizer, schedule
+        self.scaler, self.average = scaler, average
         self.state = TrainerState()
 
     @property
@@ -60,6 +61,7 @@ class Resumable:
             shard = {
                 "model": local_state(self.layout.model.state_dict()),
                 "optimizer": local_state(self.optimizer.state_dict()),
+                **local_state(self._averaged()),
             }
             checkpoints.save_sharded(step, best, trainer, shard, self.parallel)
             return
@@ -102,11 +104,16 @@ class Resumable:
                 self.optimizer,
                 [s["optimizer"] for s in shards],
             )
+            self.layout.copy_slices(
+                self.average.weights,
+                {name: [s["average"][name] for s in shards] for name in self.average.weights},
+            )
         else:
             parts = checkpoints.load(step)
             trainer = parts["trainer.pt"]
             self.layout.model.load_state_dict(parts["model.pt"])
             self.optimizer.load_state_dict(parts["optimizer.pt"])
+            self.average.load(trainer.get("average", {}))
         self.schedule.load_state_dict(trainer["schedule"])
         self.scaler.load_state_dict(trainer["scaler"])
         self.state = TrainerState.from_state_dict(trainer["state"])
@@ -125,7 +132,11 @@ class Resumable:
             "schedule": self.schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
             "rng": streams,
+            **({} if self.layout.sharded else self._averaged()),
         }
+
+    def _averaged(self) -> dict[str, Any]:
+        return {"average": self.average.weights} if self.average.weights else {}
 
     def _gather_streams(self) -> Streams:
         stream = io.BytesIO()

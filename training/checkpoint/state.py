@@ -17,7 +17,7 @@ from schemas.records import RunSpec, digest_of
 
 WEIGHT_SECTIONS = ("task", "model", "loss", "optimizer", "schedule", "train")
 # of train: the weights do not depend on them; ranks count as `world_size`
-WEIGHT_FREE = ("ranks", "nodes", "rendezvous", "keep", "log_every", "profile")
+WEIGHT_FREE = ("ranks", "nodes", "rendezvous", "keep", "log_every", "profile", "refit")
 
 # these only round differently
 FREE_IN_FAST = ("micro_batch_size", "recompute_activations", "compile", "threads")

@@ -190,12 +190,16 @@ class Layout:
             optimizer: over the sharded parameters.
             states: its state dicts, of this rank alone or of all ranks that saved.
         """
-        with torch.no_grad():
-            for name, tensor in self.model.state_dict().items():
-                local(tensor).copy_(local(_like(tensor, model[name])))
+        self.copy_slices(self.model.state_dict(), model)
         optimizer.load_state_dict(
             _join(states, [p for group in optimizer.param_groups for p in group["params"]])
         )
+
+    def copy_slices(self, tensors: dict[str, Tensor], slices: dict[str, list[Tensor]]) -> None:
+        """Copy saved slices, as in `load_slices`, into tensors that are sharded over the ranks."""
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                local(tensor).copy_(local(_like(tensor, slices[name])))
 
 
 def require_layout(model: nn.Module, train: TrainConfig) -> None:

@@ -56,11 +56,9 @@ def best_weights(
 
 def in_words(report: TrainReport, signal: str) -> str:
     """Describe the end of a run in one line; `signal` is what interrupted it."""
-    best = (
-        f"best {report.metric} {report.best_metric:.6g} at step {report.best_step}"
-        if report.best_metric is not None
-        else "not evaluated yet"
-    )
+    best = "not evaluated as a refit" if report.best_step else "not evaluated yet"
+    if report.best_metric is not None:
+        best = f"best {report.metric} {report.best_metric:.6g} at step {report.best_step}"
     reason = f" by {signal}" if report.status == "interrupted" else ""
     return (
         f"{report.status.replace('_', ' ')}{reason} at step {report.steps}: {best},"

@@ -21,7 +21,6 @@ import yaml
 from torch import Tensor
 
 from schemas import digest
-from schemas.errors import TrainingError
 from schemas.load import declare
 from schemas.observed import Observed
 from schemas.records import RunSpec, TrainReport
@@ -31,6 +30,7 @@ from training.checkpoint.checkpoint import Checkpoints, folder_name
 from training.checkpoint.resumable import Resumable
 from training.checkpoint.state import TrainerState, environment, identity
 from training.data.arrays.shards import load_arrays
+from training.distributed.average import Average
 from training.distributed.layout import Layout
 from training.distributed.modes import apply_mode, leave_memory_unfilled, promise
 from training.distributed.parallel import Parallel
@@ -75,14 +75,9 @@ def train(spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal) ->
     """
     finished = parallel.on_main(lambda: finished_report(run_dir, spec.run_id))
     if finished is not None:
-        log.info(
-            "%s is finished already: best %s %.6g at step %d",
-            spec.run_id,
-            finished["metric"],
-            finished["best_metric"],
-            finished["best_step"],
-        )
-        return TrainReport.model_validate(finished)
+        report = TrainReport.model_validate(finished)
+        log.info("%s is finished already: %s", spec.run_id, in_words(report, ""))
+        return report
     with one_writer(run_dir, parallel, lambda: stop.requested) as lease:
         trainer = Trainer(spec, run_dir, parallel, stop, lease.check)
         stop.ready()
@@ -108,13 +103,8 @@ class Trainer:
         stop: StopSignal,
         allowed: Callable[[], None] = always,
     ) -> None:
-        self.spec, self.run_dir, self.parallel, self.stop, self.allowed = (
-            spec,
-            run_dir,
-            parallel,
-            stop,
-            allowed,
-        )
+        self.spec, self.run_dir, self.parallel = spec, run_dir, parallel
+        self.stop, self.allowed = stop, allowed
         self.declaration = declare(spec.declaration, "resolved.json")
         self.train = self.declaration.train
         apply_mode(self.train, parallel.local_world_size)
@@ -149,8 +139,9 @@ class Trainer:
             train.drop_last,
             self.train_tensors["label"].device,
         )
-        self.total_steps = train.epochs * self.sampler.steps_per_epoch
-        self.boundaries = Boundaries(train, self.sampler.steps_per_epoch, self.total_steps)
+        refit, per_epoch = self.spec.refit, self.sampler.steps_per_epoch
+        self.total_steps = refit.steps if refit else train.epochs * per_epoch
+        self.boundaries = Boundaries(train, per_epoch, self.total_steps, refit is not None)
         self.model = build_model(declaration, self.spec.statistics).to(device)
         leave_memory_unfilled()
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
@@ -158,16 +149,17 @@ class Trainer:
         self.loss = make_loss(declaration, self.spec.statistics).to(device)
         rates = declaration.optimizer.scaled(train.batch_size)
         self.optimizer = make_optimizer(rates, self.model)
+        planned = refit.schedule_steps if refit else self.total_steps
         self.schedule = Schedule(
-            declaration.schedule, rates.lr, self.total_steps, declaration.greater_is_better
+            declaration.schedule, rates.lr, planned, declaration.greater_is_better
         )
-        augment = Augment(
-            train.augment,
-            sum(s.indicator for s in self.spec.statistics.numeric),
-            self.train_tensors,
-        )
+        indicators = sum(s.indicator for s in self.spec.statistics.numeric)
+        augment = Augment(train.augment, indicators, self.train_tensors)
         self.step = Step(self.layout, self.loss, self.optimizer, train, augment)
-        self.resumable = Resumable(self.layout, self.optimizer, self.schedule, self.step.scaler)
+        self.average = Average(self.model, train.ema)
+        self.resumable = Resumable(
+            self.layout, self.optimizer, self.schedule, self.step.scaler, self.average
+        )
         self.step_log = StepLog(self.journal, device, self.step.scaler.is_enabled())
         self.launched: Launched | None = None
         facts = identity(self.spec, declaration, self.parallel.world_size), environment(device)
@@ -266,7 +258,8 @@ class Trainer:
                 self.state.step
             )
             if due and not stopping:
-                stopping = self._evaluate()
+                with self.average.applied():
+                    stopping = self._keep_last() if self.spec.refit else self._evaluate()
                 self._save()
             elif not due and self.state.waited >= self.train.patience:
                 return self._finish("stopped_early")
@@ -336,6 +329,8 @@ class Trainer:
         self.state.count(
             len(launched.window.rows), gate.loss, gate.weight_sum, updated=not gate.overflowed
         )
+        if not gate.overflowed:  # the next update is not launched yet
+            self.average.update(self.state.updates)
         self.schedule.apply(self.optimizer, self.state.updates)
         self.launched, self.between_updates = None, True
 
@@ -372,14 +367,7 @@ class Trainer:
         if values is None:
             return True
         reach("evaluation.measured")
-        metric = values[f"val/{self.declaration.metric}"]
-        if metric is None:
-            raise TrainingError(
-                f"{self.declaration.metric} is not defined on the {self.spec.arrays.val.rows}"
-                " validation rows (a single class, or a constant label?), so no best weights can"
-                " be chosen; choose another train.metric, or a split whose validation side has"
-                " every class"
-            )
+        metric = self.validation.deciding(values)
         self.between_updates = False
         better = self.state.observe(
             metric, self.declaration.greater_is_better, self.train.min_delta
@@ -394,6 +382,14 @@ class Trainer:
         self.journal.values("evaluation", values | {"best": float(better)})
         self._log_evaluation(values, better)
         self.step_log.begin(self.state.rows)
+        return self.parallel.any(self.stop.requested)
+
+    def _keep_last(self) -> bool:
+        """Keep the weights of a refit's last step; True if a stop was agreed. Collective."""
+        self.between_updates = False
+        self.state.evaluated_step = self.state.best_step = self.state.step
+        weights = self.layout.full_weights()
+        self.parallel.on_main(lambda: self.checkpoints.save_best(self.state.step, weights))
         return self.parallel.any(self.stop.requested)
 
     def _measure(self, val: np.ndarray, train: np.ndarray) -> Values:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from schemas.config import Declaration
+from schemas.errors import TrainingError
 from schemas.records import RunSpec
 from training.distributed.layout import Layout
 from training.engine.batches import TARGETS, Tensors, as_tensors
@@ -82,3 +83,19 @@ class Validation:
             found = measure(self.declaration, self.spec.statistics, self.loss, scores, targets)
             figures |= {f"{side}/{name}": value for name, value in found.items()}
         return figures
+
+    def deciding(self, values: Values) -> float:
+        """Return the metric of validation rows that chooses the best weights.
+
+        Raises:
+            TrainingError: it is not defined on these rows.
+        """
+        name = self.declaration.metric
+        metric = values[f"val/{name}"]
+        if metric is None:
+            raise TrainingError(
+                f"{name} is not defined on the {self.spec.arrays.val.rows} validation rows (a"
+                " single class, or a constant label?), so no best weights can be chosen; choose"
+                " another train.metric, or a split whose validation side has every class"
+            )
+        return metric

@@ -236,7 +236,8 @@ def check_cost(trial: Trial) -> CheckResult:
     shared = train.ranks if train.parallel == "fsdp" else 1
     exchanged = weights if train.ranks > 1 and shared == 1 else 0  # buckets of DDP
     activations = saved.total / len(trial.window) * micro_rows(train, trial.rows)
-    needed = (2 * weights + states + exchanged) / shared + activations
+    held = 4 if train.ema else 2  # gradients; an average, and raw weights while it is scored
+    needed = (held * weights + states + exchanged) / shared + activations
     return judge_cost(trial.declaration, a_row * trial.rows * train.epochs, needed)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from schemas.errors import first_few
 from schemas.records import CheckResult
+from training.distributed.average import Average
 from training.models.build import build_model
 from training.objectives.link import link_of
 from training.objectives.losses import Loss
@@ -136,16 +137,22 @@ def _same(a: Tensor | None, b: Tensor) -> bool:
 
 
 def check_resume(trial: Trial) -> CheckResult:
-    """Check that a saved and loaded network makes a bitwise equal next step."""
+    """Check that a saved and loaded network makes a bitwise equal next step, and then has the same
+    averaged weights (`train.ema`) and scores.
+    """
     trial = replace(trial, probe=trial.probe.first(ROWS))
     network, optimizer = trial.fresh()
+    average = Average(network, trial.declaration.train.ema)
     # a cache for eval mode must not outlive the weights that it was computed from
-    scored(network, trial.probe.inputs)
+    with average.applied():
+        scored(network, trial.probe.inputs)
     for step in range(SAVED_AFTER):
         torch.manual_seed(step)
         trial.step(network, optimizer)
+        average.update(step + 1)
     file = io.BytesIO()
-    torch.save({"model": network.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    parts = {"model": network.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(parts | {"average": average.weights}, file)
     loaded, its_optimizer = trial.fresh()
     try:
         state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
@@ -156,10 +163,39 @@ def check_resume(trial: Trial) -> CheckResult:
             "keep only tensors and plain values in the state dict",
         )
     its_optimizer.load_state_dict(state["optimizer"])
-    for who, its in ((network, optimizer), (loaded, its_optimizer)):
+    its_average = Average(loaded, trial.declaration.train.ema)
+    its_average.load(state["average"])
+    for who, its, mean in ((network, optimizer, average), (loaded, its_optimizer, its_average)):
         torch.manual_seed(SAVED_AFTER)
         trial.step(who, its)
-    return _judge_resume(trial, network, loaded, _made_from_another_seed(trial, state["model"]))
+        mean.update(SAVED_AFTER + 1)
+    result = _judge_resume(trial, network, loaded, _made_from_another_seed(trial, state["model"]))
+    if result.verdict != "pass" or not average.weights:
+        return result
+    return _judge_average(trial, (network, average), (loaded, its_average)) or result
+
+
+def _judge_average(
+    trial: Trial, kept: tuple[nn.Module, Average], loaded: tuple[nn.Module, Average]
+) -> CheckResult | None:
+    """Compare a new network that has the averaged weights alone with the one that was loaded, which
+    is lent them for an evaluation.
+    """
+    alone = build_model(trial.declaration, trial.statistics)
+    with kept[1].applied():
+        alone.load_state_dict(kept[0].state_dict())
+    with loaded[1].applied():
+        scores = [scored(who, trial.probe.inputs) for who in (alone, loaded[0])]
+    apart = largest_difference(*scores)
+    if apart <= SAME:
+        return None
+    return RESUME.failed(
+        "with its averaged weights (train.ema) the network gives other scores (by up to"
+        f" {apart:.2g}) than a new one with those weights: it keeps something that it computed from"
+        " the raw ones.",
+        "compute in forward what depends on weights, or leave out train.ema",
+        difference=apart,
+    )
 
 
 def _judge_resume(

@@ -50,9 +50,12 @@ class Rows(NamedTuple):
 
 
 class Challenger(NamedTuple):
-    """The model that is compared: program, thresholds by label, and its predictions when needed."""
+    """The model that is compared: thresholds by label, and its predictions when needed.
 
-    program_sha256: str
+    `is_champions_program`: its program is the champion's, to the bit.
+    """
+
+    is_champions_program: bool
     thresholds: Mapping[str, float]
     predictions: Callable[[], np.ndarray]
 
@@ -91,8 +94,20 @@ def challenge(
             else _values(found, _columns(declaration, rows))
         )
 
-    ours = Challenger(program_sha256, evaluation.thresholds, evaluated)
+    identical = _would_serve(champion) == (program_sha256, declaration.train.refit)
+    ours = Challenger(identical, evaluation.thresholds, evaluated)
     return _compared(declaration, rows, ours, champion, champion.trained_on)
+
+
+def _would_serve(champion: LoadedModel) -> tuple[str, str]:
+    """Return the program that was judged, and the rows of its refit: they decide what is served.
+
+    A refitted champion is another program than the estimate, which the next run makes again.
+    """
+    refit = (champion.evidence or {}).get("refit")
+    if not refit:
+        return champion.program_sha256, "none"
+    return refit["estimate"]["program_sha256"], refit["rows"]
 
 
 def challenge_version(
@@ -113,7 +128,7 @@ def challenge_version(
     known = [model.trained_on for model in (challenger, champion) if model.trained_on is not None]
     seen = np.union1d(*known) if len(known) == 2 else None
     ours = Challenger(
-        challenger.program_sha256,
+        challenger.program_sha256 == champion.program_sha256,
         thresholds_of(challenger.spec),
         lambda: predictions_of(challenger, declaration, rows),
     )
@@ -129,7 +144,7 @@ def _compared(
 ) -> Comparison:
     version = champion.version or "unregistered"
     thresholds = ours.thresholds, thresholds_of(champion.spec)
-    if champion.program_sha256 == ours.program_sha256 and thresholds[0] == thresholds[1]:
+    if ours.is_champions_program and thresholds[0] == thresholds[1]:
         return Comparison(version=version, identical=True)
     problem = unlike(declaration, rows.spec, rows.statistics, champion)
     if problem or seen is None:

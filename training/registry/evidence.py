@@ -9,13 +9,12 @@ from schemas.config import SPLITS, Declaration
 from schemas.records import (
     EvaluationReport,
     Evidence,
-    ExportedModel,
     GateReport,
     PreflightReport,
     Prepared,
-    TrainReport,
     digest_of,
 )
+from schemas.registry_records import Served
 
 
 def split_manifest(prepared: Prepared) -> dict[str, Any]:
@@ -47,13 +46,23 @@ def build_evidence(
     declaration: Declaration,
     prepared: Prepared,
     preflight: PreflightReport,
-    trained: TrainReport,
-    exported: ExportedModel,
+    served: Served,
     evaluated: EvaluationReport,
     gate: GateReport | None,
     provenance: dict[str, Any],
 ) -> Evidence:
-    """Collect every digest, verdict, metric and version behind a model."""
+    """Collect every digest, verdict, metric and version behind a model.
+
+    Args:
+        run_id: of the run.
+        declaration: of the run.
+        prepared: its data.
+        preflight: checks before training.
+        served: the model to register.
+        evaluated: on test; of the estimate, if the model is its refit.
+        gate: verdict on the estimate.
+        provenance: code, libraries and machine.
+    """
     return Evidence(
         run_id=run_id,
         name=declaration.name,
@@ -64,18 +73,19 @@ def build_evidence(
         split=split_manifest(prepared),
         statistics_sha256=digest_of(prepared.statistics),
         arrays_sha256=prepared.arrays.sha256,
-        checkpoint_sha256=trained.best_checkpoint.sha256,
-        model_sha256=trained.model_sha256,
-        program_sha256=exported.program.sha256,
+        checkpoint_sha256=served.trained.best_checkpoint.sha256,
+        model_sha256=served.trained.model_sha256,
+        program_sha256=served.exported.program.sha256,
         checks=(*prepared.checks.results, *preflight.checks.results),
         metrics=evaluated.metrics,
         gate=gate,
         seeds={"split": getattr(declaration.split, "seed", 0), "train": declaration.train.seed},
         mode=declaration.train.mode,
-        promise=trained.promise,
+        promise=served.trained.promise,
         provenance=provenance,
         search=searched(declaration, evaluated),
         thresholds=evaluated.thresholds,
+        refit=served.refit,
     )
 
 

@@ -173,14 +173,17 @@ def _change(then: str | None, now: str | None) -> str:
 
 def made(evidence: dict[str, Any]) -> dict[str, str]:
     """Return the results of each step after the source, in order."""
-    sides = evidence["split"]["sides"]
+    sides, refit = evidence["split"]["sides"], evidence.get("refit")
+    judged = refit["estimate"] if refit else evidence
+    served = {"refitted weights": "model_sha256", "refitted program": "program_sha256"}
     return {
         "validated table": evidence["validated_sha256"],
         **{f"{side} side": sides[side]["sha256"] for side in SPLITS},
         "statistics": evidence["statistics_sha256"],
         "arrays": evidence["arrays_sha256"],
-        "weights": evidence["model_sha256"],
-        "exported program": evidence["program_sha256"],
+        "weights": judged["model_sha256"],
+        "exported program": judged["program_sha256"],
+        **({name: evidence[key] for name, key in served.items()} if refit else {}),
         **({"thresholds": digest_of(found)} if (found := evidence.get("thresholds")) else {}),
     }
 

@@ -150,10 +150,13 @@ class Proof:
     def rows(self) -> CheckResult:
         """Check the record of rows that it learned from.
 
-        Hashes are sorted and distinct, at least one for each row of train and validation.
+        Hashes are sorted and distinct, at least one for each row of train and validation, and
+        with `train.refit: all` of test.
         """
         keys, sides = self.trained_on, self.evidence.split.get("sides", {})
-        learned = sum(int(sides.get(side, {}).get("rows", 0)) for side in ("train", "val"))
+        refit = self.evidence.refit
+        splits = refit.splits if refit else ("train", "val")
+        learned = sum(int(sides.get(side, {}).get("rows", 0)) for side in splits)
         sound = (
             keys.dtype == np.uint64
             and bool((keys[1:] > keys[:-1]).all())
@@ -166,6 +169,20 @@ class Proof:
             " groups",
             f"{len(keys):,} keys for {learned:,} rows, or out of order",
         )
+
+    def refit(self) -> Iterator[CheckResult]:
+        """Check the record of a refit, and say whose the test metrics are; nothing without one."""
+        refit, sides = self.evidence.refit, self.evidence.split.get("sides", {})
+        if refit is None:
+            return
+        rows = sum(int(sides.get(side, {}).get("rows", 0)) for side in refit.splits)
+        problem = (
+            "" if rows == refit.num_rows else f"{refit.num_rows:,} rows, the split has {rows:,}"
+        )
+        if refit.estimate.model_sha256 == self.evidence.model_sha256:
+            problem = "the refitted weights are those of the estimate"
+        told = f"{refit.sentence} Metrics and gate below are the estimate's, which is not in here"
+        yield _statement("refit", not problem, told, problem)
 
     def run(self) -> Iterator[CheckResult]:
         """Check that its MLflow run ended well and has the same records."""
@@ -346,6 +363,7 @@ def verify_version(model_uri: str, tracking_uri: str) -> Verification:
                 proof.checks(),
                 proof.gate(),
                 proof.rows(),
+                *proof.refit(),
                 *proof.run(),
                 proof.commit(),
                 proof.predicts(tracking_uri),

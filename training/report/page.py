@@ -337,10 +337,10 @@ def _listed(items: Sequence[str]) -> str:
 
 
 def _registry_words(inputs: ReportInputs) -> str:
-    found = inputs.registered
-    if found is not None and found.registered:
+    if (found := inputs.registered) is not None and found.registered:
         alias = f", alias {plain(found.alias)}" if found.alias else ""
-        return f"Registered as {plain(found.name)} version {plain(found.version)}{alias}."
+        name = f"{plain(found.name)} version {plain(found.version)}{alias}"
+        return f"Registered as {name}. {plain(found.note, 1000)}".rstrip()
     why = (
         found.verdict
         if found is not None

@@ -264,9 +264,7 @@ REASONS: dict[str, str] = {
         " counts the rows over all ranks, so that ranks do not change the result."
     ),
     "train.micro_batch_size": "Each rank takes its share of the batch in one pass.",
-    "train.drop_last": (
-        "Every train row counts in every epoch; the last, smaller batch is weighted by its rows."
-    ),
+    "train.drop_last": "Every train row counts; the last, smaller batch is weighted by its rows.",
     "train.ranks": (
         "One for each GPU of the machine; without a GPU one, whose threads use all cores and need"
         " no coordination."
@@ -289,6 +287,10 @@ REASONS: dict[str, str] = {
     "train.recompute_activations": (
         "Memory suffices until someone says that it does not; computing twice costs a third more."
     ),
+    "train.refit": "The registered weights are those that were evaluated.",
+    "train.ema": "The weights are used as they are at the best evaluation.",
+    "train.ema.decay": "An average over about a thousand updates.",
+    "train.ema.warmup": "The average of a short run forgets its random start.",
     "train.profile": "No trace is taken.",
     "train.threads": "The cores are shared evenly among the ranks.",
     "train.device": "A GPU where there is one, else the CPU.",
@@ -332,9 +334,7 @@ REASONS: dict[str, str] = {
         " restored."
     ),
     "train.min_delta": "Any improvement counts.",
-    "train.checkpoint_every": (
-        "At each evaluation: a killed run repeats at most the steps since the last one."
-    ),
+    "train.checkpoint_every": "At each evaluation: a kill repeats the steps since the last one.",
     "train.keep": "If the newest is damaged, older ones are there.",
     "train.log_every": "Fine enough to see a spike, coarse enough to cost nothing.",
     "evaluate.bootstrap": "Enough resamples for two stable digits of an interval's ends.",
