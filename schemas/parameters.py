@@ -14,7 +14,15 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from schemas.load import load_declaration, read_tree
 
 ModelChoice = Literal[
-    "as declared", "linear", "mlp", "resmlp", "ft_transformer", "cnn", "causal_transformer"
+    "as declared",
+    "linear",
+    "mlp",
+    "resmlp",
+    "realmlp",
+    "tabm",
+    "ft_transformer",
+    "cnn",
+    "causal_transformer",
 ]
 RegistrationChoice = Literal["as declared", "no"]
 

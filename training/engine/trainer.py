@@ -166,7 +166,7 @@ class Trainer:
             sum(s.indicator for s in self.spec.statistics.numeric),
             self.train_tensors,
         )
-        self.step = Step(self.layout, self.loss, self.optimizer, train, augment)
+        self.step = Step(self.layout, self.loss, self.optimizer, train, augment, self.total_steps)
         self.resumable = Resumable(self.layout, self.optimizer, self.schedule, self.step.scaler)
         self.step_log = StepLog(self.journal, device, self.step.scaler.is_enabled())
         self.launched: Launched | None = None

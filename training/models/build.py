@@ -4,6 +4,9 @@ Batch keys: `numeric` float32 [B, Dn], `categorical` int64 [B, Dc], `tensor_<col
 (uint8 or float32) [B, *shape]. K = 1 for binary (log odds) and regression (scaled label), the
 number of classes for multiclass (logits). Of a text column: `tokens` and `segments` int [B, T],
 scores [B, T, V] (models/token_network.py). The loss is never inside: scores are raw.
+
+A body with a whole number `members` returns [B, M, K]; the network's scores are then [B, M, K] in
+train mode and [B, K] in eval mode (models/members.py).
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from schemas.config import (
     FtTransformerModel,
     LinearModel,
     MlpModel,
+    RealMlpModel,
     ResMlpModel,
+    TabMModel,
 )
 from schemas.errors import ConfigError
 from schemas.records import Statistics, TensorStats
@@ -31,9 +36,12 @@ from training.models.causal_transformer import CausalTransformer
 from training.models.cnn import Cnn
 from training.models.ft_transformer import FtTransformer
 from training.models.linear import Linear
+from training.models.members import MemberMean, member_mean
 from training.models.mlp import Mlp
+from training.models.realmlp import RealMlp
 from training.models.resmlp import ResMlp
 from training.models.shape import ModelShape, model_shape
+from training.models.tabm import TabM
 from training.models.token_network import TokenNetwork
 
 
@@ -58,7 +66,10 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
         torch.manual_seed(declaration.train.seed)
         if shape.context:
             return TokenNetwork(shape, _body(declaration, shape))
-        return Network(shape, statistics, _body(declaration, shape))
+        body = _body(declaration, shape)
+        counted = isinstance(getattr(body, "members", None), int)
+        join = member_mean(declaration, statistics) if counted else None
+        return Network(shape, statistics, body, join)
 
 
 def count_parameters(network: nn.Module) -> tuple[int, int]:
@@ -74,10 +85,17 @@ class Network(nn.Module):
     buffers that are not part of the state dict (they belong to the statistics, not to the weights).
     """
 
-    def __init__(self, shape: ModelShape, statistics: Statistics, body: nn.Module) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        statistics: Statistics,
+        body: nn.Module,
+        join: MemberMean | None = None,
+    ) -> None:
         super().__init__()
         self.shape = shape
         self.body = body
+        self.join = join
         for index, stats in enumerate(statistics.tensor):
             self.register_buffer(f"mean_{index}", _per_channel(stats, stats.mean), persistent=False)
             self.register_buffer(
@@ -85,7 +103,7 @@ class Network(nn.Module):
             )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Map a batch → raw scores [B, K].
+        """Map a batch → raw scores [B, K], or [B, M, K] of M members in train mode.
 
         Raises:
             ConfigError: keys or widths of the batch, or the body's output, break the contract.
@@ -96,8 +114,10 @@ class Network(nn.Module):
             mean, std = getattr(self, f"mean_{index}"), getattr(self, f"std_{index}")
             inputs[key] = (batch[key].to(mean.dtype) - mean) / std
         scores = self.body(inputs)
-        check_scores(self.shape, next(iter(batch.values())).shape[0], scores)
-        return scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+        members = () if self.join is None else (self.body.members,)
+        check_scores(self.shape, next(iter(batch.values())).shape[0], scores, members)
+        scores = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+        return scores if self.join is None or self.training else self.join(scores)
 
 
 def check_batch(shape: ModelShape, batch: dict[str, Tensor]) -> None:
@@ -120,20 +140,21 @@ def check_batch(shape: ModelShape, batch: dict[str, Tensor]) -> None:
             )
 
 
-def check_scores(shape: ModelShape, rows: int, scores: Any) -> None:
-    """Refuse scores that are not a tensor [B, K].
+def check_scores(shape: ModelShape, rows: int, scores: Any, members: tuple[int, ...] = ()) -> None:
+    """Refuse scores that are not a tensor [B, K], or [B, M, K] of M members.
 
     Raises:
         ConfigError: naming the expected and the found shape.
     """
+    axes = ", ".join(["B", *(str(number) for number in (*members, shape.outputs))])
     if not isinstance(scores, Tensor):
         raise ConfigError(
-            f"the model must return one tensor of raw scores [B, {shape.outputs}], got"
-            f" {type(scores).__name__}"
+            f"the model must return one tensor of raw scores [{axes}], got {type(scores).__name__}"
         )
-    if scores.ndim != 2 or scores.shape[1] != shape.outputs or scores.shape[0] != rows:
+    expected = [rows, *members, shape.outputs]
+    if list(scores.shape) != expected:
         raise ConfigError(
-            f"the model must return raw scores [B, {shape.outputs}] = [{rows}, {shape.outputs}],"
+            f"the model must return raw scores [{axes}] = {expected},"
             f" got {list(scores.shape)}; set the width of its last layer to {shape.outputs} and"
             " squeeze nothing"
         )
@@ -158,6 +179,10 @@ def _body(declaration: Declaration, shape: ModelShape) -> nn.Module:
             return Mlp(shape, config)
         case ResMlpModel():
             return ResMlp(shape, config)
+        case RealMlpModel():
+            return RealMlp(shape, config, declaration.task.kind)
+        case TabMModel():
+            return TabM(shape, config)
         case FtTransformerModel():
             return FtTransformer(shape, config)
         case CnnModel():

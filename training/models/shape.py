@@ -31,6 +31,10 @@ class ModelShape:
         context: Most positions T of a language model's `tokens` and `segments`, int [B, T]; its
             scores are [B, T, outputs], one for each token of the vocabulary. 0 = the model reads
             features.
+        bins: For each scaled numeric column its edges, strictly increasing, in the units of
+            `batch["numeric"]`; empty if none are fitted.
+        label_range: Smallest and largest label of train in units of the scaled label, of a
+            regression; None if predictions are not clamped.
     """
 
     numeric: int
@@ -41,6 +45,8 @@ class ModelShape:
     outputs: int
     prior: tuple[float, ...]
     context: int = 0
+    bins: tuple[tuple[float, ...], ...] = ()
+    label_range: tuple[float, float] | None = None
 
     @property
     def tensor_width(self) -> int:
