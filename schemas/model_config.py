@@ -55,6 +55,88 @@ class ResMlpModel(Section):
     )
 
 
+class RealMlpModel(Section):
+    """RealMLP: three wide layers on periodic embeddings, with rates and decay by part.
+
+    Declare with it `optimizer: {kind: adamw, lr: 0.04, beta2: 0.95, weight_decay: 0.02,
+    weight_decay_schedule: flat_cos}` (numbers: lr 0.2), `schedule: {kind: coslog4}`, `train.clip:
+    none`.
+    """
+
+    model_config = ConfigDict(title="RealMLP")
+    kind: Literal["realmlp"] = "realmlp"
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (256, 256, 256), min_length=1, description="Widths of the hidden layers."
+    )
+    activation: Literal["auto", "selu", "mish", "relu", "gelu", "silu"] = Field(
+        "auto",
+        description=(
+            "Its share in each unit is learned. auto: mish for a regression, selu for all else."
+        ),
+    )
+    dropout: float = Field(0.15, ge=0, lt=1)
+    dropout_schedule: Literal["constant", "flat_cos"] = Field(
+        "flat_cos",
+        description="flat_cos: as declared for half of the training, then down to 0 by a cosine.",
+    )
+    numeric_embedding: Literal["pbld", "none"] = Field(
+        "pbld",
+        description=(
+            "pbld: each numeric column also enters as three learned mixtures of 16 cosines; none:"
+            " as it is."
+        ),
+    )
+    frequency_std: float = Field(
+        0.1, gt=0, description="Standard deviation of the first frequencies, in cycles per unit."
+    )
+    one_hot: int = Field(
+        8,
+        ge=0,
+        description=(
+            "Categorical columns of at most so many values enter as one column a value (of two"
+            " values, as one column of -1 and 1)."
+        ),
+    )
+    embedding_size: int = Field(8, ge=1, description="Of the other categorical columns.")
+    clamp: bool = Field(
+        True, description="Predictions of a regression stay within the labels of train."
+    )
+
+
+class TabMModel(Section):
+    """TabM: an ensemble of MLPs that share their matrices and differ in learned factors.
+
+    The loss is the mean of the members' losses, the prediction the mean of their probabilities.
+    Declare with it `optimizer: {kind: adamw, lr: 0.002, weight_decay: 0.0003}`.
+    """
+
+    model_config = ConfigDict(title="TabM")
+    kind: Literal["tabm"] = "tabm"
+    members: int = Field(32, ge=1, description="MLPs of the ensemble.")
+    width: int = Field(512, ge=1, description="Of the hidden layers.")
+    depth: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description="Hidden layers. auto: 2 with embedded numbers, 3 without."
+    )
+    dropout: float = Field(0.1, ge=0, lt=1)
+    bins: Annotated[int, Field(ge=2)] | None = Field(
+        48,
+        description=(
+            "Most bins of a numeric column, between quantiles of train; each gets its own slope in"
+            " the column's embedding. null: columns enter as they are."
+        ),
+    )
+    embedding_size: int = Field(
+        16,
+        ge=1,
+        description="Of a numeric column, and of a categorical one without one-hot.",
+    )
+    one_hot: int = Field(
+        256,
+        ge=0,
+        description="Categorical columns of at most so many values enter as one column a value.",
+    )
+
+
 class FtTransformerModel(Section):
     """FT-Transformer: a token for each column, pre-norm blocks of attention and a gated
     feed-forward part.
@@ -186,6 +268,8 @@ Model = Annotated[
     LinearModel
     | MlpModel
     | ResMlpModel
+    | RealMlpModel
+    | TabMModel
     | FtTransformerModel
     | CnnModel
     | CausalTransformerModel

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from schemas.section import Section
 
 LrScaling = Literal["none", "linear", "sqrt"]
+
+
+class Factor(NamedTuple):
+    """Factors of one parameter on the declared rate and weight decay.
+
+    A network declares them with a method `parameter_factors() -> dict[nn.Parameter, Factor]`.
+    """
+
+    lr: float = 1.0
+    weight_decay: float = 0.0
 
 
 class ModuleRule(Section):
@@ -61,6 +71,13 @@ class OptimizerSection(Section):
         ge=0,
         description=(
             "On matrices of linear and convolution layers only; never on norms, biases, embeddings."
+        ),
+    )
+    weight_decay_schedule: Literal["constant", "flat_cos"] = Field(
+        "constant",
+        description=(
+            "flat_cos: weight decay as declared for half of all updates, then down to 0 by a"
+            " cosine."
         ),
     )
     layer_decay: float | None = Field(

@@ -18,6 +18,8 @@ ModelChoice = Literal[
     "linear",
     "mlp",
     "resmlp",
+    "realmlp",
+    "tabm",
     "ft_transformer",
     "boosting",
     "cnn",

@@ -100,6 +100,15 @@ class CosineSchedule(Section):
     )
 
 
+class CosLog4Schedule(Section):
+    """Four cosines from 0 to the peak and back, each twice as long as the one before:
+    `(1 - cos(2 pi log2(1 + 15 t))) / 2` at share t of the run.
+    """
+
+    model_config = ConfigDict(title="Four growing cosines")
+    kind: Literal["coslog4"] = "coslog4"
+
+
 class CosineRestartsSchedule(WarmedSection):
     """Half a cosine from the peak to `final`, again and again, each period `growth` times as long
     as the one before.
@@ -210,6 +219,7 @@ Schedule = Annotated[
     | ExponentialSchedule
     | CosineSchedule
     | CosineRestartsSchedule
+    | CosLog4Schedule
     | WarmupCosineSchedule
     | WarmupLinearSchedule
     | OneCycleSchedule

@@ -13,6 +13,17 @@ from tests.training.runs import make_run
 
 BLOCKS = {"kind": "resmlp", "width": 24, "depth": 2, "dropout": 0.0}
 NOISY = {"kind": "resmlp", "width": 24, "depth": 2, "dropout": 0.2}
+REALMLP: dict[str, Any] = {
+    "model": {"kind": "realmlp", "hidden": [24, 24], "dropout": 0.0},
+    "optimizer": {
+        "kind": "adamw",
+        "lr": 0.01,
+        "weight_decay": 0.02,
+        "weight_decay_schedule": "flat_cos",
+    },
+    "schedule": {"kind": "coslog4"},
+}
+TABM: dict[str, Any] = {"model": {"kind": "tabm", "width": 24, "members": 4, "dropout": 0.0}}
 BASE = {
     "epochs": 2,
     "batch_size": 16,
@@ -24,6 +35,11 @@ BASE = {
 ELASTIC = {**BASE, "mode": "elastic", "logical_shards": 4, "augment": {"noise": 0.1}, "threads": 1}
 FP16 = {"precision": "fp16", "loss_scale": {"initial": 2.0**30, "growth_interval": 3}}
 ROWS = (101, 33)
+
+
+def dropping(run: dict[str, Any]) -> dict[str, Any]:
+    """Return the run with dropout."""
+    return run | {"model": run["model"] | {"dropout": 0.2}}
 
 
 def outcome(
@@ -64,6 +80,8 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "bf16": {**plain, "train": BASE | train | {"precision": "bf16"}},
             "fp16": {**plain, "train": BASE | train | FP16},
             "ema": {**plain, "train": BASE | train | {"ema": 0.9}},
+            "realmlp": {**REALMLP, "train": BASE | train},
+            "tabm": {**TABM, "train": BASE | train},
         }
         found[name] = outcome(tmp_path_factory.mktemp(name), ranks, **runs)
     return found
@@ -71,7 +89,15 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.req("T1")
 @pytest.mark.parametrize(
-    ("precision", "tolerance"), [("full", 1e-5), ("bf16", 2e-2), ("fp16", 5e-3), ("ema", 1e-5)]
+    ("precision", "tolerance"),
+    [
+        ("full", 1e-5),
+        ("bf16", 2e-2),
+        ("fp16", 5e-3),
+        ("ema", 1e-5),
+        ("realmlp", 1e-4),
+        ("tabm", 1e-5),
+    ],
 )
 def test_one_process_ddp_and_fsdp2_train_the_same_network(
     laid_out: dict[str, Any], precision: str, tolerance: float
@@ -87,16 +113,17 @@ def test_one_process_ddp_and_fsdp2_train_the_same_network(
 @pytest.mark.long
 @pytest.mark.req("C2")
 def test_a_sharded_run_stopped_and_resumed_ends_bit_identical(tmp_path: Path) -> None:
-    run = {
-        "model": NOISY,
-        "train": BASE
-        | FP16
-        | {"parallel": "fsdp", "ranks": 2, "augment": {"noise": 0.1}, "ema": 0.9},
+    fsdp = BASE | {"parallel": "fsdp", "ranks": 2}
+    runs = {
+        "run": {"model": NOISY, "train": fsdp | FP16 | {"augment": {"noise": 0.1}, "ema": 0.9}},
+        "realmlp": {**dropping(REALMLP), "train": fsdp},
+        "tabm": {**dropping(TABM), "train": fsdp},
     }
-    whole = outcome(tmp_path / "whole", 2, run=run)
-    parts = outcome(tmp_path / "parts", 2, (3, 10), run=run)
-    assert parts["run"]["state"] == whole["run"]["state"]
-    assert parts["run"]["report"]["model_sha256"] == whole["run"]["report"]["model_sha256"]
+    whole = outcome(tmp_path / "whole", 2, **runs)
+    parts = outcome(tmp_path / "parts", 2, (3, 10), **runs)
+    for name in runs:
+        assert parts[name]["state"] == whole[name]["state"]
+        assert parts[name]["report"]["model_sha256"] == whole[name]["report"]["model_sha256"]
 
 
 @pytest.mark.req("T1")
@@ -129,12 +156,15 @@ def test_an_elastic_run_is_bit_identical_when_its_number_of_ranks_changes(tmp_pa
             "model": NOISY,
             "train": ELASTIC | FP16 | {"ema": 0.9},
             "schedule": {"kind": "plateau", "patience": 0},
-        }
+        },
+        "realmlp": {**dropping(REALMLP), "train": ELASTIC},
+        "tabm": {**dropping(TABM), "train": ELASTIC},
     }
-    one = outcome(tmp_path / "one", 1, **runs)["run"]
+    one = outcome(tmp_path / "one", 1, **runs)
     outcome(tmp_path / "changing", 4, (3,), finish=False, **runs)
     outcome(tmp_path / "changing", 1, (9,), finish=False)
-    changing = outcome(tmp_path / "changing", 2)["run"]
-    assert changing["state"] == one["state"]
-    assert changing["report"]["model_sha256"] == one["report"]["model_sha256"]
-    assert one["report"]["skipped_steps"] > 0
+    changing = outcome(tmp_path / "changing", 2)
+    for name in runs:
+        assert changing[name]["state"] == one[name]["state"]
+        assert changing[name]["report"]["model_sha256"] == one[name]["report"]["model_sha256"]
+    assert one["run"]["report"]["skipped_steps"] > 0

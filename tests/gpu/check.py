@@ -49,6 +49,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "linear": {"kind": "linear"},
     "mlp": {"kind": "mlp", **NO_DROPOUT},
     "resmlp": {"kind": "resmlp", **NO_DROPOUT},
+    "realmlp": {"kind": "realmlp", **NO_DROPOUT},
+    "tabm": {"kind": "tabm", "width": 64, "members": 8, **NO_DROPOUT},
     "ft_transformer": {
         "kind": "ft_transformer",
         "width": 32,

@@ -28,6 +28,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "linear": {"kind": "linear"},
     "mlp": {"kind": "mlp", "hidden": [16]},
     "resmlp": {"kind": "resmlp", "width": 16, "depth": 2},
+    "realmlp": {"kind": "realmlp", "hidden": [16, 16], "one_hot": 3},
+    "tabm": {"kind": "tabm", "width": 16, "members": 4, "one_hot": 3},
     "ft_transformer": {"kind": "ft_transformer", "width": 16, "heads": 2, "depth": 2},
     "cnn": {"kind": "cnn", "channels": [4], "hidden": 8},
 }
@@ -41,6 +43,9 @@ MODELS: dict[str, dict[str, Any]] = {
         ("multiclass", "resmlp"),
         ("binary", "ft_transformer"),
         ("regression", "cnn"),
+        ("binary", "realmlp"),
+        ("multiclass", "tabm"),
+        ("regression", "tabm"),
     ],
 )
 def test_raw_rows_through_the_saved_program_equal_the_network_on_the_arrays(

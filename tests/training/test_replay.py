@@ -89,6 +89,14 @@ def test_the_row_the_module_and_what_may_help_are_named(
 
 
 @pytest.mark.req("T11")
+def test_a_step_with_scheduled_dropout_is_made_again_to_the_bit(tmp_path: Path) -> None:
+    report = replay(broken_run(tmp_path, model={"kind": "realmlp", "dropout": 0.3}))
+    assert report.reproduced and [rank.same_losses for rank in report.ranks] == [True]
+    finding = report.ranks[0].finding
+    assert finding is not None and finding.row_ids == (f"train-{ROW}",)
+
+
+@pytest.mark.req("T11")
 def test_a_gradient_without_a_finite_slope_is_found_in_the_backward_pass(tmp_path: Path) -> None:
     report = replay(broken_run(tmp_path, value=0.5, model=CLIFF))
     finding = report.ranks[0].finding

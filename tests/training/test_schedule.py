@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -20,10 +21,12 @@ from schemas.config import (
     SgdConfig,
     WarmupCosineSchedule,
 )
+from schemas.config import Optimizer as OptimizerConfig
 from schemas.config import Schedule as ScheduleConfig
 from schemas.errors import ConfigError
 from tests.training.toys import declare
-from training.optim.optimizer import make_optimizer
+from training.optim.curves import flat_cos
+from training.optim.optimizer import describe_rates, make_optimizer
 from training.optim.schedule import Schedule
 
 TOTAL, PEAKS = 200, (0.3, 0.004)  # two groups: the base, and one with a peak of its own
@@ -379,3 +382,41 @@ def test_one_cycle_without_momentum_to_cycle_is_refused() -> None:
     ):
         declare("binary", optimizer=sgd, schedule={"kind": "one_cycle"})
     declare("binary", optimizer=sgd, schedule={"kind": "one_cycle", "cycle_momentum": False})
+
+
+@pytest.mark.req("T7")
+def test_coslog4_and_flat_cos_are_their_closed_forms() -> None:
+    schedule = Schedule(config("coslog4"), PEAKS[0], TOTAL, True)
+    for update in range(TOTAL):
+        t = update / TOTAL
+        expected = (1 - math.cos(2 * math.pi * math.log(1 + 15 * t, 2))) / 2
+        assert schedule.rate(update) == pytest.approx(PEAKS[0] * expected, abs=1e-12)
+        flat = 1.0 if t <= 0.5 else (1 + math.cos(math.pi * (2 * t - 1))) / 2
+        assert flat_cos(t) == pytest.approx(flat, abs=1e-12)
+    peaks = [
+        k
+        for k in range(1, TOTAL)
+        if schedule.rate(k - 1) < schedule.rate(k) >= schedule.rate(k + 1)
+    ]
+    assert len(peaks) == 4, "four cycles"
+
+
+@pytest.mark.req("T7")
+@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd"])
+def test_weight_decay_follows_its_schedule_and_a_loaded_optimizer_goes_on(kind: str) -> None:
+    declared = TypeAdapter(OptimizerConfig).validate_python(
+        {"kind": kind, "weight_decay": 0.2, "weight_decay_schedule": "flat_cos"}
+    )
+    schedule = Schedule(config("constant"), declared.lr, TOTAL, True)
+    ours = make_optimizer(declared, torch.nn.Linear(3, 3))
+    resumed = make_optimizer(declared, torch.nn.Linear(3, 3))
+    for update in (0, 100, 150, 199, 200):
+        schedule.apply(ours, update)
+        found = {group["name"]: group["weight_decay"] for group in ours.param_groups}
+        assert found == {"decay": pytest.approx(0.2 * flat_cos(update / TOTAL)), "no_decay": 0.0}
+    resumed.load_state_dict(ours.state_dict())
+    schedule.apply(resumed, 150)
+    assert resumed.param_groups[0]["weight_decay"] == pytest.approx(0.1)
+    assert "weight decay on 1 of 2" in describe_rates(ours), "0 at the end is a decay, too"
+    constant = declared.model_copy(update={"weight_decay_schedule": "constant"})
+    assert "peak_decay" not in make_optimizer(constant, torch.nn.Linear(3, 3)).param_groups[0]

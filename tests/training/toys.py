@@ -35,7 +35,7 @@ CLASSES: dict[str, tuple[Any, ...]] = {
     "regression": (),
 }
 CENTER, SCALE = 50.0, 8.0
-KINDS = ("linear", "mlp", "resmlp", "ft_transformer", "cnn")
+KINDS = ("linear", "mlp", "resmlp", "realmlp", "tabm", "ft_transformer", "cnn")
 
 
 @dataclass(frozen=True)

@@ -257,6 +257,20 @@ def running_buffers(model: nn.Module) -> list[Tensor]:
     return [buffer for name, buffer in model.named_buffers() if name in saved]
 
 
+def progress_buffers(model: nn.Module) -> list[Tensor]:
+    """Return buffers `progress` [] outside of the state dict, which follow the run's progress.
+
+    A module that registers one, as training.models.scheduled_dropout does, finds in it the share of
+    all steps that were made.
+    """
+    saved = model.state_dict(keep_vars=True)
+    return [
+        buffer
+        for name, buffer in model.named_buffers()
+        if name.rpartition(".")[2] == "progress" and name not in saved and buffer.ndim == 0
+    ]
+
+
 def _kind(train: TrainConfig, world_size: int) -> Kind:
     if train.mode == "elastic":
         return "logical"

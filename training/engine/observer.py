@@ -179,7 +179,7 @@ def _group(group: dict[str, Any]) -> GroupFacts:
     return GroupFacts(
         name=group["name"],
         peak=group["peak"],
-        weight_decay=group["weight_decay"],
+        weight_decay=group.get("peak_decay", group["weight_decay"]),
         tensors=len(parameters),
         parameters=sum(p.numel() for p in parameters),
     )

@@ -29,7 +29,7 @@ from torch import Tensor
 from schemas.config import TrainConfig
 from schemas.errors import TrainingError, first_few
 from training.checkpoint import randomness as keys
-from training.distributed.layout import HALF, Layout, local, running_buffers
+from training.distributed.layout import HALF, Layout, local, progress_buffers, running_buffers
 from training.engine.augment import Augment
 from training.engine.batches import Window
 from training.engine.sampling import spans
@@ -169,6 +169,7 @@ class Step:
         optimizer: over all trainable parameters.
         train: micro-batch size, clipping, precision and seed.
         augment: changes the inputs of a micro-batch; None: no change.
+        total_steps: steps of the whole run, for modules that follow its progress.
     """
 
     def __init__(
@@ -178,6 +179,7 @@ class Step:
         optimizer: torch.optim.Optimizer,
         train: TrainConfig,
         augment: Augment | None = None,
+        total_steps: int = 1,
     ) -> None:
         self.layout, self.loss, self.optimizer, self.train, self.augment = (
             layout,
@@ -187,6 +189,7 @@ class Step:
             augment,
         )
         self.model, self.parallel = layout.model, layout.parallel
+        self.total_steps, self.progress = max(1, total_steps), progress_buffers(layout.model)
         scale = train.loss_scale
         self.scaler = torch.amp.GradScaler(
             self.parallel.device.type,
@@ -345,6 +348,8 @@ class Step:
 
     def _accumulate(self, window: Window) -> None:
         self.boundary = [value.clone() for value in self._running]
+        for progress in self.progress:  # of the step alone, so that a resumed run has the same
+            progress.fill_(min(1.0, window.step / self.total_steps))
         self.optimizer.zero_grad(set_to_none=True)
         self.trace = Trace(window.step)
         if self.layout.kind == "logical":
@@ -403,7 +408,7 @@ class Step:
                     scores = self.layout.call(
                         {name: tensor[:1] for name, tensor in window.batch.items()}
                     )
-                (self.loss.per_row(scores.float(), window.label[:1]) * 0).sum().backward()
+                (self.loss.row_losses(scores.float(), window.label[:1]) * 0).sum().backward()
 
     def _backward(self, window: Window, begin: int, end: int, last: bool) -> None:
         batch = {name: tensor[begin:end] for name, tensor in window.batch.items()}
@@ -412,7 +417,7 @@ class Step:
         with self.layout.autocast():
             scores = self.layout.call(batch)
         scores = scores.float() if scores.dtype in HALF.values() else scores
-        row_losses = self.loss.per_row(scores, window.label[begin:end])
+        row_losses = self.loss.row_losses(scores, window.label[begin:end])
         # float64, like the coefficients
         loss = (row_losses * window.coefficient[begin:end]).sum()
         self.trace.losses.append(loss.detach())

@@ -155,7 +155,7 @@ class Trainer:
         )
         indicators = sum(s.indicator for s in self.spec.statistics.numeric)
         augment = Augment(train.augment, indicators, self.train_tensors)
-        self.step = Step(self.layout, self.loss, self.optimizer, train, augment)
+        self.step = Step(self.layout, self.loss, self.optimizer, train, augment, planned)
         self.average = Average(self.model, train.ema)
         self.resumable = Resumable(
             self.layout, self.optimizer, self.schedule, self.step.scaler, self.average

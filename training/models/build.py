@@ -5,6 +5,9 @@ Batch keys: `numeric` float32 [B, Dn], `categorical` int64 [B, Dc], `tensor_<col
 number of classes for multiclass (logits), one less for loss ordinal. Of a text column: `tokens` and
 `segments` int [B, T], scores [B, T, V] (models/token_network.py). The loss is never inside: scores
 are raw.
+
+A body with a whole number `members` returns [B, M, K]; the network's scores are then [B, M, K] in
+train mode and [B, K] in eval mode (models/members.py).
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from schemas.config import (
     FtTransformerModel,
     LinearModel,
     MlpModel,
+    RealMlpModel,
     ResMlpModel,
+    TabMModel,
 )
 from schemas.errors import ConfigError
 from schemas.model_config import BoostingModel
@@ -33,10 +38,13 @@ from training.models.causal_transformer import CausalTransformer
 from training.models.cnn import Cnn
 from training.models.ft_transformer import FtTransformer
 from training.models.linear import Linear
+from training.models.members import MemberMean, member_mean
 from training.models.mlp import Mlp
+from training.models.realmlp import RealMlp
 from training.models.resmlp import ResMlp
 from training.models.shape import ModelShape, model_shape
-from training.models.temperature import Temperature, build_temperature
+from training.models.tabm import TabM
+from training.models.temperature import Temperature
 from training.models.token_network import TokenNetwork
 from training.models.trees import Trees
 
@@ -62,8 +70,10 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
         torch.manual_seed(declaration.train.seed)
         if shape.context:
             return TokenNetwork(shape, _body(declaration, shape))
-        body, temperature = _body(declaration, shape), build_temperature(declaration, statistics)
-        return Network(shape, statistics, body, temperature)
+        body = _body(declaration, shape)
+        counted = isinstance(getattr(body, "members", None), int)
+        join = member_mean(declaration, statistics) if counted else None
+        return Network(shape, statistics, body, join)
 
 
 def count_parameters(network: nn.Module) -> tuple[int, int]:
@@ -87,11 +97,12 @@ class Network(nn.Module):
         statistics: Statistics,
         body: nn.Module,
         temperature: Temperature | None = None,
+        join: MemberMean | None = None,
     ) -> None:
         super().__init__()
         self.shape = shape
         self.body = body
-        self.temperature = temperature
+        self.temperature, self.join = temperature, join
         scaled = not isinstance(body, Trees)
         self.scaled = tuple(shape.tensors) if scaled else ()
         for index, stats in enumerate(statistics.tensor if scaled else ()):
@@ -101,7 +112,7 @@ class Network(nn.Module):
             )
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Map a batch → raw scores [B, K].
+        """Map a batch → raw scores [B, K], or [B, M, K] of M members in train mode.
 
         Raises:
             ConfigError: keys or widths of the batch, or the body's output, break the contract.
@@ -112,8 +123,11 @@ class Network(nn.Module):
             mean, std = getattr(self, f"mean_{index}"), getattr(self, f"std_{index}")
             inputs[key] = (batch[key].to(mean.dtype) - mean) / std
         scores = self.body(inputs)
-        check_scores(self.shape, next(iter(batch.values())).shape[0], scores)
+        members = () if self.join is None else (self.body.members,)
+        check_scores(self.shape, next(iter(batch.values())).shape[0], scores, members)
         scores = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+        if self.join is not None and not self.training:
+            scores = self.join(scores)
         return scores if self.temperature is None else self.temperature(scores)
 
 
@@ -137,20 +151,21 @@ def check_batch(shape: ModelShape, batch: dict[str, Tensor]) -> None:
             )
 
 
-def check_scores(shape: ModelShape, rows: int, scores: Any) -> None:
-    """Refuse scores that are not a tensor [B, K].
+def check_scores(shape: ModelShape, rows: int, scores: Any, members: tuple[int, ...] = ()) -> None:
+    """Refuse scores that are not a tensor [B, K], or [B, M, K] of M members.
 
     Raises:
         ConfigError: naming the expected and the found shape.
     """
+    axes = ", ".join(["B", *(str(number) for number in (*members, shape.outputs))])
     if not isinstance(scores, Tensor):
         raise ConfigError(
-            f"the model must return one tensor of raw scores [B, {shape.outputs}], got"
-            f" {type(scores).__name__}"
+            f"the model must return one tensor of raw scores [{axes}], got {type(scores).__name__}"
         )
-    if scores.ndim != 2 or scores.shape[1] != shape.outputs or scores.shape[0] != rows:
+    expected = [rows, *members, shape.outputs]
+    if list(scores.shape) != expected:
         raise ConfigError(
-            f"the model must return raw scores [B, {shape.outputs}] = [{rows}, {shape.outputs}],"
+            f"the model must return raw scores [{axes}] = {expected},"
             f" got {list(scores.shape)}; set the width of its last layer to {shape.outputs} and"
             " squeeze nothing"
         )
@@ -175,6 +190,10 @@ def _body(declaration: Declaration, shape: ModelShape) -> nn.Module:
             return Mlp(shape, config)
         case ResMlpModel():
             return ResMlp(shape, config)
+        case RealMlpModel():
+            return RealMlp(shape, config, declaration.task.kind)
+        case TabMModel():
+            return TabM(shape, config)
         case FtTransformerModel():
             return FtTransformer(shape, config)
         case CnnModel():

@@ -44,6 +44,18 @@ class Loss(nn.Module, ABC):
     def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
         """Return the unreduced, unweighted loss of each row [B]; scores are [B, K], labels [B]."""
 
+    def row_losses(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Return the loss of each row [B] of scores in train mode.
+
+        Of the scores [B, M, K] of M members it is the mean of the members' losses.
+        """
+        if scores.ndim == 2:
+            return self.per_row(scores, label)
+        rows, members = scores.shape[:2]
+        # [B, M, K] -> [B M, K] -> [B, M]
+        each = self.per_row(scores.flatten(0, 1), label.repeat_interleave(members, dim=0))
+        return each.view(rows, members).mean(1)
+
     def row_weights(self, label: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return class weight times sample weight of each row [B]; ones if neither is declared."""
         dtype = (
@@ -59,7 +71,7 @@ class Loss(nn.Module, ABC):
     def forward(self, scores: Tensor, label: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the weighted mean over the rows, a float64 scalar: `sum(w l) / sum(w)`."""
         weights = self.row_weights(label, weight).to(torch.float64)
-        return (weights * self.per_row(scores, label).to(torch.float64)).sum() / weights.sum()
+        return (weights * self.row_losses(scores, label).to(torch.float64)).sum() / weights.sum()
 
 
 class CrossEntropy(Loss):
@@ -262,6 +274,10 @@ class TokenCrossEntropy(Loss):
             scores.flatten(0, 1), label.flatten().long(), reduction="none", ignore_index=NO_TARGET
         ).view_as(label)
         return losses.sum(1) / (label != NO_TARGET).sum(1).clamp_min(1)
+
+    def row_losses(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Return the loss of each row [B]: its second axis is positions, not members."""
+        return self.per_row(scores, label)
 
     def row_weights(self, label: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the targets of each row [B], times its sample weight; whole numbers are exact."""

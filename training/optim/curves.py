@@ -13,6 +13,7 @@ from typing import Literal
 from schemas.config import (
     CosineRestartsSchedule,
     CosineSchedule,
+    CosLog4Schedule,
     ExponentialSchedule,
     MultiStepSchedule,
     OneCycleSchedule,
@@ -59,9 +60,9 @@ def share(config: Schedule, update: int, total: int) -> float:
     """Return the share of the peak at an update.
 
     It is in (0, 1] during warm-up, then follows the schedule; it is always 1 for constant and
-    plateau. With w > 0 warm-up updates it begins at 1 / w and rises in equal steps to 1 at update
-    w. The schedule proper counts from there, as in torch's SequentialLR of LinearLR(1 / w,
-    total_iters=w) and its own scheduler.
+    plateau, and 0 at the first update of coslog4. With w > 0 warm-up updates it begins at 1 / w and
+    rises in equal steps to 1 at update w. The schedule proper counts from there, as in torch's
+    SequentialLR of LinearLR(1 / w, total_iters=w) and its own scheduler.
     """
     warmup = updates_of(config.warmup, total) if isinstance(config, WarmedSection) else 0
     if update < warmup:
@@ -73,6 +74,8 @@ def _after_warmup(config: Schedule, update: int, remaining: int, total: int) -> 
     match config:
         case CosineSchedule() | WarmupCosineSchedule():
             return cosine(min(1.0, update / remaining), config.final)
+        case CosLog4Schedule():
+            return cos_log4(update / remaining)
         case WarmupLinearSchedule():
             return 1 + (config.final - 1) * min(1.0, update / remaining)
         case CosineRestartsSchedule():
@@ -99,6 +102,28 @@ def cosine(progress: float, final: float) -> float:
     Source: Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5.
     """
     return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def cos_log4(progress: float) -> float:
+    """Return four cosines from 0 to 1 and back, each twice as long as the one before.
+
+    Source: Holzmüller et al. 2024, arXiv:2407.04491, sec. 3.2.
+
+    >>> [round(cos_log4(t), 6) for t in (0, 1 / 15, 3 / 15, 7 / 15, 1)]
+    [0.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    return (1 - math.cos(2 * math.pi * math.log2(1 + 15 * progress))) / 2
+
+
+def flat_cos(progress: float) -> float:
+    """Return 1 for the first half of a run, then half a cosine from 1 to 0.
+
+    Source: Holzmüller et al. 2024, arXiv:2407.04491, sec. 3.2.
+
+    >>> [flat_cos(t) for t in (0.0, 0.5, 0.75, 1.0)]
+    [1.0, 1.0, 0.5, 0.0]
+    """
+    return (1 + math.cos(math.pi * min(1.0, max(0.0, 2 * progress - 1)))) / 2
 
 
 def progress_of_period(update: int, period: int, growth: int) -> float:

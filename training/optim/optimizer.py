@@ -64,7 +64,7 @@ def describe_rates(optimizer: torch.optim.Optimizer) -> str:
         if low == high
         else f"rates {low:.4g} to {high:.4g} in {len(groups)} groups"
     )
-    decayed = [g for g in groups if g["weight_decay"]]
+    decayed = [g for g in groups if g.get("peak_decay", g["weight_decay"])]
     matrices = (
         f"weight decay on {sum(len(g['params']) for g in decayed)} of"
         f" {sum(len(g['params']) for g in groups)} parameters"

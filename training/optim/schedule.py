@@ -1,4 +1,4 @@
-"""Learning rates: pure functions of the number of updates made.
+"""Learning rates and weight decay: pure functions of the number of updates made.
 
 Only the plateau counts evaluations instead and has a state. A group's rate is its own peak
 (training.optim.groups) times the schedule's share, so that layer decay and rules for modules keep
@@ -14,7 +14,7 @@ import torch
 
 from schemas.config import OneCycleSchedule, PlateauSchedule
 from schemas.config import Schedule as ScheduleConfig
-from training.optim.curves import one_cycle, require_reached, share
+from training.optim.curves import flat_cos, one_cycle, require_reached, share
 
 SMALLEST_CHANGE = 1e-8  # a plateau reduction smaller than this is not made, as in torch
 
@@ -107,13 +107,16 @@ class Schedule:
         return one_cycle(self.config, updates, self.total_steps, (high, low, high))
 
     def apply(self, optimizer: torch.optim.Optimizer, updates: int) -> None:
-        """Set the rate (and momentum) of the next update.
+        """Set the rate (and momentum, and weight decay if it has a schedule) of the next update.
 
         Call it after an update that was made, and before the first. It never waits for the device.
         """
         momentum = self.momentum(updates)
         for group in optimizer.param_groups:
             group["lr"] = self.rate(updates, group["peak"])
+            if "peak_decay" in group:
+                left = flat_cos(updates / max(1, self.total_steps))
+                group["weight_decay"] = group["peak_decay"] * left
             if momentum is not None and "betas" in group:
                 group["betas"] = (momentum, group["betas"][1])
             elif momentum is not None:

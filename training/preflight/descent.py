@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from training.objectives.losses import Loss
-from training.preflight.subject import Probe, mean_loss, student_of, update
+from training.preflight.subject import Probe, joined, mean_loss, student_of, update
 from training.preflight.verdict import Figure
 
 STEPS = 400
@@ -101,7 +101,7 @@ def descend(
     losses, reached = list[float](), False
     for step in range(STEPS):
         scores = student(probe.inputs)
-        value = loss.per_row(scores, probe.label).mean()
+        value = loss.row_losses(scores, probe.label).mean()
         losses.append(float(value.detach()))
         if step % CHECK_EVERY == 0:
             losses[-1] = min(losses[-1], _eval_loss(student, loss, probe))
@@ -111,7 +111,8 @@ def descend(
         optimizer.param_groups[0]["lr"] = lr * min(1.0, (step + 1) / WARM_UP) * (1 - step / STEPS)
         update(optimizer, value)
     late = time.thread_time() > deadline and not reached
-    return Curve(len(probe), tuple(losses), constant, scores.detach(), reached, late)
+    last = joined(student, scores.detach())
+    return Curve(len(probe), tuple(losses), constant, last, reached, late)
 
 
 def _stalled(losses: list[float]) -> bool:

