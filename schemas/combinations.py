@@ -4,8 +4,15 @@ run.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from schemas.cv_config import fold_problem
 from schemas.data_config import DataConfig, TaskConfig
+from schemas.ensemble_config import member_folds
 from schemas.model_config import LossConfig
+
+if TYPE_CHECKING:
+    from schemas.config import Declaration
 
 
 def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
@@ -83,3 +90,43 @@ def check_loss(loss: LossConfig, task: TaskConfig, losses: tuple[str, ...]) -> N
         raise ValueError(
             "loss.class_weights and pos_weight both weigh the positive class; keep one"
         )
+
+
+def launch_problem(declaration: Declaration) -> str | None:
+    """Return what the engine or several machines cannot do of a declaration; None if they can."""
+    folds, ensemble = declaration.cv.folds, declaration.ensemble
+    if folds and declaration.train.nodes > 1:
+        return "folds are trained on one machine: set train.nodes to 1, or cv.folds to 0"
+    if declaration.data.engine != "spark":
+        return None
+    unable = {
+        f"cv.folds: {folds}": folds > 0,
+        "task.kind: causal_lm": declaration.task.kind == "causal_lm",
+        "ensemble.over: folds": ensemble is not None and ensemble.over == "folds",
+    }
+    what = next((what for what, applies in unable.items() if applies), "")
+    advice = "use data.engine: duckdb (see docs/data-sources.md)"
+    return f"data.engine: spark cannot do {what}; {advice}" if what else None
+
+
+def member_problem(declaration: Declaration) -> str | None:
+    """Return why a declaration cannot be trained as several members; None if it can, or has one."""
+    ensemble, is_auto = declaration.ensemble, declaration.model.kind == "auto"
+    if ensemble is None and not is_auto:
+        return None
+    what = "model.kind: auto" if is_auto else "ensemble"
+    if ensemble is not None and is_auto:
+        return "model.kind: auto makes its own ensemble; remove the section ensemble"
+    if declaration.task.kind == "causal_lm":
+        return f"{what} is for tables; a language model is one network: name its model.kind"
+    if declaration.cv.folds:
+        return f"{what} makes the final model; set cv.folds to 0, or cross-validate one network"
+    if declaration.train.nodes > 1:
+        return f"the members of {what} are trained on one machine: set train.nodes to 1"
+    if ensemble is None or ensemble.over == "seeds":
+        return None
+    split, has_one_label = declaration.split.kind, not declaration.task.has_several
+    folds = member_folds(ensemble, declaration.cv, split, declaration.grouped)
+    has_time = bool(declaration.data.named("time"))
+    found = fold_problem(folds, split, declaration.grouped, has_time, has_one_label)
+    return found and f"ensemble.over: folds: {found}"

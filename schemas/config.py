@@ -12,12 +12,14 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from schemas.checks_config import Allowance, ChecksConfig
-from schemas.combinations import check_labels, check_loss
+from schemas.combinations import check_labels, check_loss, launch_problem, member_problem
 from schemas.cv_config import CvConfig, FoldKind, fold_kind, fold_problem
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
+from schemas.ensemble_config import DeclaredEnsemble, EnsembleConfig
 from schemas.group_config import GroupByConfig
 from schemas.label_config import LabelConfig
 from schemas.model_config import (
+    AutoModel,
     CausalTransformerModel,
     CnnModel,
     CustomModel,
@@ -72,6 +74,7 @@ __all__ = [
     "AdamWConfig",
     "Allowance",
     "AugmentConfig",
+    "AutoModel",
     "Baseline",
     "CausalTransformerModel",
     "ChecksConfig",
@@ -87,6 +90,7 @@ __all__ = [
     "CvConfig",
     "DataConfig",
     "Declaration",
+    "EnsembleConfig",
     "EvaluateConfig",
     "ExponentialSchedule",
     "FoldKind",
@@ -331,6 +335,7 @@ class Declaration(Section):
         None, description="Of a language model alone; null for every other task."
     )
     model: Model = MlpModel()
+    ensemble: DeclaredEnsemble = None
     loss: LossConfig = LossConfig()
     optimizer: Optimizer = AdamWConfig()
     schedule: Schedule = WarmupCosineSchedule()
@@ -423,20 +428,13 @@ class Declaration(Section):
         )
         if problem is not None:
             raise ValueError(problem)
-        if self.cv.folds and self.train.nodes > 1:
-            raise ValueError(
-                "folds are trained on one machine: set train.nodes to 1, or cv.folds to 0"
-            )
         return self
 
     @model_validator(mode="after")
-    def _spark_can(self) -> Declaration:
-        if self.data.engine == "spark" and (self.cv.folds or self.task.kind == "causal_lm"):
-            what = f"cv.folds: {self.cv.folds}" if self.cv.folds else "task.kind: causal_lm"
-            raise ValueError(
-                f"data.engine: spark cannot do {what}; use data.engine: duckdb (see"
-                " docs/data-sources.md)"
-            )
+    def _can_be_trained(self) -> Declaration:
+        problem = launch_problem(self) or member_problem(self)
+        if problem is not None:
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

@@ -85,6 +85,8 @@ def _known_keys(error_path: tuple[Any, ...]) -> list[str]:
             model = variants[0] if variants else model
             continue
         model = match.annotation
+        optional = [m for m in getattr(model, "__args__", ()) if hasattr(m, "model_fields")]
+        model = optional[0] if len(optional) == 1 else model  # a section or null
     return [f.alias or n for n, f in getattr(model, "model_fields", {}).items()]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from schemas.member_records import Kept, Members, Uncertainty
 from schemas.observed import Observed
 from schemas.references import (
     FileRef,
@@ -169,7 +170,7 @@ class RunSpec(Record):
     """`resolved.json`: everything the training program reads. No other flags exist.
 
     `prepared_sha256`: of the `prepared.json` next to it; empty where it was written by hand, or by
-    an earlier version.
+    an earlier version. `members`: numbers of an ensemble's members that the weights consist of.
     """
 
     run_id: str
@@ -180,6 +181,7 @@ class RunSpec(Record):
     arrays: ArraysRef
     raw_rows: FileRef | None = None
     prepared_sha256: str = ""
+    members: Kept = ()
 
 
 class PreflightReport(Record):
@@ -201,7 +203,8 @@ class TrainReport(Record):
     `best_metric` is null, `best_step` 0 and `best_checkpoint` the newest weights only where a run
     was interrupted before its first evaluation. `skipped_steps`: left out because an fp16 gradient
     overflowed. `observed`: what the program saw of itself; null in reports of runs that did not
-    look.
+    look. `members`: of an ensemble; then steps and seconds are sums, epochs and `best_step` the
+    most of a member, and `num_parameters` those of the members that were kept.
     """
 
     run_id: str
@@ -221,6 +224,7 @@ class TrainReport(Record):
     skipped_steps: int = 0
     promise: str = ""
     observed: Observed | None = None
+    members: Members = ()
 
 
 class Interval(Record):
@@ -257,8 +261,9 @@ class EvaluationReport(Record):
     skill. `samples`: of a language model. `verdict`: one plain sentence on skill over them.
     `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes,
     `probability_<class>`; of several labels `label_<name>`, and the columns that the registered
-    model gives. `by_label`: of several labels, each one's known rows, base rate, metrics and
-    baselines. `label_note`: which labels a mean over labels leaves out.
+    model gives. `uncertainty`: mean over rows of an ensemble's column of this name, the standard
+    deviation of its members (single label). `by_label`: of several labels, each one's known rows,
+    base rate, metrics and baselines. `label_note`: which labels a mean over labels leaves out.
     """
 
     side: SplitName
@@ -279,6 +284,7 @@ class EvaluationReport(Record):
     by_label: tuple[dict[str, Any], ...] = ()
     label_note: str = ""
     samples: SampleReport | None = None
+    uncertainty: Uncertainty = None
 
 
 class ExportedModel(Record):
@@ -373,6 +379,7 @@ class Evidence(Record):
     mode: str
     promise: str
     provenance: dict[str, Any]
+    members: Members = ()
 
 
 class Verification(Record):

@@ -74,4 +74,5 @@ def build_evidence(
         mode=declaration.train.mode,
         promise=trained.promise,
         provenance=provenance,
+        members=trained.members,
     )

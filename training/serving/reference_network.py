@@ -20,10 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from schemas.errors import CheckpointError
-from schemas.load import declare
 from schemas.records import RunSpec, SplitArrays, Statistics
 from training.data.arrays.shards import load_arrays
-from training.models.build import build_model
+from training.models.ensemble import build_network
 
 ROWS, VALUES = 1024, 2**18  # most per forward pass
 TARGETS = ("label", "weight")
@@ -39,9 +38,9 @@ def reference_network(run: RunSpec, weights: Path) -> nn.Module:
     Raises:
         CheckpointError: the file does not contain weights of this network.
     """
-    network = build_model(declare(run.declaration), run.statistics)
+    network = build_network(run)
     try:
-        network.load_state_dict(_state(weights))
+        network.load_state_dict(read_state(weights))
     except Exception as error:  # the unpickler can raise any error
         raise CheckpointError(
             f"{weights}: expected the weights of the declared network, got something else"
@@ -63,7 +62,7 @@ def in_double(network: nn.Module, statistics: Statistics) -> nn.Module:
     return doubled if computes else network
 
 
-def _state(weights: Path) -> Mapping[str, Tensor]:
+def read_state(weights: Path) -> Mapping[str, Tensor]:
     """Return the network's state dict in a file of weights, alone or under the key `model`."""
     loaded: dict[str, Tensor | dict[str, Tensor]] = torch.load(
         weights, map_location="cpu", weights_only=True

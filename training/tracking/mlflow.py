@@ -244,8 +244,8 @@ def flatten(section: BaseModel, prefix: str = "") -> dict[str, str]:
         value, path = getattr(section, field), prefix + (info.alias or field)
         if isinstance(value, BaseModel):
             found |= flatten(value, f"{path}.")
-        else:
-            plain = section.model_dump(mode="json", include={field}, by_alias=False)[field]
+        elif dumped := section.model_dump(mode="json", include={field}, by_alias=False):
+            plain = dumped[field]
             found[path] = masked(
                 plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
             )[:MAX_PARAM_LENGTH]
