@@ -6,10 +6,12 @@ from prefect import flow
 
 from flows.prepare import prepare_data
 from schemas.load import load_declaration
+from schemas.members import has_members
 from schemas.parameters import ConfigPath, Epochs, Model, Overrides, chosen
 from schemas.records import PreflightReport, Prepared, RunSpec, TrainReport
 from tasks.context import RunContext, await_servers, tracked
 from tasks.launch import train_model
+from tasks.members import combine_trained, first_network, train_members
 from tasks.names import run_name
 from tasks.preflight import check_model
 from tasks.ranks import with_ranks
@@ -43,11 +45,14 @@ def train(
 
 
 def train_on(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport, TrainReport]:
-    """Check the model on one batch, then train it on the prepared arrays."""
+    """Check the model on one batch, then train it, or its members, on the prepared arrays."""
     log_prepared(run, prepared)
     spec = run.spec(prepared)
-    preflight = check_model(spec)
+    preflight = check_model(first_network(spec))
     log_checks(run, "preflight", preflight.checks)
-    trained = train_model(spec, run.run_dir, run.tracker)
+    if has_members(run.declaration):
+        spec, trained = combine_trained(spec, train_members(spec, prepared, run), run)
+    else:
+        trained = train_model(spec, run.run_dir, run.tracker)
     await_servers(run)
     return spec, preflight, trained

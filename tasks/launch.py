@@ -9,7 +9,6 @@ too (training.agent). The failing rank's cause becomes this task's error.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -30,6 +29,7 @@ from tasks.say import bar, say
 from tasks.stop import SAVE_SECONDS, polled, take
 from training.launch.nodes import Node, announce, own_address, withdraw
 from training.launch.torchrun import command, failure, forget_causes, start, stop
+from training.run.metrics_tail import Tail
 from training.run.record import RESULT, read_part
 from training.tracking.mlflow import Tracker
 from training.tracking.tensorboard import FOLDER, Board
@@ -49,7 +49,12 @@ FORWARD_SECONDS = 3.0
     cache_policy=NO_CACHE,
 )
 def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
-    """Run the training program and return its result.
+    """Run the training program and return its result; see `train_one`."""
+    return train_one(spec, run_dir, tracker)
+
+
+def train_one(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
+    """Train one network in its directory; log its files and print its outcome.
 
     Raises:
         TrainingError: the program failed; the message gives the failing rank's cause.
@@ -324,54 +329,6 @@ def _watch(
         tracker.forward_metrics(metrics, sent)
     if board:
         board.close()
-
-
-class Tail:
-    """Reader of records that are appended to `metrics.jsonl` from now on.
-
-    If a resumed run rewrites the file, reading starts again.
-
-    Args:
-        path: the file; it may not exist yet.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.since = path, time.time()
-        self.number, self.position = self._stat()
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return the records of complete lines since the last call."""
-        number, size = self._stat()
-        if number != self.number or size < self.position:
-            self.number, self.position = number, 0
-        if not size:
-            return []
-        with self.path.open("rb") as file:
-            file.seek(self.position)
-            block = file.read()
-        whole = block[: block.rfind(b"\n") + 1]
-        self.position += len(whole)
-        return [
-            record
-            for record in map(_parsed, whole.splitlines())
-            if record.get("time", 0) >= self.since
-        ]
-
-    def _stat(self) -> tuple[int, int]:
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            return 0, 0
-        return found.st_ino, found.st_size
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    """Return the record of a line; none for a line that a kill cut off."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _progress(

@@ -20,14 +20,14 @@ from schemas.config import Declaration
 from schemas.load import declare
 from schemas.member_records import MemberReport
 from schemas.members import folded, members_of
-from schemas.records import RunSpec, SplitArrays, TrainReport
+from schemas.records import RunSpec, SplitArrays, Statistics, TrainReport
 from training.checkpoint.commit import disk_full_said, num_bytes_of
 from training.checkpoint.state import model_digest
 from training.data.arrays.shards import load_arrays
 from training.models.build import count_parameters
-from training.models.ensemble import Column, build_ensemble, combine, label_columns
+from training.models.ensemble import Column, Ensemble, build_ensemble, combine, label_columns
 from training.objectives.losses import Loss, make_loss
-from training.objectives.metrics import compute
+from training.objectives.metrics import compute, predict
 from training.serving.reference_network import read_state, reference_network, reference_scores
 
 ROUNDS = 25
@@ -127,6 +127,26 @@ def greedy_shares(
             if losses[number] < lowest:
                 best, lowest = counts, losses[number]
     return best
+
+
+def member_spread(
+    network: torch.nn.Module, declaration: Declaration, statistics: Statistics, arrays: SplitArrays
+) -> np.ndarray | None:
+    """Return the weighted standard deviation of the members' predictions [N].
+
+    Of a class label it is that of the probability on which they differ most, else it has the unit
+    of the label. None for one network, and for several labels, which have no common unit.
+    """
+    if not isinstance(network, Ensemble) or statistics.labels:
+        return None
+    each = [
+        predict(declaration, statistics, reference_scores(member, arrays)).reshape(arrays.rows, -1)
+        for member in network.members
+    ]
+    weights = network.weights.numpy()
+    mean = np.tensordot(weights, np.stack(each), axes=1)
+    variance = np.tensordot(weights, (np.stack(each) - mean) ** 2, axes=1)
+    return np.asarray(np.sqrt(variance.max(axis=1)))
 
 
 def _blend_loss(

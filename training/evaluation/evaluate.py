@@ -34,6 +34,7 @@ from training.data.arrays.shards import load_arrays
 from training.engine.scoring import require_finite
 from training.engine.token_scoring import score_documents
 from training.evaluation.baselines import Skill, baseline_predictions, standings, verdict
+from training.evaluation.ensembling import member_spread
 from training.evaluation.evaluate_text import read_documents, text_facts, write_losses
 from training.evaluation.label_evaluation import (
     base_rates,
@@ -123,6 +124,7 @@ def evaluate(
         interval_note=note,
         predictions=scored.write(out_dir / "predictions.parquet"),
         samples=_samples(run, declaration, network) if side == "test" else None,
+        uncertainty=None if scored.spread is None else float(scored.spread.mean()),
         by_group=(
             ()
             if group is None
@@ -152,6 +154,7 @@ class Scored(NamedTuple):
     ids: pd.DataFrame
     weight: np.ndarray | None
     write: Callable[[Path], FileRef]
+    spread: np.ndarray | None = None  # of an ensemble's members
 
 
 def _score_rows(
@@ -168,12 +171,14 @@ def _score_rows(
         given_targets(declaration, statistics, data["label"], ids),
         targets_of(declaration, statistics),
     )
+    spread = member_spread(network, declaration, statistics, arrays)
     return Scored(
         predictions,
         target,
         ids,
         data.get("weight"),
-        lambda path: write_predictions(path, statistics, ids, predictions, labels),
+        lambda path: write_predictions(path, statistics, ids, predictions, labels, spread),
+        spread,
     )
 
 
@@ -363,8 +368,11 @@ def write_predictions(
     ids: pd.DataFrame,
     predictions: np.ndarray,
     labels: Targets = (),
+    spread: np.ndarray | None = None,
 ) -> FileRef:
     """Write `__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`.
+
+    `spread` [N] of an ensemble's members becomes the column `uncertainty`.
 
     The Parquet file is written completely or not at all; see EvaluationReport.
     """
@@ -381,6 +389,8 @@ def write_predictions(
         }
     else:
         columns["prediction"] = pa.array(predictions)
+    if spread is not None:
+        columns["uncertainty"] = pa.array(spread)
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer, compression="zstd")
     return digest.write_atomic(path, buffer.getvalue())

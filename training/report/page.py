@@ -36,6 +36,7 @@ from training.report.checklist_section import checklist_blocks
 from training.report.curves import read_history
 from training.report.data import read_predictions, read_sides
 from training.report.language_model import document_blocks
+from training.report.member_section import member_blocks
 from training.report.svg import VARIABLES
 
 TEMPLATE = "report.html.j2"
@@ -157,14 +158,11 @@ def write_page(path: Path, template: str, **values: Any) -> FileRef:
 
 def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
     """Return the sections after the headline, in the order of a reader's questions."""
-    declaration, prepared, train, test = (
-        inputs.declaration,
-        inputs.prepared,
-        inputs.train,
-        inputs.test,
-    )
+    declaration, prepared = inputs.declaration, inputs.prepared
+    train, test = inputs.train, inputs.test
     sides, history = read_sides(prepared), read_history(inputs.metrics_path)
     predictions = _prediction_blocks(test, prepared)
+    members = member_blocks(declaration, train, test)
     parts: tuple[tuple[str, str, str, list[Block]], ...] = (
         (
             "metrics",
@@ -190,6 +188,7 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
             "Did it learn, and did it learn too much?",
             sections.curve_blocks(declaration, history, train, inputs.preflight),
         ),
+        ("members", "Members", "Which networks is it made of, and do they agree?", members),
         ("predictions", "Predictions", "Where is it right and where is it wrong?", predictions),
         (
             "preflight",

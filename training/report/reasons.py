@@ -10,6 +10,7 @@ from schemas.config import ColumnConfig, Declaration, LabelConfig
 from schemas.duration import seconds_of
 from schemas.records import Prepared
 from training.formatting import duration, plain, show
+from training.report.member_section import MEMBER_REASONS
 from training.run.provenance import masked
 
 # Looked up in this order: (path, task or variant), then path. Written for the reader of one report,
@@ -403,7 +404,7 @@ REASONS: dict[str, str] = {
     "tracking.experiment": "Runs of one declaration stand together.",
     "tracking.tensorboard": "MLflow has the same curves.",
     "tracking.tags": "No tag was set.",
-}
+} | MEMBER_REASONS
 HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only if they matter
     "data.spark": "spark",
     "loss.delta": "huber",
@@ -493,10 +494,8 @@ def _traits(declaration: Declaration, source_format: str) -> set[str]:
     several = {"several"} if task.has_several else {f"one {task.kind} label"}
     features = {"features"} if task.kind != "causal_lm" else set()
     clipped = {"clipped"} if declaration.train.clip != "none" else set()
-    train, scaled = (
-        declaration.train,
-        ({"scaled rates"} if declaration.optimizer.lr_scaling != "none" else set()),
-    )
+    train = declaration.train
+    scaled = {"scaled rates"} if declaration.optimizer.lr_scaling != "none" else set()
     machines = {"several machines"} if train.nodes > 1 else set()
     huber = {"huber"} if any(label.loss == "huber" for label in task.labels.values()) else set()
     return (
