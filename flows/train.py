@@ -11,7 +11,7 @@ from schemas.parameters import ConfigPath, Epochs, Model, Overrides, chosen
 from schemas.records import PreflightReport, Prepared, RunSpec, TrainReport
 from tasks.context import RunContext, await_servers, tracked
 from tasks.launch import train_model
-from tasks.members import combine_trained, first_network, train_members
+from tasks.members import checked_network, combine_trained, train_members
 from tasks.names import run_name
 from tasks.preflight import check_model
 from tasks.ranks import with_ranks
@@ -48,7 +48,7 @@ def train_on(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightRep
     """Check the model on one batch, then train it, or its members, on the prepared arrays."""
     log_prepared(run, prepared)
     spec = run.spec(prepared)
-    preflight = check_model(first_network(spec))
+    preflight = check_model(checked_network(spec))
     log_checks(run, "preflight", preflight.checks)
     if has_members(run.declaration):
         spec, trained = combine_trained(spec, train_members(spec, prepared, run), run)

@@ -4,15 +4,11 @@ run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from schemas.cv_config import fold_problem
+from schemas.cv_config import CvConfig, fold_problem
 from schemas.data_config import DataConfig, TaskConfig
-from schemas.ensemble_config import member_folds
-from schemas.model_config import LossConfig
-
-if TYPE_CHECKING:
-    from schemas.config import Declaration
+from schemas.ensemble_config import EnsembleConfig, member_folds
+from schemas.model_config import LossConfig, Model
+from schemas.train_config import TrainConfig
 
 
 def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
@@ -92,16 +88,21 @@ def check_loss(loss: LossConfig, task: TaskConfig, losses: tuple[str, ...]) -> N
         )
 
 
-def launch_problem(declaration: Declaration) -> str | None:
+def launch_problem(
+    data: DataConfig,
+    task: TaskConfig,
+    cv: CvConfig,
+    train: TrainConfig,
+    ensemble: EnsembleConfig | None,
+) -> str | None:
     """Return what the engine or several machines cannot do of a declaration; None if they can."""
-    folds, ensemble = declaration.cv.folds, declaration.ensemble
-    if folds and declaration.train.nodes > 1:
+    if cv.folds and train.nodes > 1:
         return "folds are trained on one machine: set train.nodes to 1, or cv.folds to 0"
-    if declaration.data.engine != "spark":
+    if data.engine != "spark":
         return None
     unable = {
-        f"cv.folds: {folds}": folds > 0,
-        "task.kind: causal_lm": declaration.task.kind == "causal_lm",
+        f"cv.folds: {cv.folds}": cv.folds > 0,
+        "task.kind: causal_lm": task.kind == "causal_lm",
         "ensemble.over: folds": ensemble is not None and ensemble.over == "folds",
     }
     what = next((what for what, applies in unable.items() if applies), "")
@@ -109,24 +110,30 @@ def launch_problem(declaration: Declaration) -> str | None:
     return f"data.engine: spark cannot do {what}; {advice}" if what else None
 
 
-def member_problem(declaration: Declaration) -> str | None:
+def member_problem(
+    model: Model,
+    split: str,
+    data: DataConfig,
+    task: TaskConfig,
+    cv: CvConfig,
+    train: TrainConfig,
+    ensemble: EnsembleConfig | None,
+) -> str | None:
     """Return why a declaration cannot be trained as several members; None if it can, or has one."""
-    ensemble, is_auto = declaration.ensemble, declaration.model.kind == "auto"
-    if ensemble is None and not is_auto:
+    if ensemble is None and model.kind != "auto":
         return None
-    what = "model.kind: auto" if is_auto else "ensemble"
-    if ensemble is not None and is_auto:
+    what = "ensemble" if ensemble is not None else "model.kind: auto"
+    if ensemble is not None and model.kind == "auto":
         return "model.kind: auto makes its own ensemble; remove the section ensemble"
-    if declaration.task.kind == "causal_lm":
+    if task.kind == "causal_lm":
         return f"{what} is for tables; a language model is one network: name its model.kind"
-    if declaration.cv.folds:
+    if cv.folds:
         return f"{what} makes the final model; set cv.folds to 0, or cross-validate one network"
-    if declaration.train.nodes > 1:
+    if train.nodes > 1:
         return f"the members of {what} are trained on one machine: set train.nodes to 1"
     if ensemble is None or ensemble.over == "seeds":
         return None
-    split, has_one_label = declaration.split.kind, not declaration.task.has_several
-    folds = member_folds(ensemble, declaration.cv, split, declaration.grouped)
-    has_time = bool(declaration.data.named("time"))
-    found = fold_problem(folds, split, declaration.grouped, has_time, has_one_label)
+    is_grouped = bool(data.named("group")) or data.group_by is not None
+    folds = member_folds(ensemble, cv, split, is_grouped)
+    found = fold_problem(folds, split, is_grouped, bool(data.named("time")), not task.has_several)
     return found and f"ensemble.over: folds: {found}"

@@ -432,7 +432,8 @@ class Declaration(Section):
 
     @model_validator(mode="after")
     def _can_be_trained(self) -> Declaration:
-        problem = launch_problem(self) or member_problem(self)
+        parts = (self.data, self.task, self.cv, self.train, self.ensemble)
+        problem = launch_problem(*parts) or member_problem(self.model, self.split.kind, *parts)
         if problem is not None:
             raise ValueError(problem)
         return self

@@ -28,12 +28,13 @@ from training.data.split.member_folds import member_fold
 from training.engine.result import finished_report
 from training.evaluation.ensembling import Trained, combine_members
 from training.run.record import RESULT, SPEC, read_part
+from training.run.result_files import member_folder
 from training.tracking.mlflow import Tracker, reopen_run, start_run
 
-MEMBERS, ENSEMBLE, ARRAYS, TRACKED = "members", "ensemble", "arrays", "mlflow_run_id"
+ENSEMBLE, ARRAYS, TRACKED = "ensemble", "arrays", "mlflow_run_id"
 
 
-def first_network(spec: RunSpec) -> RunSpec:
+def checked_network(spec: RunSpec) -> RunSpec:
     """Return the run of the first network, on which the checks before training are made."""
     declaration = declare(spec.declaration)
     return _of_member(spec, members_of(declaration)[0]) if has_members(declaration) else spec
@@ -50,7 +51,11 @@ def train_members(spec: RunSpec, prepared: Prepared, run: RunContext) -> list[Tr
     trained: list[Trained] = []
     for number in range(1, total + 1):
         spent = sum(member.report.seconds for member in trained) / 60
-        if trained and spent >= minutes and not (member_folder(run, number) / SPEC).exists():
+        if (
+            trained
+            and spent >= minutes
+            and not (member_folder(run.run_dir, number) / SPEC).exists()
+        ):
             left = f"{total - len(trained)} of {total} candidates are not started"
             say("members", f"{left}: model.minutes is {minutes:g}, used {spent:.1f}", "info")
             break
@@ -70,7 +75,7 @@ def train_member(
     spec: RunSpec, prepared: Prepared, run: RunContext, number: int, total: int
 ) -> Trained:
     """Return the inputs and the result of a member, counted from 1."""
-    folder = member_folder(run, number)
+    folder = member_folder(run.run_dir, number)
     member = _member_spec(spec, prepared, folder, number)
     declaration = declare(member.declaration)
     name = f"member {number}/{total}"
@@ -102,11 +107,6 @@ def combine_trained(
     value = "undefined" if report.best_metric is None else f"{report.best_metric:.4f}"
     say("ensemble", f"val {report.metric} {value}; weights {shares}")
     return whole, report
-
-
-def member_folder(run: RunContext, number: int) -> Path:
-    """Return the run directory of a member, counted from 1."""
-    return run.run_dir / MEMBERS / f"{number:02d}"
 
 
 def _of_member(spec: RunSpec, declaration: Declaration) -> RunSpec:

@@ -31,6 +31,7 @@ from training.objectives.metrics import compute, predict
 from training.serving.reference_network import read_state, reference_network, reference_scores
 
 ROUNDS = 25
+ROUNDING = 1e-9  # relative difference of two losses that counts as a tie
 
 
 class Trained(NamedTuple):
@@ -122,9 +123,10 @@ def greedy_shares(
                 [n + (at == number) for at, n in enumerate(counts)] for number in range(len(scores))
             ]
             losses = [_blend_loss(loss, columns, given, label, weight, each) for each in tried]
-            number = int(np.argmin(losses))  # the first at a tie
+            least = min(losses) + ROUNDING * abs(min(losses))
+            number = next(at for at, value in enumerate(losses) if value <= least)
             counts = tried[number]
-            if losses[number] < lowest:
+            if losses[number] < lowest * (1 - ROUNDING):
                 best, lowest = counts, losses[number]
     return best
 

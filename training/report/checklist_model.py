@@ -24,9 +24,11 @@ NAMED = ("review", "forward", "initial_loss", "labels", "tokens")
 
 def network(facts: RunFacts) -> Iterator[Statement]:
     """Check that the trained network is the declared and checked one."""
-    declared, checked, train = facts.declaration.model, facts.preflight.num_parameters, facts.train
-    # of an ensemble the first member was checked
-    trained = train.members[0].parameters if train.members else train.num_parameters
+    declared, trained, checked = (
+        facts.declaration.model,
+        facts.train.num_parameters,
+        facts.preflight.num_parameters,
+    )
     what = getattr(declared, "path", "") or declared.kind
     alike = (
         f"{what}: preflight and training counted {plural(trained, 'parameter')} each,"

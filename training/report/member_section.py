@@ -35,7 +35,11 @@ def member_blocks(
     ]
     headers = ["Member", "Kind", "Weight", f"Validation {metric}", "Time", "Parameters"]
     best = f"{capital(metric)} of all together on validation rows: {number(train.best_metric)}."
-    words = [f"{_how(declaration, train)} {best}"]
+    curves = (
+        "Learning curves are in each member's MLflow run and in members/ of the run directory;"
+        " preflight and checklist are those of the first member."
+    )
+    words = [f"{_how(declaration, train)} {best} {curves}"]
     if test.uncertainty is not None:
         unit = "in the label's unit" if declaration.task.kind == "regression" else "a probability"
         words.append(

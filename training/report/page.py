@@ -163,6 +163,7 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
     sides, history = read_sides(prepared), read_history(inputs.metrics_path)
     predictions = _prediction_blocks(test, prepared)
     members = member_blocks(declaration, train, test)
+    curves = [] if members else sections.curve_blocks(declaration, history, train, inputs.preflight)
     parts: tuple[tuple[str, str, str, list[Block]], ...] = (
         (
             "metrics",
@@ -186,7 +187,7 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
             "curves",
             "Learning curves",
             "Did it learn, and did it learn too much?",
-            sections.curve_blocks(declaration, history, train, inputs.preflight),
+            curves,
         ),
         ("members", "Members", "Which networks is it made of, and do they agree?", members),
         ("predictions", "Predictions", "Where is it right and where is it wrong?", predictions),

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from schemas import digest
-from schemas.errors import IntegrityError, SplitError
+from schemas.errors import IntegrityError, SplitError, first_few
 from schemas.records import ArraysRef, SplitArrays, digest_of
 from schemas.scratch import scratch_folder
 from training.data.arrays.shards import load_arrays
@@ -35,8 +35,15 @@ def write_fold(arrays: ArraysRef, train: pa.Array, val: pa.Array, out_dir: Path)
 
     Raises:
         IntegrityError: an array was changed, or an id has no row.
-        SplitError: a side would be empty, or lack a class.
+        SplitError: a row would be on both sides, or a side would be empty, or lack a class.
     """
+    shared = train.filter(pc.is_in(train, value_set=val)).to_pylist()
+    if shared:
+        raise SplitError(
+            "ensemble.over: folds: expected no row of a member's own fold among those that it"
+            f" trains on, got {len(shared)} (first: {first_few(shared)}); this is a defect of"
+            " Bulkhead, report it"
+        )
     target = Path(out_dir).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(target.parent, target.name) as scratch:
