@@ -13,6 +13,7 @@ from torch import Tensor
 
 from schemas.config import Declaration
 from schemas.errors import DataError
+from schemas.members import members_of
 from schemas.records import ArraysRef, CheckResult, SplitTables, Statistics, ValidatedTable
 from schemas.scratch import scratch_folder
 from training.data.arrays.shards import load_arrays, materialise
@@ -79,8 +80,10 @@ def _fitted(
 def _trained(
     declaration: Declaration, statistics: Statistics, arrays: ArraysRef
 ) -> dict[str, Tensor]:
-    """Return the network's state after a few steps on the first train rows."""
-    network = without_dropout(build_model(declaration, statistics))
+    """Return the state of the network, or of the first of several, after a few steps on the first
+    train rows.
+    """
+    network = without_dropout(build_model(members_of(declaration)[0], statistics))
     loss = make_loss(declaration, statistics)
     probe = first_rows(load_arrays(arrays.train), BATCH_ROWS)
     optimizer = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=LR)
