@@ -6,12 +6,14 @@ from prefect import flow
 
 from flows.prepare import prepare_data
 from schemas.load import load_declaration
+from schemas.members import has_members
 from schemas.parameters import ConfigPath, Epochs, Model, Overrides, chosen
 from schemas.records import GateReport, PreflightReport, Prepared, RunSpec, TrainReport
 from schemas.registry_records import Served
 from tasks.context import RunContext, await_servers, tracked
 from tasks.finish import finish_model
 from tasks.launch import train_model
+from tasks.members import checked_network, combine_trained, train_members
 from tasks.names import run_name
 from tasks.preflight import check_model
 from tasks.ranks import with_ranks
@@ -46,9 +48,12 @@ def train(
 
 
 def train_on(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport, TrainReport]:
-    """Check the model on one batch, train it on the prepared arrays, then finish it on val."""
+    """Check the model on one batch, train it, or its members, then finish it on val."""
     spec, preflight = check_before(prepared, run)
-    trained = train_model(spec, run.run_dir, run.tracker)
+    if has_members(run.declaration):
+        spec, trained = combine_trained(spec, train_members(spec, prepared, run), run)
+    else:
+        trained = train_model(spec, run.run_dir, run.tracker)
     await_servers(run)
     return spec, preflight, finish_model(spec, trained, run.run_dir, run.tracker)
 
@@ -57,7 +62,7 @@ def check_before(prepared: Prepared, run: RunContext) -> tuple[RunSpec, Prefligh
     """Check the model on one batch; return the inputs of its training program."""
     log_prepared(run, prepared)
     spec = run.spec(prepared)
-    preflight = check_model(spec)
+    preflight = check_model(checked_network(spec))
     log_checks(run, "preflight", preflight.checks)
     return spec, preflight
 

@@ -4,9 +4,11 @@ with schedules) before a run.
 
 from __future__ import annotations
 
+from schemas.cv_config import CvConfig, fold_problem
 from schemas.data_config import DataConfig, TaskConfig
+from schemas.ensemble_config import EnsembleConfig, member_folds
 from schemas.label_config import CostMatrix, ErrorCosts, value_text
-from schemas.model_config import LossConfig
+from schemas.model_config import LossConfig, Model
 from schemas.optimizer_config import Optimizer, SgdConfig
 from schemas.schedule_config import OneCycleSchedule, Schedule
 from schemas.train_config import TrainConfig
@@ -176,20 +178,18 @@ def check_momentum(optimizer: Optimizer, schedule: Schedule) -> None:
         )
 
 
-def check_training(train: TrainConfig, task: TaskConfig, schedule: str, folds: int) -> None:
-    """Check that folds are trained on one machine, and that a refit needs no evaluation.
+def check_refit(train: TrainConfig, task: TaskConfig, schedule: str, model: Model) -> None:
+    """Check that a refit needs no validation rows.
 
     Args:
         train: the declared section.
         task: the declared task.
         schedule: kind of the schedule.
-        folds: declared number of folds.
+        model: the declared section.
 
     Raises:
         ValueError: what does not fit, and what to declare instead.
     """
-    if folds and train.nodes > 1:
-        raise ValueError("folds are trained on one machine: set train.nodes to 1, or cv.folds to 0")
     if train.refit == "none":
         return
     if schedule == "plateau":
@@ -199,5 +199,61 @@ def check_training(train: TrainConfig, task: TaskConfig, schedule: str, folds: i
         )
     if task.kind == "causal_lm":
         raise ValueError("train.refit is not for task causal_lm; use refit: none")
+    if model.kind in ("auto", "boosting"):
+        raise ValueError(
+            f"train.refit {train.refit!r} trains without validation rows, by which model.kind"
+            f" {model.kind} is stopped or combined; use refit: none"
+        )
     if train.nodes > 1:
         raise ValueError("a refit is trained on one machine: set train.nodes to 1, or refit: none")
+
+
+def launch_problem(
+    data: DataConfig,
+    task: TaskConfig,
+    cv: CvConfig,
+    train: TrainConfig,
+    ensemble: EnsembleConfig | None,
+) -> str | None:
+    """Return what the engine or several machines cannot do of a declaration; None if they can."""
+    if cv.folds and train.nodes > 1:
+        return "folds are trained on one machine: set train.nodes to 1, or cv.folds to 0"
+    if data.engine != "spark":
+        return None
+    unable = {
+        f"cv.folds: {cv.folds}": cv.folds > 0,
+        "task.kind: causal_lm": task.kind == "causal_lm",
+        "ensemble.over: folds": ensemble is not None and ensemble.over == "folds",
+    }
+    what = next((what for what, applies in unable.items() if applies), "")
+    advice = "use data.engine: duckdb (see docs/data-sources.md)"
+    return f"data.engine: spark cannot do {what}; {advice}" if what else None
+
+
+def member_problem(
+    model: Model,
+    split: str,
+    data: DataConfig,
+    task: TaskConfig,
+    cv: CvConfig,
+    train: TrainConfig,
+    ensemble: EnsembleConfig | None,
+) -> str | None:
+    """Return why a declaration cannot be trained as several members; None if it can, or has one."""
+    if ensemble is None and model.kind != "auto":
+        return None
+    what = "ensemble" if ensemble is not None else "model.kind: auto"
+    if ensemble is not None and model.kind == "auto":
+        return "model.kind: auto makes its own ensemble; remove the section ensemble"
+    if task.kind == "causal_lm":
+        return f"{what} is for tables; a language model is one network: name its model.kind"
+    if cv.folds:
+        return f"{what} makes the final model; set cv.folds to 0, or cross-validate one network"
+    if train.nodes > 1:
+        return f"the members of {what} are trained on one machine: set train.nodes to 1"
+    if ensemble is None or ensemble.over == "seeds":
+        return None
+    is_grouped = bool(data.named("group")) or data.group_by is not None
+    folds = member_folds(ensemble, cv, split, is_grouped)
+    found = fold_problem(folds, split, is_grouped, bool(data.named("time")), not task.has_several)
+    return found and f"ensemble.over: folds: {found}"

@@ -18,14 +18,18 @@ from schemas.combinations import (
     check_labels,
     check_loss,
     check_momentum,
-    check_training,
+    check_refit,
+    launch_problem,
+    member_problem,
 )
 from schemas.cv_config import CvConfig, FoldKind, fold_kind, fold_problem
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
+from schemas.ensemble_config import DeclaredEnsemble, EnsembleConfig
 from schemas.evaluate_config import Baseline, EvaluateConfig, require_labels
 from schemas.group_config import GroupByConfig
 from schemas.label_config import LabelConfig
 from schemas.model_config import (
+    AutoModel,
     CausalTransformerModel,
     CnnModel,
     CustomModel,
@@ -93,6 +97,7 @@ __all__ = [
     "AdamWConfig",
     "Allowance",
     "AugmentConfig",
+    "AutoModel",
     "Baseline",
     "CausalTransformerModel",
     "ChecksConfig",
@@ -109,6 +114,7 @@ __all__ = [
     "CvConfig",
     "DataConfig",
     "Declaration",
+    "EnsembleConfig",
     "EvaluateConfig",
     "ExponentialSchedule",
     "FoldKind",
@@ -291,6 +297,7 @@ class Declaration(Section):
         None, description="Of a language model alone; null for every other task."
     )
     model: Model = MlpModel()
+    ensemble: DeclaredEnsemble = None
     loss: LossConfig = LossConfig()
     optimizer: Optimizer = AdamWConfig()
     schedule: Schedule = WarmupCosineSchedule()
@@ -405,17 +412,15 @@ class Declaration(Section):
         )
         if problem is not None:
             raise ValueError(problem)
-        check_training(self.train, self.task, self.schedule.kind, self.cv.folds)
+        check_refit(self.train, self.task, self.schedule.kind, self.model)
         return self
 
     @model_validator(mode="after")
-    def _spark_can(self) -> Declaration:
-        if self.data.engine == "spark" and (self.cv.folds or self.task.kind == "causal_lm"):
-            what = f"cv.folds: {self.cv.folds}" if self.cv.folds else "task.kind: causal_lm"
-            raise ValueError(
-                f"data.engine: spark cannot do {what}; use data.engine: duckdb (see"
-                " docs/data-sources.md)"
-            )
+    def _can_be_trained(self) -> Declaration:
+        parts = (self.data, self.task, self.cv, self.train, self.ensemble)
+        problem = launch_problem(*parts) or member_problem(self.model, self.split.kind, *parts)
+        if problem is not None:
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

@@ -85,8 +85,9 @@ def _known_keys(error_path: tuple[Any, ...]) -> list[str]:
             ]
             model = variants[0] if variants else model
             continue
-        inner = [m for m in getattr(match.annotation, "__args__", ()) if m is not type(None)]
-        model = inner[0] if len(inner) == 1 else match.annotation  # a section or null
+        model = match.annotation
+        optional = [m for m in getattr(model, "__args__", ()) if hasattr(m, "model_fields")]
+        model = optional[0] if len(optional) == 1 else model  # a section or null
     return [f.alias or n for n, f in getattr(model, "model_fields", {}).items()]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from schemas.label_config import ClassWeights, PosWeight, Value
 from schemas.section import Section
@@ -264,6 +264,50 @@ class CustomModel(Section):
     )
 
 
+def _named(value: object) -> object:
+    """Return the section that a kind alone stands for."""
+    return {"kind": value} if isinstance(value, str) else value
+
+
+Candidate = Annotated[
+    Annotated[
+        LinearModel
+        | MlpModel
+        | ResMlpModel
+        | RealMlpModel
+        | TabMModel
+        | FtTransformerModel
+        | CnnModel
+        | BoostingModel,
+        Field(discriminator="kind"),
+    ],
+    BeforeValidator(_named),
+]
+
+
+class AutoModel(Section):
+    """Portfolio: candidates are trained in order, and the blend that validation rows prefer is
+    kept.
+    """
+
+    model_config = ConfigDict(title="Auto")
+    kind: Literal["auto"] = "auto"
+    minutes: float = Field(
+        5.0,
+        gt=0,
+        description=(
+            "Training time after which no further candidate is started; the first one always runs,"
+            " and one that runs is finished."
+        ),
+    )
+    candidates: tuple[Candidate, ...] = Field(
+        (MlpModel(), ResMlpModel(), LinearModel()),
+        min_length=1,
+        max_length=20,
+        description="In the order in which they are trained: a kind, or a whole model section.",
+    )
+
+
 Model = Annotated[
     LinearModel
     | MlpModel
@@ -274,7 +318,8 @@ Model = Annotated[
     | CnnModel
     | CausalTransformerModel
     | BoostingModel
-    | CustomModel,
+    | CustomModel
+    | AutoModel,
     Field(discriminator="kind"),
 ]
 

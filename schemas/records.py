@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from schemas.calibration_records import Calibrations, Choices, Thresholds
+from schemas.member_records import Kept, Members, Uncertainty
 from schemas.observed import Observed
 from schemas.references import (
     FileRef,
@@ -173,7 +174,8 @@ class RunSpec(Record):
     """`resolved.json`: everything the training program reads. No other flags exist.
 
     `prepared_sha256`: of the `prepared.json` next to it; empty where it was written by hand, or by
-    an earlier version. `refit`: of a refit (training.engine.trainer).
+    an earlier version. `refit`: of a refit (training.engine.trainer). `members`: numbers of an
+    ensemble's members that the weights consist of.
     """
 
     run_id: str
@@ -185,6 +187,7 @@ class RunSpec(Record):
     raw_rows: FileRef | None = None
     prepared_sha256: str = ""
     refit: RefitPlan | None = None
+    members: Kept = ()
 
 
 class PreflightReport(Record):
@@ -207,6 +210,8 @@ class TrainReport(Record):
     was interrupted before its first evaluation. `skipped_steps`: left out because an fp16 gradient
     overflowed. `observed`: what the program saw of itself; null in reports of runs that did not
     look. `calibration`, `threshold`: of each label, chosen on val after training if declared.
+    `members`: of an ensemble; then steps and seconds are sums, epochs and `best_step` the
+    most of a member, and `num_parameters` those of the members that were kept.
     """
 
     run_id: str
@@ -228,6 +233,7 @@ class TrainReport(Record):
     observed: Observed | None = None
     calibration: Calibrations = ()
     threshold: Choices = ()
+    members: Members = ()
 
 
 class Interval(Record):
@@ -264,9 +270,11 @@ class EvaluationReport(Record):
     skill. `samples`: of a language model. `verdict`: one plain sentence on skill over them.
     `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes,
     `probability_<class>`; of several labels `label_<name>`, and the columns that the registered
-    model gives. `by_label`: of several labels, each one's known rows, base rate, metrics and
-    baselines. `label_note`: which labels a mean over labels leaves out. `calibration`: these rows
-    before and after the temperature. `thresholds`: label → where its positive class begins.
+    model gives. `calibration`: these rows before and after the temperature. `thresholds`: label →
+    where its positive class begins. `uncertainty`: mean over rows of an ensemble's column of this
+    name, the standard deviation of its members (single label). `by_label`: of several labels, each
+    one's known rows, base rate, metrics and baselines. `label_note`: which labels a mean over
+    labels leaves out.
     """
 
     side: SplitName
@@ -289,6 +297,7 @@ class EvaluationReport(Record):
     samples: SampleReport | None = None
     calibration: Calibrations = ()
     thresholds: Thresholds = {}
+    uncertainty: Uncertainty = None
 
 
 class ExportedModel(Record):
@@ -391,6 +400,7 @@ class Evidence(Record):
     search: dict[str, Any] | None = Field(None, exclude_if=lambda found: found is None)
     thresholds: Thresholds = {}
     refit: Refit | None = None
+    members: Members = ()
 
 
 class Verification(Record):

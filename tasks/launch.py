@@ -53,13 +53,20 @@ PROFILE = "profile"
     cache_policy=NO_CACHE,
 )
 def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
-    """Run the training program and return its result.
+    """Run the training program and return its result; see `train_one`."""
+    return train_one(spec, run_dir, tracker)
+
+
+def train_one(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
+    """Train one model in its directory; log its files and print its outcome.
+
+    Trees (`model.kind: boosting`) are fitted in one process, any other model by torchrun.
 
     Raises:
-        TrainingError: the program failed; the message gives the failing rank's cause.
-        LaunchError: torchrun could not start, or left no result.
+        TrainingError: the program failed; the message gives its cause.
+        LaunchError: it could not start, or left no result.
     """
-    report = train_one(spec, run_dir, tracker)
+    report = launch(run_dir, Declaration.model_validate(spec.declaration), tracker)
     if spec.refit:  # its steps and files have the names of the estimate's, which stay
         return report
     tracker.log_artifact(run_dir / "train.log")
@@ -80,18 +87,6 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
     for note in report.instabilities:
         say("", note, "warn")
     return report
-
-
-def train_one(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
-    """Train the run of a directory's `resolved.json` to its end, and return its result.
-
-    Trees (`model.kind: boosting`) are fitted in one process, any other model by torchrun.
-
-    Raises:
-        TrainingError: the program failed; the message gives its cause.
-        LaunchError: it could not start, or left no result.
-    """
-    return launch(run_dir, Declaration.model_validate(spec.declaration), tracker)
 
 
 def _length(spec: RunSpec, report: TrainReport) -> str:

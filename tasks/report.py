@@ -25,6 +25,7 @@ from tasks.live import publish
 from tasks.say import say
 from training.report.checklist import build_checklist
 from training.report.page import ReportInputs, write_report
+from training.run.result_files import first_network
 
 CHECKLIST = "checklist.json"
 
@@ -46,9 +47,8 @@ def report_run(
     new_rows: NewRows | None = None,
 ) -> Path:
     """Write `report.html` and `checklist.json` in the run directory; return the first path."""
-    checklist = build_checklist(
-        run.run_dir, run.declaration, prepared, preflight, trained, evaluated
-    )
+    folder, declaration, network = first_network(run.run_dir, run.declaration, trained)
+    checklist = build_checklist(folder, declaration, prepared, preflight, network, evaluated)
     write_atomic(run.run_dir / CHECKLIST, checklist.model_dump_json(indent=1))
     run.tracker.log_artifact(run.run_dir / CHECKLIST)
     inputs = ReportInputs(

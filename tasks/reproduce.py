@@ -145,6 +145,7 @@ def _run(origin: Origin, place: Path) -> dict[str, Any]:
         str(config),
         f"tracking.uri=sqlite:///{store}",
         "register.enabled=false",
+        *reproduce.as_it_ran(origin),
         "--json",
     ]
     kept = {

@@ -244,6 +244,7 @@ def test_tasks_never_import_each_other_except_what_they_share() -> None:
         "tasks.guarded",
         "tasks.stop",
         "tasks.family",
+        "tasks.launch",
         "tasks.ranks",
         "tasks.programs",
         "tasks.child_runs",

@@ -14,8 +14,9 @@ import pytest
 
 from schemas.errors import LaunchError, LeaseError, TrainingError
 from schemas.records import FileRef, TrainReport
-from tasks.programs import Tail, outcome, written
+from tasks.programs import outcome, written
 from training.run.metrics_file import Journal
+from training.run.metrics_tail import Tail
 
 
 def line(step: int, age: float = 0.0) -> str:

@@ -724,6 +724,7 @@ def variants() -> list[dict[str, Any]]:
             {"name": "v", "data": spark, "split": {"kind": "random"}, "task": {"kind": "binary"}},
         ]
         + [{**labels, "task": task} for task in SEVERAL]
+        + [{**labels, "task": SEVERAL[0], "ensemble": {"members": 5}}]
         + [
             {
                 **base,

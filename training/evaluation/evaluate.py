@@ -38,6 +38,7 @@ from training.engine.token_scoring import score_documents
 from training.evaluation.baselines import Skill, baseline_predictions, standings, verdict
 from training.evaluation.by_group import clusters_of, group_table
 from training.evaluation.decisions import Decides, baseline_decisions, calibration_of
+from training.evaluation.ensembling import member_spread
 from training.evaluation.evaluate_text import read_documents, text_facts, write_losses
 from training.evaluation.label_evaluation import (
     base_rates,
@@ -161,6 +162,7 @@ class Scored(NamedTuple):
     weight: np.ndarray | None
     write: Callable[[Path], FileRef]
     calibration: tuple[Calibration, ...] = ()
+    spread: np.ndarray | None = None  # of an ensemble's members
 
 
 def _score_rows(
@@ -179,13 +181,15 @@ def _score_rows(
         read_ids(arrays, statistics),
     )
     target, weight = given_targets(declaration, statistics, data["label"], ids), data.get("weight")
+    spread = member_spread(network, declaration, statistics, arrays)
     return Scored(
         predictions,
         target,
         ids,
         weight,
-        lambda path: write_predictions(path, statistics, ids, predictions, *decides),
+        lambda path: write_predictions(path, statistics, ids, predictions, *decides, spread),
         calibration_of(run, network, scores, target, weight),
+        spread,
     )
 
 
@@ -330,8 +334,11 @@ def write_predictions(
     predictions: np.ndarray,
     labels: Targets = (),
     threshold: float = HALF,
+    spread: np.ndarray | None = None,
 ) -> FileRef:
     """Write `__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`.
+
+    `spread` [N] of an ensemble's members becomes the column `uncertainty`.
 
     The Parquet file is written completely or not at all; see EvaluationReport.
     """
@@ -348,6 +355,8 @@ def write_predictions(
         }
     else:
         columns["prediction"] = pa.array(predictions)
+    if spread is not None:
+        columns["uncertainty"] = pa.array(spread)
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer, compression="zstd")
     return digest.write_atomic(path, buffer.getvalue())

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from schemas.allowed_imports import require_allowed
 from schemas.config import (
+    AutoModel,
     CausalTransformerModel,
     CnnModel,
     CustomModel,
@@ -205,6 +206,11 @@ def _body(declaration: Declaration, shape: ModelShape) -> nn.Module:
                 shape,
                 config,
                 packed=declaration.tokens is not None and declaration.tokens.packing == "documents",
+            )
+        case AutoModel():
+            raise ConfigError(
+                "model.kind auto is several networks, of which each is built from its candidate;"
+                " got the declaration of all of them"
             )
     return custom_body(config, shape)
 

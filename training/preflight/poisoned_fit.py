@@ -13,6 +13,7 @@ from torch import Tensor
 
 from schemas.config import Declaration
 from schemas.errors import DataError
+from schemas.members import members_of
 from schemas.model_config import BoostingModel
 from schemas.records import ArraysRef, CheckResult, SplitTables, Statistics, ValidatedTable
 from schemas.scratch import scratch_folder
@@ -81,7 +82,11 @@ def _fitted(
 def _trained(
     declaration: Declaration, statistics: Statistics, arrays: ArraysRef
 ) -> dict[str, Tensor]:
-    """Return the network's state after a few steps, or a few trees, on the first train rows."""
+    """Return the network's state after a few steps, or a few trees, on the first train rows.
+
+    Of several networks it is the first one's.
+    """
+    declaration = members_of(declaration)[0]
     if isinstance(declaration.model, BoostingModel):
         rows = load_arrays(arrays.train)
         trees = fit_ensembles(declaration, statistics, rows, rows, max_iter=STEPS)

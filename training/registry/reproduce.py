@@ -17,7 +17,7 @@ from typing import Any
 from mlflow import MlflowClient
 from pydantic import ValidationError
 
-from schemas.config import SPLITS, Declaration
+from schemas.config import SPLITS, AutoModel, Declaration
 from schemas.errors import IntegrityError, RegistryError, first_few
 from schemas.load import declare
 from schemas.records import Evidence, SourceRef, digest_of
@@ -32,6 +32,7 @@ from training.run.provenance import hardware, library_versions
 from training.tracking.mlflow import flatten
 
 CONFIG, SOURCE = "declaration", "source"
+ANY_MINUTES = 1e9
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,21 @@ def _files(run_id: str, tracking_uri: str) -> dict[str, str]:
     except (RegistryError, ValidationError):
         return {}
     return {file.path: file.sha256 for file in source.files}
+
+
+def as_it_ran(origin: Origin) -> tuple[str, ...]:
+    """Return overrides that train the candidates of `model.kind: auto` that were trained then.
+
+    Time decided how many they were; now it decides nothing. Empty for every other model.
+    """
+    model = origin.declaration.model
+    if not isinstance(model, AutoModel):
+        return ()
+    ran = model.candidates[: len(origin.evidence.members)]
+    return (
+        f"model.candidates={json.dumps([one.model_dump(mode='json') for one in ran])}",
+        f"model.minutes={ANY_MINUTES}",
+    )
 
 
 # ------------------------------------------------------------------------------------- comparing

@@ -36,6 +36,7 @@ from training.report.checklist_section import checklist_blocks
 from training.report.curves import read_history
 from training.report.data import read_predictions, read_sides
 from training.report.language_model import document_blocks
+from training.report.member_section import member_blocks
 from training.report.search_section import search_blocks
 from training.report.svg import VARIABLES
 
@@ -162,6 +163,10 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
     train, test = inputs.train, inputs.test
     sides, history = read_sides(prepared), read_history(inputs.metrics_path)
     predictions = [*_prediction_blocks(test, prepared), *choices.choice_blocks(train, test)]
+    members = member_blocks(declaration, train, test)
+    curves = (
+        [] if members else curve_section.curve_blocks(declaration, history, train, inputs.preflight)
+    )
     parts: tuple[tuple[str, str, str, list[Block]], ...] = (
         (
             "metrics",
@@ -185,9 +190,10 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
             "curves",
             "Learning curves",
             "Did it learn, and did it learn too much?",
-            curve_section.curve_blocks(declaration, history, train, inputs.preflight),
+            curves,
         ),
         ("search", "Search", "What was tried first?", search_blocks(declaration, train, test)),
+        ("members", "Members", "Which networks is it made of, and do they agree?", members),
         ("predictions", "Predictions", "Where is it right and where is it wrong?", predictions),
         (
             "preflight",

@@ -11,6 +11,7 @@ from schemas.duration import seconds_of
 from schemas.records import Prepared
 from training.formatting import duration, plain, show
 from training.report.loss_reasons import LOSS_HIDDEN_UNLESS, LOSS_REASONS
+from training.report.member_section import MEMBER_REASONS
 from training.report.tree_words import tree_reason
 from training.run.provenance import masked
 
@@ -365,7 +366,7 @@ REASONS: dict[str, str] = {
     "tracking.experiment": "Runs of one declaration stand together.",
     "tracking.tensorboard": "MLflow has the same curves.",
     "tracking.tags": "No tag was set.",
-}
+} | MEMBER_REASONS
 HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only if they matter
     "data.spark": "spark",
     "task.labels": "several",
@@ -455,10 +456,8 @@ def _traits(declaration: Declaration, source_format: str) -> set[str]:
     several = {"several"} if task.has_several else {f"one {task.kind} label"}
     features = {"features"} if task.kind != "causal_lm" else set()
     clipped = {"clipped"} if declaration.train.clip != "none" else set()
-    train, scaled = (
-        declaration.train,
-        ({"scaled rates"} if declaration.optimizer.lr_scaling != "none" else set()),
-    )
+    train = declaration.train
+    scaled = {"scaled rates"} if declaration.optimizer.lr_scaling != "none" else set()
     machines = {"several machines"} if train.nodes > 1 else set()
     losses = {label.loss for label in task.labels.values()} - {"auto"}
     return (

@@ -249,8 +249,12 @@ def _still_going(run_dir: Path) -> ResumeError:
 
 
 def newest_step(run_dir: Path) -> int:
-    """Return the optimizer step of the newest checkpoint, unverified; 0 without one."""
-    steps = [path.name.removeprefix("step-") for path in (run_dir / "checkpoints").glob("step-*")]
+    """Return the optimizer step of the newest checkpoint, unverified; 0 without one.
+
+    Of a run with members it is the largest step of a member.
+    """
+    found = [*run_dir.glob("checkpoints/step-*"), *run_dir.glob("members/*/checkpoints/step-*")]
+    steps = [path.name.removeprefix("step-") for path in found]
     return max((int(step) for step in steps if step.isdigit()), default=0)
 
 

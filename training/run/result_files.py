@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from schemas.config import Declaration
 from schemas.digest import sha256_file
 from schemas.errors import ConfigError, IntegrityError
 from schemas.load import declare
+from schemas.members import members_of
 from schemas.records import Record, RunSpec, TrainReport, digest_of
 from schemas.seal import read_record
 from training.run.record import PREPARED, RESULT, SPEC, START_AGAIN, read_part
@@ -72,3 +74,24 @@ def read_run(run_dir: Path) -> tuple[RunSpec, TrainReport]:
     trained = read_part(run_dir, RESULT, TrainReport)
     finishes = declare(spec.declaration).evaluate.is_finished_after_training
     return spec, read_final(run_dir, trained) if finishes else trained
+
+
+def member_folder(run_dir: Path, number: int) -> Path:
+    """Return the directory of a member's training, counted from 1."""
+    return run_dir / "members" / f"{number:02d}"
+
+
+def first_network(
+    run_dir: Path, declaration: Declaration, trained: TrainReport
+) -> tuple[Path, Declaration, TrainReport]:
+    """Return directory, declaration and result of a run's network, or of its first member.
+
+    It is the network that the checks before training were made on.
+
+    Raises:
+        IntegrityError: the member's record was changed after it was written.
+    """
+    if not trained.members:
+        return run_dir, declaration, trained
+    folder = member_folder(run_dir, 1)
+    return folder, members_of(declaration)[0], read_part(folder, RESULT, TrainReport)

@@ -20,10 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from schemas.errors import CheckpointError
-from schemas.load import declare
 from schemas.records import RunSpec, SplitArrays, Statistics
 from training.data.arrays.shards import load_arrays
-from training.models.build import build_model
+from training.models.ensemble import build_network
 
 ROWS, VALUES = 1024, 2**18  # most per forward pass
 TARGETS = ("label", "weight")
@@ -39,7 +38,7 @@ def reference_network(run: RunSpec, weights: Path) -> nn.Module:
     Raises:
         CheckpointError: the file does not contain weights of this network.
     """
-    network = build_model(declare(run.declaration), run.statistics)
+    network = build_network(run)
     try:
         network.load_state_dict(read_state(weights))
     except Exception as error:  # the unpickler can raise any error

@@ -9,7 +9,8 @@ cuts in time) are frozen in the ledger. See docs/decisions/0013-cross-validation
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,24 +94,14 @@ def make_fold(
             class.
         IntegrityError: a file or the ledger is not what was written.
     """
-    for side in SPLITS:
-        verify(pool.side(side).file)
     kind, spec = declaration.fold_kind, validated.spec
     name = f"fold {number + 1} of {declaration.cv.folds} ({kind})"
-    with ExitStack() as stack:
-        connection = stack.enter_context(engine_for(declaration.data))
-        _load(connection, pool, spec, declaration)
-        _require_enough(connection, spec, declaration)
-        way = fold_way(declaration, spec)
-        frozen = kind in (*STRATIFIED, *BY_TIME)
-        book = stack.enter_context(opened(ledger, digest_of(way))) if frozen else None
-        folds = decide_fold(connection, spec, declaration, number, book)
-        connection.execute(f"create temp table {SIDES} as {_sides_sql(folds, pool)}")
+    with decided_sides(validated, pool, declaration, number, ledger) as (connection, folds, book):
         refuse_unusable(connection, SIDED, spec, declaration, (name, REMEDIES[kind]))
         if book is not None:
             book.append(
                 connection,
-                way,
+                fold_way(declaration, spec),
                 validated.table.file.sha256,
                 folds.frozen,
                 folds.decided,
@@ -131,6 +122,33 @@ def make_fold(
                 "ledger": copied,
             }
         )
+
+
+@contextmanager
+def decided_sides(
+    validated: ValidatedTable,
+    pool: SplitTables,
+    declaration: Declaration,
+    number: int,
+    ledger: Path,
+) -> Iterator[tuple[duckdb.DuckDBPyConnection, Folds, Ledger | None]]:
+    """Decide the side of each row of the pool in one fold, as the table `SIDES` of `__id`, `side`.
+
+    Args: as of `make_fold`. The ledger is read here; the caller adds to it what was decided.
+    """
+    for side in SPLITS:
+        verify(pool.side(side).file)
+    spec = validated.spec
+    with ExitStack() as stack:
+        connection = stack.enter_context(engine_for(declaration.data))
+        _load(connection, pool, spec, declaration)
+        _require_enough(connection, spec, declaration)
+        frozen = declaration.fold_kind in (*STRATIFIED, *BY_TIME)
+        way = digest_of(fold_way(declaration, spec))
+        book = stack.enter_context(opened(ledger, way)) if frozen else None
+        folds = decide_fold(connection, spec, declaration, number, book)
+        connection.execute(f"create temp table {SIDES} as {_sides_sql(folds, pool)}")
+        yield connection, folds, book
 
 
 def fold_declaration(declaration: Declaration) -> Declaration:

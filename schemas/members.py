@@ -1,0 +1,67 @@
+"""Members of an ensemble: what each of them is declared to be.
+
+This is the only place that turns a declaration of several networks into declarations of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from schemas.config import AutoModel, Declaration
+from schemas.ensemble_config import member_folds
+from schemas.model_config import Candidate
+
+MAX_SEED = 2**31
+
+
+def has_members(declaration: Declaration) -> bool:
+    """Return True if the declaration trains several networks."""
+    return declaration.ensemble is not None or isinstance(declaration.model, AutoModel)
+
+
+def members_of(declaration: Declaration) -> tuple[Declaration, ...]:
+    """Return the declaration of each member, in the order in which they are trained."""
+    model = declaration.model
+    if isinstance(model, AutoModel):
+        bare = [member_declaration(declaration, candidate) for candidate in model.candidates]
+    else:
+        count = 1 if declaration.ensemble is None else declaration.ensemble.members
+        bare = [declaration.model_copy(update={"ensemble": None})] * count
+    return tuple(
+        one.model_copy(
+            update={
+                "train": one.train.model_copy(
+                    update={"seed": member_seed(declaration.train.seed, number)}
+                )
+            }
+        )
+        for number, one in enumerate(bare, start=1)
+    )
+
+
+def folded(declaration: Declaration) -> Declaration | None:
+    """Return the declaration with the section `cv` that divides its members; None if none does."""
+    config = declaration.ensemble
+    if config is None or config.over == "seeds":
+        return None
+    cv = member_folds(config, declaration.cv, declaration.split.kind, declaration.grouped)
+    return declaration.model_copy(update={"cv": cv})
+
+
+def member_declaration(declaration: Declaration, candidate: Candidate) -> Declaration:
+    """Return the declaration that a candidate of `model.kind: auto` is trained by.
+
+    All other sections are the declaration's.
+    """
+    return declaration.model_copy(update={"model": candidate})
+
+
+def member_seed(seed: int, number: int) -> int:
+    """Return the seed of a member, counted from 1; the first one has the run's.
+
+    Others have a hash of both, so that neighbouring seeds of runs share no member.
+    """
+    if number == 1:
+        return seed
+    digest = hashlib.sha256(f"member:{seed}:{number}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % MAX_SEED

@@ -1,0 +1,175 @@
+"""Train the members of an ensemble or portfolio one by one, and combine them.
+
+Each member is a training run of its own in RUN_DIR/members/NN. A resumed run takes the members
+that are finished, goes on with the one that was interrupted, and starts the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from schemas.config import AutoModel, Declaration
+from schemas.digest import write_atomic
+from schemas.errors import TrackingError
+from schemas.load import declare
+from schemas.members import folded, has_members, members_of
+from schemas.records import ArraysRef, Prepared, RunSpec, TrainReport
+from schemas.seal import write_sealed
+from tasks.context import RunContext, await_servers
+from tasks.launch import train_one
+from tasks.say import say
+from training.data.arrays.fold_arrays import write_fold
+from training.data.split.member_folds import member_fold
+from training.engine.result import finished_report
+from training.evaluation.ensembling import Trained, combine_members
+from training.run.record import RESULT, SPEC, read_part
+from training.run.result_files import member_folder
+from training.tracking.mlflow import Tracker, reopen_run, start_run
+
+ENSEMBLE, ARRAYS, TRACKED = "ensemble", "arrays", "mlflow_run_id"
+
+
+def checked_network(spec: RunSpec) -> RunSpec:
+    """Return the run of the first network, on which the checks before training are made."""
+    declaration = declare(spec.declaration)
+    return _of_member(spec, members_of(declaration)[0]) if has_members(declaration) else spec
+
+
+def train_members(spec: RunSpec, prepared: Prepared, run: RunContext) -> list[Trained]:
+    """Train the members in their order; return those that were trained.
+
+    Of `model.kind: auto`, no further candidate is started after the declared minutes of training.
+    One that was started is finished, also by a resumed run.
+    """
+    total, model = len(members_of(run.declaration)), run.declaration.model
+    minutes = model.minutes if isinstance(model, AutoModel) else float("inf")
+    trained: list[Trained] = []
+    for number in range(1, total + 1):
+        spent = sum(member.report.seconds for member in trained) / 60
+        if (
+            trained
+            and spent >= minutes
+            and not (member_folder(run.run_dir, number) / SPEC).exists()
+        ):
+            left = f"{total - len(trained)} of {total} candidates are not started"
+            say("members", f"{left}: model.minutes is {minutes:g}, used {spent:.1f}", "info")
+            break
+        await_servers(run)
+        trained.append(train_member(spec, prepared, run, number, total))
+    return trained
+
+
+@task(
+    name="train member",
+    task_run_name="train member {number}/{total}",
+    description="torchrun for one network of several; a finished member is taken as it is.",
+    tags=["train"],
+    cache_policy=NO_CACHE,
+)
+def train_member(
+    spec: RunSpec, prepared: Prepared, run: RunContext, number: int, total: int
+) -> Trained:
+    """Return the inputs and the result of a member, counted from 1."""
+    folder = member_folder(run.run_dir, number)
+    member = _member_spec(spec, prepared, folder, number)
+    declaration = declare(member.declaration)
+    name = f"member {number}/{total}"
+    finished = finished_report(folder, member.run_id)
+    if finished is not None:
+        say(name, f"{declaration.model.kind}, trained before", "cached")
+        return Trained(member, TrainReport.model_validate(finished))
+    say(name, f"{declaration.model.kind}, seed {declaration.train.seed}", "info")
+    with _tracked(run, declaration, folder, number) as tracker:
+        return Trained(member, train_one(member, folder, tracker))
+
+
+@task(
+    name="combine members",
+    description="Weights of the members, one file of one network, its validation metric.",
+    tags=["train"],
+    cache_policy=NO_CACHE,
+)
+def combine_trained(
+    spec: RunSpec, trained: Sequence[Trained], run: RunContext
+) -> tuple[RunSpec, TrainReport]:
+    """Write the ensemble and the records of the whole run; return them."""
+    whole, report = combine_members(spec, trained, run.run_dir / ENSEMBLE)
+    write_sealed(run.run_dir / SPEC, whole.model_dump_json(indent=1))
+    write_sealed(run.run_dir / RESULT, report.model_dump_json(indent=1))
+    run.tracker.log_record("train.json", report)
+    run.tracker.log_metrics({f"val/{report.metric}": report.best_metric})
+    shares = ", ".join(f"{m.weight:.2f} {m.kind} (member {m.number})" for m in report.members)
+    value = "undefined" if report.best_metric is None else f"{report.best_metric:.4f}"
+    say("ensemble", f"val {report.metric} {value}; weights {shares}")
+    return whole, report
+
+
+def _of_member(spec: RunSpec, declaration: Declaration) -> RunSpec:
+    return spec.model_copy(
+        update={"declaration": declaration.model_dump(mode="json", by_alias=True)}
+    )
+
+
+def _member_spec(spec: RunSpec, prepared: Prepared, folder: Path, number: int) -> RunSpec:
+    """Return the inputs of a member's training: those written before, or else written now."""
+    if (folder / SPEC).exists():
+        return read_part(folder, SPEC, RunSpec)
+    declaration = declare(spec.declaration)
+    member = _of_member(spec, members_of(declaration)[number - 1]).model_copy(
+        update={
+            "run_id": f"{spec.run_id}-member-{number:02d}",
+            "arrays": _arrays(spec, prepared, declaration, folder, number),
+        }
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_sealed(folder / SPEC, member.model_dump_json(indent=1))
+    return member
+
+
+def _arrays(
+    spec: RunSpec, prepared: Prepared, declaration: Declaration, folder: Path, number: int
+) -> ArraysRef:
+    """Return the arrays that a member is trained on: the run's, or those of its fold."""
+    by_folds = folded(declaration)
+    if by_folds is None:
+        return spec.arrays
+    rows = member_fold(prepared.validated, prepared.split, by_folds, number)
+    return write_fold(spec.arrays, rows.train, rows.val, folder / ARRAYS)
+
+
+@contextmanager
+def _tracked(
+    run: RunContext, declaration: Declaration, folder: Path, number: int
+) -> Iterator[Tracker]:
+    """Open the MLflow child run of a member, or that of its interrupted start; end it at the end.
+
+    Raises:
+        TrackingError: the tracking server could not be reached, or lacks part of the run.
+    """
+    name, known = f"{run.run_id}-member-{number:02d}", folder / TRACKED
+    tags = {
+        "mlflow.parentRunId": run.tracker.run_id,
+        "bulkhead.flow": "member",
+        "bulkhead.member": str(number),
+        "bulkhead.run_dir": str(folder),
+    }
+    tracker = (
+        reopen_run(run.tracker.uri, known.read_text(encoding="utf-8"))
+        if known.exists()
+        else start_run(declaration, uri=run.tracker.uri, tags=tags, name=name)
+    )
+    write_atomic(known, tracker.run_id)
+    try:
+        yield tracker
+    except BaseException as error:
+        try:
+            tracker.finish("FAILED" if isinstance(error, Exception) else "KILLED")
+        except TrackingError as away:
+            say("tracking", str(away), "warn")
+        raise
+    tracker.finish("FINISHED")

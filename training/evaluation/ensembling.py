@@ -1,0 +1,231 @@
+"""Combine trained members into one network: their weights, its file, its record.
+
+Source of the greedy weights: Caruana, Niculescu-Mizil, Crew, Ksikes, Ensemble Selection from
+Libraries of Models, ICML 2004 (selection with replacement, started from the best model).
+M members, N validation rows, K scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from schemas import digest
+from schemas.config import Declaration
+from schemas.load import declare
+from schemas.member_records import MemberReport
+from schemas.members import folded, members_of
+from schemas.records import RunSpec, SplitArrays, Statistics, TrainReport
+from training.checkpoint.commit import disk_full_said, num_bytes_of
+from training.checkpoint.state import model_digest
+from training.data.arrays.shards import load_arrays
+from training.models.build import count_parameters
+from training.models.ensemble import Column, Ensemble, build_ensemble, combine, label_columns
+from training.objectives.losses import Loss, make_loss
+from training.objectives.metrics import compute, predict
+from training.serving.reference_network import read_state, reference_network, reference_scores
+
+ROUNDS = 25
+ROUNDING = 1e-9  # relative difference of two losses that counts as a tie
+
+
+class Trained(NamedTuple):
+    """A member's inputs and its result."""
+
+    spec: RunSpec
+    report: TrainReport
+
+
+class Rows(NamedTuple):
+    """Labels [N] or [N, L] and perhaps weights [N] of the rows that the members are judged on."""
+
+    label: np.ndarray
+    weight: np.ndarray | None
+
+
+def combine_members(
+    run: RunSpec, members: Sequence[Trained], out_dir: Path
+) -> tuple[RunSpec, TrainReport]:
+    """Write `model.pt`, the state of the ensemble; return the run with the members it consists of.
+
+    Members of an ensemble have equal weights. Those of `model.kind: auto` get greedy ones, by the
+    training loss on validation rows; a member of weight 0 is left out. Test rows are not read.
+
+    Args:
+        run: the run of all of them.
+        members: in the order in which they were trained, at least one.
+        out_dir: folder of the file.
+
+    Raises:
+        IntegrityError: weights or arrays of a member were changed after they were written.
+    """
+    declaration = declare(run.declaration)
+    over_folds = folded(declaration) is not None
+    scores, rows = _own_scores(members) if over_folds else _common_scores(run, members)
+    shares = [1] * len(members)
+    if declaration.ensemble is None:
+        loss = make_loss(declaration, run.statistics)
+        columns = label_columns(declaration, run.statistics)
+        shares = greedy_shares(loss, columns, np.stack(scores), rows)
+    weights = [share / sum(shares) for share in shares]
+    kept = tuple(number for number, share in enumerate(shares, start=1) if share)
+    whole, path = run.model_copy(update={"members": kept}), out_dir / "model.pt"
+    network = build_ensemble(declaration, run.statistics, kept)
+    for module, number in zip(network.members, kept, strict=True):
+        module.load_state_dict(
+            read_state(digest.verify(members[number - 1].report.best_checkpoint))
+        )
+    network.weights.copy_(torch.tensor([weights[n - 1] for n in kept], dtype=torch.float64))
+    state = network.state_dict()
+    out_dir.mkdir(parents=True, exist_ok=True)
+    with disk_full_said(out_dir, num_bytes_of(state)), digest.replacing(path) as out:
+        torch.save(state, out)
+    if not over_folds:  # of what was written; of folds each row has its own member's score
+        scores = [reference_scores(reference_network(whole, path), run.arrays.val)]
+    metrics = compute(declaration, run.statistics, np.concatenate(scores), *rows)
+    found = {
+        "best_metric": metrics[declaration.metric],
+        "best_checkpoint": digest.file_ref(path),
+        "model_sha256": model_digest(state),
+        "num_parameters": count_parameters(network)[0],
+    }
+    return whole, _summed(run, declaration, members, weights).model_copy(update=found)
+
+
+def greedy_shares(
+    loss: Loss, columns: Sequence[Column], scores: np.ndarray, rows: Rows, rounds: int = ROUNDS
+) -> list[int]:
+    """Return how often each member was selected: its weight is that over the sum.
+
+    It starts from the member of the lowest loss. Each round adds the member, chosen before or not,
+    with which the mean prediction has the lowest loss. Of all rounds the blend of the lowest loss
+    is kept, the earliest at a tie, so that a blend that is no better than its first member is that
+    member.
+
+    Args:
+        loss: the training loss.
+        columns: kind of each label, and its columns of the scores.
+        scores: of each member [M, N, K].
+        rows: labels and weights of the same rows.
+        rounds: most selections.
+    """
+    given, label = torch.from_numpy(scores), torch.from_numpy(np.array(rows.label))
+    weight = None if rows.weight is None else torch.from_numpy(np.array(rows.weight))
+    counts, best, lowest = [0] * len(scores), [0] * len(scores), np.inf
+    with torch.inference_mode():
+        for _ in range(rounds):
+            tried = [
+                [n + (at == number) for at, n in enumerate(counts)] for number in range(len(scores))
+            ]
+            losses = [_blend_loss(loss, columns, given, label, weight, each) for each in tried]
+            least = min(losses) + ROUNDING * abs(min(losses))
+            number = next(at for at, value in enumerate(losses) if value <= least)
+            counts = tried[number]
+            if losses[number] < lowest * (1 - ROUNDING):
+                best, lowest = counts, losses[number]
+    return best
+
+
+def member_spread(
+    network: torch.nn.Module, declaration: Declaration, statistics: Statistics, arrays: SplitArrays
+) -> np.ndarray | None:
+    """Return the weighted standard deviation of the members' predictions [N].
+
+    Of a class label it is that of the probability on which they differ most, else it has the unit
+    of the label. None for one network, and for several labels, which have no common unit.
+    """
+    if not isinstance(network, Ensemble) or statistics.labels:
+        return None
+    each = [
+        predict(declaration, statistics, reference_scores(member, arrays)).reshape(arrays.rows, -1)
+        for member in network.members
+    ]
+    weights = network.weights.numpy()
+    mean = np.tensordot(weights, np.stack(each), axes=1)
+    variance = np.tensordot(weights, (np.stack(each) - mean) ** 2, axes=1)
+    return np.asarray(np.sqrt(variance.max(axis=1)))
+
+
+def _blend_loss(
+    loss: Loss,
+    columns: Sequence[Column],
+    scores: Tensor,
+    label: Tensor,
+    weight: Tensor | None,
+    counts: list[int],
+) -> float:
+    used = [at for at, count in enumerate(counts) if count]
+    shares = torch.tensor([counts[at] for at in used], dtype=torch.float64) / sum(counts)
+    return float(loss(combine(columns, scores[used], shares), label, weight))
+
+
+def _common_scores(run: RunSpec, members: Sequence[Trained]) -> tuple[list[np.ndarray], Rows]:
+    """Return every member's scores [N, K] of the run's validation rows."""
+    found = [reference_scores(_network(member), run.arrays.val) for member in members]
+    return found, _rows(run.arrays.val)
+
+
+def _own_scores(members: Sequence[Trained]) -> tuple[list[np.ndarray], Rows]:
+    """Return each member's scores [N of its fold, K] of the rows that it did not train on."""
+    found = [reference_scores(_network(member), member.spec.arrays.val) for member in members]
+    rows = [_rows(member.spec.arrays.val) for member in members]
+    weights = [row.weight for row in rows if row.weight is not None]
+    return found, Rows(
+        np.concatenate([row.label for row in rows]), np.concatenate(weights) if weights else None
+    )
+
+
+def _network(member: Trained) -> torch.nn.Module:
+    return reference_network(member.spec, digest.verify(member.report.best_checkpoint))
+
+
+def _rows(arrays: SplitArrays) -> Rows:
+    data = load_arrays(arrays)
+    return Rows(data["label"], data.get("weight"))
+
+
+def _summed(
+    run: RunSpec, declaration: Declaration, members: Sequence[Trained], weights: Sequence[float]
+) -> TrainReport:
+    """Sum up the members' reports; file, digest and metric are still those of the first."""
+    reports, declared = [member.report for member in members], members_of(declaration)
+    seconds = sum(report.seconds for report in reports)
+    rows = sum(report.rows_per_second * report.seconds for report in reports)
+    return reports[0].model_copy(
+        update={
+            "run_id": run.run_id,
+            "status": next((r.status for r in reports if r.status == "finished"), "stopped_early"),
+            "epochs": max(report.epochs for report in reports),
+            "steps": sum(report.steps for report in reports),
+            "best_step": max(report.best_step for report in reports),
+            "seconds": seconds,
+            "rows_per_second": rows / seconds if seconds else 0.0,
+            "skipped_steps": sum(report.skipped_steps for report in reports),
+            "instabilities": tuple(
+                f"member {number}: {note}"
+                for number, report in enumerate(reports, start=1)
+                for note in report.instabilities
+            ),
+            "observed": None,
+            "members": tuple(
+                MemberReport(
+                    number=number,
+                    kind=one.model.kind,
+                    seed=one.train.seed,
+                    weight=weight,
+                    metric=report.best_metric,
+                    seconds=report.seconds,
+                    parameters=report.num_parameters,
+                    model_sha256=report.model_sha256,
+                )
+                for number, (one, report, weight) in enumerate(
+                    zip(declared, reports, weights, strict=False), start=1
+                )
+            ),
+        }
+    )
