@@ -43,6 +43,7 @@ from schemas.model_config import (
     TabMModel,
 )
 from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
+from schemas.recipes import fill_recipe
 from schemas.schedule_config import (
     ConstantSchedule,
     CosineRestartsSchedule,
@@ -370,6 +371,7 @@ class Declaration(Section):
     @model_validator(mode="after")
     def _kind_of_model(self) -> Declaration:
         fill_defaults(self)
+        fill_recipe(self)
         object.__setattr__(self, "evaluate", tree_baselines(self.model, self.evaluate))
         trees = tree_conflicts(self.model, self.train, self.loss, self.task, self.loss_kind)
         problem = next(chain(conflicts(self), trees), None)

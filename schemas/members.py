@@ -9,7 +9,7 @@ import hashlib
 
 from schemas.config import AutoModel, Declaration
 from schemas.ensemble_config import member_folds
-from schemas.model_config import Candidate
+from schemas.recipes import candidate_declaration, candidate_for_rows
 
 MAX_SEED = 2**31
 
@@ -23,7 +23,7 @@ def members_of(declaration: Declaration) -> tuple[Declaration, ...]:
     """Return the declaration of each member, in the order in which they are trained."""
     model = declaration.model
     if isinstance(model, AutoModel):
-        bare = [member_declaration(declaration, candidate) for candidate in model.candidates]
+        bare = [candidate_declaration(declaration, candidate) for candidate in model.candidates]
     else:
         count = 1 if declaration.ensemble is None else declaration.ensemble.members
         bare = [declaration.model_copy(update={"ensemble": None})] * count
@@ -39,6 +39,14 @@ def members_of(declaration: Declaration) -> tuple[Declaration, ...]:
     )
 
 
+def member_for_rows(declaration: Declaration, number: int, rows: int) -> Declaration:
+    """Return the declaration of a member, counted from 1, for its number of train rows."""
+    member, model = members_of(declaration)[number - 1], declaration.model
+    return (
+        candidate_for_rows(member, rows, model.effort) if isinstance(model, AutoModel) else member
+    )
+
+
 def folded(declaration: Declaration) -> Declaration | None:
     """Return the declaration with the section `cv` that divides its members; None if none does."""
     config = declaration.ensemble
@@ -46,14 +54,6 @@ def folded(declaration: Declaration) -> Declaration | None:
         return None
     cv = member_folds(config, declaration.cv, declaration.split.kind, declaration.grouped)
     return declaration.model_copy(update={"cv": cv})
-
-
-def member_declaration(declaration: Declaration, candidate: Candidate) -> Declaration:
-    """Return the declaration that a candidate of `model.kind: auto` is trained by.
-
-    All other sections are the declaration's.
-    """
-    return declaration.model_copy(update={"model": candidate})
 
 
 def member_seed(seed: int, number: int) -> int:

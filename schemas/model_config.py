@@ -285,6 +285,17 @@ Candidate = Annotated[
 ]
 
 
+Effort = Literal["quick", "default", "best"]
+EFFORTS: dict[str, tuple[float, tuple[Candidate, ...]]] = {  # minutes, candidates
+    "quick": (1.0, (RealMlpModel(), BoostingModel())),
+    "default": (5.0, (RealMlpModel(), BoostingModel(), TabMModel())),
+    "best": (
+        60.0,
+        (RealMlpModel(), BoostingModel(), TabMModel(), RealMlpModel(), TabMModel(), RealMlpModel()),
+    ),
+}
+
+
 class AutoModel(Section):
     """Portfolio: candidates are trained in order, and the blend that validation rows prefer is
     kept.
@@ -292,20 +303,38 @@ class AutoModel(Section):
 
     model_config = ConfigDict(title="Auto")
     kind: Literal["auto"] = "auto"
+    effort: Effort = Field(
+        "default",
+        description=(
+            "What may be spent: quick, default or best. It sets the candidates, the minutes and the"
+            " most steps of a network, unless they are given."
+        ),
+    )
     minutes: float = Field(
-        5.0,
+        EFFORTS["default"][0],
         gt=0,
         description=(
             "Training time after which no further candidate is started; the first one always runs,"
-            " and one that runs is finished."
+            " and one that runs is finished. Default: 1, 5 or 60, by effort."
         ),
     )
     candidates: tuple[Candidate, ...] = Field(
-        (MlpModel(), ResMlpModel(), LinearModel()),
+        EFFORTS["default"][1],
         min_length=1,
         max_length=20,
-        description="In the order in which they are trained: a kind, or a whole model section.",
+        description=(
+            "In the order in which they are trained: a kind, or a whole model section. Default: by"
+            " effort."
+        ),
     )
+
+    @model_validator(mode="after")
+    def _by_effort(self) -> AutoModel:
+        minutes, candidates = EFFORTS[self.effort]
+        for name, value in (("minutes", minutes), ("candidates", candidates)):
+            if name not in self.model_fields_set:
+                object.__setattr__(self, name, value)
+        return self
 
 
 Model = Annotated[

@@ -14,17 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
+from schemas.model_config import AutoModel, Candidate
 from schemas.optimizer_config import AdamWConfig
 from schemas.schedule_config import ConstantSchedule, CosLog4Schedule, Schedule
-from schemas.section import Section
+from schemas.section import Section, with_defaults
 
 if TYPE_CHECKING:
     from schemas.config import Declaration
 
-SectionType = TypeVar("SectionType", bound=Section)
 CLASSES_RATE, NUMBERS_RATE = 0.04, 0.2  # of RealMLP
+MAX_EPOCHS = 256
+STEPS = {"quick": 4_000, "default": 25_000, "best": 50_000}  # most of one network, by effort
+LARGE_BATCH = 512  # where a recipe has batch sizes, above its last number of rows
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,13 @@ class Recipe:
         optimizer: Values of section `optimizer`, which is AdamW.
         schedule: Section `schedule`.
         train: Values of section `train`.
-        steps: Most optimizer steps; epochs follow from it and the number of train rows.
-        batches: Largest number of train rows below which a batch size holds, in rising order.
+        batches: Number of train rows below which a batch size holds, in rising order.
     """
 
     scale: str
     optimizer: Mapping[str, Any]
     schedule: Schedule
     train: Mapping[str, Any]
-    steps: int
     batches: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -59,73 +60,113 @@ RECIPES: dict[str, Recipe] = {
         },
         schedule=CosLog4Schedule(),
         # the last cosine ends at rate 0: only the whole schedule is the recipe
-        train={"epochs": 256, "batch_size": 256, "patience": 256, "clip": "none"},
-        steps=25_000,
+        train={"epochs": MAX_EPOCHS, "batch_size": 256, "patience": MAX_EPOCHS, "clip": "none"},
     ),
     "tabm": Recipe(
         scale="quantile",
         optimizer={"lr": 2e-3, "weight_decay": 3e-4},
         schedule=ConstantSchedule(),
-        train={"epochs": 256, "batch_size": 256, "patience": 16},
-        steps=25_000,
+        train={"epochs": MAX_EPOCHS, "batch_size": 256, "patience": 16, "clip": "norm"},
         batches={2_800: 32, 4_500: 64, 6_400: 128, 32_000: 256},
     ),
 }
-LARGE_BATCH = 512  # where a recipe has batch sizes, above its last number of rows
 
 
 def fill_recipe(declaration: Declaration) -> None:
-    """Set the values of the kind's recipe where none is given; they still count as defaults."""
+    """Set the values of the kind's recipe where none is given; they still count as defaults.
+
+    The candidates of `model.kind: auto` share their inputs, which are scaled as RealMLP's are: the
+    other kinds are hardly affected by it.
+    """
+    if isinstance(declaration.model, AutoModel):
+        _set(declaration, "normalize", with_defaults(declaration.normalize, scale="smooth"))
+        _set(declaration, "train", with_defaults(declaration.train, epochs=MAX_EPOCHS))
+        return
     recipe = RECIPES.get(declaration.model.kind)
     if recipe is None:
         return
+    train = {**recipe.train, "batch_size": _batch(recipe.train["batch_size"], declaration)}
     _set(declaration, "normalize", with_defaults(declaration.normalize, scale=recipe.scale))
-    _set(declaration, "train", with_defaults(declaration.train, **_fitting(declaration, recipe)))
+    _set(declaration, "train", with_defaults(declaration.train, **train))
     if isinstance(declaration.optimizer, AdamWConfig):
-        values = dict(recipe.optimizer)
-        if declaration.model.kind == "realmlp" and declaration.task.kind == "regression":
-            values["lr"] = NUMBERS_RATE
-        _set(declaration, "optimizer", with_defaults(declaration.optimizer, **values))
+        _set(declaration, "optimizer", with_defaults(declaration.optimizer, **_rates(declaration)))
     if "schedule" not in declaration.model_fields_set:
         _set(declaration, "schedule", recipe.schedule)
 
 
-def _fitting(declaration: Declaration, recipe: Recipe) -> dict[str, Any]:
-    """Return the train values; a batch has a row for each rank, and no epoch number is raised."""
-    return dict(recipe.train) | {
-        "batch_size": max(recipe.train["batch_size"], declaration.train.ranks)
-    }
-
-
 def for_rows(declaration: Declaration, rows: int) -> Declaration:
-    """Return the declaration with batch size and epochs for a number of train rows.
-
-    Args:
-        declaration: As it was read.
-        rows: Train rows.
-    """
+    """Return the declaration of one network with batch size and epochs for its train rows."""
     recipe = RECIPES.get(declaration.model.kind)
     if recipe is None:
         return declaration
-    train = declaration.train
-    if recipe.batches:
-        size = next((b for most, b in recipe.batches.items() if rows < most), LARGE_BATCH)
-        train = with_defaults(train, batch_size=max(size, train.ranks))
-    steps_per_epoch = -(-rows // train.batch_size)
-    epochs = max(1, min(recipe.train["epochs"], recipe.steps // steps_per_epoch))
-    train = with_defaults(train, epochs=epochs)
-    return declaration.model_copy(update={"train": train})
+    train = with_defaults(declaration.train, batch_size=_batch_for(recipe, declaration, rows))
+    epochs = _epochs(train.epochs, rows, train.batch_size, STEPS["default"])
+    return declaration.model_copy(update={"train": with_defaults(train, epochs=epochs)})
 
 
-def with_defaults(section: SectionType, **defaults: Any) -> SectionType:
-    """Return the section with other defaults; given values stay, defaults still count as
-    defaults.
+def candidate_declaration(declaration: Declaration, candidate: Candidate) -> Declaration:
+    """Return the declaration that a candidate of `model.kind: auto` is trained by.
+
+    A kind with a recipe has its optimizer, schedule and training; `train.epochs` bounds its length.
+    Other kinds take the declared sections. Trees are fitted in one process.
     """
-    given = section.model_fields_set
-    values = section.__dict__ | {
-        name: value for name, value in defaults.items() if name not in given
-    }
-    return cast(SectionType, type(section).model_construct(_fields_set=set(given), **values))
+    train, changed = declaration.train, {"model": candidate}
+    chosen: Declaration = declaration.model_copy(update=changed)
+    recipe = RECIPES.get(candidate.kind)
+    if candidate.kind == "boosting":
+        alone = train.model_copy(update={"ranks": 1, "parallel": "ddp"})
+        return chosen.model_copy(update={"train": alone})
+    if recipe is None:
+        return chosen
+    forced = {**recipe.train, "batch_size": _batch(train.batch_size, declaration)}
+    forced["epochs"] = min(train.epochs, recipe.train["epochs"])
+    return chosen.model_copy(
+        update={
+            "optimizer": AdamWConfig(**_rates(chosen)),
+            "schedule": recipe.schedule,
+            "train": train.model_copy(update=forced),
+        }
+    )
+
+
+def candidate_for_rows(declaration: Declaration, rows: int, effort: str) -> Declaration:
+    """Return a candidate's declaration with batch size and epochs for its train rows."""
+    recipe = RECIPES.get(declaration.model.kind)
+    if recipe is None:
+        return declaration
+    batch_size = _batch_for(recipe, declaration, rows)
+    epochs = _epochs(declaration.train.epochs, rows, batch_size, STEPS[effort])
+    update = {"batch_size": batch_size, "epochs": epochs}
+    return declaration.model_copy(update={"train": declaration.train.model_copy(update=update)})
+
+
+def _rates(declaration: Declaration) -> dict[str, Any]:
+    """Return the recipe's values of section `optimizer`; RealMLP has other rates for numbers."""
+    values = dict(RECIPES[declaration.model.kind].optimizer)
+    if declaration.model.kind == "realmlp" and declaration.task.kind == "regression":
+        values["lr"] = NUMBERS_RATE
+    return values
+
+
+def _batch_for(recipe: Recipe, declaration: Declaration, rows: int) -> int:
+    if not recipe.batches:
+        return declaration.train.batch_size
+    size = next((size for most, size in recipe.batches.items() if rows < most), LARGE_BATCH)
+    return _batch(size, declaration)
+
+
+def _batch(size: int, declaration: Declaration) -> int:
+    """Return a batch size that has a row for each rank."""
+    return max(size, declaration.train.ranks)
+
+
+def _epochs(most: int, rows: int, batch_size: int, steps: int) -> int:
+    """Return the epochs that fit a number of steps, at most so many and at least one.
+
+    >>> _epochs(256, 20_000, 256, 25_000), _epochs(256, 1_000_000, 256, 25_000)
+    (256, 6)
+    """
+    return max(1, min(most, steps // -(-rows // batch_size)))
 
 
 def _set(declaration: Declaration, name: str, value: Section) -> None:

@@ -17,7 +17,7 @@ from schemas.config import AutoModel, Declaration
 from schemas.digest import write_atomic
 from schemas.errors import TrackingError
 from schemas.load import declare
-from schemas.members import folded, has_members, members_of
+from schemas.members import folded, has_members, member_for_rows, members_of
 from schemas.records import ArraysRef, Prepared, RunSpec, TrainReport
 from schemas.seal import write_sealed
 from tasks.context import RunContext, await_servers
@@ -37,7 +37,9 @@ ENSEMBLE, ARRAYS, TRACKED = "ensemble", "arrays", "mlflow_run_id"
 def checked_network(spec: RunSpec) -> RunSpec:
     """Return the run of the first network, on which the checks before training are made."""
     declaration = declare(spec.declaration)
-    return _of_member(spec, members_of(declaration)[0]) if has_members(declaration) else spec
+    if not has_members(declaration):
+        return spec
+    return _of_member(spec, member_for_rows(declaration, 1, spec.arrays.train.rows))
 
 
 def train_members(spec: RunSpec, prepared: Prepared, run: RunContext) -> list[Trained]:
@@ -120,11 +122,10 @@ def _member_spec(spec: RunSpec, prepared: Prepared, folder: Path, number: int) -
     if (folder / SPEC).exists():
         return read_part(folder, SPEC, RunSpec)
     declaration = declare(spec.declaration)
-    member = _of_member(spec, members_of(declaration)[number - 1]).model_copy(
-        update={
-            "run_id": f"{spec.run_id}-member-{number:02d}",
-            "arrays": _arrays(spec, prepared, declaration, folder, number),
-        }
+    arrays = _arrays(spec, prepared, declaration, folder, number)
+    own = member_for_rows(declaration, number, arrays.train.rows)
+    member = _of_member(spec, own).model_copy(
+        update={"run_id": f"{spec.run_id}-member-{number:02d}", "arrays": arrays}
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_sealed(folder / SPEC, member.model_dump_json(indent=1))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from schemas.config import Declaration
+from schemas.config import AutoModel, Declaration
 from schemas.records import TableSpec
 from training.data.engine.in_memory import Rows
 
@@ -24,9 +24,14 @@ class ModelNeeds(NamedTuple):
 
 
 def model_needs(declaration: Declaration) -> ModelNeeds:
-    """Return the needs of a model; a kind without the keys `bins` and `clamp` has none."""
+    """Return the needs of a model; a kind without the keys `bins` and `clamp` has none.
+
+    Those of several candidates are joined, with the largest number of bins.
+    """
     model = declaration.model
-    return ModelNeeds(getattr(model, "bins", None), getattr(model, "clamp", False))
+    each = model.candidates if isinstance(model, AutoModel) else (model,)
+    bins = [found for one in each if (found := getattr(one, "bins", None)) is not None]
+    return ModelNeeds(max(bins, default=None), any(getattr(one, "clamp", False) for one in each))
 
 
 class TrainRows(NamedTuple):
