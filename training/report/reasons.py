@@ -12,7 +12,7 @@ from schemas.records import Prepared
 from training.formatting import duration, plain, show
 from training.run.provenance import masked
 
-# Looked up by path and task or variant, then by path; in terms of the task, for one report's reader.
+# Looked up by path and task or variant, then by path; in terms of the task, for a report's reader.
 REASONS: dict[str, str] = {
     "description": "No description was written.",
     "data.format": "The file's ending and first bytes tell the format.",
