@@ -15,8 +15,7 @@ from training.report.member_section import MEMBER_REASONS
 from training.report.tree_words import tree_reason
 from training.run.provenance import masked
 
-# Looked up in this order: (path, task or variant), then path. Written for the reader of one report,
-# so in terms of the task.
+# Looked up by path and task or variant, then by path; in terms of the task, for a report's reader.
 REASONS: dict[str, str] = {
     "description": "No description was written.",
     "data.format": "The file's ending and first bytes tell the format.",
@@ -348,6 +347,7 @@ REASONS: dict[str, str] = {
         "Counts of the tokens that follow the last 0, 1 and 4 ones in the same train sequences: a"
         " network that does not beat them has not earned its place."
     ),
+    **dict.fromkeys(("evaluate.calibrate", "evaluate.threshold"), "The model as it was trained."),
     "register.enabled": "A model that passes the gate is registered.",
     "register.thresholds": (
         "No absolute bound was set; the gate compares with the constant baseline and the champion."
