@@ -74,7 +74,8 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
         body = _body(declaration, shape)
         counted = isinstance(getattr(body, "members", None), int)
         join = member_mean(declaration, statistics) if counted else None
-        return Network(shape, statistics, body, join)
+        temperature = build_temperature(declaration, statistics)
+        return Network(shape, statistics, body, temperature, join)
 
 
 def count_parameters(network: nn.Module) -> tuple[int, int]:
