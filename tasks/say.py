@@ -7,6 +7,7 @@ run's log.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -32,6 +33,7 @@ PREPARATION = (
     "preflight",
     "train",
 )
+FIRST_LINES, LINE_SECONDS = 20, 5.0  # of progress, where there is no terminal
 STEPS = {
     "train": PREPARATION,
     "pipeline": (*PREPARATION, "evaluate", "export", "gate", "register", "report"),
@@ -117,14 +119,21 @@ def bar(step: str) -> Iterator[Bar]:
 
 @contextmanager
 def _line(step: str) -> Iterator[Bar]:
-    """Show a progress bar on a terminal; elsewhere a plain line when the text changes."""
+    """Show a progress bar on a terminal; elsewhere plain lines when the text changes.
+
+    After the first lines one in a few seconds is enough for a log.
+    """
     out = console()
     if not out.is_terminal:
         shown: list[str] = []
+        last = time.monotonic()
 
         def line(done: float, text: str) -> None:
-            if text and shown[-1:] != [text]:
+            nonlocal last
+            is_due = len(shown) < FIRST_LINES or time.monotonic() - last > LINE_SECONDS or done >= 1
+            if text and shown[-1:] != [text] and is_due:
                 shown.append(text)
+                last = time.monotonic()
                 with suppress(OSError):
                     print(f"  {step:<14} {done:4.0%}  {text}", file=sys.stderr, flush=True)
 

@@ -45,7 +45,7 @@ from training.models.realmlp import RealMlp
 from training.models.resmlp import ResMlp
 from training.models.shape import ModelShape, model_shape
 from training.models.tabm import TabM
-from training.models.temperature import Temperature
+from training.models.temperature import Temperature, build_temperature
 from training.models.token_network import TokenNetwork
 from training.models.trees import Trees
 
