@@ -287,11 +287,13 @@ Candidate = Annotated[
 
 Effort = Literal["quick", "default", "best"]
 EFFORTS: dict[str, tuple[float, tuple[Candidate, ...]]] = {  # minutes, candidates
-    "quick": (1.0, (RealMlpModel(), BoostingModel())),
-    "default": (5.0, (RealMlpModel(), BoostingModel(), TabMModel())),
+    "quick": (0.5, (RealMlpModel(), BoostingModel())),
+    # a third network only where two candidates took half of five minutes
+    "default": (2.5, (RealMlpModel(), BoostingModel(), RealMlpModel())),
+    # TabM takes too long on a processor for the default
     "best": (
         60.0,
-        (RealMlpModel(), BoostingModel(), TabMModel(), RealMlpModel(), TabMModel(), RealMlpModel()),
+        (RealMlpModel(), BoostingModel(), TabMModel(), RealMlpModel(), RealMlpModel(), TabMModel()),
     ),
 }
 
@@ -315,7 +317,7 @@ class AutoModel(Section):
         gt=0,
         description=(
             "Training time after which no further candidate is started; the first one always runs,"
-            " and one that runs is finished. Default: 1, 5 or 60, by effort."
+            " and one that runs is finished. Default: 0.5, 2.5 or 60, by effort."
         ),
     )
     candidates: tuple[Candidate, ...] = Field(

@@ -24,9 +24,9 @@ class Candidate:
 
 
 OURS = (
-    Candidate("Bulkhead, quick", ("model.effort=quick",)),
-    Candidate("Bulkhead, default", ()),
-    Candidate("Bulkhead, best", ("model.effort=best",)),
+    Candidate("Bulkhead, quick", ("model.kind=auto", "model.effort=quick")),
+    Candidate("Bulkhead, default", ("model.kind=auto",)),
+    Candidate("Bulkhead, best", ("model.kind=auto", "model.effort=best")),
 )
 BOOSTING = (
     Candidate("LightGBM", library="lightgbm", packages=("lightgbm==4.7.0",)),
@@ -39,6 +39,10 @@ TUNED = tuple(
 )
 CANDIDATES = (
     *OURS,
+    *(
+        Candidate(f"Bulkhead, {kind} alone", (f"model.kind={kind}",))
+        for kind in ("realmlp", "tabm", "boosting")
+    ),
     Candidate("constant", baseline="constant"),
     Candidate("linear", baseline="linear"),
     Candidate("HistGradientBoosting", baseline="boosting"),
