@@ -17,6 +17,7 @@ from schemas.search_config import Dimension, SearchConfig, Span
 
 SEARCHED = ("model", "optimizer", "schedule", "loss", "train")
 PREPARED = ("data", "task", "split", "checks", "normalize", "tokens")
+FITTED = ("model.bins", "model.clamp")  # of the model, and fitted on train with the arrays
 # values that decide how the score is measured, or how a run is made and not what it learns
 FIXED = (
     "train.metric",
@@ -65,18 +66,15 @@ BY_KIND: dict[str, dict[str, Dimension]] = {
         "optimizer.lr": Span(low=1e-4, high=3e-3, log=True),
         "optimizer.weight_decay": Span(low=1e-4, high=0.1, log=True),
         "model.depth": Span(low=2, high=5),
-        "model.blocks": Span(low=2, high=5),
         "model.width": Span(low=128, high=1024, log=True),
         "model.dropout": DROPOUT,
-        "model.embedding_width": Span(low=8, high=32),
-        "model.bins": Span(low=2, high=128),
+        "model.embedding_size": Span(low=8, high=32),
     },
     "boosting": {
         "model.learning_rate": Span(low=0.02, high=0.3, log=True),
         "model.max_leaf_nodes": Span(low=8, high=128, log=True),
         "model.min_samples_leaf": Span(low=5, high=200, log=True),
         "model.l2": Span(low=1e-3, high=10.0, log=True),
-        "model.l2_regularization": Span(low=1e-3, high=10.0, log=True),
         "model.max_features": Span(low=0.5, high=1.0),
     },
 }
@@ -203,7 +201,7 @@ def space_mistakes(declaration: Declaration) -> Iterator[str]:
 def _refusal(path: str, known: dict[str, Any]) -> str:
     """Return why a path cannot be searched; empty if it can."""
     section = path.partition(".")[0]
-    if section in PREPARED:
+    if section in PREPARED or path in FITTED:
         return (
             "cannot be searched, because all trials train on the same prepared arrays; search"
             f" {', '.join(SEARCHED)}, and compare this by runs of its own"
@@ -214,7 +212,11 @@ def _refusal(path: str, known: dict[str, Any]) -> str:
         return "cannot be searched, because the scores of trials would not be comparable"
     if path in known and section in SEARCHED:
         return ""
-    usable = [name for name in known if name.partition(".")[0] in SEARCHED and name not in FIXED]
+    usable = [
+        name
+        for name in known
+        if name.partition(".")[0] in SEARCHED and name not in (*FIXED, *FITTED)
+    ]
     close = difflib.get_close_matches(path, usable, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known are e.g. {', '.join(usable[:6])}"
     return f"the declaration has no such value to search; {hint}"

@@ -158,7 +158,7 @@ def test_stopped_and_killed_it_finds_the_same(searched: dict[str, Any], tmp_path
 def test_other_test_rows_change_nothing_of_it(searched: dict[str, Any], tmp_path: Path) -> None:
     file = write(tmp_path / "a")
     split = json.loads((Path(searched["search"]["run_dir"]) / "prepared.json").read_text())["split"]
-    ids = pq.read_table(split["test"]["file"]["path"])["id"]
+    ids = pq.read_table(split["test"]["file"]["path"])["__id"]
     rows = pq.read_table(file.parent / "rows.parquet")
     held = pc.is_in(rows["id"], value_set=ids.combine_chunks())
     assert 0 < pc.sum(held).as_py() < rows.num_rows

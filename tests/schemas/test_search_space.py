@@ -36,6 +36,7 @@ MISTAKES = [
     ("{space: {model.hidden: [[8], [0]]}}", r"model.hidden: .*greater than or equal to 1; got \[0"),
     ("{space: {normalize.scale: [standard, robust]}}", "trials train on the same prepared arrays"),
     ("{space: {split.seed: [0, 1]}}", "trials train on the same prepared arrays"),
+    ("{space: {model.bins: [16, 48]}}", "trials train on the same prepared arrays"),
     ("{space: {model.kind: [mlp, resmlp]}}", "search each kind in a run of its own"),
     ("{space: {train.seed: [0, 1]}}", "the scores of trials would not be comparable"),
     ("{space: {train.metric: [auroc, pr_auc]}}", "scores of trials would not be comparable"),
