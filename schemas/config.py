@@ -297,7 +297,14 @@ class Declaration(Section):
     tokens: TokensConfig | None = Field(
         None, description="Of a language model alone; null for every other task."
     )
-    model: Model = MlpModel()
+    model: Model = Field(
+        AutoModel(),
+        description=(
+            "Default: auto, a blend of networks and boosting; realmlp where one network is needed"
+            " (cv.folds, ensemble, search, train.refit, several machines or processes); mlp on"
+            " tensors; causal_transformer for a language model."
+        ),
+    )
     ensemble: DeclaredEnsemble = None
     loss: LossConfig = LossConfig()
     optimizer: Optimizer = AdamWConfig()

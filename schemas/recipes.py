@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from schemas.model_config import AutoModel, Candidate
+from schemas.model_config import AutoModel, Candidate, MlpModel, RealMlpModel
 from schemas.optimizer_config import AdamWConfig
 from schemas.schedule_config import ConstantSchedule, CosLog4Schedule, Schedule
 from schemas.section import Section, with_defaults
@@ -72,12 +72,32 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
+def default_model(declaration: Declaration) -> Section:
+    """Return the model of a declaration without one: what does best in docs/benchmarks-quality.md.
+
+    `auto` trains several models on one machine; where that is impossible it is the network in it.
+    """
+    train, columns = declaration.train, declaration.data.columns.values()
+    if any(column.kind == "tensor" for column in columns):
+        return MlpModel()
+    needs_one = (
+        declaration.cv.folds > 0,
+        declaration.ensemble is not None,
+        declaration.search is not None,
+        train.refit != "none",
+        train.nodes > 1 or train.ranks > 1,
+    )
+    return RealMlpModel() if any(needs_one) else AutoModel()
+
+
 def fill_recipe(declaration: Declaration) -> None:
     """Set the values of the kind's recipe where none is given; they still count as defaults.
 
     The candidates of `model.kind: auto` share their inputs, which are scaled as RealMLP's are: the
     other kinds are hardly affected by it.
     """
+    if "model" not in declaration.model_fields_set and declaration.task.kind != "causal_lm":
+        _set(declaration, "model", default_model(declaration))
     if isinstance(declaration.model, AutoModel):
         _set(declaration, "normalize", with_defaults(declaration.normalize, scale="smooth"))
         _set(declaration, "train", with_defaults(declaration.train, epochs=MAX_EPOCHS))
