@@ -45,7 +45,7 @@ from training.models.realmlp import RealMlp
 from training.models.resmlp import ResMlp
 from training.models.shape import ModelShape, model_shape
 from training.models.tabm import TabM
-from training.models.temperature import Temperature
+from training.models.temperature import Temperature, build_temperature
 from training.models.token_network import TokenNetwork
 from training.models.trees import Trees
 
@@ -74,7 +74,8 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
         body = _body(declaration, shape)
         counted = isinstance(getattr(body, "members", None), int)
         join = member_mean(declaration, statistics) if counted else None
-        return Network(shape, statistics, body, join)
+        temperature = build_temperature(declaration, statistics)
+        return Network(shape, statistics, body, temperature, join)
 
 
 def count_parameters(network: nn.Module) -> tuple[int, int]:
