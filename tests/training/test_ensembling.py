@@ -26,8 +26,9 @@ from training.evaluation.ensembling import (
     member_spread,
 )
 from training.models.build import build_model
-from training.models.ensemble import Ensemble, combine, label_columns
+from training.models.ensemble import Ensemble
 from training.objectives.losses import make_loss
+from training.objectives.mean_prediction import combine, label_columns
 from training.objectives.metrics import compute, predict
 from training.serving.reference_network import read_state, reference_network, reference_scores
 

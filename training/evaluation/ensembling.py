@@ -25,8 +25,9 @@ from training.checkpoint.commit import disk_full_said, num_bytes_of
 from training.checkpoint.state import model_digest
 from training.data.arrays.shards import load_arrays
 from training.models.build import count_parameters
-from training.models.ensemble import Column, Ensemble, build_ensemble, combine, label_columns
+from training.models.ensemble import Ensemble, build_ensemble
 from training.objectives.losses import Loss, make_loss
+from training.objectives.mean_prediction import Column, combine, label_columns
 from training.objectives.metrics import compute, predict
 from training.serving.reference_network import read_state, reference_network, reference_scores
 
@@ -109,7 +110,7 @@ def greedy_shares(
 
     Args:
         loss: the training loss.
-        columns: kind of each label, and its columns of the scores.
+        columns: link of each label, and its columns of the scores.
         scores: of each member [M, N, K].
         rows: labels and weights of the same rows.
         rounds: most selections.
