@@ -20,7 +20,6 @@ from torch import nn
 from schemas import digest
 from schemas.calibration_records import Calibration
 from schemas.config import Declaration, SplitName
-from schemas.errors import IntegrityError
 from schemas.evaluate_config import HALF
 from schemas.load import declare
 from schemas.records import (
@@ -47,6 +46,7 @@ from training.evaluation.label_evaluation import (
     prediction_columns,
 )
 from training.evaluation.permutation import permutation_chance, too_few_units
+from training.evaluation.row_ids import label_names, read_ids
 from training.evaluation.text_samples import make_samples
 from training.objectives.bootstrap import intervals, paired_difference
 from training.objectives.label_metrics import undefined_note
@@ -213,30 +213,6 @@ def _base_rate(statistics: Statistics, labels: Targets, scored: Scored) -> dict[
         if labels
         else base_rate(statistics, scored.target, scored.weight)
     )
-
-
-def label_names(statistics: Statistics) -> list[str]:
-    """Return the true label's columns in ids and predictions: `label`, or `label_<name>` of
-    several.
-    """
-    return [f"label_{label.name}" for label in statistics.labels] or ["label"]
-
-
-def read_ids(arrays: SplitArrays, statistics: Statistics) -> pd.DataFrame:
-    """Return `__id`, `__group` and labels (as given) of a split's rows, in the order of its arrays.
-
-    Raises:
-        IntegrityError: the file was changed, or has other rows than recorded.
-    """
-    table = pq.read_table(
-        digest.verify(arrays.ids), columns=["__id", "__group", *label_names(statistics)]
-    )
-    if table.num_rows != arrays.rows:
-        raise IntegrityError(
-            f"{arrays.ids.path}: expected {arrays.rows} rows, found {table.num_rows}; prepare the"
-            " data again"
-        )
-    return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
 def given_targets(

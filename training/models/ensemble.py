@@ -29,6 +29,7 @@ class Ensemble(nn.Module):
     """
 
     weights: Tensor
+    temperatures: Tensor
 
     def __init__(
         self,
@@ -43,13 +44,16 @@ class Ensemble(nn.Module):
         # float64, also in a float32 network: rounded weights would not add up to 1
         uniform = torch.full((len(members),), 1 / len(members), dtype=torch.float64)
         self.register_buffer("weights", uniform)
+        self.register_buffer("temperatures", torch.ones(len(members), dtype=torch.float64))
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Map a batch → scores [B, K] whose predictions are the weighted mean of the members'.
 
-        A temperature divides them after that.
+        Each member's scores are divided by its own temperature first; a declared temperature
+        divides the scores of the mean.
         """
         scores = torch.stack([member(batch) for member in self.members])
+        scores = scores / self.temperatures.to(scores.dtype)[:, None, None]
         mean = combine(self.columns, scores, self.weights)
         return mean if self.temperature is None else self.temperature(mean)
 
