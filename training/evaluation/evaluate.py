@@ -48,6 +48,7 @@ from training.evaluation.label_evaluation import (
 )
 from training.evaluation.permutation import permutation_chance, too_few_units
 from training.evaluation.text_samples import make_samples
+from training.evaluation.yardsticks import measure_yardsticks
 from training.objectives.bootstrap import intervals, paired_difference
 from training.objectives.label_metrics import undefined_note
 from training.objectives.measures import declared_measures
@@ -71,8 +72,8 @@ def evaluate(
     """Evaluate one split: metrics with bootstrap intervals, next to baselines and the base rate.
 
     Every row is scored exactly once. It writes `predictions.parquet` (ids, label as given,
-    prediction, probabilities) and `evaluation.json`. Baselines and verdict are computed for test
-    alone: boosting stops early on val and is fitted on train.
+    prediction, probabilities) and `evaluation.json`. Baselines, yardsticks and verdict are computed
+    for test alone: boosting stops early on val and is fitted on train.
 
     Args:
         run: The trained run.
@@ -127,6 +128,11 @@ def evaluate(
         label_note=undefined_note(declaration.task.kind, predictions, target, weight, labels),
         calibration=scored.calibration,
         thresholds=dict(thresholds or {}),
+        against=(
+            measure_yardsticks(run, predictions, target, metrics, resampling, bool(thresholds))
+            if side == "test"
+            else ()
+        ),
         **compared,
     )
     digest.write_atomic(out_dir / "evaluation.json", report.model_dump_json(indent=1))
