@@ -32,7 +32,6 @@ from training.evaluation.baselines import (
 )
 from training.evaluation.decisions import Decides, choose_thresholds
 from training.evaluation.feature_frame import feature_frame
-from training.evaluation.permutation import too_few_units
 from training.evaluation.yardstick_class import build_estimator, first_line
 from training.formatting import duration, interval, metric_name, number
 from training.objectives.bootstrap import paired_difference
@@ -61,7 +60,10 @@ class Fitted(NamedTuple):
 
 
 class Own(NamedTuple):
-    """The model on the test rows: predictions, target [N], metrics, and how to resample."""
+    """The model on the test rows: predictions like `metrics.predict`, target [N], metrics.
+
+    `resampling`: options of `paired_difference`. `too_few`: why so few rows can show no difference.
+    """
 
     predictions: np.ndarray
     target: np.ndarray
@@ -70,35 +72,19 @@ class Own(NamedTuple):
     too_few: str
 
 
-def measure_yardsticks(
-    run: RunSpec,
-    predictions: np.ndarray,
-    target: np.ndarray,
-    metrics: dict[str, Interval],
-    resampling: dict[str, Any],
-    decides: bool,
-) -> tuple[YardstickResult, ...]:
+def measure_yardsticks(run: RunSpec, own: Own, decides: bool) -> tuple[YardstickResult, ...]:
     """Fit each declared yardstick on the train rows, and compare the model with it on test.
 
     One that fails has a line on why instead of figures; the others and the run go on.
 
     Args:
         run: The trained run.
-        predictions: Of the model for the test rows, like `metrics.predict`.
-        target: Class indices or values [N] of the test rows.
-        metrics: Of the model on these rows.
-        resampling: Options of `paired_difference`.
+        own: The model on the test rows.
         decides: A threshold is declared: each yardstick gets its own on the validation rows.
     """
     declaration = declare(run.declaration)
-    if not declaration.evaluate.against:
-        return ()
-    group = resampling["group"]
-    own = Own(predictions, target, metrics, resampling, too_few_units(declaration, target, group))
-    return tuple(
-        _measured(run, declaration, yardstick, own, decides)
-        for yardstick in declaration.evaluate.against
-    )
+    against = declaration.evaluate.against
+    return tuple(_measured(run, declaration, yardstick, own, decides) for yardstick in against)
 
 
 def _measured(
