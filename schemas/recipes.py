@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CLASSES_RATE, NUMBERS_RATE = 0.04, 0.2  # of RealMLP
 MAX_EPOCHS = 256
 STEPS = {"quick": 4_000, "default": 25_000, "best": 50_000}  # most of one network, by effort
+EVALUATIONS = 64  # most of a network with a recipe: each scores validation rows and saves
 LARGE_BATCH = 512  # where a recipe has batch sizes, above its last number of rows
 
 
@@ -100,8 +101,8 @@ def for_rows(declaration: Declaration, rows: int) -> Declaration:
     if recipe is None:
         return declaration
     train = with_defaults(declaration.train, batch_size=_batch_for(recipe, declaration, rows))
-    epochs = _epochs(train.epochs, rows, train.batch_size, STEPS["default"])
-    return declaration.model_copy(update={"train": with_defaults(train, epochs=epochs)})
+    length = _length(train.epochs, rows, train.batch_size, STEPS["default"])
+    return declaration.model_copy(update={"train": with_defaults(train, **length)})
 
 
 def candidate_declaration(declaration: Declaration, candidate: Candidate) -> Declaration:
@@ -135,8 +136,8 @@ def candidate_for_rows(declaration: Declaration, rows: int, effort: str) -> Decl
     if recipe is None:
         return declaration
     batch_size = _batch_for(recipe, declaration, rows)
-    epochs = _epochs(declaration.train.epochs, rows, batch_size, STEPS[effort])
-    update = {"batch_size": batch_size, "epochs": epochs}
+    length = _length(declaration.train.epochs, rows, batch_size, STEPS[effort])
+    update = {"batch_size": batch_size, **length}
     return declaration.model_copy(update={"train": declaration.train.model_copy(update=update)})
 
 
@@ -160,13 +161,16 @@ def _batch(size: int, declaration: Declaration) -> int:
     return max(size, declaration.train.ranks)
 
 
-def _epochs(most: int, rows: int, batch_size: int, steps: int) -> int:
-    """Return the epochs that fit a number of steps, at most so many and at least one.
+def _length(most: int, rows: int, batch_size: int, steps: int) -> dict[str, int]:
+    """Return the epochs that fit a number of steps, at most so many, and the steps between
+    evaluations.
 
-    >>> _epochs(256, 20_000, 256, 25_000), _epochs(256, 1_000_000, 256, 25_000)
-    (256, 6)
+    >>> _length(256, 20_000, 256, 25_000), _length(256, 1_000_000, 256, 25_000)
+    ({'epochs': 256, 'eval_every': 316}, {'epochs': 6, 'eval_every': 3907})
     """
-    return max(1, min(most, steps // -(-rows // batch_size)))
+    per_epoch = -(-rows // batch_size)
+    epochs = max(1, min(most, steps // per_epoch))
+    return {"epochs": epochs, "eval_every": per_epoch * -(-epochs // EVALUATIONS)}
 
 
 def _set(declaration: Declaration, name: str, value: Section) -> None:
