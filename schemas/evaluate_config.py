@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from schemas.data_config import TaskConfig
 from schemas.label_config import CostMatrix, ErrorCosts
 from schemas.section import Section
+from schemas.yardstick_config import Yardstick, check_yardsticks
 
 Baseline = Literal["constant", "linear", "boosting", "unigram", "bigram", "5-gram"]
 Objective = Literal["f1", "cost", "recall", "precision", "balanced_accuracy", "youden"]
@@ -67,6 +68,15 @@ class EvaluateConfig(Section):
             " model has unigram, bigram and 5-gram instead."
         ),
     )
+    against: tuple[Yardstick, ...] = Field(
+        (),
+        exclude_if=lambda found: not found,  # an old declaration keeps its digest
+        description=(
+            "Yardsticks: classes like scikit-learn's, e.g. [lightgbm:LGBMClassifier], or {path: …,"
+            " options: {…}, name: …}. Fitted on the train rows and compared on the test rows; never"
+            " registered. BULKHEAD_ALLOW_IMPORTS must name their packages."
+        ),
+    )
     top_k: int | None = Field(
         None,
         ge=2,
@@ -105,11 +115,12 @@ class EvaluateConfig(Section):
 
 
 def require_labels(evaluate: EvaluateConfig, task: TaskConfig) -> None:
-    """Check that the task has labels for the declared temperature and threshold.
+    """Check that the task has labels for the declared temperature, threshold and yardsticks.
 
     Raises:
-        ValueError: it has none; with what to do.
+        ValueError: it has none, or names of yardsticks are taken; with what to do.
     """
+    check_yardsticks(evaluate.against, task)
     found = {str(task.kind)}
     if task.has_several:
         found = {label.kind for label in task.labels.values()}

@@ -75,6 +75,10 @@ def _known_keys(error_path: tuple[Any, ...]) -> list[str]:
     """Return the field names of the section at a path of the declaration."""
     model: Any = Declaration
     for key in error_path:
+        if isinstance(key, int):  # an element of a list
+            model = getattr(model, "__args__", (model,))[0]
+            model = getattr(model, "__origin__", model)  # without what is annotated
+            continue
         fields = getattr(model, "model_fields", {})
         match = next((f for n, f in fields.items() if key in (n, f.alias)), None)
         if match is None:

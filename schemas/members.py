@@ -32,7 +32,9 @@ def members_of(declaration: Declaration) -> tuple[Declaration, ...]:
             update={
                 "train": one.train.model_copy(
                     update={"seed": member_seed(declaration.train.seed, number)}
-                )
+                ),
+                # the temperature divides the scores of the mean prediction, not a member's
+                "evaluate": one.evaluate.model_copy(update={"calibrate": "none"}),
             }
         )
         for number, one in enumerate(bare, start=1)

@@ -39,6 +39,7 @@ class Recipe:
         optimizer: Values of section `optimizer`, which is AdamW.
         schedule: Section `schedule`.
         train: Values of section `train`.
+        evaluations: Most evaluations; each scores validation rows and saves a checkpoint.
         batches: Number of train rows below which a batch size holds, in rising order.
     """
 
@@ -46,6 +47,7 @@ class Recipe:
     optimizer: Mapping[str, Any]
     schedule: Schedule
     train: Mapping[str, Any]
+    evaluations: int
     batches: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -61,12 +63,14 @@ RECIPES: dict[str, Recipe] = {
         schedule=CosLog4Schedule(),
         # the last cosine ends at rate 0: only the whole schedule is the recipe
         train={"epochs": MAX_EPOCHS, "batch_size": 256, "patience": MAX_EPOCHS, "clip": "none"},
+        evaluations=64,
     ),
     "tabm": Recipe(
         scale="quantile",
         optimizer={"lr": 2e-3, "weight_decay": 3e-4},
         schedule=ConstantSchedule(),
         train={"epochs": MAX_EPOCHS, "batch_size": 256, "patience": 16, "clip": "norm"},
+        evaluations=MAX_EPOCHS,
         batches={2_800: 32, 4_500: 64, 6_400: 128, 32_000: 256},
     ),
 }
@@ -120,8 +124,8 @@ def for_rows(declaration: Declaration, rows: int) -> Declaration:
     if recipe is None:
         return declaration
     train = with_defaults(declaration.train, batch_size=_batch_for(recipe, declaration, rows))
-    epochs = _epochs(train.epochs, rows, train.batch_size, STEPS["default"])
-    return declaration.model_copy(update={"train": with_defaults(train, epochs=epochs)})
+    length = _length(recipe, train.epochs, rows, train.batch_size, STEPS["default"])
+    return declaration.model_copy(update={"train": with_defaults(train, **length)})
 
 
 def candidate_declaration(declaration: Declaration, candidate: Candidate) -> Declaration:
@@ -155,8 +159,8 @@ def candidate_for_rows(declaration: Declaration, rows: int, effort: str) -> Decl
     if recipe is None:
         return declaration
     batch_size = _batch_for(recipe, declaration, rows)
-    epochs = _epochs(declaration.train.epochs, rows, batch_size, STEPS[effort])
-    update = {"batch_size": batch_size, "epochs": epochs}
+    length = _length(recipe, declaration.train.epochs, rows, batch_size, STEPS[effort])
+    update = {"batch_size": batch_size, **length}
     return declaration.model_copy(update={"train": declaration.train.model_copy(update=update)})
 
 
@@ -180,13 +184,18 @@ def _batch(size: int, declaration: Declaration) -> int:
     return max(size, declaration.train.ranks)
 
 
-def _epochs(most: int, rows: int, batch_size: int, steps: int) -> int:
-    """Return the epochs that fit a number of steps, at most so many and at least one.
+def _length(recipe: Recipe, most: int, rows: int, batch_size: int, steps: int) -> dict[str, int]:
+    """Return the epochs that fit a number of steps, at most so many, and the steps between
+    evaluations.
 
-    >>> _epochs(256, 20_000, 256, 25_000), _epochs(256, 1_000_000, 256, 25_000)
-    (256, 6)
+    >>> _length(RECIPES["realmlp"], 256, 20_000, 256, 25_000)
+    {'epochs': 256, 'eval_every': 316}
+    >>> _length(RECIPES["realmlp"], 256, 1_000_000, 256, 25_000)
+    {'epochs': 6, 'eval_every': 3907}
     """
-    return max(1, min(most, steps // -(-rows // batch_size)))
+    per_epoch = -(-rows // batch_size)
+    epochs = max(1, min(most, steps // per_epoch))
+    return {"epochs": epochs, "eval_every": per_epoch * -(-epochs // recipe.evaluations)}
 
 
 def _set(declaration: Declaration, name: str, value: Section) -> None:

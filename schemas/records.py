@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from schemas.calibration_records import Calibrations, Choices, Thresholds
+from schemas.comparison_records import Interval, Standing, Yardsticks
 from schemas.member_records import Kept, Members, Uncertainty
 from schemas.observed import Observed
 from schemas.references import (
@@ -78,7 +79,6 @@ __all__ = [
 ]
 
 Verdict = Literal["pass", "warn", "fail", "allowed", "unknown"]
-Standing = Literal["ahead", "level", "behind", "unknown"]
 Outcome = Literal["promoted", "waiting", "registered", "unchanged", "refused", "not registered"]
 
 
@@ -236,16 +236,6 @@ class TrainReport(Record):
     members: Members = ()
 
 
-class Interval(Record):
-    """A metric with its bootstrap confidence interval; null where it is not defined on
-    these rows.
-    """
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-
-
 class SampleReport(Record):
     """Texts that a language model made up from nothing, at temperature 1, and what was found of
     them.
@@ -274,7 +264,7 @@ class EvaluationReport(Record):
     where its positive class begins. `uncertainty`: mean over rows of an ensemble's column of this
     name, the standard deviation of its members (single label). `by_label`: of several labels, each
     one's known rows, base rate, metrics and baselines. `label_note`: which labels a mean over
-    labels leaves out.
+    labels leaves out. `against`: estimators of `evaluate.against` on the same rows.
     """
 
     side: SplitName
@@ -298,6 +288,7 @@ class EvaluationReport(Record):
     calibration: Calibrations = ()
     thresholds: Thresholds = {}
     uncertainty: Uncertainty = None
+    against: Yardsticks = ()
 
 
 class ExportedModel(Record):
@@ -401,6 +392,7 @@ class Evidence(Record):
     thresholds: Thresholds = {}
     refit: Refit | None = None
     members: Members = ()
+    against: Yardsticks = ()
 
 
 class Verification(Record):

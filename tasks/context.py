@@ -47,6 +47,7 @@ from tasks.live import publish
 from tasks.say import phases, say
 from tasks.stop import listening, reason, stopped, take
 from tasks.turns import turn
+from training.evaluation.yardstick_class import require_yardsticks
 from training.launch.stop_signal import follow_parent
 from training.run.provenance import dirty_diff, masked, provenance
 from training.run.record import (
@@ -176,13 +177,15 @@ def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
         kind: name of the flow, stored as a tag.
 
     Raises:
-        ConfigError: TensorBoard is declared and not installed, or the model's package is not
-            allowed.
+        ConfigError: TensorBoard is declared and not installed, the model's package is not allowed,
+            or a yardstick cannot be used.
         TrackingError: the tracking server could not be reached at the start, or lacks part of a
             finished run.
     """
     require_installed(declaration.tracking)
     require_allowed(declaration.model)
+    if kind != "reevaluate":  # which compares the model with itself
+        require_yardsticks(declaration)
     registers = kind == "pipeline" and declaration.register_.enabled
     with (
         listening(),

@@ -9,6 +9,7 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
+from schemas.comparison_records import yardstick_figures
 from schemas.config import SPLITS
 from schemas.digest import write_atomic
 from schemas.fold_records import CrossValidation, FoldResult
@@ -46,7 +47,8 @@ def collect_fold(
         excluded=prepared.split.excluded,
         plan=prepared.split.plan,
         metrics=evaluated.metrics,
-        baselines=evaluated.baselines,
+        baselines=evaluated.baselines
+        | {found.name: found.metrics for found in evaluated.against if not found.problem},
         epochs=trained.epochs,
         best_step=trained.best_step,
         seconds=trained.seconds,
@@ -66,6 +68,7 @@ def collect_fold(
             for kind, values in evaluated.baselines.items()
             for name, value in values.items()
         }
+        | yardstick_figures(evaluated.against)
     )
     return found
 

@@ -9,10 +9,12 @@ from prefect.cache_policies import NO_CACHE
 
 from schemas.calibration_records import thresholds_of
 from schemas.config import SplitName
+from schemas.load import declare
 from schemas.records import EvaluationReport, RunSpec, TrainReport
 from tasks.say import say
 from training.evaluation.decisions import calibration_words
 from training.evaluation.evaluate import evaluate
+from training.evaluation.yardsticks import yardstick_words
 
 
 @task(
@@ -46,6 +48,10 @@ def evaluate_model(
     say("evaluate", f"{side} {trained.metric} {value} over {report.rows:,} rows{others}")
     if report.verdict:
         say("", report.verdict, "info" if report.has_skill else "warn")
+    for yardstick in report.against:
+        is_bad = yardstick.standing == "behind" or yardstick.problem
+        words = yardstick_words(declare(spec.declaration), yardstick)
+        say("", words, "warn" if is_bad else "info")
     for part in report.calibration:
         say("", f"on {side}, {calibration_words(part, on_val=False)}", "info")
     if report.interval_note:

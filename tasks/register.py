@@ -8,6 +8,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from schemas.calibration_records import thresholds_of
+from schemas.comparison_records import yardstick_figures
 from schemas.digest import write_atomic
 from schemas.records import (
     EvaluationReport,
@@ -140,6 +141,7 @@ def collect_evidence(
             for kind, found in evaluated.baselines.items()
             for name, value in found.items()
         }
+        | yardstick_figures(evaluated.against)
     )
     return evidence
 

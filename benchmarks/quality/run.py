@@ -24,7 +24,8 @@ from schemas.load import declare
 from schemas.records import Prepared, RunSpec, TrainReport
 from training.data.arrays.shards import load_arrays
 from training.evaluation.baselines import baseline_predictions
-from training.evaluation.evaluate import given_targets, read_ids
+from training.evaluation.evaluate import given_targets
+from training.evaluation.row_ids import read_ids
 from training.models.shape import FIRST_VALUE
 from training.objectives.metrics import predict
 from training.run.record import PREPARED, SPEC, read_part

@@ -24,10 +24,12 @@ from training.evaluation.ensembling import (
     combine_members,
     greedy_shares,
     member_spread,
+    temperatures,
 )
 from training.models.build import build_model
-from training.models.ensemble import Ensemble, combine, label_columns
+from training.models.ensemble import Ensemble
 from training.objectives.losses import make_loss
+from training.objectives.mean_prediction import combine, label_columns
 from training.objectives.metrics import compute, predict
 from training.serving.reference_network import read_state, reference_network, reference_scores
 
@@ -179,7 +181,7 @@ def test_the_file_holds_the_mean_of_the_members(tmp_path: Path, task: str) -> No
 def test_a_candidate_of_weight_zero_is_not_in_the_file_nor_one_that_did_not_run(
     tmp_path: Path,
 ) -> None:
-    run = without_test_rows(make_run(tmp_path, model=AUTO))
+    run = without_test_rows(make_run(tmp_path, task="regression", model=AUTO))
     members = trained_members(tmp_path, run, (1, 2))
     noisy = torch.load(members[0].report.best_checkpoint.path, weights_only=True)["model"]
     torch.save({"model": {n: 100 * t for n, t in noisy.items()}}, tmp_path / "1.pt")
@@ -216,3 +218,13 @@ def test_records_of_one_network_have_no_trace_of_members(tmp_path: Path) -> None
     report = _report(run, 1, path, network)
     assert "members" not in run.model_dump_json() + report.model_dump_json()
     assert "ensemble" not in run.declaration
+
+
+def test_a_member_that_is_too_sure_gets_a_temperature() -> None:
+    for task in ("binary", "multiclass"):
+        _, _, scores, rows = judged(task, 0)
+        declaration = declare(declaration_tree(task))
+        plain, sure = (temperatures(declaration, [scores[0] * k], rows)[0] for k in (1, 10))
+        assert sure == pytest.approx(10 * plain, rel=1e-5)
+    declaration = declare(declaration_tree("regression"))
+    assert temperatures(declaration, list(scores), rows) == [1.0, 1.0, 1.0]

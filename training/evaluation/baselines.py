@@ -97,7 +97,7 @@ def baseline_predictions(
     return {name: _fit(name, declaration, statistics, train, val)(rows) for name in wanted}
 
 
-def _first_rows(statistics: Statistics, values: int) -> slice:
+def first_rows(statistics: Statistics, values: int) -> slice:
     """Return the first rows whose inputs fit a number of values.
 
     Rows are in the order of a hash, so the first ones are a random sample.
@@ -128,7 +128,7 @@ def _fit(
         return lambda rows: np.concatenate(
             [t.stored(predict(rows)) for t, predict in zip(labels, fitted, strict=True)], axis=1
         )
-    label = train["label"][_first_rows(statistics, MAX_LINEAR_VALUES)]
+    label = train["label"][first_rows(statistics, MAX_LINEAR_VALUES)]
     return _FITTERS[name if (label != label[0]).any() else "constant"](
         declaration, statistics, train, val
     )
@@ -139,7 +139,7 @@ def _known(arrays: Arrays, index: int, label: Target, otherwise: Arrays | None =
     none.
     """
     rows = np.flatnonzero(~np.isnan(arrays["label"][:, index]))[
-        _first_rows(label.statistics, MAX_TREE_VALUES)
+        first_rows(label.statistics, MAX_TREE_VALUES)
     ]
     if not len(rows) and otherwise is not None:
         return _known(otherwise, index, label)
@@ -167,7 +167,7 @@ def _linear(
     declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
 ) -> Predict:
     """Fit logistic or ridge regression on scaled numbers and one-hot categories (sparse)."""
-    some = _first_rows(statistics, MAX_LINEAR_VALUES)
+    some = first_rows(statistics, MAX_LINEAR_VALUES)
     one_hot = ("categories", OneHotEncoder(handle_unknown="ignore"), category_columns(statistics))
     encode = ColumnTransformer([one_hot], remainder="passthrough", sparse_threshold=1.0)
     steps = WIDE_LINEAR_STEPS if num_columns(statistics) > WIDE else LINEAR_STEPS
@@ -181,14 +181,14 @@ def _linear(
             train["label"][some],
             fit__sample_weight=_weight(train, some),
         )
-    return _predictor(declaration, statistics, model)
+    return predictor(declaration, statistics, model)
 
 
 def _boosting(
     declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
 ) -> Predict:
     """Fit gradient boosting, stopped early on val; native or ordered categories, best on val."""
-    some = _first_rows(statistics, MAX_TREE_VALUES)
+    some = first_rows(statistics, MAX_TREE_VALUES)
     options = WIDE_TREES if num_columns(statistics) > WIDE else TREES
     fitted_on, stopped_by = (
         TreeRows(matrix(statistics, side, some), side["label"][some], _weight(side, some))
@@ -203,7 +203,7 @@ def _boosting(
         **boosting_loss(declaration),
         **options,
     )
-    return _predictor(declaration, statistics, model)
+    return predictor(declaration, statistics, model)
 
 
 _FITTERS: dict[str, Callable[[Declaration, Statistics, Arrays, Arrays], Predict]] = {
@@ -213,26 +213,37 @@ _FITTERS: dict[str, Callable[[Declaration, Statistics, Arrays, Arrays], Predict]
 }
 
 
-def _predictor(declaration: Declaration, statistics: Statistics, model: Any) -> Predict:
+def predictor(
+    declaration: Declaration,
+    statistics: Statistics,
+    model: Any,
+    inputs_of: Callable[[Statistics, Arrays, slice], Any] = matrix,
+) -> Predict:
     """Return predictions like `metrics.predict`, in chunks.
 
     A class that the fitted rows lacked has probability 0.
+
+    Args:
+        declaration: Gives the task.
+        statistics: Fitted on train.
+        model: Fitted; its classes are class indices.
+        inputs_of: Makes what the model takes from arrays.
     """
 
     def chunk(rows: Arrays, some: slice) -> np.ndarray:
-        inputs = matrix(statistics, rows, some)
+        inputs = inputs_of(statistics, rows, some)
         if declaration.task.kind == "regression":
             return (
                 np.asarray(model.predict(inputs), dtype=np.float64) * statistics.target_scale
                 + statistics.target_center
             )
         probabilities = np.zeros((len(inputs), len(statistics.classes)))
-        probabilities[:, model.classes_] = model.predict_proba(inputs)
+        probabilities[:, np.asarray(model.classes_, dtype=np.int64)] = model.predict_proba(inputs)
         # scikit-learn's may be float32
         return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))
 
     def predict(rows: Arrays) -> np.ndarray:
-        step = _first_rows(statistics, MAX_CHUNK_VALUES).stop
+        step = first_rows(statistics, MAX_CHUNK_VALUES).stop
         return np.concatenate(
             [
                 chunk(rows, slice(start, start + step))

@@ -1,7 +1,7 @@
 """Combine trained members into one network: their weights, its file, its record.
 
 Source of the greedy weights: Caruana, Niculescu-Mizil, Crew, Ksikes, Ensemble Selection from
-Libraries of Models, ICML 2004 (selection with replacement, started from the best model).
+Libraries of Models, ICML 2004 (selection with replacement, started from the best model, bagged).
 M members, N validation rows, K scores.
 """
 
@@ -24,13 +24,19 @@ from schemas.records import RunSpec, SplitArrays, Statistics, TrainReport
 from training.checkpoint.commit import disk_full_said, num_bytes_of
 from training.checkpoint.state import model_digest
 from training.data.arrays.shards import load_arrays
+from training.evaluation.row_ids import read_groups
 from training.models.build import count_parameters
-from training.models.ensemble import Column, Ensemble, build_ensemble, combine, label_columns
+from training.models.ensemble import Ensemble, build_ensemble
+from training.objectives.bootstrap import resample_counts, units_of
+from training.objectives.calibration import fit_temperature
 from training.objectives.losses import Loss, make_loss
+from training.objectives.mean_prediction import Column, combine, label_columns
 from training.objectives.metrics import compute, predict
 from training.serving.reference_network import read_state, reference_network, reference_scores
 
 ROUNDS = 25
+BAGS = 10  # resamples of the validation rows, so that few rows do not decide for one member
+LEAST_WEIGHT = 0.02  # a member below it is left out: it would only cost time at serving
 ROUNDING = 1e-9  # relative difference of two losses that counts as a tie
 
 
@@ -67,20 +73,20 @@ def combine_members(
     declaration = declare(run.declaration)
     over_folds = folded(declaration) is not None
     scores, rows = _own_scores(members) if over_folds else _common_scores(run, members)
-    shares = [1] * len(members)
+    weights, divisors = [1 / len(members)] * len(members), [1.0] * len(members)
     if declaration.ensemble is None:
-        loss = make_loss(declaration, run.statistics)
-        columns = label_columns(declaration, run.statistics)
-        shares = greedy_shares(loss, columns, np.stack(scores), rows)
-    weights = [share / sum(shares) for share in shares]
-    kept = tuple(number for number, share in enumerate(shares, start=1) if share)
+        divisors = temperatures(declaration, scores, rows)
+        cooled = np.stack(scores) / np.array(divisors)[:, None, None]
+        weights = bagged_weights(declaration, run, cooled, rows)
+    kept = tuple(number for number, weight in enumerate(weights, start=1) if weight)
     whole, path = run.model_copy(update={"members": kept}), out_dir / "model.pt"
     network = build_ensemble(declaration, run.statistics, kept)
     for module, number in zip(network.members, kept, strict=True):
         module.load_state_dict(
             read_state(digest.verify(members[number - 1].report.best_checkpoint))
         )
-    network.weights.copy_(torch.tensor([weights[n - 1] for n in kept], dtype=torch.float64))
+    for buffer, values in ((network.weights, weights), (network.temperatures, divisors)):
+        buffer.copy_(torch.tensor([values[n - 1] for n in kept], dtype=torch.float64))
     state = network.state_dict()
     out_dir.mkdir(parents=True, exist_ok=True)
     with disk_full_said(out_dir, num_bytes_of(state)), digest.replacing(path) as out:
@@ -97,6 +103,44 @@ def combine_members(
     return whole, _summed(run, declaration, members, weights).model_copy(update=found)
 
 
+def bagged_weights(
+    declaration: Declaration, run: RunSpec, scores: np.ndarray, rows: Rows
+) -> list[float]:
+    """Return the weight of each member: the mean of its greedy shares over resamples of the rows.
+
+    Whole groups are drawn where rows are grouped. Members of next to no weight get 0.
+
+    Args:
+        declaration: of the whole run.
+        run: the run of all of them, for the groups of its validation rows.
+        scores: of each member [M, N, K].
+        rows: labels and weights of the same rows.
+    """
+    if len(scores) == 1:
+        return [1.0]
+    loss = make_loss(declaration, run.statistics)
+    columns = label_columns(declaration, run.statistics)
+    units = units_of(read_groups(run.arrays.val), len(rows.label))
+    whole = np.ones(len(units)) if rows.weight is None else rows.weight
+    total = np.zeros(len(scores))
+    for counts in resample_counts(int(units.max()) + 1, BAGS, declaration.train.seed):
+        drawn = Rows(rows.label, (counts[units] * whole).astype(np.float32))
+        shares = np.array(greedy_shares(loss, columns, scores, drawn), dtype=np.float64)
+        total += shares / shares.sum()
+    kept = np.where(total >= LEAST_WEIGHT * BAGS, total, 0.0)
+    return [float(weight) for weight in kept / kept.sum()]
+
+
+def temperatures(declaration: Declaration, scores: Sequence[np.ndarray], rows: Rows) -> list[float]:
+    """Return the temperature of each member: networks at their best AUROC are often too sure.
+
+    It is 1 where scores are not those of one class label.
+    """
+    if declaration.loss_kind not in ("bce", "cross_entropy"):
+        return [1.0] * len(scores)
+    return [fit_temperature(each, rows.label, rows.weight) for each in scores]
+
+
 def greedy_shares(
     loss: Loss, columns: Sequence[Column], scores: np.ndarray, rows: Rows, rounds: int = ROUNDS
 ) -> list[int]:
@@ -109,7 +153,7 @@ def greedy_shares(
 
     Args:
         loss: the training loss.
-        columns: kind of each label, and its columns of the scores.
+        columns: link of each label, and its columns of the scores.
         scores: of each member [M, N, K].
         rows: labels and weights of the same rows.
         rounds: most selections.

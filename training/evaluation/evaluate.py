@@ -20,7 +20,6 @@ from torch import nn
 from schemas import digest
 from schemas.calibration_records import Calibration
 from schemas.config import Declaration, SplitName
-from schemas.errors import IntegrityError
 from schemas.evaluate_config import HALF
 from schemas.load import declare
 from schemas.records import (
@@ -47,7 +46,9 @@ from training.evaluation.label_evaluation import (
     prediction_columns,
 )
 from training.evaluation.permutation import permutation_chance, too_few_units
+from training.evaluation.row_ids import label_names, read_ids
 from training.evaluation.text_samples import make_samples
+from training.evaluation.yardsticks import Own, measure_yardsticks
 from training.objectives.bootstrap import intervals, paired_difference
 from training.objectives.label_metrics import undefined_note
 from training.objectives.measures import declared_measures
@@ -71,8 +72,8 @@ def evaluate(
     """Evaluate one split: metrics with bootstrap intervals, next to baselines and the base rate.
 
     Every row is scored exactly once. It writes `predictions.parquet` (ids, label as given,
-    prediction, probabilities) and `evaluation.json`. Baselines and verdict are computed for test
-    alone: boosting stops early on val and is fitted on train.
+    prediction, probabilities) and `evaluation.json`. Baselines, yardsticks and verdict are computed
+    for test alone: boosting stops early on val and is fitted on train.
 
     Args:
         run: The trained run.
@@ -102,17 +103,15 @@ def evaluate(
     predictions, target, ids, weight = scored.predictions, scored.target, scored.ids, scored.weight
     group = None if ids["__group"].isna().all() else ids["__group"].to_numpy()
     clusters, note = clusters_of(group)
-    resampling = {
-        **_resampling(declaration, clusters, weight),
-        "labels": labels,
-        "threshold": threshold,
-    }
+    resampling = _resampling(declaration, clusters, weight)
+    resampling |= {"labels": labels, "threshold": threshold}
     metrics = intervals(declaration, predictions, target, **resampling)
     others = (
         baseline_predictions(declaration, statistics, run.arrays, side) if side == "test" else {}
     )
     rules = baseline_decisions(run, bool(thresholds)) if others else {}
     compared = _compare(declaration, others, rules, scored, metrics, resampling, group)
+    own = Own(predictions, target, metrics, resampling, compared.get("too_few", ""))
     report = EvaluationReport(
         side=side,
         rows=len(ids),
@@ -127,6 +126,7 @@ def evaluate(
         label_note=undefined_note(declaration.task.kind, predictions, target, weight, labels),
         calibration=scored.calibration,
         thresholds=dict(thresholds or {}),
+        against=measure_yardsticks(run, own, bool(thresholds)) if others else (),
         **compared,
     )
     digest.write_atomic(out_dir / "evaluation.json", report.model_dump_json(indent=1))
@@ -213,30 +213,6 @@ def _base_rate(statistics: Statistics, labels: Targets, scored: Scored) -> dict[
         if labels
         else base_rate(statistics, scored.target, scored.weight)
     )
-
-
-def label_names(statistics: Statistics) -> list[str]:
-    """Return the true label's columns in ids and predictions: `label`, or `label_<name>` of
-    several.
-    """
-    return [f"label_{label.name}" for label in statistics.labels] or ["label"]
-
-
-def read_ids(arrays: SplitArrays, statistics: Statistics) -> pd.DataFrame:
-    """Return `__id`, `__group` and labels (as given) of a split's rows, in the order of its arrays.
-
-    Raises:
-        IntegrityError: the file was changed, or has other rows than recorded.
-    """
-    table = pq.read_table(
-        digest.verify(arrays.ids), columns=["__id", "__group", *label_names(statistics)]
-    )
-    if table.num_rows != arrays.rows:
-        raise IntegrityError(
-            f"{arrays.ids.path}: expected {arrays.rows} rows, found {table.num_rows}; prepare the"
-            " data again"
-        )
-    return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
 def given_targets(

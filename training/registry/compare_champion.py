@@ -28,8 +28,9 @@ from training.data.arrays.shards import load_arrays
 from training.data.engine.batches import arrow_batches
 from training.data.split.unseen import unseen_rows
 from training.engine.token_scoring import document_facts
-from training.evaluation.evaluate import given_targets, read_ids
+from training.evaluation.evaluate import given_targets
 from training.evaluation.evaluate_text import read_documents, sums_of
+from training.evaluation.row_ids import read_ids
 from training.objectives.targets import Targets, targets_of
 from training.registry.gate import Comparison, compare
 from training.registry.registry import LoadedModel

@@ -85,6 +85,7 @@ def build_evidence(
         provenance=provenance,
         search=searched(declaration, evaluated),
         thresholds=evaluated.thresholds,
+        against=evaluated.against,
         refit=served.refit,
         members=served.trained.members,
     )

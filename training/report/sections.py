@@ -54,6 +54,7 @@ from training.report.blocks import (
 )
 from training.report.data import Side
 from training.report.svg import SIDE_NAMES
+from training.report.yardstick_section import yardstick_blocks
 
 Standing = Literal["better", "about equal", "worse", "unknown"]
 PLACES: dict[str, Standing] = {
@@ -170,6 +171,7 @@ def metric_blocks(
             *([Gallery((plots.forest(test, shown),))] if shown else []),
             _baseline_table(declaration, names, test),
         ]
+    blocks += yardstick_blocks(declaration, names, test)
     if test.by_label:
         blocks += report_labels.label_blocks(test)
     if test.by_group:

@@ -15,24 +15,39 @@ from schemas.config import Declaration
 from schemas.load import declare
 from schemas.members import member_seed, members_of
 from schemas.records import LabelStats, Statistics
+from schemas.task_metrics import LOG_MEAN_LOSSES, TASK_LOSSES
 from tests.training.runs import declaration_tree, statistics
 from tests.training.toys import make_toy
 from training.models.build import build_model
-from training.models.ensemble import Ensemble, build_ensemble, combine, label_columns
+from training.models.ensemble import Ensemble, build_ensemble
+from training.models.members import member_mean
+from training.objectives.link import ordered_log_probabilities
+from training.objectives.mean_prediction import combine, label_columns, ordered_scores
 from training.objectives.metrics import predict
 from training.serving.reference_network import blank_batch, in_double
 
 SEVERAL = {
     "kind": "multitask",
-    "labels": {"a": {}, "b": {"kind": "multiclass"}, "c": {"kind": "regression"}},
+    "labels": {
+        "a": {},
+        "b": {"kind": "multiclass"},
+        "c": {"kind": "regression"},
+        "d": {"kind": "regression", "loss": "poisson"},
+    },
 }
+EVERY = [
+    (task, loss) for task in ("binary", "multiclass", "regression") for loss in TASK_LOSSES[task]
+]
 
 
-def task_of(task: str) -> tuple[Declaration, Statistics]:
+def task_of(task: str, loss: str = "auto") -> tuple[Declaration, Statistics]:
     """Declaration and statistics of a task, of several labels for `multitask`."""
     if task != "multitask":
-        return declare(declaration_tree(task)), statistics(task)
-    columns = {"id": "id", "a": "label", "b": "label", "c": "label", "x*": "numeric"}
+        section = {"kind": loss} | ({"quantile": 0.9} if loss == "quantile" else {})
+        scaled = {"target_scale": 2.0} if task == "regression" else {}
+        declaration = declare(declaration_tree(task, loss=section))
+        return declaration, statistics(task).model_copy(update=scaled)
+    columns = {"id": "id", "a": "label", "b": "label", "c": "label", "d": "label", "x*": "numeric"}
     tree = declaration_tree(task=SEVERAL, data={"uri": "n.parquet", "columns": columns})
     tree["task"] = SEVERAL
     each = (
@@ -50,19 +65,23 @@ def task_of(task: str) -> tuple[Declaration, Statistics]:
         LabelStats(
             name="c", kind="regression", known=50, share=1.0, target_center=7.0, target_scale=3.0
         ),
+        LabelStats(name="d", kind="regression", known=50, share=1.0, target_scale=3.0),
     )
     return declare(tree), statistics("regression").model_copy(update={"labels": each})
 
 
-@pytest.mark.parametrize("task", ["binary", "multiclass", "regression", "multitask"])
+def width_of(task: str, loss: str) -> int:
+    return {"multitask": 6, "multiclass": 2 if loss == "ordinal" else 3}.get(task, 1)
+
+
+@pytest.mark.parametrize(("task", "loss"), [*EVERY, ("multitask", "auto")])
 @given(seed=st.integers(0, 2**32 - 1), scale=st.sampled_from([0.1, 3.0, 30.0, 600.0]))
 def test_the_prediction_of_the_scores_is_the_mean_of_the_predictions(
-    task: str, seed: int, scale: float
+    task: str, loss: str, seed: int, scale: float
 ) -> None:
-    declaration, stats = task_of(task)
+    declaration, stats = task_of(task, loss)
     columns, rng = label_columns(declaration, stats), np.random.default_rng(seed)
-    width = max(place.stop for _, place in columns)
-    scores = rng.normal(scale=scale, size=(3, 7, width))
+    scores = rng.normal(scale=scale, size=(3, 7, width_of(task, loss)))
     weights = rng.dirichlet(np.ones(3))
     weights[seed % 3] *= seed % 2  # a member of weight 0 now and then
     weights /= weights.sum()
@@ -70,18 +89,27 @@ def test_the_prediction_of_the_scores_is_the_mean_of_the_predictions(
     wanted = sum(w * predict(declaration, stats, s) for w, s in zip(weights, scores, strict=True))
     assert np.isfinite(found).all()
     np.testing.assert_allclose(predict(declaration, stats, found), wanted, rtol=1e-12, atol=1e-12)
+    joined = member_mean(declaration, stats)(torch.from_numpy(scores).transpose(0, 1)).numpy()
+    wanted = sum(predict(declaration, stats, s) for s in scores) / 3
+    np.testing.assert_allclose(predict(declaration, stats, joined), wanted, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
-def test_a_mean_of_logits_is_not_the_mean_of_predictions(task: str) -> None:
+@given(seed=st.integers(0, 2**32 - 1), classes=st.integers(2, 6))
+def test_ordered_scores_are_found_again_from_their_probabilities(seed: int, classes: int) -> None:
+    scores = torch.from_numpy(np.random.default_rng(seed).normal(scale=5, size=(9, classes - 1)))
+    found = ordered_scores(ordered_log_probabilities(scores))
+    torch.testing.assert_close(found, scores, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("task", "loss"), EVERY)
+def test_a_mean_of_scores_is_not_the_mean_of_predictions(task: str, loss: str) -> None:
     """The planted fault: what a mean of raw scores would say, which is right for values alone."""
-    declaration, stats = task_of(task)
-    columns = label_columns(declaration, stats)
-    width = max(place.stop for _, place in columns)
-    scores = np.random.default_rng(0).normal(scale=3.0, size=(2, 50, width))
+    declaration, stats = task_of(task, loss)
+    size = (2, 50, width_of(task, loss))
+    scores = np.random.default_rng(0).normal(scale=3.0, size=size)
     wanted = sum(predict(declaration, stats, s) for s in scores) / 2
     off = np.abs(predict(declaration, stats, scores.mean(axis=0)) - wanted).max()
-    assert (off < 1e-12) == (task == "regression")
+    assert (off < 1e-12) == (task == "regression" and loss not in LOG_MEAN_LOSSES)
 
 
 def ensemble_of(task: str, model: dict[str, Any], **sections: Any) -> tuple[Any, Ensemble]:

@@ -34,7 +34,7 @@ def small(task: str = "binary", **options: Any) -> tuple[Toy, Network, TabM]:
     torch.manual_seed(0)
     body = TabM(shape, toy.declaration.model)
     join = member_mean(toy.declaration, toy.statistics)
-    return toy, Network(shape, toy.statistics, body, join), body
+    return toy, Network(shape, toy.statistics, body, join=join), body
 
 
 def alone(body: TabM, member: int) -> TabM:
@@ -123,7 +123,7 @@ def test_the_ensemble_predicts_the_mean_and_learns_the_mean_of_the_losses(task: 
     (batch, label), loss = toy.batch(50), make_loss(toy.declaration, toy.statistics)
     nn.init.normal_(body.head.weight)
     members = [
-        Network(network.shape, toy.statistics, alone(body, m), copy.deepcopy(network.join))
+        Network(network.shape, toy.statistics, alone(body, m), join=copy.deepcopy(network.join))
         for m in range(4)
     ]
     scores = [member.eval()(batch) for member in members]
@@ -148,7 +148,7 @@ def test_the_ensemble_predicts_the_mean_and_learns_the_mean_of_the_losses(task: 
 @pytest.mark.req("M1")
 def test_labels_of_several_kinds_are_joined_each_in_its_way() -> None:
     torch.manual_seed(0)
-    kinds: Any = ((slice(0, 1), "binary"), (slice(1, 4), "multiclass"), (slice(4, 5), "regression"))
+    kinds: Any = (("binary", slice(0, 1)), ("multiclass", slice(1, 4)), ("regression", slice(4, 5)))
     scores = 40 * torch.randn(6, 3, 5)  # far out, where a probability rounds to 0 or 1
     found = MemberMean(kinds)(scores.double())
     positive = torch.sigmoid(scores[..., :1].double()).mean(1)
