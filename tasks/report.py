@@ -47,8 +47,10 @@ def report_run(
     new_rows: NewRows | None = None,
 ) -> Path:
     """Write `report.html` and `checklist.json` in the run directory; return the first path."""
-    folder, declaration, network = first_network(run.run_dir, run.declaration, trained)
-    checklist = build_checklist(folder, declaration, prepared, preflight, network, evaluated)
+    folder, declaration, data, network = first_network(
+        run.run_dir, run.declaration, prepared, trained
+    )
+    checklist = build_checklist(folder, declaration, data, preflight, network, evaluated)
     write_atomic(run.run_dir / CHECKLIST, checklist.model_dump_json(indent=1))
     run.tracker.log_artifact(run.run_dir / CHECKLIST)
     inputs = ReportInputs(

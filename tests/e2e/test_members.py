@@ -32,7 +32,11 @@ register: {require_skill: false}
 """
 TWO = ["ensemble.members=2"]
 AUTO = ["model={kind: auto, minutes: 100, candidates: [linear, {kind: mlp, hidden: [8]}]}"]
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(1800),
+    pytest.mark.filterwarnings("ignore:.*Any type hint:UserWarning"),  # of MLflow, on loading
+]
 
 
 @pytest.fixture(scope="module")
