@@ -9,12 +9,8 @@ from schemas.digest import sha256_file
 from schemas.errors import ConfigError, IntegrityError
 from schemas.load import declare
 from schemas.members import members_of
-<<<<<<< HEAD
-from schemas.records import Record, RunSpec, TrainReport, digest_of
+from schemas.records import Prepared, Record, RunSpec, TrainReport, digest_of
 from schemas.seal import read_record
-=======
-from schemas.records import Prepared, RunSpec, TrainReport
->>>>>>> ens
 from training.run.record import PREPARED, RESULT, SPEC, START_AGAIN, read_part
 
 FINAL = "final"  # folder of what is made of the best weights after training
