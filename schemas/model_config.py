@@ -57,9 +57,7 @@ class ResMlpModel(Section):
 class RealMlpModel(Section):
     """RealMLP: three wide layers on periodic embeddings, with rates and decay by part.
 
-    Declare with it `optimizer: {kind: adamw, lr: 0.04, beta2: 0.95, weight_decay: 0.02,
-    weight_decay_schedule: flat_cos}` (numbers: lr 0.2), `schedule: {kind: coslog4}`, `train.clip:
-    none`.
+    Its scaling, optimizer, schedule and training are those of its paper, unless they are given.
     """
 
     model_config = ConfigDict(title="RealMLP")
@@ -106,7 +104,7 @@ class TabMModel(Section):
     """TabM: an ensemble of MLPs that share their matrices and differ in learned factors.
 
     The loss is the mean of the members' losses, the prediction the mean of their probabilities.
-    Declare with it `optimizer: {kind: adamw, lr: 0.002, weight_decay: 0.0003}`.
+    Its scaling, optimizer, schedule and training are those of its paper, unless they are given.
     """
 
     model_config = ConfigDict(title="TabM")
