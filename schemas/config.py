@@ -28,6 +28,7 @@ from schemas.ensemble_config import DeclaredEnsemble, EnsembleConfig
 from schemas.evaluate_config import Baseline, EvaluateConfig, require_labels
 from schemas.group_config import GroupByConfig
 from schemas.label_config import LabelConfig
+from schemas.loss_config import LossConfig
 from schemas.model_config import (
     AutoModel,
     CausalTransformerModel,
@@ -35,7 +36,6 @@ from schemas.model_config import (
     CustomModel,
     FtTransformerModel,
     LinearModel,
-    LossConfig,
     MlpModel,
     Model,
     RealMlpModel,
@@ -414,7 +414,14 @@ class Declaration(Section):
         )
         if problem is not None:
             raise ValueError(problem)
-        check_refit(self.train, self.task, self.schedule.kind, self.model)
+        check_refit(
+            self.train,
+            self.task,
+            self.schedule.kind,
+            self.model,
+            self.ensemble,
+            self.evaluate.calibrate,
+        )
         return self
 
     @model_validator(mode="after")
@@ -430,7 +437,7 @@ class Declaration(Section):
         check_momentum(self.optimizer, self.schedule)
         check_loss(self.loss, self.task, TASK_LOSSES[self.task.kind])
         check_declared_metrics(self.evaluate.top_k, self.evaluate.costs, self.task)
-        require_labels(self.evaluate, self.task)
+        require_labels(self.evaluate, self.task, self.loss_kind)
         for where, metric in [
             ("train.metric", self.train.metric),
             ("register.metric", self.register_.metric),
