@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from schemas.fold_records import CrossValidation
+from schemas.new_rows import NewRows
 from schemas.records import (
     EvaluationReport,
     Interval,
-    NewRows,
     Outcome,
     Prepared,
     Record,

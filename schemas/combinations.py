@@ -8,7 +8,8 @@ from schemas.cv_config import CvConfig, fold_problem
 from schemas.data_config import DataConfig, TaskConfig
 from schemas.ensemble_config import EnsembleConfig, member_folds
 from schemas.label_config import CostMatrix, ErrorCosts, value_text
-from schemas.model_config import LossConfig, Model
+from schemas.loss_config import LossConfig
+from schemas.model_config import Model
 from schemas.optimizer_config import Optimizer, SgdConfig
 from schemas.schedule_config import OneCycleSchedule, Schedule
 from schemas.train_config import TrainConfig
@@ -178,7 +179,14 @@ def check_momentum(optimizer: Optimizer, schedule: Schedule) -> None:
         )
 
 
-def check_refit(train: TrainConfig, task: TaskConfig, schedule: str, model: Model) -> None:
+def check_refit(
+    train: TrainConfig,
+    task: TaskConfig,
+    schedule: str,
+    model: Model,
+    ensemble: EnsembleConfig | None,
+    calibrate: str,
+) -> None:
     """Check that a refit needs no validation rows.
 
     Args:
@@ -186,6 +194,8 @@ def check_refit(train: TrainConfig, task: TaskConfig, schedule: str, model: Mode
         task: the declared task.
         schedule: kind of the schedule.
         model: the declared section.
+        ensemble: the declared section.
+        calibrate: `evaluate.calibrate`.
 
     Raises:
         ValueError: what does not fit, and what to declare instead.
@@ -203,6 +213,16 @@ def check_refit(train: TrainConfig, task: TaskConfig, schedule: str, model: Mode
         raise ValueError(
             f"train.refit {train.refit!r} trains without validation rows, by which model.kind"
             f" {model.kind} is stopped or combined; use refit: none"
+        )
+    if ensemble is not None:
+        raise ValueError(
+            f"train.refit {train.refit!r} trains one network again, and section ensemble declares"
+            f" {ensemble.members}; remove the section, or use refit: none"
+        )
+    if calibrate != "none":
+        raise ValueError(
+            f"train.refit {train.refit!r} leaves no validation rows to fit evaluate.calibrate:"
+            f" {calibrate} on; remove evaluate.calibrate, or use refit: none"
         )
     if train.nodes > 1:
         raise ValueError("a refit is trained on one machine: set train.nodes to 1, or refit: none")

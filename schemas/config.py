@@ -28,6 +28,7 @@ from schemas.ensemble_config import DeclaredEnsemble, EnsembleConfig
 from schemas.evaluate_config import Baseline, EvaluateConfig, require_labels
 from schemas.group_config import GroupByConfig
 from schemas.label_config import LabelConfig
+from schemas.loss_config import LossConfig
 from schemas.model_config import (
     AutoModel,
     CausalTransformerModel,
@@ -35,7 +36,6 @@ from schemas.model_config import (
     CustomModel,
     FtTransformerModel,
     LinearModel,
-    LossConfig,
     MlpModel,
     Model,
     RealMlpModel,
@@ -43,7 +43,7 @@ from schemas.model_config import (
     TabMModel,
 )
 from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
-from schemas.recipes import fill_recipe
+from schemas.recipes import default_model, fill_recipe
 from schemas.schedule_config import (
     ConstantSchedule,
     CosineRestartsSchedule,
@@ -378,6 +378,8 @@ class Declaration(Section):
     @model_validator(mode="after")
     def _kind_of_model(self) -> Declaration:
         fill_defaults(self)
+        if "model" not in self.model_fields_set and self.task.kind != "causal_lm":
+            object.__setattr__(self, "model", default_model(*self._needs_of_model()))
         fill_recipe(self)
         object.__setattr__(self, "evaluate", tree_baselines(self.model, self.evaluate))
         trees = tree_conflicts(self.model, self.train, self.loss, self.task, self.loss_kind)
@@ -385,6 +387,13 @@ class Declaration(Section):
         if problem is not None:
             raise ValueError(problem)
         return self
+
+    def _needs_of_model(self) -> tuple[bool, bool]:
+        """Return whether a column is a tensor, and whether one network has to be trained."""
+        has_tensors = any(column.kind == "tensor" for column in self.data.columns.values())
+        ranks, nodes = self.train.ranks, self.train.nodes
+        trains_one = (self.cv.folds, self.ensemble, self.search, ranks > 1 or nodes > 1)
+        return has_tensors, any(trains_one) or self.train.refit != "none"
 
     @model_validator(mode="after")
     def _roles_fit_split(self) -> Declaration:
@@ -421,7 +430,14 @@ class Declaration(Section):
         )
         if problem is not None:
             raise ValueError(problem)
-        check_refit(self.train, self.task, self.schedule.kind, self.model)
+        check_refit(
+            self.train,
+            self.task,
+            self.schedule.kind,
+            self.model,
+            self.ensemble,
+            self.evaluate.calibrate,
+        )
         return self
 
     @model_validator(mode="after")
@@ -437,7 +453,7 @@ class Declaration(Section):
         check_momentum(self.optimizer, self.schedule)
         check_loss(self.loss, self.task, TASK_LOSSES[self.task.kind])
         check_declared_metrics(self.evaluate.top_k, self.evaluate.costs, self.task)
-        require_labels(self.evaluate, self.task)
+        require_labels(self.evaluate, self.task, self.loss_kind)
         for where, metric in [
             ("train.metric", self.train.metric),
             ("register.metric", self.register_.metric),

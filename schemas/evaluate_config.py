@@ -114,13 +114,23 @@ class EvaluateConfig(Section):
         return self.calibrate != "none" or self.threshold != HALF
 
 
-def require_labels(evaluate: EvaluateConfig, task: TaskConfig) -> None:
+def require_labels(evaluate: EvaluateConfig, task: TaskConfig, loss: str) -> None:
     """Check that the task has labels for the declared temperature, threshold and yardsticks.
+
+    Args:
+        evaluate: the declared section.
+        task: the declared task.
+        loss: kind of the loss, with `auto` resolved.
 
     Raises:
         ValueError: it has none, or names of yardsticks are taken; with what to do.
     """
     check_yardsticks(evaluate.against, task)
+    if evaluate.calibrate == "temperature" and loss == "ordinal":
+        raise ValueError(
+            "evaluate.calibrate: temperature divides log odds and logits, and the scores of loss"
+            " ordinal are neither; remove evaluate.calibrate, or use loss.kind: cross_entropy"
+        )
     found = {str(task.kind)}
     if task.has_several:
         found = {label.kind for label in task.labels.values()}

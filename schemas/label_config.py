@@ -51,6 +51,12 @@ class ErrorCosts(Section):
     false_negative: NonNegative = Field(1.0, description="Cost of a positive row that is missed.")
     false_positive: NonNegative = Field(1.0, description="Cost of a negative row called positive.")
 
+    @model_validator(mode="after")
+    def _one(self) -> ErrorCosts:
+        if not self.false_positive and not self.false_negative:
+            raise ValueError("give at least one of false_positive and false_negative above 0")
+        return self
+
 
 class LabelConfig(Section):
     """One of several labels: what kind it is and how much it counts."""

@@ -15,6 +15,7 @@ from schemas.load import load_declaration, read_tree
 
 ModelChoice = Literal[
     "as declared",
+    "auto",
     "linear",
     "mlp",
     "resmlp",

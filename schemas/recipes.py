@@ -14,20 +14,53 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self, TypeVar
 
-from schemas.model_config import AutoModel, Candidate, MlpModel, RealMlpModel
-from schemas.optimizer_config import AdamWConfig
+from schemas.data_config import TaskConfig
+from schemas.model_config import AutoModel, Candidate, MlpModel, Model, RealMlpModel
+from schemas.optimizer_config import AdamWConfig, Optimizer
 from schemas.schedule_config import ConstantSchedule, CosLog4Schedule, Schedule
 from schemas.section import Section, with_defaults
-
-if TYPE_CHECKING:
-    from schemas.config import Declaration
+from schemas.train_config import TrainConfig
 
 CLASSES_RATE, NUMBERS_RATE = 0.04, 0.2  # of RealMLP
 MAX_EPOCHS = 256
 STEPS = {"quick": 4_000, "default": 25_000, "best": 50_000}  # most of one network, by effort
 LARGE_BATCH = 512  # where a recipe has batch sizes, above its last number of rows
+
+
+class Declared(Protocol):
+    """Sections of a `schemas.config.Declaration` that a recipe reads or sets."""
+
+    @property
+    def model_fields_set(self) -> set[str]:
+        """Names of the sections that the file gives."""
+
+    @property
+    def task(self) -> TaskConfig:
+        """Section `task`."""
+
+    @property
+    def normalize(self) -> Section:
+        """Section `normalize`."""
+
+    @property
+    def model(self) -> Model:
+        """Section `model`."""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Section `optimizer`."""
+
+    @property
+    def train(self) -> TrainConfig:
+        """Section `train`."""
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self:
+        """Return a copy with other sections."""
+
+
+Declaration = TypeVar("Declaration", bound=Declared)
 
 
 @dataclass(frozen=True)
@@ -76,22 +109,16 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def default_model(declaration: Declaration) -> Section:
+def default_model(has_tensors: bool, trains_one: bool) -> Model:
     """Return the model of a declaration without one: what does best in docs/benchmarks-quality.md.
 
-    `auto` trains several models on one machine; where that is impossible it is the network in it.
+    Args:
+        has_tensors: A column is a tensor, which candidates of `auto` would flatten.
+        trains_one: One network has to be trained, so that it cannot be `auto`.
     """
-    train, columns = declaration.train, declaration.data.columns.values()
-    if any(column.kind == "tensor" for column in columns):
+    if has_tensors:
         return MlpModel()
-    needs_one = (
-        declaration.cv.folds > 0,
-        declaration.ensemble is not None,
-        declaration.search is not None,
-        train.refit != "none",
-        train.nodes > 1 or train.ranks > 1,
-    )
-    return RealMlpModel() if any(needs_one) else AutoModel()
+    return RealMlpModel() if trains_one else AutoModel()
 
 
 def fill_recipe(declaration: Declaration) -> None:
@@ -100,8 +127,6 @@ def fill_recipe(declaration: Declaration) -> None:
     The candidates of `model.kind: auto` share their inputs, which are scaled as RealMLP's are: the
     other kinds are hardly affected by it.
     """
-    if "model" not in declaration.model_fields_set and declaration.task.kind != "causal_lm":
-        _set(declaration, "model", default_model(declaration))
     if isinstance(declaration.model, AutoModel):
         _set(declaration, "normalize", with_defaults(declaration.normalize, scale="smooth"))
         _set(declaration, "train", with_defaults(declaration.train, epochs=MAX_EPOCHS))
@@ -135,7 +160,7 @@ def candidate_declaration(declaration: Declaration, candidate: Candidate) -> Dec
     Other kinds take the declared sections. Trees are fitted in one process.
     """
     train, changed = declaration.train, {"model": candidate}
-    chosen: Declaration = declaration.model_copy(update=changed)
+    chosen = declaration.model_copy(update=changed)
     recipe = RECIPES.get(candidate.kind)
     if candidate.kind == "boosting":
         alone = train.model_copy(update={"ranks": 1, "parallel": "ddp"})
@@ -164,7 +189,7 @@ def candidate_for_rows(declaration: Declaration, rows: int, effort: str) -> Decl
     return declaration.model_copy(update={"train": declaration.train.model_copy(update=update)})
 
 
-def _rates(declaration: Declaration) -> dict[str, Any]:
+def _rates(declaration: Declared) -> dict[str, Any]:
     """Return the recipe's values of section `optimizer`; RealMLP has other rates for numbers."""
     values = dict(RECIPES[declaration.model.kind].optimizer)
     if declaration.model.kind == "realmlp" and declaration.task.kind == "regression":
@@ -172,14 +197,14 @@ def _rates(declaration: Declaration) -> dict[str, Any]:
     return values
 
 
-def _batch_for(recipe: Recipe, declaration: Declaration, rows: int) -> int:
+def _batch_for(recipe: Recipe, declaration: Declared, rows: int) -> int:
     if not recipe.batches:
         return declaration.train.batch_size
     size = next((size for most, size in recipe.batches.items() if rows < most), LARGE_BATCH)
     return _batch(size, declaration)
 
 
-def _batch(size: int, declaration: Declaration) -> int:
+def _batch(size: int, declaration: Declared) -> int:
     """Return a batch size that has a row for each rank."""
     return max(size, declaration.train.ranks)
 
@@ -198,5 +223,5 @@ def _length(recipe: Recipe, most: int, rows: int, batch_size: int, steps: int) -
     return {"epochs": epochs, "eval_every": per_epoch * -(-epochs // recipe.evaluations)}
 
 
-def _set(declaration: Declaration, name: str, value: Section) -> None:
+def _set(declaration: Declared, name: str, value: Section) -> None:
     object.__setattr__(declaration, name, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schemas.data_config import TaskConfig
-from schemas.model_config import LossConfig
+from schemas.loss_config import LossConfig
 from schemas.section import Section, SectionType, with_defaults
 from schemas.train_config import TrainConfig
 

@@ -9,7 +9,8 @@ from prefect.cache_policies import NO_CACHE
 from pydantic import ValidationError
 
 from schemas.errors import ResumeError
-from schemas.records import NewRows, Prepared, Registered
+from schemas.new_rows import NewRows
+from schemas.records import Prepared, Registered
 from tasks.context import RunContext
 from tasks.say import say
 from training.data.split.new_rows import find_new_rows

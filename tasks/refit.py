@@ -7,6 +7,7 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from schemas.calibration_records import thresholds_of
 from schemas.config import Declaration
 from schemas.records import ExportedModel, Prepared, RunSpec, TrainReport
 from schemas.refit import REFIT_SPLITS, Estimate, Refit, RefitPlan, RefitRows
@@ -74,7 +75,13 @@ def export_refit(
         run: the run of both.
     """
     folder = Path(plan.arrays.directory).parent / "model"
-    model = export_model(plan, refitted.best_checkpoint.file, folder, prepared.split.val)
+    model = export_model(
+        plan,
+        refitted.best_checkpoint.file,
+        folder,
+        prepared.split.val,
+        thresholds_of(estimate.trained.threshold),  # no validation rows are left to choose one
+    )
     refit = _recorded(plan, estimate.trained, estimate.exported)
     run.tracker.log_record("refit.json", refitted)
     say("refit", refit.sentence)

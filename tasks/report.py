@@ -10,11 +10,11 @@ from prefect.cache_policies import NO_CACHE
 
 from schemas.digest import write_atomic
 from schemas.load import given_paths
+from schemas.new_rows import NewRows
 from schemas.records import (
     EvaluationReport,
     GateReport,
     Interval,
-    NewRows,
     PreflightReport,
     Prepared,
     Registered,
@@ -24,7 +24,8 @@ from tasks.context import RunContext
 from tasks.live import publish
 from tasks.say import say
 from training.report.checklist import build_checklist
-from training.report.page import ReportInputs, write_report
+from training.report.headline import ReportInputs
+from training.report.page import write_report
 from training.run.result_files import first_network
 
 CHECKLIST = "checklist.json"
@@ -47,8 +48,10 @@ def report_run(
     new_rows: NewRows | None = None,
 ) -> Path:
     """Write `report.html` and `checklist.json` in the run directory; return the first path."""
-    folder, declaration, network = first_network(run.run_dir, run.declaration, trained)
-    checklist = build_checklist(folder, declaration, prepared, preflight, network, evaluated)
+    folder, declaration, data, network = first_network(
+        run.run_dir, run.declaration, prepared, trained
+    )
+    checklist = build_checklist(folder, declaration, data, preflight, network, evaluated)
     write_atomic(run.run_dir / CHECKLIST, checklist.model_dump_json(indent=1))
     run.tracker.log_artifact(run.run_dir / CHECKLIST)
     inputs = ReportInputs(

@@ -53,6 +53,7 @@ INNER: dict[str, set[str]] = {
         "data.leakage",
         "data.serving_text",
         "engine",
+        "models",
         "objectives",
         "run",
         "serving",

@@ -31,8 +31,13 @@ checks: {min_rows: 20}
 register: {require_skill: false}
 """
 TWO = ["ensemble.members=2"]
+FINISHED = [*TWO, "evaluate.calibrate=temperature", "evaluate.threshold={for: f1}"]
 AUTO = ["model={kind: auto, minutes: 100, candidates: [linear, {kind: mlp, hidden: [8]}]}"]
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(1800),
+    pytest.mark.filterwarnings("ignore:.*Any type hint:UserWarning"),  # of MLflow, on loading
+]
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +123,9 @@ def test_a_killed_run_goes_on_with_the_member_that_was_interrupted(
 
 
 @pytest.mark.parametrize(
-    "how", [TWO, AUTO, [*TWO, "ensemble.over=folds"]], ids=["ensemble", "auto", "folds"]
+    "how",
+    [TWO, AUTO, [*TWO, "ensemble.over=folds"], FINISHED],
+    ids=["ensemble", "auto", "folds", "finished"],
 )
 def test_a_registered_version_predicts_verifies_and_is_made_again(
     place: Path, how: list[str], request: pytest.FixtureRequest
@@ -143,6 +150,7 @@ def test_a_registered_version_predicts_verifies_and_is_made_again(
     np.testing.assert_allclose(
         served["probability_True"], evaluated["probability_True"], rtol=0, atol=1e-9
     )
+    assert served["prediction"].tolist() == evaluated["prediction"].tolist()
     verified = bulkhead(place, "verify", f"models:/{name}/1")
     assert [r["name"] for r in verified["results"] if r["verdict"] == "fail"] == []
     found = bulkhead(place, "reproduce", f"models:/{name}/1", "--apply-diff")

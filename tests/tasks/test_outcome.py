@@ -17,9 +17,9 @@ from prefect.testing.utilities import prefect_test_harness
 import tasks.live
 import tasks.outcome
 from schemas.digest import file_ref
+from schemas.new_rows import NewRows
 from schemas.records import (
     GateReport,
-    NewRows,
     Outcome,
     Registered,
     SplitTables,

@@ -39,7 +39,7 @@ from schemas.records import (
     ValidatedTable,
     ValTable,
 )
-from training.report.page import ReportInputs
+from training.report.headline import ReportInputs
 
 SHA = "0123456789abcdef" * 4
 HOSTILE = "<script>alert('x')</script> $\\frac{&"

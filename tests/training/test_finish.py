@@ -16,10 +16,11 @@ from schemas.calibration_records import thresholds_of
 from schemas.config import Declaration
 from schemas.digest import file_ref, sha256_file
 from schemas.errors import IntegrityError
+from schemas.members import members_of
 from schemas.records import EvaluationReport, ExportedModel, RunSpec, TrainReport, digest_of
 from schemas.seal import write_sealed
 from tasks.finish import finish_model
-from tests.training.cases import Case, champion_of, make_case
+from tests.training.cases import Case, champion_of, make_case, write_weights
 from tests.training.label_cases import make_label_case
 from tests.training.runs import keep_torch_settings, make_run
 from tests.training.toys import declare, make_arrays, write_run
@@ -28,11 +29,13 @@ from training.data.arrays.shards import load_arrays
 from training.data.split.unseen import trained_keys
 from training.distributed.parallel import Parallel
 from training.engine.trainer import train
+from training.evaluation.ensembling import Trained, combine_members
 from training.evaluation.evaluate import evaluate
 from training.evaluation.finish import finish
 from training.launch.stop_signal import StopSignal
 from training.models.build import build_model
-from training.models.temperature import KEY
+from training.models.ensemble import Ensemble
+from training.models.temperature import KEY, temperature_of
 from training.objectives.losses import make_loss
 from training.registry.compare_champion import challenge
 from training.report.choices import choice_blocks
@@ -40,6 +43,7 @@ from training.run.record import RESULT, SPEC
 from training.run.result_files import FINAL, read_run
 from training.serving import serving
 from training.serving.export import export_model
+from training.serving.reference_network import reference_network, reference_scores
 from training.serving.signature import thresholds_of as served_thresholds
 
 BOTH = {"bootstrap": 40, "calibrate": "temperature", "threshold": {"for": "f1"}}
@@ -293,6 +297,35 @@ def test_the_report_shows_both(clinic: Chain) -> None:
     ]
     plain = clinic.trained.model_copy(update={"calibration": (), "threshold": ()})
     assert choice_blocks(plain, clinic.evaluated) == []
+
+
+def test_an_ensemble_has_one_temperature_of_its_mean_and_a_threshold(tmp_path: Path) -> None:
+    sections = {"evaluate": BOTH | {"baselines": ["constant"]}, "ensemble": {"members": 2}}
+    case = make_case(tmp_path, model=LINEAR, ignored=("scan",), **sections)
+    members = []
+    for number, declared in enumerate(members_of(case.declaration), start=1):
+        tree = declared.model_dump(mode="json", by_alias=True)
+        spec = case.run.model_copy(update={"declaration": tree})
+        weights = write_weights(tmp_path / f"{number}.pt", spec, steps=60, seed=number)
+        state = torch.load(weights, weights_only=True)
+        torch.save({name: 6 * value for name, value in state.items()}, weights)
+        members.append(Trained(spec, report_of(spec, weights)))
+    whole, trained = combine_members(case.run, members, tmp_path / "ensemble")
+    found = chain(tmp_path, case._replace(run=whole), trained)
+    (calibration,), (choice,) = found.trained.calibration, found.trained.threshold
+    assert calibration.kept and calibration.temperature > 1 and choice.value != 0.5
+    network = reference_network(whole, found.trained.best_checkpoint.file)
+    assert isinstance(network, Ensemble) and temperature_of(network) is not None
+    assert [temperature_of(member) for member in network.members] == [None, None]
+    plain = reference_network(whole, trained.best_checkpoint.file)
+    before, after = (reference_scores(n, whole.arrays.test) for n in (plain, network))
+    np.testing.assert_allclose(after, before / calibration.temperature, rtol=1e-12)
+    rows = pq.read_table(found.evaluated.predictions.path).to_pandas()
+    assert rows["prediction"].tolist() == found.served["prediction"].tolist()
+    np.testing.assert_allclose(rows["probability_yes"], found.served["probability_yes"], 0, 1e-6)
+    log_loss = sk.log_loss(rows["label"] == "yes", rows["probability_yes"])
+    assert found.evaluated.metrics["log_loss"].value == pytest.approx(log_loss)
+    assert served_thresholds(serving.read_spec(found.exported.spec.path)) == {"y": choice.value}
 
 
 def test_each_of_several_labels_has_its_own(tmp_path: Path) -> None:

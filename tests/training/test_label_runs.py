@@ -27,7 +27,8 @@ from training.objectives.metrics import compute
 from training.preflight.run import preflight, require_passed
 from training.registry.compare_champion import challenge
 from training.registry.registry import LoadedModel
-from training.report.page import ReportInputs, write_report
+from training.report.headline import ReportInputs
+from training.report.page import write_report
 from training.serving import serving
 from training.serving.export import export_model
 from training.serving.reference_network import reference_network, reference_scores

@@ -151,6 +151,11 @@ def test_rows_are_joined_in_order_with_their_ids_and_nothing_is_fitted(tmp_path:
             {"train": {"refit": "all", "nodes": 2, "ranks": 2, "rendezvous": "a:1"}},
             "a refit is trained on one machine",
         ),
+        ({"ensemble": {"members": 3}}, "trains one network again, and section ensemble declares 3"),
+        (
+            {"evaluate": {"calibrate": "temperature"}},
+            "leaves no validation rows to fit evaluate.calibrate: temperature on",
+        ),
     ],
 )
 def test_what_a_refit_cannot_do_is_refused(sections: dict[str, Any], message: str) -> None:

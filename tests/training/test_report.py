@@ -35,7 +35,8 @@ from training.report import reasons as report_reasons
 from training.report import svg as report_svg
 from training.report.curves import Event, read_curves, read_history
 from training.report.data import read_predictions, read_sides
-from training.report.page import ReportInputs, headline, write_report
+from training.report.headline import ReportInputs, headline
+from training.report.page import write_report
 from training.report.reasons import REASONS
 from training.report.sections import standing, undecided
 

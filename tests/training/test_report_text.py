@@ -28,7 +28,8 @@ from training.evaluation.text_samples import sample_run
 from training.launch.stop_signal import StopSignal
 from training.preflight.run import preflight
 from training.report import language_model as report_text
-from training.report.page import ReportInputs, write_report
+from training.report.headline import ReportInputs
+from training.report.page import write_report
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "<script>alert('x')</script>\n\x07\u202eend"

@@ -199,6 +199,13 @@ def test_a_declaration_that_cannot_be_is_refused(
         declare(BASE | {"task": {"kind": task}, "evaluate": evaluate})
 
 
+def test_ordered_scores_have_no_temperature() -> None:
+    tree = BASE | {"task": {"kind": "multiclass"}, "loss": {"kind": "ordinal"}}
+    declare(tree)
+    with pytest.raises(ValueError, match="scores of loss ordinal are neither"):
+        declare(tree | {"evaluate": {"calibrate": "temperature"}})
+
+
 def test_a_declared_rule_survives_its_json() -> None:
     tree = BASE | {"task": {"kind": "binary"}, "evaluate": {"threshold": RULES["cost"]}}
     declared = declare(tree)

@@ -273,3 +273,10 @@ def _device(declared: str, local_rank: int) -> torch.device:
             f" {torch.cuda.device_count()}; leave train.ranks out, or lower it"
         )
     return torch.device("cuda", local_rank)
+
+
+def pairwise_sum(values: list[Tensor]) -> Tensor:
+    """Add a power of two of values in the order of `Parallel.tree_sum`; return the sum []."""
+    while len(values) > 1:
+        values = [left + right for left, right in zip(values[::2], values[1::2], strict=True)]
+    return values[0]

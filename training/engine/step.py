@@ -30,6 +30,7 @@ from schemas.config import TrainConfig
 from schemas.errors import TrainingError, first_few
 from training.checkpoint import randomness as keys
 from training.distributed.layout import HALF, Layout, local, progress_buffers, running_buffers
+from training.distributed.parallel import pairwise_sum
 from training.engine.augment import Augment
 from training.engine.batches import Window
 from training.engine.sampling import spans
@@ -293,7 +294,7 @@ class Step:
         Collective.
         """
         if self.layout.kind == "logical":
-            return self.parallel.tree_sum(self._own(_pairwise(self.trace.shard_losses)))
+            return self.parallel.tree_sum(self._own(pairwise_sum(self.trace.shard_losses)))
         if self._agreed is None:
             raise TrainingError("expected gradients of a window before its gate")
         total, self._agreed = self._agreed(), None
@@ -437,10 +438,3 @@ class Step:
                 " use them in forward, or set requires_grad to False"
             )
         self._complete = True
-
-
-def _pairwise(values: list[Tensor]) -> Tensor:
-    """Add a power of two of values like the gradients; return the sum []."""
-    while len(values) > 1:
-        values = [left + right for left, right in zip(values[::2], values[1::2], strict=True)]
-    return values[0]

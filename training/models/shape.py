@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from schemas.config import Declaration
 from schemas.records import Statistics, TokenStats
 from schemas.task_metrics import LOG_MEAN_LOSSES
 from training.data.arrays.apply import transform_numeric
-from training.objectives.constants import focal_shares, ordered_scores
+from training.objectives.constants import focal_shares
+from training.objectives.link import LARGEST_LOG, ordered_scores
 from training.objectives.losses import pos_weight
 from training.objectives.targets import targets_of
 
@@ -89,7 +91,7 @@ def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
         outputs=len(prior),
         prior=prior,
         bins=scaled_bins(statistics),
-        label_range=scaled_label_range(statistics),
+        label_range=scaled_label_range(declaration, statistics),
     )
 
 
@@ -118,12 +120,17 @@ def scaled_bins(statistics: Statistics) -> tuple[tuple[float, ...], ...]:
     return tuple(found)
 
 
-def scaled_label_range(statistics: Statistics) -> tuple[float, float] | None:
-    """Return smallest and largest train label in units of the scores, or None."""
+def scaled_label_range(
+    declaration: Declaration, statistics: Statistics
+) -> tuple[float, float] | None:
+    """Return the scores that predict the smallest and the largest train label, or None."""
     low, high = statistics.label_low, statistics.label_high
     if low is None or high is None:
         return None
     center, scale = statistics.target_center, statistics.target_scale
+    if declaration.loss_kind in LOG_MEAN_LOSSES:
+        logs = [math.log(value / scale) if value > 0 else -LARGEST_LOG for value in (low, high)]
+        return logs[0], logs[1]
     return (low - center) / scale, (high - center) / scale
 
 
@@ -184,7 +191,8 @@ def prior_scores(declaration: Declaration, statistics: Statistics) -> tuple[floa
         return ((statistics.label_mean - statistics.target_center) / statistics.target_scale,)
     shares = class_shares(declaration, statistics)
     if declaration.loss_kind == "ordinal":
-        return ordered_scores(shares)
+        logs_of_one = torch.tensor([shares], dtype=torch.float64).log()
+        return tuple(ordered_scores(logs_of_one)[0].tolist())
     logs = [math.log(share) for share in shares]
     if declaration.task.kind == "binary":
         return (logs[1] - logs[0],)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 
 import numpy as np
 from scipy.optimize import brentq
@@ -44,19 +42,6 @@ def _log_slope(odds: np.ndarray, gamma: float) -> np.ndarray:
     """Return log(-f'(p)) at log odds: `(1-p)^(gamma-1) ((1-p)/p - gamma log p)`."""
     log_p, log_q = -np.logaddexp(0, -odds), -np.logaddexp(0, odds)
     return np.asarray((gamma - 1) * log_q + np.logaddexp(log_q - log_p, np.log(-gamma * log_p)))
-
-
-def ordered_scores(shares: Sequence[float]) -> tuple[float, ...]:
-    """Return the scores [K - 1] whose `link.ordered_log_probabilities` are these shares.
-
-    >>> ordered_scores((0.25, 0.75))[0] == math.log(3)
-    True
-    """
-    below = list(accumulate(shares))[:-1]
-    odds = [math.log((1 - share) / share) for share in below]
-    # softplus(s) = d, so s = log(exp(d) - 1)
-    steps = [a - b for a, b in pairwise(odds)]
-    return (odds[0], *(d + math.log(-math.expm1(-d)) for d in steps))
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> float:

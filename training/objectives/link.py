@@ -59,3 +59,17 @@ def ordered_log_probabilities(scores: Tensor) -> Tensor:
         + F.pad(F.logsigmoid(-above), (0, 1))
         + F.pad(F.logsigmoid(others), (1, 1))
     )
+
+
+def ordered_scores(logs: Tensor) -> Tensor:
+    """Return the scores [B, C - 1] whose ordered classes have these log probabilities [B, C].
+
+    It inverts `ordered_log_probabilities`: `s_0` is the log odds of a class above the first,
+    and `sigmoid(s_k) = P(k) / (P(at least k) P(at most k))`. With probabilities that add up to 1
+    this is `s_k = log P(k) - log P(above k) - log P(below k)`, without a difference that cancels.
+    """
+    below = logs.logcumsumexp(dim=1)[:, :-1]  # at most k, of each class but the last
+    above = logs.flip(1).logcumsumexp(dim=1).flip(1)[:, 1:]  # at least k, but the first
+    first = above[:, :1] - below[:, :1]
+    # class k of the middle: below[k - 1] is P(at most k - 1), above[k] is P(at least k + 1)
+    return torch.cat([first, logs[:, 1:-1] - above[:, 1:] - below[:, :-1]], dim=1)

@@ -20,7 +20,7 @@ from schemas.errors import ConfigError
 from schemas.label_config import LabelKind
 from schemas.records import Statistics
 from schemas.task_metrics import LOG_MEAN_LOSSES
-from training.objectives.link import LARGEST_LOG, ordered_log_probabilities
+from training.objectives.link import LARGEST_LOG, ordered_log_probabilities, ordered_scores
 from training.objectives.targets import targets_of
 
 # what scores say of a label: its kind, unless the loss has a link of its own
@@ -78,17 +78,3 @@ def _mean_scores(link: Link, scores: Tensor, weights: Tensor) -> Tensor:
         return ordered_scores(torch.logsumexp(shares + members, dim=0))
     positive = torch.logsumexp(shares + F.logsigmoid(scores), dim=0)
     return positive - torch.logsumexp(shares + F.logsigmoid(-scores), dim=0)
-
-
-def ordered_scores(logs: Tensor) -> Tensor:
-    """Return the scores [B, C - 1] whose ordered classes have these log probabilities [B, C].
-
-    It inverts `link.ordered_log_probabilities`: `s_0` is the log odds of a class above the first,
-    and `sigmoid(s_k) = P(k) / (P(at least k) P(at most k))`. With probabilities that add up to 1
-    this is `s_k = log P(k) - log P(above k) - log P(below k)`, without a difference that cancels.
-    """
-    below = logs.logcumsumexp(dim=1)[:, :-1]  # at most k, of each class but the last
-    above = logs.flip(1).logcumsumexp(dim=1).flip(1)[:, 1:]  # at least k, but the first
-    first = above[:, :1] - below[:, :1]
-    # class k of the middle: below[k - 1] is P(at most k - 1), above[k] is P(at least k + 1)
-    return torch.cat([first, logs[:, 1:-1] - above[:, 1:] - below[:, :-1]], dim=1)

@@ -27,7 +27,8 @@ from training.report.blocks import (
     table,
     verdict_badge,
 )
-from training.report.page import Headline, Tile, write_page
+from training.report.headline import Headline, Tile
+from training.report.page import write_page
 
 TEMPLATE = "audit.html.j2"
 NO_FINDING = (

@@ -20,7 +20,8 @@ from training.formatting import (
 )
 from training.report.blocks import Block, Section, Table, checks, table
 from training.report.blocks import Words as Text
-from training.report.page import Headline, Tile, write_run_page
+from training.report.headline import Headline, Tile
+from training.report.page import write_run_page
 
 SIDES = ("train", "val", "test")
 

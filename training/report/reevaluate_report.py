@@ -11,7 +11,8 @@ from training.formatting import capital, count, interval, metric_name, number, p
 from training.registry.reevaluate import has_drifted
 from training.report.blocks import Badge, Block, Section, Table, Tone, checks, table
 from training.report.blocks import Words as Text
-from training.report.page import Headline, Tile, write_run_page
+from training.report.headline import Headline, Tile
+from training.report.page import write_run_page
 
 TONES: dict[str, Tone] = {"pass": "good", "warn": "warn", "fail": "bad", "unknown": "info"}
 NOTE = (

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 
 from schemas.config import Declaration, SplitName
+from schemas.new_rows import NewRows
 from schemas.records import (
     CheckResult,
     EvaluationReport,
     GateReport,
     Interval,
-    NewRows,
     Prepared,
 )
 from training.formatting import (

@@ -9,7 +9,7 @@ from schemas.digest import sha256_file
 from schemas.errors import ConfigError, IntegrityError
 from schemas.load import declare
 from schemas.members import members_of
-from schemas.records import Record, RunSpec, TrainReport, digest_of
+from schemas.records import Prepared, Record, RunSpec, TrainReport, digest_of
 from schemas.seal import read_record
 from training.run.record import PREPARED, RESULT, SPEC, START_AGAIN, read_part
 
@@ -82,16 +82,18 @@ def member_folder(run_dir: Path, number: int) -> Path:
 
 
 def first_network(
-    run_dir: Path, declaration: Declaration, trained: TrainReport
-) -> tuple[Path, Declaration, TrainReport]:
-    """Return directory, declaration and result of a run's network, or of its first member.
+    run_dir: Path, declaration: Declaration, prepared: Prepared, trained: TrainReport
+) -> tuple[Path, Declaration, Prepared, TrainReport]:
+    """Return directory, declaration, data and result of a run's network, or of its first member.
 
     It is the network that the checks before training were made on.
 
     Raises:
-        IntegrityError: the member's record was changed after it was written.
+        IntegrityError: a record of the member was changed after it was written.
     """
     if not trained.members:
-        return run_dir, declaration, trained
+        return run_dir, declaration, prepared, trained
     folder = member_folder(run_dir, 1)
-    return folder, members_of(declaration)[0], read_part(folder, RESULT, TrainReport)
+    arrays = read_part(folder, SPEC, RunSpec).arrays  # those of its fold, if it has one
+    own = prepared.model_copy(update={"arrays": arrays})
+    return folder, members_of(declaration)[0], own, read_part(folder, RESULT, TrainReport)

@@ -21,8 +21,8 @@ from tests.training.toys import make_toy
 from training.models.build import build_model
 from training.models.ensemble import Ensemble, build_ensemble
 from training.models.members import member_mean
-from training.objectives.link import ordered_log_probabilities
-from training.objectives.mean_prediction import combine, label_columns, ordered_scores
+from training.objectives.link import ordered_log_probabilities, ordered_scores
+from training.objectives.mean_prediction import combine, label_columns
 from training.objectives.metrics import predict
 from training.serving.reference_network import blank_batch, in_double
 

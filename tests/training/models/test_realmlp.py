@@ -21,6 +21,7 @@ from training.models.numeric_embeddings import PbldEmbedding
 from training.models.realmlp import LearnedActivation, NtkLinear, RealMlp
 from training.models.scheduled_dropout import ScheduledDropout
 from training.models.shape import model_shape
+from training.objectives.metrics import predict
 from training.optim.curves import flat_cos
 from training.optim.groups import parameter_factors, parameter_groups
 
@@ -122,6 +123,19 @@ def test_predictions_stay_within_the_labels_of_train_in_eval_mode_alone() -> Non
     assert body(batch).max() > 0.01
     config = toy.declaration.model.model_copy(update={"clamp": False})
     assert RealMlp(shape, config, "regression").eval()(batch).max() > 0.01
+
+
+@pytest.mark.req("M1")
+@pytest.mark.parametrize(("loss", "low"), [("mse", 0.0), ("poisson", 0.0), ("tweedie", 3.0)])
+def test_the_range_of_labels_is_that_of_predictions_for_any_link(loss: str, low: float) -> None:
+    toy = make_toy("regression", SMALL, loss={"kind": loss})
+    scaled = {"target_center": 2.0 if loss == "mse" else 0.0, "target_scale": 5.0}
+    update = {"label_low": low, "label_high": 40.0, "label_mean": 5.0, **scaled}
+    statistics = toy.statistics.model_copy(update=update)
+    found = model_shape(toy.declaration, statistics).label_range
+    assert found is not None
+    predicted = predict(toy.declaration, statistics, np.array(found)[:, None])
+    np.testing.assert_allclose(predicted, [low, 40.0], rtol=1e-12, atol=1e-30)
 
 
 @pytest.mark.req("M1")

@@ -6,7 +6,8 @@ from contextlib import closing
 from pathlib import Path
 
 from schemas.config import SPLITS, SplitName
-from schemas.records import NewRows, SplitTables, TableRef
+from schemas.new_rows import NewRows
+from schemas.records import SplitTables, TableRef
 from training.data.engine.engine import connect, parquet, row
 
 
