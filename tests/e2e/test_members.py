@@ -136,7 +136,9 @@ def test_a_registered_version_predicts_verifies_and_is_made_again(
     assert len(evidence["members"]) == 2
     assert sum(m["weight"] for m in evidence["members"]) == pytest.approx(1)
     report = (run_dir / "report.html").read_text()
-    assert 'id="members"' in report and "is missing" not in report
+    assert 'id="members"' in report
+    # nothing of the run is missing; the words of normalize.indicators are about a value
+    assert "is missing" not in report.replace("a value is missing", "")
     checklist = json.loads((run_dir / "checklist.json").read_text())
     assert [i["id"] for i in checklist["items"] if i["standing"] == "contradicted"] == []
     import mlflow
