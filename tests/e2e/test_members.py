@@ -33,7 +33,12 @@ register: {require_skill: false}
 TWO = ["ensemble.members=2"]
 FINISHED = [*TWO, "evaluate.calibrate=temperature", "evaluate.threshold={for: f1}"]
 AUTO = ["model={kind: auto, minutes: 100, candidates: [linear, {kind: mlp, hidden: [8]}]}"]
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(1800),
+    # of MLflow, when it loads the shipped model
+    pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),
+]
 
 
 @pytest.fixture(scope="module")
