@@ -354,7 +354,7 @@ class Evidence(Record):
     provenance: dict[str, Any]
     search: dict[str, Any] | None = Field(None, exclude_if=lambda found: found is None)
     thresholds: Thresholds = {}
-    refit: Refit | None = None
+    refit: Refit | None = Field(None, exclude_if=lambda found: found is None)
     members: Members = ()
     against: Yardsticks = ()
 

@@ -14,7 +14,7 @@ from schemas.records import EvaluationReport, RunSpec, TrainReport
 from tasks.say import say
 from training.evaluation.decisions import calibration_words
 from training.evaluation.evaluate import evaluate
-from training.evaluation.yardsticks import yardstick_words
+from training.evaluation.yardstick_words import yardstick_words
 
 
 @task(

@@ -726,6 +726,7 @@ def variants() -> list[dict[str, Any]]:
         ]
         + [{**labels, "task": task} for task in SEVERAL]
         + [{**labels, "task": SEVERAL[0], "ensemble": {"members": 5}}]
+        + [{**base, "split": {"kind": "random"}, "task": {"kind": "binary"}, **CHOSEN}]
         + [
             {
                 **base,
@@ -741,6 +742,10 @@ def variants() -> list[dict[str, Any]]:
     )
 
 
+CHOSEN: dict[str, Any] = {
+    "search": {},
+    "evaluate": {"threshold": {"for": "f1"}, "costs": {}, "calibrate": "temperature"},
+}
 TEXTS = {
     "name": "v",
     "data": {"uri": "x.csv", "columns": {"t": "text", "*": "ignore"}},
@@ -766,6 +771,7 @@ def test_every_default_has_its_reason(
         update={"source": binary.prepared.source.model_copy(update={"format": source_format})}
     )
     given = GIVEN | {f"task.labels.{name}" for name in tree["task"].get("labels", ())}
+    given |= {"evaluate.threshold.for"} if "evaluate" in tree else set()
     found = report_reasons.settings(Declaration.model_validate(tree), given, prepared)
     assert [s.path for s in found if not s.reason and not s.given] == []
     assert {s.path for s in found if s.given} <= given and all(

@@ -32,7 +32,8 @@ from training.data.arrays.shards import load_arrays
 from training.evaluation.evaluate import evaluate
 from training.evaluation.feature_frame import column_names, feature_frame
 from training.evaluation.yardstick_class import build_estimator, require_yardsticks
-from training.evaluation.yardsticks import fit_yardstick, yardstick_words
+from training.evaluation.yardstick_words import yardstick_words
+from training.evaluation.yardsticks import fit_yardstick
 from training.objectives.bootstrap import paired_difference
 from training.report.blocks import Badge, Callout, Table
 from training.report.yardstick_section import yardstick_blocks

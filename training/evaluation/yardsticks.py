@@ -33,18 +33,10 @@ from training.evaluation.baselines import (
 from training.evaluation.decisions import Decides, choose_thresholds
 from training.evaluation.feature_frame import feature_frame
 from training.evaluation.yardstick_class import build_estimator, first_line
-from training.formatting import duration, interval, metric_name, number
 from training.objectives.bootstrap import paired_difference
 from training.objectives.measures import declared_measures
 from training.objectives.metrics import compute_predictions, targets
 from training.run.provenance import masked
-
-PLACES = {
-    "ahead": "behind the model",
-    "level": "not distinguishable from the model",
-    "behind": "ahead of the model",
-    "unknown": "not compared with the model",
-}
 
 
 class Fitted(NamedTuple):
@@ -182,16 +174,3 @@ def _figures(
         Skill(too_few=own.too_few),
     )
     return {"metrics": metrics, "differences": differences, "standing": place["it"]}
-
-
-def yardstick_words(declaration: Declaration, found: YardstickResult) -> str:
-    """Describe a yardstick in one sentence, e.g. that it is ahead of the model."""
-    if found.problem:
-        return f"{found.name} has no figures: {found.problem.rstrip('.')}."
-    metric = declaration.metric
-    note = f"; {found.note}" if found.note else ""
-    return (
-        f"{found.name} is {PLACES[found.standing]}: {metric_name(metric)}"
-        f" {number(found.metrics.get(metric))}, model minus {found.name}"
-        f" {interval(found.differences[metric])}; fitted in {duration(found.seconds)}{note}."
-    )

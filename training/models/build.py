@@ -37,6 +37,7 @@ from schemas.model_config import BoostingModel
 from schemas.records import Statistics, TensorStats
 from training.models.causal_transformer import CausalTransformer
 from training.models.cnn import Cnn
+from training.models.drawn_rows import drawn_rows
 from training.models.ft_transformer import FtTransformer
 from training.models.linear import Linear
 from training.models.members import MemberMean, member_mean
@@ -48,6 +49,8 @@ from training.models.tabm import TabM
 from training.models.temperature import Temperature, build_temperature
 from training.models.token_network import TokenNetwork
 from training.models.trees import Trees
+
+INIT_ROWS = 256  # drawn for an initialisation that depends on the inputs
 
 
 def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
@@ -70,8 +73,8 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
         if shape.context:
-            return TokenNetwork(shape, _body(declaration, shape))
-        body = _body(declaration, shape)
+            return TokenNetwork(shape, _body(declaration, shape, statistics))
+        body = _body(declaration, shape, statistics)
         counted = isinstance(getattr(body, "members", None), int)
         join = member_mean(declaration, statistics) if counted else None
         temperature = build_temperature(declaration, statistics)
@@ -183,7 +186,7 @@ def _per_channel(stats: TensorStats, values: tuple[float, ...] | list[float]) ->
     )
 
 
-def _body(declaration: Declaration, shape: ModelShape) -> nn.Module:
+def _body(declaration: Declaration, shape: ModelShape, statistics: Statistics) -> nn.Module:
     config = declaration.model
     match config:
         case LinearModel():
@@ -193,7 +196,8 @@ def _body(declaration: Declaration, shape: ModelShape) -> nn.Module:
         case ResMlpModel():
             return ResMlp(shape, config)
         case RealMlpModel():
-            return RealMlp(shape, config, declaration.task.kind)
+            rows = drawn_rows(statistics, INIT_ROWS)
+            return RealMlp(shape, config, declaration.task.kind, rows)
         case TabMModel():
             return TabM(shape, config)
         case FtTransformerModel():

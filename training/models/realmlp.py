@@ -32,7 +32,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 SCALE_RATE, BIAS_RATE, SLOPE_RATE = 6.0, 0.1, 0.1  # of the learning rate
-DRAWN_ROWS, CORNERS = 256, 5  # for the initialisation: drawn rows, and those mixed to a bias
+CORNERS = 5  # rows that are mixed to a first bias
 HEAD_STD = 0.1  # of the first scores
 
 
@@ -147,17 +147,20 @@ class RealMlpInputs(nn.Module):
 class RealMlp(nn.Module):
     """Inputs, a learned factor for each, hidden layers, the head.
 
-    Weights and biases are initialised by drawn rows in place of train rows: numbers N(0, 1), codes
-    at random. The network is thus a function of declaration and statistics alone. Scores start near
-    the prior. In eval mode those of a regression stay within the labels of train.
+    Weights and biases are initialised by rows that are drawn from the statistics, in place of train
+    rows (models/drawn_rows.py): the network stays a function of declaration and statistics. Scores
+    start near the prior. In eval mode those of a regression stay within the labels of train.
 
     Args:
         shape: The contract.
         config: The options.
         task: Kind of the task, for `activation: auto` and the rate of the head.
+        rows: A batch for the initialisation.
     """
 
-    def __init__(self, shape: ModelShape, config: RealMlpModel, task: str) -> None:
+    def __init__(
+        self, shape: ModelShape, config: RealMlpModel, task: str, rows: dict[str, Tensor]
+    ) -> None:
         super().__init__()
         self.inputs = RealMlpInputs(shape, config)
         self.scaling = Scaling(self.inputs.width)
@@ -172,16 +175,15 @@ class RealMlp(nn.Module):
         # One score of log odds moves like the difference of two logits, one of each class.
         self.head_rate = 2.0 if task in ("binary", "multilabel") else 1.0
         self.label_range = shape.label_range if config.clamp else None
-        self._init(shape)
+        self._init(torch.tensor(shape.prior), rows)
 
     @torch.no_grad()
-    def _init(self, shape: ModelShape) -> None:
-        x = self.inputs(_drawn_rows(shape, DRAWN_ROWS))
+    def _init(self, prior: Tensor, rows: dict[str, Tensor]) -> None:
+        x = self.inputs(rows)
         for block in self.blocks:
             x = block.init_on_(x)
         self.head.init_on_(x)
         self.head.weight.mul_(HEAD_STD)
-        prior = torch.tensor(shape.prior)
         self.head.bias.copy_(prior - F.linear(x, self.head.weight).mean(0) / math.sqrt(x.shape[1]))
 
     def parameter_factors(self) -> dict[nn.Parameter, Factor]:
@@ -211,21 +213,3 @@ class RealMlp(nn.Module):
         if self.training or self.label_range is None:
             return scores
         return scores.clamp(*self.label_range)
-
-
-def _drawn_rows(shape: ModelShape, rows: int) -> dict[str, Tensor]:
-    """Return rows of unit normal numbers, and codes of which each is equally likely."""
-    batch = {}
-    if shape.numeric:
-        scaled = shape.numeric - shape.indicators
-        flags = (torch.rand(rows, shape.indicators) < 0.5).float()
-        batch["numeric"] = torch.cat([torch.randn(rows, scaled), flags], dim=1)
-    if shape.categories:
-        seen = [
-            torch.tensor([code for code in range(codes) if code not in unseen] or [0])
-            for codes, unseen in zip(shape.categories, shape.unseen, strict=True)
-        ]
-        batch["categorical"] = torch.stack(
-            [values[torch.randint(len(values), (rows,))] for values in seen], dim=1
-        )
-    return batch | {key: torch.randn(rows, *size) for key, size in shape.tensors.items()}

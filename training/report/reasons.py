@@ -11,7 +11,7 @@ from schemas.duration import seconds_of
 from schemas.records import Prepared
 from training.formatting import duration, plain, show
 from training.report.loss_reasons import LOSS_HIDDEN_UNLESS, LOSS_REASONS
-from training.report.member_section import MEMBER_REASONS
+from training.report.recipe_reasons import OWN_REASONS, recipe_reason
 from training.report.tree_words import tree_reason
 from training.run.provenance import masked
 
@@ -347,7 +347,6 @@ REASONS: dict[str, str] = {
         "Counts of the tokens that follow the last 0, 1 and 4 ones in the same train sequences: a"
         " network that does not beat them has not earned its place."
     ),
-    **dict.fromkeys(("evaluate.calibrate", "evaluate.threshold"), "The model as it was trained."),
     "register.enabled": "A model that passes the gate is registered.",
     "register.thresholds": (
         "No absolute bound was set; the gate compares with the constant baseline and the champion."
@@ -366,7 +365,7 @@ REASONS: dict[str, str] = {
     "tracking.experiment": "Runs of one declaration stand together.",
     "tracking.tensorboard": "MLflow has the same curves.",
     "tracking.tags": "No tag was set.",
-} | MEMBER_REASONS
+} | OWN_REASONS
 HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only if they matter
     "data.spark": "spark",
     "task.labels": "several",
@@ -434,8 +433,8 @@ def settings(
 
 def reason(path: str, declaration: Declaration) -> str:
     """Return why the default at `path` suits this declaration; empty without a default."""
-    if of_trees := tree_reason(path, declaration):
-        return of_trees
+    if own_words := tree_reason(path, declaration) or recipe_reason(path, declaration):
+        return own_words
     section = path.partition(".")[0]
     variant = getattr(getattr(declaration, section, None), "kind", "")
     own = f"{path}={declaration.loss_kind}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from schemas.comparison_records import YardstickResult
 from schemas.config import Declaration
 from schemas.records import EvaluationReport
-from training.evaluation.yardsticks import yardstick_words
+from training.evaluation.yardstick_words import yardstick_words
 from training.formatting import MISSING, duration, interval, metric_name, number, plain
 from training.report.blocks import Badge, Block, Bullets, Callout, Heading, Table, Words, table
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from schemas.config import AdamWConfig
@@ -17,13 +18,17 @@ from schemas.errors import ConfigError
 from tests.training.toys import CLASSES, make_toy
 from training.models.build import Network, build_model
 from training.models.categories import Categories
+from training.models.drawn_rows import drawn_rows
 from training.models.numeric_embeddings import PbldEmbedding
 from training.models.realmlp import LearnedActivation, NtkLinear, RealMlp
 from training.models.scheduled_dropout import ScheduledDropout
 from training.models.shape import model_shape
+from training.objectives.losses import SquaredError
 from training.objectives.metrics import predict
 from training.optim.curves import flat_cos
 from training.optim.groups import parameter_factors, parameter_groups
+from training.optim.optimizer import make_optimizer
+from training.optim.schedule import Schedule
 
 SMALL: dict[str, Any] = {"kind": "realmlp", "hidden": [16, 12]}
 
@@ -115,14 +120,15 @@ def test_a_network_is_its_parts_in_their_order_and_starts_at_the_prior() -> None
 def test_predictions_stay_within_the_labels_of_train_in_eval_mode_alone() -> None:
     toy = make_toy("regression", SMALL)
     shape = replace(model_shape(toy.declaration, toy.statistics), label_range=(-0.02, 0.01))
-    body, batch = RealMlp(shape, toy.declaration.model, "regression"), toy.batch(200)[0]
+    rows = drawn_rows(toy.statistics, 256)
+    body, batch = RealMlp(shape, toy.declaration.model, "regression", rows), toy.batch(200)[0]
     free = body.eval()(batch)
     assert (free.min(), free.max()) == (torch.tensor(-0.02), torch.tensor(0.01))
     body.blocks.eval()
     body.training = True
     assert body(batch).max() > 0.01
     config = toy.declaration.model.model_copy(update={"clamp": False})
-    assert RealMlp(shape, config, "regression").eval()(batch).max() > 0.01
+    assert RealMlp(shape, config, "regression", rows).eval()(batch).max() > 0.01
 
 
 @pytest.mark.req("M1")
@@ -211,3 +217,55 @@ def test_dropout_follows_the_progress_without_another_graph() -> None:
         torch.testing.assert_close(found.max(), torch.tensor(1 / (1 - rate)))
     assert len(graphs) == 1 and "progress" not in layer.state_dict()
     assert torch.equal(layer.eval()(x), x)
+
+
+def written_out(network: nn.Module, batches: list[Any], labels: Any) -> dict[str, Tensor]:
+    """Return a regression's weights after steps written out as pytabkit 1.7.3 makes them.
+
+    Adam with bias correction; before it each weight decays by its part's factor of the rate, twice.
+    """
+    weights = {n: p.detach().clone().requires_grad_() for n, p in network.named_parameters()}
+    adam = {n: (torch.zeros_like(p), torch.zeros_like(p)) for n, p in weights.items()}
+    for step, (batch, label) in enumerate(zip(batches, labels, strict=True)):
+        scores = functional_call(network, weights, (batch,))[:, 0]
+        gradients = torch.autograd.grad(((scores - label) ** 2).mean(), list(weights.values()))
+        time = step / len(batches)
+        rate = 0.2 * 0.5 * (1 - math.cos(2 * math.pi * math.log2(1 + 15 * time)))
+        decay = 0.02 * (1.0 if time < 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * time - 1))))
+        for (name, p), gradient in zip(weights.items(), gradients, strict=True):
+            factor = 1.0
+            if name.endswith("scale"):
+                factor = 6.0
+            elif name.endswith(("bias", "share")) or ".numbers." in name:
+                factor = 0.1
+            m, v = adam[name]
+            m.lerp_(gradient, 0.1)
+            v.lerp_(gradient**2, 0.05)
+            with torch.no_grad():
+                if not name.endswith("bias"):
+                    p.mul_(1 - decay * factor * rate * factor)
+                fair = (v / (1 - 0.95 ** (step + 1))).sqrt() + 1e-8
+                p.sub_(rate * factor * m / (1 - 0.9 ** (step + 1)) / fair)
+    return weights
+
+
+@pytest.mark.req("T6")
+def test_steps_are_those_of_pytabkit_written_out() -> None:
+    toy = make_toy("regression", SMALL | {"dropout": 0.0})
+    network = build_model(toy.declaration, toy.statistics).double().train()
+    rows, labels = toy.batch(300)
+    rows["numeric"] = rows["numeric"].double()
+    chosen = torch.randint(300, (40, 64), generator=torch.Generator().manual_seed(0))
+    batches = [{key: t[at] for key, t in rows.items()} for at in chosen]
+    given = batches, [labels[at].double() for at in chosen]
+    expected = written_out(network, *given)
+    declared = toy.declaration
+    optimizer = make_optimizer(declared.optimizer, network)
+    schedule = Schedule(declared.schedule, declared.optimizer.lr, len(batches), True)
+    for step, (batch, label) in enumerate(zip(*given, strict=True)):
+        schedule.apply(optimizer, step)
+        optimizer.zero_grad()
+        SquaredError().row_losses(network(batch), label).mean().backward()
+        optimizer.step()
+    for name, p in network.named_parameters():
+        torch.testing.assert_close(p.detach(), expected[name].detach(), rtol=1e-6, atol=1e-8)
