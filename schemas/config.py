@@ -43,7 +43,7 @@ from schemas.model_config import (
     TabMModel,
 )
 from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
-from schemas.recipes import fill_recipe
+from schemas.recipes import default_model, fill_recipe
 from schemas.schedule_config import (
     ConstantSchedule,
     CosineRestartsSchedule,
@@ -297,7 +297,14 @@ class Declaration(Section):
     tokens: TokensConfig | None = Field(
         None, description="Of a language model alone; null for every other task."
     )
-    model: Model = MlpModel()
+    model: Model = Field(
+        AutoModel(),
+        description=(
+            "Default: auto, a blend of networks and boosting; realmlp where one network is needed"
+            " (cv.folds, ensemble, search, train.refit, several machines or processes); mlp on"
+            " tensors; causal_transformer for a language model."
+        ),
+    )
     ensemble: DeclaredEnsemble = None
     loss: LossConfig = LossConfig()
     optimizer: Optimizer = AdamWConfig()
@@ -371,6 +378,8 @@ class Declaration(Section):
     @model_validator(mode="after")
     def _kind_of_model(self) -> Declaration:
         fill_defaults(self)
+        if "model" not in self.model_fields_set and self.task.kind != "causal_lm":
+            object.__setattr__(self, "model", default_model(*self._needs_of_model()))
         fill_recipe(self)
         object.__setattr__(self, "evaluate", tree_baselines(self.model, self.evaluate))
         trees = tree_conflicts(self.model, self.train, self.loss, self.task, self.loss_kind)
@@ -378,6 +387,13 @@ class Declaration(Section):
         if problem is not None:
             raise ValueError(problem)
         return self
+
+    def _needs_of_model(self) -> tuple[bool, bool]:
+        """Return whether a column is a tensor, and whether one network has to be trained."""
+        has_tensors = any(column.kind == "tensor" for column in self.data.columns.values())
+        ranks, nodes = self.train.ranks, self.train.nodes
+        trains_one = (self.cv.folds, self.ensemble, self.search, ranks > 1 or nodes > 1)
+        return has_tensors, any(trains_one) or self.train.refit != "none"
 
     @model_validator(mode="after")
     def _roles_fit_split(self) -> Declaration:

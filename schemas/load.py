@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from schemas.config import Declaration
+from schemas.config import AutoModel, Declaration, MlpModel
 from schemas.confinement import require_host, require_readable, require_source, require_spark
 from schemas.errors import ConfigError, shortened
 from schemas.search_space import space_mistakes
@@ -158,6 +158,8 @@ def _with_kinds(tree: dict[Any, Any]) -> dict[Any, Any]:
         name: Declaration.model_fields[name].default for name in VARIANTS
     } | (DEFAULTS if kind == TASK else {})
     given = {name: tree.get(name) for name in VARIANTS}
+    if kind != TASK and set(given["model"] or ()) - set(AutoModel.model_fields):
+        default["model"] = MlpModel()  # a section that sets values of a network
     return tree | {
         name: {"kind": default[name].kind, **v}
         for name, v in given.items()

@@ -313,8 +313,9 @@ class AutoModel(Section):
         EFFORTS["default"][0],
         gt=0,
         description=(
-            "Training time after which no further candidate is started; the first one always runs,"
-            " and one that runs is finished. Default: 0.5, 2.5 or 60, by effort."
+            "Training time after which no further network is started; the first one always runs,"
+            " and one that runs is finished. Boosting, which takes seconds, is fitted in any case."
+            " Default: 0.5, 2.5 or 60, by effort."
         ),
     )
     candidates: tuple[Candidate, ...] = Field(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar
 
 from schemas.data_config import TaskConfig
-from schemas.model_config import AutoModel, Candidate, Model
+from schemas.model_config import AutoModel, Candidate, MlpModel, Model, RealMlpModel
 from schemas.optimizer_config import AdamWConfig, Optimizer
 from schemas.schedule_config import ConstantSchedule, CosLog4Schedule, Schedule
 from schemas.section import Section, with_defaults
@@ -109,7 +109,19 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def fill_recipe(declaration: Declared) -> None:
+def default_model(has_tensors: bool, trains_one: bool) -> Model:
+    """Return the model of a declaration without one: what does best in docs/benchmarks-quality.md.
+
+    Args:
+        has_tensors: A column is a tensor, which candidates of `auto` would flatten.
+        trains_one: One network has to be trained, so that it cannot be `auto`.
+    """
+    if has_tensors:
+        return MlpModel()
+    return RealMlpModel() if trains_one else AutoModel()
+
+
+def fill_recipe(declaration: Declaration) -> None:
     """Set the values of the kind's recipe where none is given; they still count as defaults.
 
     The candidates of `model.kind: auto` share their inputs, which are scaled as RealMLP's are: the

@@ -45,10 +45,11 @@ def checked_network(spec: RunSpec) -> RunSpec:
 def train_members(spec: RunSpec, prepared: Prepared, run: RunContext) -> list[Trained]:
     """Train the members in their order; return those that were trained.
 
-    Of `model.kind: auto`, no further candidate is started after the declared minutes of training.
+    Of `model.kind: auto`, no further network is started after the declared minutes of training.
     One that was started is finished, also by a resumed run.
     """
-    total, model = len(members_of(run.declaration)), run.declaration.model
+    declared, model = members_of(run.declaration), run.declaration.model
+    total = len(declared)
     minutes = model.minutes if isinstance(model, AutoModel) else float("inf")
     trained: list[Trained] = []
     for number in range(1, total + 1):
@@ -56,6 +57,7 @@ def train_members(spec: RunSpec, prepared: Prepared, run: RunContext) -> list[Tr
         if (
             trained
             and spent >= minutes
+            and declared[number - 1].model.kind != "boosting"  # takes seconds
             and not (member_folder(run.run_dir, number) / SPEC).exists()
         ):
             left = f"{total - len(trained)} of {total} candidates are not started"

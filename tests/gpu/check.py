@@ -115,7 +115,9 @@ class Bench:
         self._runs += 1
         folder = self.folder / f"run-{self._runs}"
         folder.mkdir()
-        sections = {name: train.pop(name) for name in ("optimizer", "loss") if name in train}
+        # the same for all: the schedule of RealMLP's recipe begins at rate 0
+        sections: dict[str, Any] = {"schedule": {"kind": "warmup_cosine"}}
+        sections |= {name: train.pop(name) for name in ("optimizer", "loss") if name in train}
         options = (
             SMALL
             | ({"batch_size": 8} if kind == "texts" else {})

@@ -53,6 +53,7 @@ NAMES = {
     "bigram": "the bigram model",
     "5-gram": "the 5-gram model",
 }
+WHOSE = {"boosting": "gradient boosting's", "auto": "the blend's"}
 CONSTANTS = ("constant", "unigram")  # independent of the row
 
 
@@ -92,7 +93,7 @@ def baseline_predictions(
         return ngrams.document_predictions(declaration, statistics.tokens, arrays, side)
     train, val, rows = (load_arrays(arrays.side(name)) for name in ("train", "val", side))
     wanted = dict.fromkeys(("constant", *declaration.evaluate.baselines))
-    if _is_boosting(declaration):
+    if declaration.model.kind == "boosting":
         wanted.pop("boosting", None)  # no comparison: it is the model itself
     return {name: _fit(name, declaration, statistics, train, val)(rows) for name in wanted}
 
@@ -402,11 +403,7 @@ def _sentence(
 
 def whose(declaration: Declaration) -> str:
     """Return the model that is compared, in the genitive."""
-    return "gradient boosting's" if _is_boosting(declaration) else "the network's"
-
-
-def _is_boosting(declaration: Declaration) -> bool:
-    return declaration.model.kind == "boosting"
+    return WHOSE.get(declaration.model.kind, "the network's")
 
 
 def _advice(
@@ -431,7 +428,7 @@ def _advice(
             "train a larger network for longer"
             if declaration.task.kind == "causal_lm"
             else "improve the features or the settings of the trees"
-            if _is_boosting(declaration)
+            if declaration.model.kind == "boosting"
             else "improve the features or the network"
         )
         return f": use {NAMES.get(behind[0], behind[0])}, or {instead}"

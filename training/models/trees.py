@@ -66,7 +66,7 @@ class Trees(nn.Module):
         self.width = shape.numeric + shape.tensor_width + len(shape.categories)
         for name, dtype in DTYPES.items():
             self.register_buffer(name, torch.zeros(0, dtype=dtype))
-        self.constant = torch.tensor(shape.prior, dtype=torch.float64)
+        self.register_buffer("constant", torch.tensor(shape.prior, dtype=torch.float64))
         self.depths: tuple[int, ...] = ()  # steps of each block of trees
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:

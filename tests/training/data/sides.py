@@ -107,6 +107,7 @@ def declaration_of(
         },
         "task": {"kind": task} if isinstance(task, str) else task,
         "split": {"kind": "random"},
+        "model": {"kind": "mlp"},
         **sections,
     }
     return declare(tree)

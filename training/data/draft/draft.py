@@ -578,10 +578,9 @@ def _model_lines(table: Table, found: Draft) -> list[tuple[str, str]]:
         g.role.startswith("{kind: tensor") and g.role.count(",") > 1 for g in found.columns.values()
     ):
         lines.append(("model: {kind: cnn}", "a tensor column looks like pictures"))
-    elif table.rows < 5000:
-        lines.append(
-            ("model: {kind: mlp, hidden: [32], dropout: 0.3}", f"small, for {table.rows} rows")
-        )
+    else:
+        why = "networks and boosting, blended; quick spends less time, best more"
+        lines.append(("model: {kind: auto, effort: default}", why))
     return lines
 
 
