@@ -75,6 +75,7 @@ def declare(kind: str, *, time: bool, groups: bool) -> Declaration:
             "data": {"uri": "/data/visits.parquet", "columns": columns},
             "task": {"kind": kind},
             "split": split,
+            "model": {"kind": "mlp"},
             "train": {"epochs": 40, "ranks": 2},
         }
     )

@@ -188,7 +188,7 @@ def judge(
     differences: dict[str, tuple[float, float]] | None = None,
     task: str = "binary",
 ) -> tuple[bool, str]:
-    declaration = declare(task)
+    declaration = declare(task, {"kind": "mlp"})
     low, high = bounds or (None, None)
     found = {b: Interval(value=0.0, low=lo, high=hi) for b, (lo, hi) in (differences or {}).items()}
     return verdict(

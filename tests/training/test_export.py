@@ -20,7 +20,8 @@ from tests.training.cases import Case, declaration_of, expected, make_case
 from tests.training.mlflow_home import clinic
 from training.data.arrays.apply import transform_numeric
 from training.serving import serving
-from training.serving.export import Columns, export_model
+from training.serving.export import export_model
+from training.serving.numeric_block import NumericBlock
 from training.serving.reference_network import reference_network
 
 __all__ = ["clinic"]
@@ -271,7 +272,7 @@ def test_columns_repeat_the_appliers_arithmetic_bit_for_bit(
             )
         )
     )
-    found = Columns(statistics)(torch.from_numpy(rows)).numpy()
+    found = NumericBlock(statistics)(torch.from_numpy(rows)).numpy()
     np.testing.assert_array_equal(found, transform_numeric(rows, statistics))
 
 

@@ -39,7 +39,8 @@ from training.data.engine.in_memory import holding
 from training.data.fit.normalize import fit
 from training.models.shape import model_shape
 from training.serving import serving
-from training.serving.export import Columns, export_model
+from training.serving.export import export_model
+from training.serving.numeric_block import NumericBlock
 
 ROWS, BINS = 600, 12
 SPEC = spec_of(numeric=("a", "b", "c", "d"), label_type="float")
@@ -266,7 +267,8 @@ def test_the_program_repeats_smooth_clipping_bit_for_bit(
     )
     with np.errstate(over="ignore"):
         expected = transform_numeric(rows, statistics)
-    np.testing.assert_array_equal(Columns(statistics)(torch.from_numpy(rows)).numpy(), expected)
+    found = NumericBlock(statistics)(torch.from_numpy(rows)).numpy()
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.req("R1")
