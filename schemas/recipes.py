@@ -110,7 +110,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def default_model(has_tensors: bool, trains_one: bool) -> Model:
-    """Return the model of a declaration without one: what does best in docs/benchmarks-quality.md.
+    """Return the model of a declaration without one; docs/decisions/0052 says why.
 
     Args:
         has_tensors: A column is a tensor, which candidates of `auto` would flatten.
