@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from schemas.candidates import candidate_conflicts, default_model, fitting_candidates
 from schemas.checks_config import Allowance, ChecksConfig
 from schemas.combinations import (
     check_declared_metrics,
@@ -43,7 +44,7 @@ from schemas.model_config import (
     TabMModel,
 )
 from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
-from schemas.recipes import default_model, fill_recipe
+from schemas.recipes import fill_recipe
 from schemas.schedule_config import (
     ConstantSchedule,
     CosineRestartsSchedule,
@@ -302,7 +303,8 @@ class Declaration(Section):
         description=(
             "Default: auto, a blend of networks and boosting; realmlp where one network is needed"
             " (cv.folds, ensemble, search, train.refit, several machines or processes); mlp on"
-            " tensors; causal_transformer for a language model."
+            " tensors, and where optimizer, schedule or train.patience are given;"
+            " causal_transformer for a language model."
         ),
     )
     ensemble: DeclaredEnsemble = None
@@ -379,21 +381,19 @@ class Declaration(Section):
     def _kind_of_model(self) -> Declaration:
         fill_defaults(self)
         if "model" not in self.model_fields_set and self.task.kind != "causal_lm":
-            object.__setattr__(self, "model", default_model(*self._needs_of_model()))
+            needs_one = bool(self.cv.folds or self.ensemble or self.search)
+            model = default_model(self.data, self.train, needs_one, self.model_fields_set)
+            object.__setattr__(self, "model", model)
+        loss = (self.train, self.loss, self.task, self.loss_kind)
+        object.__setattr__(self, "model", fitting_candidates(self.model, *loss))
         fill_recipe(self)
         object.__setattr__(self, "evaluate", tree_baselines(self.model, self.evaluate))
-        trees = tree_conflicts(self.model, self.train, self.loss, self.task, self.loss_kind)
-        problem = next(chain(conflicts(self), trees), None)
+        candidates = candidate_conflicts(self.model, self.optimizer, self.schedule, *loss)
+        found = chain(conflicts(self), tree_conflicts(self.model, *loss), candidates)
+        problem = next(found, None)
         if problem is not None:
             raise ValueError(problem)
         return self
-
-    def _needs_of_model(self) -> tuple[bool, bool]:
-        """Return whether a column is a tensor, and whether one network has to be trained."""
-        has_tensors = any(column.kind == "tensor" for column in self.data.columns.values())
-        ranks, nodes = self.train.ranks, self.train.nodes
-        trains_one = (self.cv.folds, self.ensemble, self.search, ranks > 1 or nodes > 1)
-        return has_tensors, any(trains_one) or self.train.refit != "none"
 
     @model_validator(mode="after")
     def _roles_fit_split(self) -> Declaration:

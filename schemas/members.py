@@ -49,6 +49,15 @@ def member_for_rows(declaration: Declaration, number: int, rows: int) -> Declara
     )
 
 
+def first_network_number(declaration: Declaration) -> int:
+    """Return the number of the first member that is a network, else 1.
+
+    It is the member that is checked before training, and that the checklist is about.
+    """
+    kinds = [member.model.kind for member in members_of(declaration)]
+    return next((number for number, kind in enumerate(kinds, start=1) if kind != "boosting"), 1)
+
+
 def folded(declaration: Declaration) -> Declaration | None:
     """Return the declaration with the section `cv` that divides its members; None if none does."""
     config = declaration.ensemble

@@ -313,9 +313,9 @@ class AutoModel(Section):
         EFFORTS["default"][0],
         gt=0,
         description=(
-            "Training time after which no further network is started; the first one always runs,"
-            " and one that runs is finished. Boosting, which takes seconds, is fitted in any case."
-            " Default: 0.5, 2.5 or 60, by effort."
+            "Training time after which no network is started, nor what comes after it; the first"
+            " one always runs, and one that runs is finished. Boosting takes seconds and has no"
+            " limit. Default: 0.5, 2.5 or 60, by effort."
         ),
     )
     candidates: tuple[Candidate, ...] = Field(

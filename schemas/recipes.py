@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar
 
 from schemas.data_config import TaskConfig
-from schemas.model_config import AutoModel, Candidate, MlpModel, Model, RealMlpModel
+from schemas.model_config import AutoModel, Candidate, Model
 from schemas.optimizer_config import AdamWConfig, Optimizer
 from schemas.schedule_config import ConstantSchedule, CosLog4Schedule, Schedule
 from schemas.section import Section, with_defaults
@@ -107,18 +107,6 @@ RECIPES: dict[str, Recipe] = {
         batches={2_800: 32, 4_500: 64, 6_400: 128, 32_000: 256},
     ),
 }
-
-
-def default_model(has_tensors: bool, trains_one: bool) -> Model:
-    """Return the model of a declaration without one; docs/decisions/0052 says why.
-
-    Args:
-        has_tensors: A column is a tensor, which candidates of `auto` would flatten.
-        trains_one: One network has to be trained, so that it cannot be `auto`.
-    """
-    if has_tensors:
-        return MlpModel()
-    return RealMlpModel() if trains_one else AutoModel()
 
 
 def fill_recipe(declaration: Declaration) -> None:

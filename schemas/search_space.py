@@ -183,6 +183,12 @@ def space_mistakes(declaration: Declaration) -> Iterator[str]:
             f"search: trials are scored on validation rows, not on folds, and cv.folds is"
             f" {declaration.cv.folds}; set cv.folds: 0"
         )
+    if declaration.model.kind == "auto":
+        yield (
+            "search: model.kind auto trains several kinds by their own recipes; name one of them,"
+            " e.g. model.kind: realmlp"
+        )
+        return
     known = values_by_path(declaration)
     for path, values in search.space.items():
         reason = _refusal(path, known)

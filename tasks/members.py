@@ -17,7 +17,7 @@ from schemas.config import AutoModel, Declaration
 from schemas.digest import write_atomic
 from schemas.errors import TrackingError
 from schemas.load import declare
-from schemas.members import folded, has_members, member_for_rows, members_of
+from schemas.members import first_network_number, folded, has_members, member_for_rows, members_of
 from schemas.records import ArraysRef, Prepared, RunSpec, TrainReport
 from schemas.seal import write_sealed
 from tasks.context import RunContext, await_servers
@@ -39,7 +39,8 @@ def checked_network(spec: RunSpec) -> RunSpec:
     declaration = declare(spec.declaration)
     if not has_members(declaration):
         return spec
-    return _of_member(spec, member_for_rows(declaration, 1, spec.arrays.train.rows))
+    number = first_network_number(declaration)
+    return _of_member(spec, member_for_rows(declaration, number, spec.arrays.train.rows))
 
 
 def train_members(spec: RunSpec, prepared: Prepared, run: RunContext) -> list[Trained]:
@@ -54,18 +55,23 @@ def train_members(spec: RunSpec, prepared: Prepared, run: RunContext) -> list[Tr
     trained: list[Trained] = []
     for number in range(1, total + 1):
         spent = sum(member.report.seconds for member in trained) / 60
-        if (
-            trained
-            and spent >= minutes
-            and declared[number - 1].model.kind != "boosting"  # takes seconds
-            and not (member_folder(run.run_dir, number) / SPEC).exists()
-        ):
+        is_begun = (member_folder(run.run_dir, number) / SPEC).exists()
+        if trained and not is_begun and is_left_out(declared[number - 1], spent, minutes):
             left = f"{total - len(trained)} of {total} candidates are not started"
             say("members", f"{left}: model.minutes is {minutes:g}, used {spent:.1f}", "info")
             break
         await_servers(run)
         trained.append(train_member(spec, prepared, run, number, total))
     return trained
+
+
+def is_left_out(candidate: Declaration, spent: float, minutes: float) -> bool:
+    """Return True if a candidate is not started, since training took the declared minutes.
+
+    Boosting is fitted all the same: it takes seconds, and a blend of it and a network is better
+    than either.
+    """
+    return spent >= minutes and candidate.model.kind != "boosting"
 
 
 @task(

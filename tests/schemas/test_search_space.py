@@ -96,7 +96,7 @@ def test_every_default_value_is_valid_and_belongs_to_the_kind(kind: str, optimiz
 
 def declarations() -> list[dict[str, Any]]:
     return [
-        tree(),
+        tree(**{"model.kind": "mlp"}),
         tree(**{"train.ranks": 2, "schedule.kind": "one_cycle", "register.enabled": False}),
         tree(**{"model.kind": "ft_transformer", "normalize.columns": "{seen: {scale: robust}}"}),
         tree(search="{trials: 3, space: {model.dropout: [0, 0.5]}}"),

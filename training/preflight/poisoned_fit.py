@@ -13,7 +13,7 @@ from torch import Tensor
 
 from schemas.config import Declaration
 from schemas.errors import DataError
-from schemas.members import members_of
+from schemas.members import first_network_number, members_of
 from schemas.model_config import BoostingModel
 from schemas.records import ArraysRef, CheckResult, SplitTables, Statistics, ValidatedTable
 from schemas.scratch import scratch_folder
@@ -86,7 +86,7 @@ def _trained(
 
     Of several networks it is the first one's.
     """
-    declaration = members_of(declaration)[0]
+    declaration = members_of(declaration)[first_network_number(declaration) - 1]
     if isinstance(declaration.model, BoostingModel):
         rows = load_arrays(arrays.train)
         trees = fit_ensembles(declaration, statistics, rows, rows, max_iter=STEPS)

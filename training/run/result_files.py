@@ -8,7 +8,7 @@ from schemas.config import Declaration
 from schemas.digest import sha256_file
 from schemas.errors import ConfigError, IntegrityError
 from schemas.load import declare
-from schemas.members import members_of
+from schemas.members import first_network_number, members_of
 from schemas.records import Prepared, Record, RunSpec, TrainReport, digest_of
 from schemas.seal import read_record
 from training.run.record import PREPARED, RESULT, SPEC, START_AGAIN, read_part
@@ -84,7 +84,8 @@ def member_folder(run_dir: Path, number: int) -> Path:
 def first_network(
     run_dir: Path, declaration: Declaration, prepared: Prepared, trained: TrainReport
 ) -> tuple[Path, Declaration, Prepared, TrainReport]:
-    """Return directory, declaration, data and result of a run's network, or of its first member.
+    """Return directory, declaration, data and result of a run's network, or of the first of its
+    members that is one.
 
     It is the network that the checks before training were made on.
 
@@ -93,7 +94,9 @@ def first_network(
     """
     if not trained.members:
         return run_dir, declaration, prepared, trained
-    folder = member_folder(run_dir, 1)
+    number = first_network_number(declaration)
+    number = number if number <= len(trained.members) else 1  # its minutes were used up
+    folder = member_folder(run_dir, number)
     arrays = read_part(folder, SPEC, RunSpec).arrays  # those of its fold, if it has one
     own = prepared.model_copy(update={"arrays": arrays})
-    return folder, members_of(declaration)[0], own, read_part(folder, RESULT, TrainReport)
+    return folder, members_of(declaration)[number - 1], own, read_part(folder, RESULT, TrainReport)
