@@ -1,13 +1,13 @@
 """Recipes: the settings that belong to a kind of model, where a declaration does not give its own.
 
 A network is only as good as the settings it was published with: its scaling, optimizer, schedule,
-batch size and length of training. `fill_recipe` sets those that do not depend on the data when a
-declaration is read; `for_rows` sets those that depend on the number of train rows, before training.
-Values that the file gives stay.
+batch size and length of training. `fill_recipe` sets them when a declaration is read; values that
+the file gives stay. A candidate of `model.kind: auto` also has a bound in steps, and so a length by
+the number of train rows; it is in the candidate's own record. A run's declaration never depends on
+its rows: `verify` and `reproduce` compare it.
 
 Source: RealMLP-TD, Holzmüller et al. 2024, arXiv:2407.04491, table A.2; TabM, Gorishniy et al.
-2024, arXiv:2410.24210, and its batch sizes in TabArena. Their lengths are bounded here in steps, so
-that training takes minutes on two cores.
+2024, arXiv:2410.24210, and its batch sizes in TabArena.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ class Recipe:
         optimizer: Values of section `optimizer`, which is AdamW.
         schedule: Section `schedule`.
         train: Values of section `train`.
-        evaluations: Most evaluations; each scores validation rows and saves a checkpoint.
-        batches: Number of train rows below which a batch size holds, in rising order.
+        evaluations: Most evaluations of a candidate; each scores validation rows and saves a
+            checkpoint.
+        batches: Of a candidate, number of train rows below which a batch size holds, rising.
     """
 
     scale: str
@@ -129,16 +130,6 @@ def fill_recipe(declaration: Declaration) -> None:
         _set(declaration, "optimizer", with_defaults(declaration.optimizer, **_rates(declaration)))
     if "schedule" not in declaration.model_fields_set:
         _set(declaration, "schedule", recipe.schedule)
-
-
-def for_rows(declaration: Declaration, rows: int) -> Declaration:
-    """Return the declaration of one network with batch size and epochs for its train rows."""
-    recipe = RECIPES.get(declaration.model.kind)
-    if recipe is None:
-        return declaration
-    train = with_defaults(declaration.train, batch_size=_batch_for(recipe, declaration, rows))
-    length = _length(recipe, train.epochs, rows, train.batch_size, STEPS["default"])
-    return declaration.model_copy(update={"train": with_defaults(train, **length)})
 
 
 def candidate_declaration(declaration: Declaration, candidate: Candidate) -> Declaration:

@@ -1,4 +1,7 @@
-"""Runs inside a run: folds of a cross-validation, trials of a search; child runs in MLflow."""
+"""Runs inside a run: folds of a cross-validation, trials of a search, members of an ensemble.
+
+Each has a child run in MLflow.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from tasks.context import RunContext
 from tasks.say import say
 from training.tracking.mlflow import Tracker, reopen_run, start_run
 
-MLFLOW_RUN = "mlflow_run_id"  # file of a trial, with the id of its run in MLflow
+MLFLOW_RUN = "mlflow_run_id"  # file with the id of a child run in MLflow
+RESUMED = ("trial", "member")  # kinds that a run started again takes up
 
 
 @contextmanager
@@ -48,6 +52,19 @@ def trial_runs(
         yield trials
 
 
+@contextmanager
+def member_run(
+    run: RunContext, number: int, folder: Path, declaration: Declaration
+) -> Iterator[RunContext]:
+    """Open the run of a member of an ensemble inside the ensemble's, again after a kill.
+
+    Raises:
+        TrackingError: the tracking server could not be reached, or lacks part of the run.
+    """
+    with _child_runs(run, "member", {number: folder}, [declaration]) as (child,):
+        yield child
+
+
 def trial_dir(run_dir: Path, number: int) -> Path:
     """Return the directory of a trial, counted from 1."""
     return run_dir / "trials" / f"{number:03d}"
@@ -76,7 +93,7 @@ def _child_runs(
 def _child(
     run: RunContext, kind: str, number: int, folder: Path, declaration: Declaration
 ) -> RunContext:
-    folder.mkdir(parents=True, exist_ok=kind == "trial")
+    folder.mkdir(parents=True, exist_ok=kind in RESUMED)
     run_id = f"{run.run_id}-{kind}-{number}"
     tags = {
         "mlflow.parentRunId": run.tracker.run_id,
@@ -90,6 +107,6 @@ def _child(
         tracker = reopen_run(run.tracker.uri, known.read_text().strip())
     else:
         tracker = start_run(declaration, uri=run.tracker.uri, tags=tags, name=run_id)
-        if kind == "trial":
+        if kind in RESUMED:
             write_atomic(known, tracker.run_id)
     return RunContext(declaration, run_id, folder, tracker, run.flow_run_id)

@@ -39,7 +39,6 @@ from schemas.errors import (
     TrackingError,
 )
 from schemas.home import home
-from schemas.recipes import for_rows
 from schemas.records import Prepared, RunSpec, digest_of
 from schemas.seal import write_sealed
 from tasks.claim import running_servers
@@ -153,7 +152,6 @@ class RunContext:
     def spec(self, prepared: Prepared) -> RunSpec:
         """Return all inputs of the training program; written as `resolved.json`."""
         written = write_sealed(self.run_dir / PREPARED, prepared.model_dump_json(indent=1))
-        self.declaration = for_rows(self.declaration, prepared.arrays.train.rows)
         spec = RunSpec(
             run_id=self.run_id,
             name=self.declaration.name,

@@ -6,20 +6,18 @@ that are finished, goes on with the one that was interrupted, and starts the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from schemas.config import AutoModel, Declaration
-from schemas.digest import write_atomic
-from schemas.errors import TrackingError
 from schemas.load import declare
 from schemas.members import first_network_number, folded, has_members, member_for_rows, members_of
 from schemas.records import ArraysRef, Prepared, RunSpec, TrainReport
 from schemas.seal import write_sealed
+from tasks.child_runs import member_run
 from tasks.context import RunContext, await_servers
 from tasks.launch import train_one
 from tasks.say import say
@@ -29,9 +27,8 @@ from training.engine.result import finished_report
 from training.evaluation.ensembling import Trained, combine_members
 from training.run.record import RESULT, SPEC, read_part
 from training.run.result_files import member_folder
-from training.tracking.mlflow import Tracker, reopen_run, start_run
 
-ENSEMBLE, ARRAYS, TRACKED = "ensemble", "arrays", "mlflow_run_id"
+ENSEMBLE, ARRAYS = "ensemble", "arrays"
 
 
 def checked_network(spec: RunSpec) -> RunSpec:
@@ -94,8 +91,8 @@ def train_member(
         say(name, f"{declaration.model.kind}, trained before", "cached")
         return Trained(member, TrainReport.model_validate(finished))
     say(name, f"{declaration.model.kind}, seed {declaration.train.seed}", "info")
-    with _tracked(run, declaration, folder, number) as tracker:
-        return Trained(member, train_one(member, folder, tracker))
+    with member_run(run, number, folder, declaration) as child:
+        return Trained(member, train_one(member, folder, child.tracker))
 
 
 @task(
@@ -149,36 +146,3 @@ def _arrays(
         return spec.arrays
     rows = member_fold(prepared.validated, prepared.split, by_folds, number)
     return write_fold(spec.arrays, rows.train, rows.val, folder / ARRAYS)
-
-
-@contextmanager
-def _tracked(
-    run: RunContext, declaration: Declaration, folder: Path, number: int
-) -> Iterator[Tracker]:
-    """Open the MLflow child run of a member, or that of its interrupted start; end it at the end.
-
-    Raises:
-        TrackingError: the tracking server could not be reached, or lacks part of the run.
-    """
-    name, known = f"{run.run_id}-member-{number:02d}", folder / TRACKED
-    tags = {
-        "mlflow.parentRunId": run.tracker.run_id,
-        "bulkhead.flow": "member",
-        "bulkhead.member": str(number),
-        "bulkhead.run_dir": str(folder),
-    }
-    tracker = (
-        reopen_run(run.tracker.uri, known.read_text(encoding="utf-8"))
-        if known.exists()
-        else start_run(declaration, uri=run.tracker.uri, tags=tags, name=name)
-    )
-    write_atomic(known, tracker.run_id)
-    try:
-        yield tracker
-    except BaseException as error:
-        try:
-            tracker.finish("FAILED" if isinstance(error, Exception) else "KILLED")
-        except TrackingError as away:
-            say("tracking", str(away), "warn")
-        raise
-    tracker.finish("FINISHED")

@@ -72,7 +72,8 @@ def job(table: QualityTable, seed: int, cache: Path, data: Path) -> Job:
 
 def prepared_rows(job: Job, cache: Path) -> Rows:
     """Prepare a job's rows by this project's own command, once."""
-    kept = job.folder / "prepared.json"
+    declared = hashlib.sha256(job.declared.read_bytes()).hexdigest()[:10]
+    kept = job.folder / f"prepared-{declared}.json"
     if not kept.exists():
         found = _bulkhead(cache, "prepare", str(job.declared))
         kept.write_text(json.dumps(found))
@@ -122,8 +123,6 @@ def _key(candidate: Candidate) -> str:
     if candidate.overrides is not None or candidate.baseline:
         files = [f for name in SOURCES for f in sorted((ROOT / name).rglob("*.py"))]
         code = hashlib.sha256(b"\0".join(f.read_bytes() for f in files)).hexdigest()
-    if os.environ.get("BULKHEAD_BENCHMARK_KEEP"):
-        code = ""
     text = f"{candidate}{code}"
     name = "".join(c if c.isalnum() else "-" for c in candidate.name.lower())
     return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"

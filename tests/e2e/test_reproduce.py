@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from mlflow import MlflowClient
 
 from tests.e2e.growing import Growing
@@ -25,7 +26,12 @@ SMALL = [
     # three epochs are often behind the linear model, and this test needs a version
     "register.allow_behind=[linear, boosting]",
 ]
-EXAMPLES = {"clinic_visits": "clinic-visits", "titanic": "titanic", "wisdm_v11": "wisdm-v11"}
+EXAMPLES = ("clinic_visits", "titanic", "wisdm_v11")
+MODELS: dict[str, dict[str, Any]] = {  # of kinds with settings of their own
+    "realmlp": {"kind": "realmlp", "hidden": [16]},
+    "boosting": {"kind": "boosting", "max_iter": 20},
+    "auto": {"kind": "auto", "candidates": ["boosting", {"kind": "realmlp", "hidden": [16]}]},
+}
 
 
 def bulkhead(home: Path, *arguments: str, code: int = 0, **variables: str) -> tuple[Any, str]:
@@ -63,8 +69,10 @@ def left_behind(home: Path) -> list[str]:
 @pytest.mark.long
 @pytest.mark.req("R3")
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_is_made_again_bit_by_bit(example: str, tmp_path: Path, real_data: Path) -> None:
+@pytest.mark.parametrize("case", [*EXAMPLES, *MODELS])
+def test_a_version_is_verified_and_made_again_bit_by_bit(
+    case: str, tmp_path: Path, real_data: Path
+) -> None:
     data = tmp_path / "clinic.parquet"
     subprocess.run(
         [
@@ -78,8 +86,15 @@ def test_an_example_is_made_again_bit_by_bit(example: str, tmp_path: Path, real_
         capture_output=True,
     )
     where = {"BULKHEAD_CLINIC": str(data), "BULKHEAD_DATA": str(real_data)}
-    made, _ = bulkhead(tmp_path / "home", "run", f"examples/{example}.yaml", *SMALL, **where)
+    file = ROOT / "examples" / f"{case}.yaml"
+    if case in MODELS:
+        tree = yaml.safe_load((ROOT / "examples" / "clinic_visits.yaml").read_text())
+        kept = {key: tree[key] for key in ("name", "data", "task", "split")}
+        file = tmp_path / "declared.yaml"
+        file.write_text(yaml.safe_dump(kept | {"model": MODELS[case]}, sort_keys=False))
+    made, _ = bulkhead(tmp_path / "home", "run", str(file), *SMALL, **where)
     name = made["registered"]["name"]
+    bulkhead(tmp_path / "home", "verify", f"models:/{name}/1")
     client = MlflowClient(*[f"sqlite:///{tmp_path / 'home' / 'mlflow.db'}"] * 2)
     runs = len(client.search_runs([client.get_experiment_by_name(name).experiment_id]))
     found, _ = bulkhead(tmp_path / "home", "reproduce", f"models:/{name}/1", "--apply-diff")
