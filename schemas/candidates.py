@@ -14,7 +14,8 @@ from schemas.section import with_defaults
 from schemas.train_config import TrainConfig
 from schemas.trees_config import tree_conflicts
 
-TRAINED_BY = ("patience", "clip", "clip_at", "eval_every")  # of section `train`, in each recipe
+# of section `train`, in each recipe
+TRAINED_BY = ("patience", "patience_factor", "clip", "clip_at", "eval_every")
 
 
 def default_model(data: DataConfig, train: TrainConfig, needs_one: bool, given: set[str]) -> Model:

@@ -283,14 +283,27 @@ Candidate = Annotated[
 
 
 Effort = Literal["quick", "default", "best"]
+# other trees than BoostingModel(): of few columns each, and their errors differ
+SHALLOW = BoostingModel(
+    learning_rate=0.05, max_leaf_nodes=8, min_samples_leaf=10, l2=0.0, max_features=0.5
+)
 EFFORTS: dict[str, tuple[float, tuple[Candidate, ...]]] = {  # minutes, candidates
-    "quick": (0.5, (RealMlpModel(), BoostingModel())),
-    # a third network only where two candidates took half of five minutes
-    "default": (2.5, (RealMlpModel(), BoostingModel(), RealMlpModel())),
+    "quick": (0.5, (RealMlpModel(), BoostingModel(), SHALLOW)),
+    # a second network only where the candidates before it took half of five minutes
+    "default": (2.5, (RealMlpModel(), BoostingModel(), SHALLOW, LinearModel(), RealMlpModel())),
     # TabM takes too long on a processor for the default
     "best": (
         60.0,
-        (RealMlpModel(), BoostingModel(), TabMModel(), RealMlpModel(), RealMlpModel(), TabMModel()),
+        (
+            RealMlpModel(),
+            BoostingModel(),
+            SHALLOW,
+            LinearModel(),
+            TabMModel(),
+            RealMlpModel(),
+            RealMlpModel(),
+            TabMModel(),
+        ),
     ),
 }
 
@@ -314,8 +327,8 @@ class AutoModel(Section):
         gt=0,
         description=(
             "Training time after which no network is started, nor what comes after it; the first"
-            " one always runs, and one that runs is finished. Boosting takes seconds and has no"
-            " limit. Default: 0.5, 2.5 or 60, by effort."
+            " one always runs, and one that runs is finished. Boosting and a linear model take"
+            " seconds and have no limit. Default: 0.5, 2.5 or 60, by effort."
         ),
     )
     candidates: tuple[Candidate, ...] = Field(

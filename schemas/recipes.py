@@ -7,7 +7,7 @@ the number of train rows; it is in the candidate's own record. A run's declarati
 its rows: `verify` and `reproduce` compare it.
 
 Source: RealMLP-TD, Holzmüller et al. 2024, arXiv:2407.04491, table A.2; TabM, Gorishniy et al.
-2024, arXiv:2410.24210, and its batch sizes in TabArena.
+2024, arXiv:2410.24210, and its batch sizes in TabArena. RealMLP's early stop is TabArena's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from typing import Any, Protocol, Self, TypeVar
 from schemas.data_config import TaskConfig
 from schemas.model_config import AutoModel, Candidate, Model
 from schemas.optimizer_config import AdamWConfig, Optimizer
-from schemas.schedule_config import ConstantSchedule, CosLog4Schedule, Schedule
+from schemas.schedule_config import (
+    ConstantSchedule,
+    CosLog4Schedule,
+    Schedule,
+    WarmupCosineSchedule,
+)
 from schemas.section import Section, with_defaults
 from schemas.train_config import TrainConfig
 
@@ -75,6 +80,7 @@ class Recipe:
         evaluations: Most evaluations of a candidate; each scores validation rows and saves a
             checkpoint.
         batches: Of a candidate, number of train rows below which a batch size holds, rising.
+        alone: It also holds for a model of this kind, not for a candidate only.
     """
 
     scale: str
@@ -83,6 +89,7 @@ class Recipe:
     train: Mapping[str, Any]
     evaluations: int
     batches: Mapping[int, int] = field(default_factory=dict)
+    alone: bool = True
 
 
 RECIPES: dict[str, Recipe] = {
@@ -95,8 +102,13 @@ RECIPES: dict[str, Recipe] = {
             "weight_decay_schedule": "flat_cos",
         },
         schedule=CosLog4Schedule(),
-        # the last cosine ends at rate 0: only the whole schedule is the recipe
-        train={"epochs": MAX_EPOCHS, "batch_size": 256, "patience": MAX_EPOCHS, "clip": "none"},
+        train={
+            "epochs": MAX_EPOCHS,
+            "batch_size": 256,
+            "patience": 40,
+            "patience_factor": 3.0,  # the schedule's rates rise again: it waits for its next fall
+            "clip": "none",
+        },
         evaluations=64,
     ),
     "tabm": Recipe(
@@ -106,6 +118,14 @@ RECIPES: dict[str, Recipe] = {
         train={"epochs": MAX_EPOCHS, "batch_size": 256, "patience": 16, "clip": "norm"},
         evaluations=MAX_EPOCHS,
         batches={2_800: 32, 4_500: 64, 6_400: 128, 32_000: 256},
+    ),
+    "linear": Recipe(
+        scale="smooth",
+        optimizer={"lr": 1e-2, "weight_decay": 1e-2},
+        schedule=WarmupCosineSchedule(),
+        train={"epochs": 64, "batch_size": 256, "patience": 16, "clip": "norm"},
+        evaluations=64,
+        alone=False,
     ),
 }
 
@@ -121,7 +141,7 @@ def fill_recipe(declaration: Declaration) -> None:
         _set(declaration, "train", with_defaults(declaration.train, epochs=MAX_EPOCHS))
         return
     recipe = RECIPES.get(declaration.model.kind)
-    if recipe is None:
+    if recipe is None or not recipe.alone:
         return
     train = {**recipe.train, "batch_size": _batch(recipe.train["batch_size"], declaration)}
     _set(declaration, "normalize", with_defaults(declaration.normalize, scale=recipe.scale))
@@ -189,17 +209,19 @@ def _batch(size: int, declaration: Declared) -> int:
 
 
 def _length(recipe: Recipe, most: int, rows: int, batch_size: int, steps: int) -> dict[str, int]:
-    """Return the epochs that fit a number of steps, at most so many, and the steps between
-    evaluations.
+    """Return the epochs that fit a number of steps, at most so many, the steps between evaluations
+    and the patience in evaluations.
 
     >>> _length(RECIPES["realmlp"], 256, 20_000, 256, 25_000)
-    {'epochs': 256, 'eval_every': 316}
+    {'epochs': 256, 'eval_every': 316, 'patience': 10}
     >>> _length(RECIPES["realmlp"], 256, 1_000_000, 256, 25_000)
-    {'epochs': 6, 'eval_every': 3907}
+    {'epochs': 6, 'eval_every': 3907, 'patience': 40}
     """
     per_epoch = -(-rows // batch_size)
     epochs = max(1, min(most, steps // per_epoch))
-    return {"epochs": epochs, "eval_every": per_epoch * -(-epochs // recipe.evaluations)}
+    apart = -(-epochs // recipe.evaluations)
+    patience = max(1, recipe.train["patience"] // apart)
+    return {"epochs": epochs, "eval_every": per_epoch * apart, "patience": patience}
 
 
 def _set(declaration: Declared, name: str, value: Section) -> None:

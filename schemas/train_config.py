@@ -189,6 +189,15 @@ class TrainConfig(Section):
     patience: int = Field(
         8, ge=1, description="Evaluations without improvement before stopping early."
     )
+    patience_factor: float = Field(
+        1.0,
+        ge=1,
+        description=(
+            "Stop after evaluation `patience_factor` x b + `patience`, where b is the number of the"
+            " best one. More than 1: the longer the loss fell, the longer it is waited for; for"
+            " schedules with rising rates."
+        ),
+    )
     min_delta: float = Field(
         0.0, ge=0, description="Smallest change that counts as an improvement."
     )

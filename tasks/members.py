@@ -65,10 +65,10 @@ def train_members(spec: RunSpec, prepared: Prepared, run: RunContext) -> list[Tr
 def is_left_out(candidate: Declaration, spent: float, minutes: float) -> bool:
     """Return True if a candidate is not started, since training took the declared minutes.
 
-    Boosting is fitted all the same: it takes seconds, and a blend of it and a network is better
-    than either.
+    Boosting and a linear model are fitted all the same: they take seconds, and a blend of them and
+    a network is better than each.
     """
-    return spent >= minutes and candidate.model.kind != "boosting"
+    return spent >= minutes and candidate.model.kind not in ("boosting", "linear")
 
 
 @task(

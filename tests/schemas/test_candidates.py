@@ -9,7 +9,7 @@ import pytest
 from schemas.config import Declaration
 from schemas.errors import ConfigError
 from schemas.load import declare
-from schemas.members import first_network_number, members_of
+from schemas.members import first_network_number, member_for_rows, members_of
 from tasks.members import is_left_out
 
 
@@ -19,15 +19,18 @@ def declared(task: str = "binary", **sections: Any) -> Declaration:
     return declare(tree | sections)
 
 
+BLEND = ["realmlp", "boosting", "boosting", "linear", "realmlp"]
+
+
 def kinds(declaration: Declaration) -> list[str]:
     return [member.model.kind for member in members_of(declaration)]
 
 
 def test_a_declaration_without_model_blends_networks_and_boosting() -> None:
     found = declared(train={"epochs": 7})
-    assert found.model.kind == "auto" and kinds(found) == ["realmlp", "boosting", "realmlp"]
+    assert found.model.kind == "auto" and kinds(found) == BLEND
     assert found.normalize.scale == "smooth" and members_of(found)[0].optimizer.lr == 0.04
-    assert [member.train.epochs for member in members_of(found)] == [7, 7, 7]
+    assert {member.train.epochs for member in members_of(found)} == {7}
     again = declare(found.model_dump(mode="json", by_alias=True))
     assert again == found, "read again from a record it is the same"
 
@@ -69,7 +72,8 @@ def test_one_network_is_the_default_where_several_cannot_be(
 
 @pytest.mark.parametrize("loss", [{"kind": "huber"}, {"kind": "poisson"}])
 def test_trees_are_no_candidate_of_a_loss_that_they_cannot_follow(loss: dict[str, Any]) -> None:
-    assert kinds(declared("regression", loss=loss)) == ["realmlp", "realmlp"]
+    left = [kind for kind in BLEND if kind != "boosting"]
+    assert kinds(declared("regression", loss=loss)) == left
     with pytest.raises(ConfigError, match=r"model.kind boosting lowers log loss"):
         model = {"kind": "auto", "candidates": ["realmlp", "boosting"]}
         declared("regression", loss=loss, model=model)
@@ -85,6 +89,22 @@ def test_the_first_network_is_checked_and_boosting_has_no_limit_of_time() -> Non
     assert first_network_number(found) == 2
     boosting, realmlp, _ = members_of(found)
     assert not is_left_out(realmlp, 1.0, 2.0) and is_left_out(realmlp, 2.0, 2.0)
-    assert not is_left_out(boosting, 9.0, 2.0)
+    linear = declared(model={"kind": "auto", "candidates": ["linear"]})
+    assert not is_left_out(boosting, 9.0, 2.0) and not is_left_out(members_of(linear)[0], 9.0, 2.0)
     alone = declared(model={"kind": "auto", "candidates": ["boosting"]})
     assert first_network_number(alone) == 1
+
+
+def test_a_linear_model_has_a_recipe_as_a_candidate_alone() -> None:
+    (candidate,) = members_of(declared(model={"kind": "auto", "candidates": ["linear"]}))
+    assert candidate.optimizer.lr == 0.01 and candidate.train.patience == 16
+    alone = declared(model={"kind": "linear"})
+    assert alone.optimizer.lr != 0.01 and alone.train.patience == 8
+
+
+def test_the_patience_of_realmlp_counts_epochs_whatever_the_steps_between_evaluations() -> None:
+    declaration = declared()
+    for rows, apart in ((2_000, 4), (20_000, 4), (100_000, 1)):
+        train = member_for_rows(declaration, 1, rows).train
+        assert train.eval_every == apart * -(-rows // 256), rows
+        assert train.patience * apart == 40 and train.patience_factor == 3

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from schemas.digest import sha256_file
 from schemas.errors import CheckpointError
@@ -22,6 +24,7 @@ from schemas.records import digest_of
 from training.checkpoint.checkpoint import Checkpoints, folder_name
 from training.checkpoint.commit import commit
 from training.checkpoint.manifest import FULL, LIGHT, MANIFEST, FileEntry, Manifest, read_manifest
+from training.checkpoint.state import TrainerState
 
 IDENTITY = {"train": {"batch_size": 16, "seed": 0}, "model": {"kind": "mlp"}, "world_size": 2}
 
@@ -287,3 +290,21 @@ def test_the_manifest_seals_itself() -> None:
         {k: v for k, v in manifest.model_dump(mode="json").items() if k != "sha256"}
     )
     assert Manifest.model_validate_json(manifest.text()) == manifest
+
+
+@settings(max_examples=50)
+@given(
+    metrics=st.lists(st.integers(0, 30), min_size=1, max_size=60),
+    patience=st.integers(1, 6),
+    factor=st.sampled_from([1.0, 1.5, 3.0]),
+)
+def test_training_waits_longer_the_later_the_best_evaluation_was(
+    metrics: list[int], patience: int, factor: float
+) -> None:
+    state = TrainerState()
+    for number, metric in enumerate(metrics, start=1):
+        state.step += 1
+        state.observe(float(metric), True, 0.0)
+        best = metrics.index(max(metrics[:number])) + 1
+        stops = state.waited >= state.allowed(patience, factor)
+        assert stops == (number >= best + int((factor - 1) * best) + patience)

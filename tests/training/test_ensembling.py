@@ -21,6 +21,7 @@ from training.checkpoint.state import model_digest
 from training.evaluation.ensembling import (
     Rows,
     Trained,
+    bagged_weights,
     combine_members,
     greedy_shares,
     member_spread,
@@ -82,6 +83,19 @@ def test_two_good_members_share_and_noise_is_left_out() -> None:
     for task in TASKS:
         shares = greedy_shares(*judged(task, 0, 2000))
         assert min(shares[:2]) > 0 and shares[2] == 0, (task, shares)
+
+
+def test_few_rows_draw_the_weights_of_kept_members_together(tmp_path: Path) -> None:
+    """A member that no resample chooses has weight 0 all the same."""
+    apart = []
+    for rows in (60, 6_000):
+        run = make_run(tmp_path / str(rows), rows=(40, rows))
+        _, _, scores, found = judged("binary", 0, rows)
+        scores[1] += 0.7 * scores[2]
+        weights = bagged_weights(declare(run.declaration), run, scores, found)
+        assert sum(weights) == pytest.approx(1) and (weights[2] == 0 or rows == 60)
+        apart.append(weights[0] - weights[1])
+    assert 0 < apart[0] < 0.3 < apart[1]
 
 
 def test_a_blend_that_is_no_better_than_its_first_member_is_that_member() -> None:

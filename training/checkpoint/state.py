@@ -30,7 +30,8 @@ class TrainerState:
     `step`: accumulation windows processed, the position in the data. `updates`: those of them that
     changed the weights; fewer only if fp16 gradients overflowed. `evaluated_step`: the step of the
     last evaluation. `best_metric` at `best_step`: the best so far. `reference`: the metric that
-    patience compares with; `waited`: evaluations since it improved by more than `min_delta`.
+    patience compares with; `waited`: evaluations since it improved by more than `min_delta`, of
+    all `evaluations`.
     `loss_sum`, `weight_sum`: of train rows since the last evaluation. `rows` seen in
     `train_seconds` of steps; `seconds` of everything.
     """
@@ -42,6 +43,7 @@ class TrainerState:
     best_metric: float | None = None
     reference: float | None = None
     waited: int = 0
+    evaluations: int = 0
     loss_sum: float = 0.0
     weight_sum: float = 0.0
     rows: int = 0
@@ -59,7 +61,7 @@ class TrainerState:
 
     def observe(self, metric: float, greater_is_better: bool, min_delta: float) -> bool:
         """Count the evaluation of this step; return True if it is the best so far."""
-        self.evaluated_step = self.step
+        self.evaluated_step, self.evaluations = self.step, self.evaluations + 1
         self.loss_sum = self.weight_sum = 0.0
         sign = 1.0 if greater_is_better else -1.0
         if self.reference is None or sign * (metric - self.reference) > min_delta:
@@ -70,6 +72,10 @@ class TrainerState:
         if better:
             self.best_metric, self.best_step = metric, self.step
         return better
+
+    def allowed(self, patience: int, factor: float) -> int:
+        """Return the evaluations without improvement after which training stops."""
+        return patience + int((factor - 1) * (self.evaluations - self.waited))
 
     @property
     def rows_per_second(self) -> float:

@@ -37,6 +37,7 @@ from training.serving.reference_network import read_state, reference_network, re
 ROUNDS = 25
 BAGS = 10  # resamples of the validation rows, so that few rows do not decide for one member
 LEAST_WEIGHT = 0.02  # a member below it is left out: it would only cost time at serving
+EQUAL_ROWS = 500  # so many validation rows count as much as the guess that all members are equal
 ROUNDING = 1e-9  # relative difference of two losses that counts as a tie
 
 
@@ -108,7 +109,8 @@ def bagged_weights(
 ) -> list[float]:
     """Return the weight of each member: the mean of its greedy shares over resamples of the rows.
 
-    Whole groups are drawn where rows are grouped. Members of next to no weight get 0.
+    Whole groups are drawn where rows are grouped. Members of next to no weight get 0; weights of
+    the others are drawn towards their mean, the more the fewer rows there are.
 
     Args:
         declaration: of the whole run.
@@ -127,8 +129,10 @@ def bagged_weights(
         drawn = Rows(rows.label, (counts[units] * whole).astype(np.float32))
         shares = np.array(greedy_shares(loss, columns, scores, drawn), dtype=np.float64)
         total += shares / shares.sum()
-    kept = np.where(total >= LEAST_WEIGHT * BAGS, total, 0.0)
-    return [float(weight) for weight in kept / kept.sum()]
+    kept = total >= LEAST_WEIGHT * BAGS
+    share = len(rows.label) / (len(rows.label) + EQUAL_ROWS)
+    weights = share * total / total[kept].sum() + (1 - share) / kept.sum()
+    return [float(weight) for weight in np.where(kept, weights, 0.0)]
 
 
 def temperatures(declaration: Declaration, scores: Sequence[np.ndarray], rows: Rows) -> list[float]:

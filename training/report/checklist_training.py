@@ -318,7 +318,8 @@ def best_weights(facts: RunFacts) -> Iterator[Statement]:
     )
     yield fact(at == train.best_step, told, f"{LOG}, {RESULT}")
     waited = len([s for s in steps if s > train.best_step])
-    patience = facts.declaration.train.patience
+    config, best = facts.declaration.train, sum(step <= train.best_step for step in steps)
+    patience = config.patience + int((config.patience_factor - 1) * best)
     if train.status == "stopped_early":
         yield fact(
             waited >= patience or facts.declaration.train.min_delta > 0,

@@ -28,6 +28,7 @@ SET_BY_RECIPE = (
     "train.epochs",
     "train.batch_size",
     "train.patience",
+    "train.patience_factor",
     "train.clip",
 )
 OF_ADAMW = (
