@@ -301,7 +301,7 @@ class Declaration(Section):
     model: Model = Field(
         AutoModel(),
         description=(
-            "Default: auto, a blend of networks and boosting; realmlp where one network is needed"
+            "Default: auto, a blend of networks and trees; realmlp where one network is needed"
             " (cv.folds, ensemble, search, train.refit, several machines or processes); mlp on"
             " tensors, and where optimizer, schedule or train.patience are given;"
             " causal_transformer for a language model."

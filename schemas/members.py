@@ -50,12 +50,23 @@ def member_for_rows(declaration: Declaration, number: int, rows: int) -> Declara
 
 
 def first_network_number(declaration: Declaration) -> int:
-    """Return the number of the first member that is a network, else 1.
+    """Return the number of the first member that is a network with hidden layers, else 1.
 
     It is the member that is checked before training, and that the checklist is about.
     """
     kinds = [member.model.kind for member in members_of(declaration)]
-    return next((number for number, kind in enumerate(kinds, start=1) if kind != "boosting"), 1)
+    simple = ("boosting", "linear")
+    return next((number for number, kind in enumerate(kinds, start=1) if kind not in simple), 1)
+
+
+def last_without_limit(declaration: Declaration) -> int:
+    """Return the number of the last member that is trained whatever time the others took.
+
+    Those up to the first network and the first boosting are: a blend of both is better than either.
+    """
+    kinds = [member.model.kind for member in members_of(declaration)]
+    trees = kinds.index("boosting") + 1 if "boosting" in kinds else 1
+    return max(first_network_number(declaration), trees)
 
 
 def folded(declaration: Declaration) -> Declaration | None:

@@ -283,22 +283,26 @@ Candidate = Annotated[
 
 
 Effort = Literal["quick", "default", "best"]
-# other trees than BoostingModel(): of few columns each, and their errors differ
-SHALLOW = BoostingModel(
-    learning_rate=0.05, max_leaf_nodes=8, min_samples_leaf=10, l2=0.0, max_features=0.5
+# trees of three sizes on random columns: seconds each, and their errors differ
+TREES = (
+    BoostingModel(
+        learning_rate=0.05, max_iter=2000, max_leaf_nodes=63, min_samples_leaf=5, max_features=0.7
+    ),
+    BoostingModel(learning_rate=0.03, max_iter=3000, max_leaf_nodes=15, l2=1.0, max_features=0.5),
+    BoostingModel(
+        learning_rate=0.05, max_iter=2000, max_leaf_nodes=8, min_samples_leaf=10, max_features=0.5
+    ),
 )
 EFFORTS: dict[str, tuple[float, tuple[Candidate, ...]]] = {  # minutes, candidates
-    "quick": (0.5, (RealMlpModel(), BoostingModel(), SHALLOW)),
-    # a second network only where the candidates before it took half of five minutes
-    "default": (2.5, (RealMlpModel(), BoostingModel(), SHALLOW, LinearModel(), RealMlpModel())),
+    "quick": (0.5, (*TREES, LinearModel(), RealMlpModel())),
+    "default": (2.5, (*TREES, LinearModel(), RealMlpModel(), RealMlpModel())),
     # TabM takes too long on a processor for the default
     "best": (
         60.0,
         (
-            RealMlpModel(),
-            BoostingModel(),
-            SHALLOW,
+            *TREES,
             LinearModel(),
+            RealMlpModel(),
             TabMModel(),
             RealMlpModel(),
             RealMlpModel(),
@@ -326,9 +330,9 @@ class AutoModel(Section):
         EFFORTS["default"][0],
         gt=0,
         description=(
-            "Training time after which no network is started, nor what comes after it; the first"
-            " one always runs, and one that runs is finished. Boosting and a linear model take"
-            " seconds and have no limit. Default: 0.5, 2.5 or 60, by effort."
+            "Training time after which no candidate is started; those up to the first network"
+            " and the first boosting always run, and one that runs is finished. Default: 0.5, 2.5"
+            " or 60, by effort."
         ),
     )
     candidates: tuple[Candidate, ...] = Field(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar
 
 from schemas.data_config import TaskConfig
-from schemas.model_config import AutoModel, Candidate, Model
+from schemas.model_config import AutoModel, BoostingModel, Candidate, Model
 from schemas.optimizer_config import AdamWConfig, Optimizer
 from schemas.schedule_config import (
     ConstantSchedule,
@@ -31,6 +31,8 @@ from schemas.train_config import TrainConfig
 CLASSES_RATE, NUMBERS_RATE = 0.04, 0.2  # of RealMLP
 MAX_EPOCHS = 256
 STEPS = {"quick": 4_000, "default": 25_000, "best": 50_000}  # most of one network, by effort
+# of candidates that are boosting
+FEWEST_TREES, ROWS_TIMES_TREES, ENOUGH_RATE = 100, 400_000_000, 20
 LARGE_BATCH = 512  # where a recipe has batch sizes, above its last number of rows
 
 
@@ -179,6 +181,8 @@ def candidate_declaration(declaration: Declaration, candidate: Candidate) -> Dec
 
 def candidate_for_rows(declaration: Declaration, rows: int, effort: str) -> Declaration:
     """Return a candidate's declaration with batch size and epochs for its train rows."""
+    if isinstance(declaration.model, BoostingModel):
+        return declaration.model_copy(update={"model": _trees_for(declaration.model, rows)})
     recipe = RECIPES.get(declaration.model.kind)
     if recipe is None:
         return declaration
@@ -194,6 +198,20 @@ def _rates(declaration: Declared) -> dict[str, Any]:
     if declaration.model.kind == "realmlp" and declaration.task.kind == "regression":
         values["lr"] = NUMBERS_RATE
     return values
+
+
+def _trees_for(model: BoostingModel, rows: int) -> BoostingModel:
+    """Return boosting that takes minutes on two cores: with many rows, fewer and larger steps.
+
+    >>> found = _trees_for(BoostingModel(learning_rate=0.03, max_iter=3000), 2_000_000)
+    >>> found.max_iter, found.learning_rate
+    (200, 0.1)
+    """
+    most = max(FEWEST_TREES, ROWS_TIMES_TREES // rows)
+    if most >= model.max_iter:
+        return model
+    rate = max(model.learning_rate, min(0.1, ENOUGH_RATE / most))
+    return model.model_copy(update={"max_iter": most, "learning_rate": rate})
 
 
 def _batch_for(recipe: Recipe, declaration: Declared, rows: int) -> int:

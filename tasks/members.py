@@ -14,7 +14,14 @@ from prefect.cache_policies import NO_CACHE
 
 from schemas.config import AutoModel, Declaration
 from schemas.load import declare
-from schemas.members import first_network_number, folded, has_members, member_for_rows, members_of
+from schemas.members import (
+    first_network_number,
+    folded,
+    has_members,
+    last_without_limit,
+    member_for_rows,
+    members_of,
+)
 from schemas.records import ArraysRef, Prepared, RunSpec, TrainReport
 from schemas.seal import write_sealed
 from tasks.child_runs import member_run
@@ -43,32 +50,23 @@ def checked_network(spec: RunSpec) -> RunSpec:
 def train_members(spec: RunSpec, prepared: Prepared, run: RunContext) -> list[Trained]:
     """Train the members in their order; return those that were trained.
 
-    Of `model.kind: auto`, no further network is started after the declared minutes of training.
+    Of `model.kind: auto`, no further candidate is started after the declared minutes of training.
     One that was started is finished, also by a resumed run.
     """
     declared, model = members_of(run.declaration), run.declaration.model
-    total = len(declared)
+    total, unlimited = len(declared), last_without_limit(run.declaration)
     minutes = model.minutes if isinstance(model, AutoModel) else float("inf")
     trained: list[Trained] = []
     for number in range(1, total + 1):
         spent = sum(member.report.seconds for member in trained) / 60
         is_begun = (member_folder(run.run_dir, number) / SPEC).exists()
-        if trained and not is_begun and is_left_out(declared[number - 1], spent, minutes):
+        if spent >= minutes and number > unlimited and not is_begun:
             left = f"{total - len(trained)} of {total} candidates are not started"
             say("members", f"{left}: model.minutes is {minutes:g}, used {spent:.1f}", "info")
             break
         await_servers(run)
         trained.append(train_member(spec, prepared, run, number, total))
     return trained
-
-
-def is_left_out(candidate: Declaration, spent: float, minutes: float) -> bool:
-    """Return True if a candidate is not started, since training took the declared minutes.
-
-    Boosting and a linear model are fitted all the same: they take seconds, and a blend of them and
-    a network is better than each.
-    """
-    return spent >= minutes and candidate.model.kind not in ("boosting", "linear")
 
 
 @task(
@@ -89,10 +87,10 @@ def train_member(
     finished = finished_report(folder, member.run_id)
     if finished is not None:
         say(name, f"{declaration.model.kind}, trained before", "cached")
-        return Trained(member, TrainReport.model_validate(finished))
+        return Trained(number, member, TrainReport.model_validate(finished))
     say(name, f"{declaration.model.kind}, seed {declaration.train.seed}", "info")
     with member_run(run, number, folder, declaration) as child:
-        return Trained(member, train_one(member, folder, child.tracker))
+        return Trained(number, member, train_one(member, folder, child.tracker))
 
 
 @task(

@@ -203,7 +203,7 @@ class Operated:
         values = [*SMALL, f"name={name}", *overrides]
         return self.trigger(
             "pipeline/manual",
-            config_path="examples/clinic_visits.yaml",
+            config_path="tests/clinic_visits.yaml",
             epochs=epochs,
             overrides=values,
         )

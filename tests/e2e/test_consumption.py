@@ -221,7 +221,7 @@ def served(place: Place, rows: pd.DataFrame) -> pd.DataFrame:
 @pytest.mark.req("R2")
 @pytest.mark.timeout(900)
 def test_a_promotion_starts_the_consumer_with_the_new_champion(place: Place) -> None:
-    made = place.bulkhead("run", "examples/clinic_visits.yaml", *SMALL)
+    made = place.bulkhead("run", "tests/clinic_visits.yaml", *SMALL)
     assert made["registered"]["uri"] == "models:/clinic-visits@champion"
     first = (
         wait_for(
@@ -233,7 +233,7 @@ def test_a_promotion_starts_the_consumer_with_the_new_champion(place: Place) -> 
     )
     waiting = place.bulkhead(
         "run",
-        "examples/clinic_visits.yaml",
+        "tests/clinic_visits.yaml",
         *SMALL,
         "train.seed=7",
         "register.promotion=approval",

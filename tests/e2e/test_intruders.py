@@ -180,7 +180,7 @@ def test_a_run_by_the_api_and_one_from_the_terminal_find_the_servers_by_themselv
     assert operated.mlflow_run(flow_run).info.status == "FINISHED"
     done = operated.bulkhead(
         "train",
-        "examples/clinic_visits.yaml",
+        "tests/clinic_visits.yaml",
         "model.kind=mlp",
         "checks.min_rows=20",
         "train.epochs=2",

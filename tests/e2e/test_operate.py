@@ -96,7 +96,7 @@ def test_wrong_values_never_run(operated: Operated) -> None:
     for parameters, message in (
         ({"config_path": "examples/absent.yaml"}, "examples/absent.yaml: cannot be read"),
         (
-            {"config_path": "examples/clinic_visits.yaml", "overrides": ["train.epocs=3"]},
+            {"config_path": "tests/clinic_visits.yaml", "overrides": ["train.epocs=3"]},
             "did you mean 'epochs'",
         ),
     ):
@@ -109,7 +109,7 @@ def test_wrong_values_never_run(operated: Operated) -> None:
         assert operated.run_dir(flow_run) is None
     # the server refuses what the form's own schema forbids
     with pytest.raises(urllib.error.HTTPError, match=r"409|422"):
-        operated.trigger("pipeline/manual", config_path="examples/clinic_visits.yaml", model="bert")
+        operated.trigger("pipeline/manual", config_path="tests/clinic_visits.yaml", model="bert")
 
 
 @pytest.mark.req("P4")
@@ -117,7 +117,7 @@ def test_a_schedule_with_a_time_zone_starts_runs(operated: Operated, triggered: 
     deployment = operated.call("/deployments/name/pipeline/manual")
     every_minute: dict[str, Any] = {"cron": "* * * * *", "timezone": "Asia/Kathmandu"}
     values = {
-        "config_path": "examples/clinic_visits.yaml",
+        "config_path": "tests/clinic_visits.yaml",
         "epochs": 2,
         "overrides": [*SMALL, "name=scheduled"],
     }
@@ -149,7 +149,7 @@ def test_a_schedule_with_a_time_zone_starts_runs(operated: Operated, triggered: 
 @pytest.mark.req("P4")
 def test_two_deployments_of_one_model_take_turns(operated: Operated, triggered: str) -> None:
     asked = {
-        "config_path": "examples/clinic_visits.yaml",
+        "config_path": "tests/clinic_visits.yaml",
         "epochs": 3,
         "overrides": [*SMALL, "name=small"],
     }

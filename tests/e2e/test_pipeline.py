@@ -82,7 +82,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def first(home: Path) -> dict[str, Any]:
-    done = bulkhead(home, "run", "examples/clinic_visits.yaml", *SMALL, "--json")
+    done = bulkhead(home, "run", "tests/clinic_visits.yaml", *SMALL, "--json")
     return dict(json.loads(done.stdout), stderr=done.stderr)
 
 
@@ -107,7 +107,7 @@ def start_and_kill(home: Path, evaluations: int) -> Path:
     """Start the same run again and kill all its processes later; return its directory."""
     known = set((home / "runs" / "small").iterdir())
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", "run", "examples/clinic_visits.yaml", *SMALL],
+        [sys.executable, "-m", "flows.cli", "run", "tests/clinic_visits.yaml", *SMALL],
         env=variables(home),
         cwd=ROOT,
         stderr=subprocess.DEVNULL,
@@ -277,14 +277,14 @@ def test_a_loss_that_is_not_finite_fails_run_flow_and_mlflow_with_the_cause(
     first: dict[str, Any], home: Path
 ) -> None:
     wild = ["optimizer={kind: sgd, lr: 1.0e+30}", "train.clip=none", "schedule.kind=constant"]
-    stopped = bulkhead(home, "run", "examples/clinic_visits.yaml", *SMALL, *wild, code=1)
+    stopped = bulkhead(home, "run", "tests/clinic_visits.yaml", *SMALL, *wild, code=1)
     assert (
         "PreflightError" in stopped.stderr
         and "rates: " in stopped.stderr
         and "checks.allow=[{check: rates, reason: …}]" in stopped.stderr
     )
     wild.append("checks.allow=[{check: rates, reason: to see what a run makes of it}]")
-    done = bulkhead(home, "run", "examples/clinic_visits.yaml", *SMALL, *wild, code=1)
+    done = bulkhead(home, "run", "tests/clinic_visits.yaml", *SMALL, *wild, code=1)
     assert (
         "NonFiniteError" in done.stderr
         and "Traceback" not in done.stderr

@@ -30,7 +30,7 @@ SMALL = [
     "name=small",
     "register.thresholds={}",
 ]
-RUN = ("run", "examples/clinic_visits.yaml", *SMALL)
+RUN = ("run", "tests/clinic_visits.yaml", *SMALL)
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 

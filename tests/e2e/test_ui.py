@@ -81,7 +81,7 @@ def test_a_run_started_by_clicking_ends_with_a_version_and_its_report(operated: 
         page.click("Submit")
         run = until(lambda: newest_run(operated), 60, "a run was asked for")
         given = {
-            "config_path": "examples/clinic_visits.yaml",
+            "config_path": "tests/clinic_visits.yaml",
             "epochs": EPOCHS,
             "overrides": ["train.patience=1000"],
         }

@@ -37,7 +37,7 @@ SMALL = [
     "register.thresholds={}",
 ]
 KINDS = ("flip", "truncation", "removal")
-RUN = ["run", "examples/clinic_visits.yaml", *SMALL, "--json"]
+RUN = ["run", "tests/clinic_visits.yaml", *SMALL, "--json"]
 COMMANDS = {  # by the part of the home whose files the command reads; for other parts: RUN
     "runs": ["evaluate", "RUN_DIR", "--json"],
     "resume": ["resume", "RUN_ID", "--json"],

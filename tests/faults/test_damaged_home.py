@@ -78,7 +78,7 @@ def test_each_file_of_a_preparation(
         "400",
     ]
     subprocess.run(visits, check=True, capture_output=True)
-    declaration = load_declaration(ROOT / "examples" / "clinic_visits.yaml", SMALL)
+    declaration = load_declaration(ROOT / "tests" / "clinic_visits.yaml", SMALL)
     expected, dice, wrong = prepare(declaration), random.Random(0), list[str]()
     shutil.copytree(own_home, tmp_path / "pristine")
     files = one_of_each_kind(own_home)

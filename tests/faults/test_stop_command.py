@@ -149,7 +149,7 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def running(folder: Path, clinic: Path, *overrides: str) -> Iterator[Command]:
-    command = Command(folder, clinic, "run", "examples/clinic_visits.yaml", *SMALL, *overrides)
+    command = Command(folder, clinic, "run", "tests/clinic_visits.yaml", *SMALL, *overrides)
     try:
         yield command
     finally:

@@ -440,7 +440,7 @@ def whole_run(bench: Bench) -> str:
             "-m",
             "flows.cli",
             "run",
-            "examples/clinic_visits.yaml",
+            "tests/clinic_visits.yaml",
             f"train.device={bench.device}",
         ],
     ):

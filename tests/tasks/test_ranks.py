@@ -23,7 +23,7 @@ from training.launch.torchrun import command
 from training.run.record import DECLARED, StartedRun
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE, LONG = "examples/clinic_visits.yaml", pytest.mark.long
+EXAMPLE, LONG = "tests/clinic_visits.yaml", pytest.mark.long
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 

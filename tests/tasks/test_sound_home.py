@@ -163,7 +163,7 @@ def test_a_home_or_a_folder_of_it_that_cannot_be_written_to_is_one_sentence(
     else:
         folder.chmod(0o555)
         cause = "a file or folder is not permitted to this user"
-    command = [*before, sys.executable, "-m", "flows.cli", "prepare", "examples/clinic_visits.yaml"]
+    command = [*before, sys.executable, "-m", "flows.cli", "prepare", "tests/clinic_visits.yaml"]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=120
     )

@@ -118,7 +118,7 @@ def trained_members(folder: Path, run: RunSpec, numbers: tuple[int, ...]) -> lis
         spec = run.model_copy(
             update={"declaration": declaration.model_dump(mode="json", by_alias=True)}
         )
-        found.append(Trained(spec, _report(run, number, path, network)))
+        found.append(Trained(number, spec, _report(run, number, path, network)))
     return found
 
 

@@ -309,7 +309,7 @@ def test_an_ensemble_has_one_temperature_of_its_mean_and_a_threshold(tmp_path: P
         weights = write_weights(tmp_path / f"{number}.pt", spec, steps=60, seed=number)
         state = torch.load(weights, weights_only=True)
         torch.save({name: 6 * value for name, value in state.items()}, weights)
-        members.append(Trained(spec, report_of(spec, weights)))
+        members.append(Trained(len(members) + 1, spec, report_of(spec, weights)))
     whole, trained = combine_members(case.run, members, tmp_path / "ensemble")
     found = chain(tmp_path, case._replace(run=whole), trained)
     (calibration,), (choice,) = found.trained.calibration, found.trained.threshold

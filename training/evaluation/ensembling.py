@@ -42,8 +42,9 @@ ROUNDING = 1e-9  # relative difference of two losses that counts as a tie
 
 
 class Trained(NamedTuple):
-    """A member's inputs and its result."""
+    """A member's number, counted from 1, its inputs and its result."""
 
+    number: int
     spec: RunSpec
     report: TrainReport
 
@@ -79,15 +80,14 @@ def combine_members(
         divisors = temperatures(declaration, scores, rows)
         cooled = np.stack(scores) / np.array(divisors)[:, None, None]
         weights = bagged_weights(declaration, run, cooled, rows)
-    kept = tuple(number for number, weight in enumerate(weights, start=1) if weight)
+    used = [at for at, weight in enumerate(weights) if weight]
+    kept = tuple(members[at].number for at in used)
     whole, path = run.model_copy(update={"members": kept}), out_dir / "model.pt"
     network = build_ensemble(declaration, run.statistics, kept)
-    for module, number in zip(network.members, kept, strict=True):
-        module.load_state_dict(
-            read_state(digest.verify(members[number - 1].report.best_checkpoint))
-        )
+    for module, at in zip(network.members, used, strict=True):
+        module.load_state_dict(read_state(digest.verify(members[at].report.best_checkpoint)))
     for buffer, values in ((network.weights, weights), (network.temperatures, divisors)):
-        buffer.copy_(torch.tensor([values[n - 1] for n in kept], dtype=torch.float64))
+        buffer.copy_(torch.tensor([values[at] for at in used], dtype=torch.float64))
     state = network.state_dict()
     out_dir.mkdir(parents=True, exist_ok=True)
     with disk_full_said(out_dir, num_bytes_of(state)), digest.replacing(path) as out:
@@ -255,25 +255,23 @@ def _summed(
             "rows_per_second": rows / seconds if seconds else 0.0,
             "skipped_steps": sum(report.skipped_steps for report in reports),
             "instabilities": tuple(
-                f"member {number}: {note}"
-                for number, report in enumerate(reports, start=1)
-                for note in report.instabilities
+                f"member {member.number}: {note}"
+                for member in members
+                for note in member.report.instabilities
             ),
             "observed": None,
             "members": tuple(
                 MemberReport(
                     number=number,
-                    kind=one.model.kind,
-                    seed=one.train.seed,
+                    kind=declared[number - 1].model.kind,
+                    seed=declared[number - 1].train.seed,
                     weight=weight,
                     metric=report.best_metric,
                     seconds=report.seconds,
                     parameters=report.num_parameters,
                     model_sha256=report.model_sha256,
                 )
-                for number, (one, report, weight) in enumerate(
-                    zip(declared, reports, weights, strict=False), start=1
-                )
+                for (number, _, report), weight in zip(members, weights, strict=True)
             ),
         }
     )
