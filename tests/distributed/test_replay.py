@@ -38,7 +38,8 @@ def weights_before(run_dir: Path) -> str:
 
 
 @pytest.mark.req("T11")
-@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_an_overflow_on_one_rank_stops_all_and_is_found_by_one_process(
     tmp_path: Path, parallel: str
 ) -> None:

@@ -261,6 +261,7 @@ def test_the_server_ends_with_a_command_that_is_killed(tmp_path: Path, clinic: P
         assert not command.family()
 
 
+@pytest.mark.long
 def test_a_command_ends_within_seconds_of_its_flow(tmp_path: Path, clinic: Path) -> None:
     """The flow refuses at once, so that only the end of the command remains."""
     command = Command(tmp_path, clinic, "promote", "models:/nothing", "--rollback")

@@ -41,7 +41,7 @@ def require_same(predictions: pd.DataFrame) -> None:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_scores_and_verifies_it(home: Home, tmp_path: Path) -> None:
     rows = stored()["rows"]
     require_same(

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_whole_run_is_the_recorded_one(tmp_path: Path) -> None:
     assert differences(load()["run"], whole_run.run(tmp_path / "run"), "run") == []
 

@@ -23,7 +23,7 @@ def declared(task: str = "binary", **sections: Any) -> Declaration:
     return declare(tree | sections)
 
 
-BLEND = ["boosting", "boosting", "boosting", "linear", "realmlp", "realmlp"]
+BLEND = ["boosting", "boosting", "boosting", "linear", "realmlp"]
 
 
 def kinds(declaration: Declaration) -> list[str]:
