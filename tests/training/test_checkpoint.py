@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from schemas.digest import sha256_file
 from schemas.errors import CheckpointError
 from schemas.records import digest_of
+from schemas.train_config import TrainConfig
 from training.checkpoint.checkpoint import Checkpoints, folder_name
 from training.checkpoint.commit import commit
 from training.checkpoint.manifest import FULL, LIGHT, MANIFEST, FileEntry, Manifest, read_manifest
@@ -301,10 +302,10 @@ def test_the_manifest_seals_itself() -> None:
 def test_training_waits_longer_the_later_the_best_evaluation_was(
     metrics: list[int], patience: int, factor: float
 ) -> None:
-    state = TrainerState()
+    state, train = TrainerState(), TrainConfig(patience=patience, patience_factor=factor)
     for number, metric in enumerate(metrics, start=1):
         state.step += 1
         state.observe(float(metric), True, 0.0)
         best = metrics.index(max(metrics[:number])) + 1
-        stops = state.waited >= state.allowed(patience, factor)
+        stops = state.waited >= state.allowed(train)
         assert stops == (number >= best + int((factor - 1) * best) + patience)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from schemas.config import Declaration
 from schemas.records import RunSpec, digest_of
+from schemas.train_config import TrainConfig
 
 WEIGHT_SECTIONS = ("task", "model", "loss", "optimizer", "schedule", "train")
 # of train: the weights do not depend on them; ranks count as `world_size`
@@ -73,9 +74,9 @@ class TrainerState:
             self.best_metric, self.best_step = metric, self.step
         return better
 
-    def allowed(self, patience: int, factor: float) -> int:
+    def allowed(self, train: TrainConfig) -> int:
         """Return the evaluations without improvement after which training stops."""
-        return patience + int((factor - 1) * (self.evaluations - self.waited))
+        return train.patience + int((train.patience_factor - 1) * (self.evaluations - self.waited))
 
     @property
     def rows_per_second(self) -> float:

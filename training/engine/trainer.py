@@ -261,7 +261,7 @@ class Trainer:
                 with self.average.applied():
                     stopping = self._keep_last() if self.spec.refit else self._evaluate()
                 self._save()
-            elif not due and self.state.waited >= self._patience:
+            elif not due and self.state.waited >= self.state.allowed(self.train):
                 return self._finish("stopped_early")
             elif not due and self.state.step >= self.total_steps:
                 return self._finish("finished")
@@ -399,14 +399,12 @@ class Trainer:
         }
         return figures | self.validation.measure(val, train)
 
-    @property
-    def _patience(self) -> int:
-        return self.state.allowed(self.train.patience, self.train.patience_factor)
-
     def _log_evaluation(self, values: Values, better: bool) -> None:
         name, epoch = self.declaration.metric, self.sampler.epoch(self.state.step - 1) + 1
         waited = (
-            "best" if better else f"{self.state.waited} of {self._patience} without improvement"
+            "best"
+            if better
+            else f"{self.state.waited} of {self.state.allowed(self.train)} without improvement"
         )
         place = f"epoch {epoch}/{self.train.epochs} step {self.state.step}/{self.total_steps}"
         figures = "train loss %.5g, val loss %.5g, val %s %.5g (%s), %.0f rows/s"

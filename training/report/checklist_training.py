@@ -317,12 +317,11 @@ def best_weights(facts: RunFacts) -> Iterator[Statement]:
         f" {count(at)}; weights kept: step {count(train.best_step)}"
     )
     yield fact(at == train.best_step, told, f"{LOG}, {RESULT}")
-    waited = len([s for s in steps if s > train.best_step])
-    config, best = facts.declaration.train, sum(step <= train.best_step for step in steps)
-    patience = config.patience + int((config.patience_factor - 1) * best)
+    waited, config = len([s for s in steps if s > train.best_step]), facts.declaration.train
+    patience = config.patience + int((config.patience_factor - 1) * (len(steps) - waited))
     if train.status == "stopped_early":
         yield fact(
-            waited >= patience or facts.declaration.train.min_delta > 0,
+            waited >= patience or config.min_delta > 0,
             f"stopped after {plural(waited, 'evaluation')} without a better one, patience"
             f" {patience}",
             LOG,

@@ -333,7 +333,6 @@ REASONS: dict[str, str] = {
         "So many evaluations without improvement are more than noise; the best weights are"
         " restored."
     ),
-    "train.patience_factor": "The wait is the same wherever the best evaluation was.",
     "train.min_delta": "Any improvement counts.",
     "train.checkpoint_every": "At each evaluation: a kill repeats the steps since the last one.",
     "train.keep": "If the newest is damaged, older ones are there.",

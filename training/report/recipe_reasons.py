@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from schemas.config import AdamWConfig, Declaration
-from schemas.recipes import RECIPES
 from training.report.member_section import MEMBER_REASONS
 
 NAMES = {"realmlp": "RealMLP", "tabm": "TabM"}
@@ -44,6 +43,7 @@ PORTFOLIO = {
 }
 OWN_REASONS: dict[str, str] = MEMBER_REASONS | {
     "optimizer.weight_decay_schedule": "The decay holds to the last step.",
+    "train.patience_factor": "The wait is the same wherever the best evaluation was.",
     "evaluate.calibrate": "The model as it was trained.",
     "evaluate.threshold": "The model as it was trained.",
     "evaluate.threshold.at": "Only a rule for recall or precision has a least value.",
@@ -65,7 +65,7 @@ def recipe_reason(path: str, declaration: Declaration) -> str:
     kind = declaration.model.kind
     if kind == "auto":
         return PORTFOLIO.get(path, "")
-    if kind not in RECIPES:
+    if kind not in NAMES:
         return ""
     is_recipes = isinstance(declaration.optimizer, AdamWConfig) and path in OF_ADAMW
     if is_recipes or path in SET_BY_RECIPE:
