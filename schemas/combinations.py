@@ -12,6 +12,7 @@ from schemas.loss_config import LossConfig
 from schemas.model_config import Model
 from schemas.optimizer_config import Optimizer, SgdConfig
 from schemas.schedule_config import OneCycleSchedule, Schedule
+from schemas.task_metrics import LOG_MEAN_LOSSES
 from schemas.train_config import TrainConfig
 
 
@@ -94,6 +95,26 @@ def check_loss(loss: LossConfig, task: TaskConfig, losses: tuple[str, ...]) -> N
     if loss.class_weights != "none" and any(weight not in ("none", None) for weight in declared):
         raise ValueError(
             "loss.class_weights and pos_weight both weigh the positive class; keep one"
+        )
+
+
+def check_transform(task: TaskConfig, loss: str, engine: str) -> None:
+    """Check that the loss and the engine can follow `task.transform`.
+
+    Raises:
+        ValueError: a loss with a logarithm of its own, or an engine whose logarithms may differ.
+    """
+    if task.transform == "none":
+        return
+    if loss in LOG_MEAN_LOSSES:
+        raise ValueError(
+            f"loss {loss} predicts the logarithm of the label's mean already; remove task.transform"
+            f" (keep loss {loss}), or use loss.kind: mse with it"
+        )
+    if engine == "spark":
+        raise ValueError(
+            "data.engine: spark cannot do task.transform; use data.engine: duckdb, or derive the"
+            " logarithm as a label of its own with data.derive"
         )
 
 

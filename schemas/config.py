@@ -20,6 +20,7 @@ from schemas.combinations import (
     check_loss,
     check_momentum,
     check_refit,
+    check_transform,
     launch_problem,
     member_problem,
 )
@@ -328,7 +329,9 @@ class Declaration(Section):
     @property
     def metric(self) -> str:
         """The validation metric that picks the best weights."""
-        return self.train.metric or default_metric(self.task.kind, self.loss_kind)
+        return self.train.metric or default_metric(
+            self.task.kind, self.loss_kind, self.task.transform
+        )
 
     @property
     def greater_is_better(self) -> bool:
@@ -342,7 +345,8 @@ class Declaration(Section):
         """
         each = self.task.labels.items() if self.task.kind == "multitask" else ()
         evaluate = self.evaluate
-        own = metrics_of(self.task.kind, self.loss_kind, evaluate.top_k, evaluate.costs is not None)
+        costs = evaluate.costs is not None
+        own = metrics_of(self.task.kind, self.loss_kind, evaluate.top_k, costs, self.task.transform)
         return own | {
             f"{name}/{metric}": greater
             for name, label in each
@@ -452,6 +456,7 @@ class Declaration(Section):
     def _loss_and_metrics_fit_task(self) -> Declaration:
         check_momentum(self.optimizer, self.schedule)
         check_loss(self.loss, self.task, TASK_LOSSES[self.task.kind])
+        check_transform(self.task, self.loss_kind, self.data.engine)
         check_declared_metrics(self.evaluate.top_k, self.evaluate.costs, self.task)
         require_labels(self.evaluate, self.task, self.loss_kind)
         for where, metric in [

@@ -309,6 +309,15 @@ class TaskConfig(Section):
     positive: Value | None = Field(
         None, description="The positive class (binary); default: the larger value."
     )
+    transform: Literal["none", "log", "log1p"] = Field(
+        "none",
+        exclude_if=lambda name: name == "none",  # an old declaration keeps its digest
+        description=(
+            "Scale on which a single regression label is learned; predictions and metrics keep its"
+            " units. log: labels above 0 that span several powers of ten; log1p: log(1 + y), where"
+            " some are 0."
+        ),
+    )
     ignore: tuple[Value, ...] = Field(
         (),
         description=(
@@ -340,6 +349,11 @@ class TaskConfig(Section):
         if self.positive is not None and self.kind != "binary":
             raise ValueError(
                 "positive is for binary tasks only; of several labels, name it in task.labels"
+            )
+        if self.transform != "none" and self.kind != "regression":
+            raise ValueError(
+                f"transform is for one regression label, and task.kind is {self.kind}; remove"
+                " task.transform"
             )
         if self.ignore and self.kind == "causal_lm":
             raise ValueError(

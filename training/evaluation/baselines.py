@@ -33,7 +33,7 @@ from training.evaluation import ngrams
 from training.evaluation.estimators import best_constant, boosting_loss, linear_estimator
 from training.formatting import capital, metric_name, number
 from training.objectives.measures import declared_measures
-from training.objectives.metrics import Metrics, compute_predictions, targets
+from training.objectives.metrics import Metrics, compute_predictions, in_label_units, targets
 from training.objectives.targets import Target, targets_of
 
 Predict = Callable[[Arrays], np.ndarray]
@@ -157,6 +157,11 @@ def _constant(
     target, weight = targets(declaration, statistics, train["label"]), train.get("weight")
     if declaration.task.kind == "regression":
         best = best_constant(declaration, target, weight)
+        if statistics.target_transform is not None and declaration.loss_kind != "quantile":
+            # of the scale that is learned on: the geometric mean; a quantile is the same on both
+            label = np.asarray(train["label"], dtype=np.float64)
+            mean = np.array([best_constant(declaration, label, weight)])
+            best = float(in_label_units(statistics, mean)[0])
         return lambda rows: np.full(len(rows["label"]), best)
     counts = np.bincount(target, weights=weight, minlength=len(statistics.classes)).astype(
         np.float64
@@ -234,10 +239,7 @@ def predictor(
     def chunk(rows: Arrays, some: slice) -> np.ndarray:
         inputs = inputs_of(statistics, rows, some)
         if declaration.task.kind == "regression":
-            return (
-                np.asarray(model.predict(inputs), dtype=np.float64) * statistics.target_scale
-                + statistics.target_center
-            )
+            return in_label_units(statistics, np.asarray(model.predict(inputs), dtype=np.float64))
         probabilities = np.zeros((len(inputs), len(statistics.classes)))
         probabilities[:, np.asarray(model.classes_, dtype=np.int64)] = model.predict_proba(inputs)
         # scikit-learn's may be float32

@@ -341,9 +341,10 @@ def _label_table(fitted: Statistics) -> Table:
     if fitted.labels:
         return report_labels.statistics_table(fitted)
     if not fitted.classes:
+        of = f"of {report_labels.in_words(fitted, 'label')} " if fitted.target_transform else ""
         rows = [
-            ["mean on train", number(fitted.label_mean)],
-            ["standard deviation on train", number(fitted.label_std)],
+            [f"mean {of}on train", number(fitted.label_mean)],
+            [f"standard deviation {of}on train", number(fitted.label_std)],
         ]
         rows += [
             ["subtracted before training", number(fitted.target_center)],

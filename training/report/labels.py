@@ -231,3 +231,14 @@ def _picture(kind: str, rows: Sequence[dict[str, Any]]) -> Picture:
             f"{capital_name(metric)} of each label on its known test rows, next to baselines on the"
             f" same rows.{more}",
         )
+
+
+def in_words(statistics: Statistics, label: str) -> str:
+    """Return the label as it is learned: its name, or its logarithm with `task.transform`.
+
+    >>> in_words(Statistics(train_sha256="", rows=3, numeric=(), categorical=(), tensor=(),
+    ...     target_transform="log1p"), "dose")
+    'log(1 + dose)'
+    """
+    names = {"log": f"log({label})", "log1p": f"log(1 + {label})"}
+    return names.get(statistics.target_transform or "", label)

@@ -322,6 +322,14 @@ REASONS: dict[str, str] = {
     "train.metric=regression": (
         "RMSE is in the label's units and is what the squared loss trains for."
     ),
+    "train.metric=log": (
+        "Errors of the logarithm are relative errors, and what task.transform trains for: in the"
+        " label's units the largest rows alone would decide."
+    ),
+    "train.metric=log1p": (
+        "Errors of log(1 + label) are relative errors of large labels, and what task.transform"
+        " trains for."
+    ),
     "train.metric=multilabel": (
         "The mean AUROC over labels: each counts alike, common or rare, and none needs a threshold."
     ),
@@ -438,7 +446,8 @@ def reason(path: str, declaration: Declaration) -> str:
     section = path.partition(".")[0]
     variant = getattr(getattr(declaration, section, None), "kind", "")
     own = f"{path}={declaration.loss_kind}"
-    for key in (own, f"{path}={declaration.task.kind}", f"{path}={variant}", path):
+    scale = f"{path}={declaration.task.transform}"
+    for key in (own, scale, f"{path}={declaration.task.kind}", f"{path}={variant}", path):
         if key in REASONS:
             return REASONS[key]
     return ""
