@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from schemas.records import CheckResult
 from training.data.engine.engine import count_distinct, ident, rows
-from training.data.leakage.arrangements import ENOUGH_UNITS, shortage, shortage_of_signs
+from training.data.leakage.arrangements import (
+    ENOUGH_UNITS,
+    shortage,
+    shortage_of_class,
+    shortage_of_signs,
+)
 from training.data.leakage.sides import Sides
 
 
@@ -58,8 +63,10 @@ def too_few_test_rows(sides: Sides) -> str:
     noun = "group" if spec.grouped else "document" if spec.text else "row"
     if spec.text is not None:
         return shortage_of_signs(num_units, noun, confidence)
-    if num_units >= ENOUGH_UNITS or not spec.label_columns:
+    if not spec.label_columns:
         return ""
+    if num_units >= ENOUGH_UNITS:
+        return _too_few_of_class(sides, relation, unit, num_units, noun)
     label = (
         "concat_ws('|', "
         + ", ".join(
@@ -78,3 +85,18 @@ def too_few_test_rows(sides: Sides) -> str:
         noun,
         confidence,
     )
+
+
+def _too_few_of_class(sides: Sides, relation: str, unit: str, units: int, noun: str) -> str:
+    """Say that the rarer value of a binary label has too few test rows or groups."""
+    if sides.declaration.task.kind != "binary":
+        return ""
+    label = ident(sides.spec.label)
+    found = rows(
+        sides.connection,
+        f"select {label}, count(distinct {unit}) from {relation} where {label} is not null group by"
+        " 1 order by 2, 1 limit 1",
+    )
+    value, fewest = found[0] if found else (None, units)
+    what = f"{noun}{'' if fewest == 1 else 's'} with label {value!r}"
+    return shortage_of_class(int(fewest), units, what)
