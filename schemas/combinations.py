@@ -33,6 +33,11 @@ def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
             "data.columns declares no column with role label; declare each as `name: label`, or"
             " several by a pattern"
         )
+    if task.transform != "none" and data.engine == "spark":
+        raise ValueError(
+            "data.engine: spark cannot do task.transform; use data.engine: duckdb, or derive the"
+            " logarithm as a label of its own with data.derive"
+        )
     if task.has_several and split.startswith("stratified"):
         raise ValueError(
             f"split.kind {split!r} keeps the shares of one label, and the task has several; use"
@@ -89,32 +94,17 @@ def check_loss(loss: LossConfig, task: TaskConfig, losses: tuple[str, ...]) -> N
             f"loss.label_smoothing is for cross_entropy, not {loss.kind}; remove one of them"
         )
     _check_own_options(loss, task)
+    if task.transform != "none" and loss.kind in LOG_MEAN_LOSSES:
+        raise ValueError(
+            f"loss {loss.kind} predicts the logarithm of the label's mean already; remove"
+            f" task.transform (and keep loss {loss.kind}), or use loss.kind: mse with it"
+        )
     declared = [loss.pos_weight, *(label.pos_weight for label in task.labels.values())]
     if loss.pos_weight != "none" and "binary" not in kinds:
         raise ValueError("loss.pos_weight needs a binary label")
     if loss.class_weights != "none" and any(weight not in ("none", None) for weight in declared):
         raise ValueError(
             "loss.class_weights and pos_weight both weigh the positive class; keep one"
-        )
-
-
-def check_transform(task: TaskConfig, loss: str, engine: str) -> None:
-    """Check that the loss and the engine can follow `task.transform`.
-
-    Raises:
-        ValueError: a loss with a logarithm of its own, or an engine whose logarithms may differ.
-    """
-    if task.transform == "none":
-        return
-    if loss in LOG_MEAN_LOSSES:
-        raise ValueError(
-            f"loss {loss} predicts the logarithm of the label's mean already; remove task.transform"
-            f" (keep loss {loss}), or use loss.kind: mse with it"
-        )
-    if engine == "spark":
-        raise ValueError(
-            "data.engine: spark cannot do task.transform; use data.engine: duckdb, or derive the"
-            " logarithm as a label of its own with data.derive"
         )
 
 

@@ -20,7 +20,6 @@ from schemas.combinations import (
     check_loss,
     check_momentum,
     check_refit,
-    check_transform,
     launch_problem,
     member_problem,
 )
@@ -83,7 +82,6 @@ from schemas.task_metrics import (
     LOG_MEAN_LOSSES,
     METRICS,
     TASK_LOSSES,
-    default_metric,
     metrics_of,
 )
 from schemas.token_config import TokensConfig, conflicts, fill_defaults
@@ -329,9 +327,7 @@ class Declaration(Section):
     @property
     def metric(self) -> str:
         """The validation metric that picks the best weights."""
-        return self.train.metric or default_metric(
-            self.task.kind, self.loss_kind, self.task.transform
-        )
+        return self.train.metric or self.task.default_metric(self.loss_kind)
 
     @property
     def greater_is_better(self) -> bool:
@@ -456,7 +452,6 @@ class Declaration(Section):
     def _loss_and_metrics_fit_task(self) -> Declaration:
         check_momentum(self.optimizer, self.schedule)
         check_loss(self.loss, self.task, TASK_LOSSES[self.task.kind])
-        check_transform(self.task, self.loss_kind, self.data.engine)
         check_declared_metrics(self.evaluate.top_k, self.evaluate.costs, self.task)
         require_labels(self.evaluate, self.task, self.loss_kind)
         for where, metric in [

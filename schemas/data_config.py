@@ -13,6 +13,7 @@ from schemas.group_config import GroupByConfig
 from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
 from schemas.spark_config import SparkConfig
+from schemas.task_metrics import default_metric
 
 Role = Literal[
     "id",
@@ -337,6 +338,10 @@ class TaskConfig(Section):
     def has_several(self) -> bool:
         """True if a row has several labels."""
         return self.kind in ("multilabel", "multitask")
+
+    def default_metric(self, loss: str) -> str:
+        """Return the metric that picks the best weights if none is declared."""
+        return default_metric(self.kind, loss, self.transform)
 
     def label(self, name: str) -> LabelConfig:
         """Return the declaration of a label column, also when there is only one."""

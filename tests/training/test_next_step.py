@@ -31,7 +31,7 @@ def said(value: float, baselines: dict[str, float], kind: str = "mlp", task: str
 
 @pytest.mark.req("P8")
 def test_a_baseline_far_ahead_says_that_the_features_carry_it() -> None:
-    far = said(0.54, {"constant": 0.5, "linear": 0.5, "boosting": 0.94})
+    far = said(0.52, {"constant": 0.5, "linear": 0.5, "boosting": 0.94})
     assert far.endswith(
         ": no skill, but the features carry it (gradient boosting 0.9400) and the network did not"
         " learn it; set model: {kind: boosting}, or train longer (train.epochs)."

@@ -89,11 +89,8 @@ def evaluate(
         IntegrityError: weights or arrays were changed after they were written.
         NonFiniteError: scores that are not finite.
     """
-    declaration, statistics, arrays = (
-        declare(run.declaration),
-        run.statistics,
-        run.arrays.side(side),
-    )
+    declaration, statistics = declare(run.declaration), run.statistics
+    arrays = run.arrays.side(side)
     network = reference_network(
         run, digest.verify(weights) if isinstance(weights, FileRef) else weights
     )

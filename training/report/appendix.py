@@ -341,16 +341,15 @@ def _label_table(fitted: Statistics) -> Table:
     if fitted.labels:
         return report_labels.statistics_table(fitted)
     if not fitted.classes:
-        of = f"of {report_labels.in_words(fitted, 'label')} " if fitted.target_transform else ""
         rows = [
-            [f"mean {of}on train", number(fitted.label_mean)],
-            [f"standard deviation {of}on train", number(fitted.label_std)],
+            ["mean on train", number(fitted.label_mean)],
+            ["standard deviation on train", number(fitted.label_std)],
         ]
         rows += [
             ["subtracted before training", number(fitted.target_center)],
             ["then divided by", number(fitted.target_scale)],
         ]
-        return table(["", "Value"], rows)
+        return table(["", report_labels.value_header(fitted)], rows)
     weights = fitted.class_weights
     total = max(1, sum(fitted.class_counts))
     rows = [

@@ -233,12 +233,24 @@ def _picture(kind: str, rows: Sequence[dict[str, Any]]) -> Picture:
         )
 
 
-def in_words(statistics: Statistics, label: str) -> str:
+def learned_as(statistics: Statistics, label: str) -> str:
     """Return the label as it is learned: its name, or its logarithm with `task.transform`.
 
-    >>> in_words(Statistics(train_sha256="", rows=3, numeric=(), categorical=(), tensor=(),
+    >>> learned_as(Statistics(train_sha256="", rows=3, numeric=(), categorical=(), tensor=(),
     ...     target_transform="log1p"), "dose")
     'log(1 + dose)'
     """
-    names = {"log": f"log({label})", "log1p": f"log(1 + {label})"}
-    return names.get(statistics.target_transform or "", label)
+    name = plain(label, 30)
+    names = {"log": f"log({name})", "log1p": f"log(1 + {name})"}
+    return names.get(statistics.target_transform or "", name)
+
+
+def mean_of(statistics: Statistics, label: str) -> str:
+    """Return the header of a column of label means, on the scale that is learned."""
+    return f"Mean of {learned_as(statistics, label)}"
+
+
+def value_header(statistics: Statistics) -> str:
+    """Return the header of a label's figures on train."""
+    scale = f" of {learned_as(statistics, 'label')}" if statistics.target_transform else ""
+    return f"Value{scale}"

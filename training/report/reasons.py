@@ -322,14 +322,6 @@ REASONS: dict[str, str] = {
     "train.metric=regression": (
         "RMSE is in the label's units and is what the squared loss trains for."
     ),
-    "train.metric=log": (
-        "Errors of the logarithm are relative errors, and what task.transform trains for: in the"
-        " label's units the largest rows alone would decide."
-    ),
-    "train.metric=log1p": (
-        "Errors of log(1 + label) are relative errors of large labels, and what task.transform"
-        " trains for."
-    ),
     "train.metric=multilabel": (
         "The mean AUROC over labels: each counts alike, common or rare, and none needs a threshold."
     ),
@@ -445,8 +437,7 @@ def reason(path: str, declaration: Declaration) -> str:
         return own_words
     section = path.partition(".")[0]
     variant = getattr(getattr(declaration, section, None), "kind", "")
-    own = f"{path}={declaration.loss_kind}"
-    scale = f"{path}={declaration.task.transform}"
+    own, scale = (f"{path}={k}" for k in (declaration.loss_kind, declaration.task.transform))
     for key in (own, scale, f"{path}={declaration.task.kind}", f"{path}={variant}", path):
         if key in REASONS:
             return REASONS[key]

@@ -30,7 +30,7 @@ from training.data.draft.profile import (
     read_sample,
     split_values,
 )
-from training.data.draft.target import label_guess, loss_lines
+from training.data.draft.target import loss_lines, task_line
 from training.data.engine.engine import connect, ident, row, rows
 from training.data.sources.written_numbers import category_note
 from training.data.table.columns import INTEGERS, WORDS
@@ -422,8 +422,7 @@ def guess_task(table: Table, label: Profile) -> tuple[str, str]:
         )
     if not label.is_number:
         return "{kind: multiclass}", f"{label.distinct} values"
-    found = label_guess(table.connection, label)
-    return found.task, found.why
+    return task_line(table.connection, label)
 
 
 def _positive(counts: list[tuple[Any, ...]]) -> tuple[Any, int, str]:

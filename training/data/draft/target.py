@@ -50,6 +50,12 @@ def label_guess(connection: duckdb.DuckDBPyConnection, label: Profile) -> Target
     return guess_target(found.tolist(), label.name, label.family == "int")
 
 
+def task_line(connection: duckdb.DuckDBPyConnection, label: Profile) -> tuple[str, str]:
+    """Return section `task` for a numeric label as YAML, and the reason."""
+    found = label_guess(connection, label)
+    return found.task, found.why
+
+
 def loss_lines(connection: duckdb.DuckDBPyConnection, label: Profile) -> list[tuple[str, str]]:
     """Return the line of section `loss` with its reason, if the label asks for one."""
     if not label.is_number or label.distinct <= 2:
