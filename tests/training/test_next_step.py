@@ -166,6 +166,31 @@ def test_few_positives_are_named_before_training(
     )
 
 
+@pytest.mark.req("D9")
+@pytest.mark.parametrize(("with_id", "values", "named"), [(False, 2, True), (True, 2, False),
+                                                          (False, 900, False)])  # fmt: skip
+def test_rows_of_few_kinds_without_an_id_are_named_before_training(
+    tmp_path: Path, with_id: bool, values: int, named: bool
+) -> None:
+    rng = np.random.default_rng(1)
+    columns = {name: rng.integers(0, values, 600).tolist() for name in "abc"}
+    label = rng.integers(0, 2, 600).tolist()
+    roles = {"y": "label", "a": "numeric", "b": "numeric", "c": "numeric"}
+    identity = {"row": [f"r{i}" for i in range(600)]} if with_id else {}
+    declaration = declared(
+        write_table(tmp_path / "t.parquet", identity | columns | {"y": label}),
+        ({"row": "id"} if with_id else {}) | roles,
+        "binary",
+        "stratified",
+        checks={"max_duplicate_share": 1.0},
+    )
+    validated, sides = split_of(declaration, tmp_path / "out")
+    results = check_leakage(sides, validated, declaration).results
+    found = next(r for r in results if r.name == "min_rows")
+    assert ("give the table a column with role id" in found.summary) == named
+    assert found.verdict == ("warn" if named else "pass")
+
+
 # ----------------------------------------------------------------------------- repeats of train
 
 

@@ -12,6 +12,9 @@ from training.data.leakage.arrangements import (
 )
 from training.data.leakage.sides import Sides
 
+FEWEST_DIFFERENT = 5  # rows of features in test
+LOOKED_AT = 1000
+
 
 def size_results(sides: Sides) -> list[CheckResult]:
     """Fail if a split has fewer rows than `checks.min_rows`.
@@ -65,6 +68,8 @@ def too_few_test_rows(sides: Sides) -> str:
         return shortage_of_signs(num_units, noun, confidence)
     if not spec.label_columns:
         return ""
+    if alike := _too_few_different(sides, relation):
+        return alike
     if num_units >= ENOUGH_UNITS:
         return _too_few_of_class(sides, relation, unit, num_units, noun)
     label = (
@@ -84,6 +89,29 @@ def too_few_test_rows(sides: Sides) -> str:
         ],
         noun,
         confidence,
+    )
+
+
+def _too_few_different(sides: Sides, relation: str) -> str:
+    """Say that the test rows have next to no different features, where equal rows share a side.
+
+    They do where no column is an id: then test has values that train never has. A thousand rows
+    are looked at; they lie in the order of a hash.
+    """
+    if sides.spec.id or sides.spec.grouped or not sides.spec.features:
+        return ""
+    listed = ", ".join(map(ident, sides.spec.features))
+    found = rows(
+        sides.connection,
+        f"select distinct {listed} from (select {listed} from {relation} limit {LOOKED_AT}) limit"
+        f" {FEWEST_DIFFERENT}",
+    )
+    if len(found) >= FEWEST_DIFFERENT or sides.num_rows["test"] < FEWEST_DIFFERENT:
+        return ""
+    return (
+        f"{sides.num_rows['test']} test rows have {len(found)} different rows of features, and none"
+        " of these is in train: without an id, equal rows share a side; if they are separate"
+        " events, give the table a column with role id, such as a row number"
     )
 
 
