@@ -110,9 +110,8 @@ def evaluate(
         baseline_predictions(declaration, statistics, run.arrays, side) if side == "test" else {}
     )
     rules = baseline_decisions(run, bool(thresholds)) if others else {}
-    compared = add_unfinished(
-        _compare(declaration, others, rules, scored, metrics, resampling, group), training_note
-    )
+    compared = _compare(declaration, others, rules, scored, metrics, resampling, group)
+    compared = add_unfinished(compared, training_note)
     own = Own(predictions, target, metrics, resampling, compared.get("too_few", ""))
     report = EvaluationReport(
         side=side,

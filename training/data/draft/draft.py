@@ -420,8 +420,6 @@ def guess_task(table: Table, label: Profile) -> tuple[str, str]:
             f"{{kind: binary, positive: {_value(positive)}}}",
             f"two values; {why} is positive ({count / label.present:.1%} of the rows)",
         )
-    if not label.is_number:
-        return "{kind: multiclass}", f"{label.distinct} values"
     return task_line(table.connection, label)
 
 
@@ -532,8 +530,7 @@ def _render(table: Table, found: Draft, name: str) -> str:
             )
         )
     lines += [(f"task: {task}", why_task), (f"split: {split}", why_split)]
-    lines += loss_lines(table.connection, found.label)
-    lines += _model_lines(table, found)
+    lines += loss_lines(table.connection, found.label) + _model_lines(table, found)
     head = (
         "# Drafted from the data; read each line, its reason stands next to it. `bulkhead schema`"
         " lists all that can be set.\n"

@@ -51,7 +51,9 @@ def label_guess(connection: duckdb.DuckDBPyConnection, label: Profile) -> Target
 
 
 def task_line(connection: duckdb.DuckDBPyConnection, label: Profile) -> tuple[str, str]:
-    """Return section `task` for a numeric label as YAML, and the reason."""
+    """Return section `task` for a label of more than two values as YAML, and the reason."""
+    if not label.is_number:
+        return "{kind: multiclass}", f"{label.distinct} values"
     found = label_guess(connection, label)
     return found.task, found.why
 
