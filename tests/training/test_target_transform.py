@@ -111,7 +111,7 @@ def fitted_label(statistics: Statistics) -> dict[str, Any]:
 
 
 @pytest.mark.req("M3")
-@pytest.mark.parametrize("transform", ["log", "log1p"])
+@pytest.mark.parametrize("transform", ["log1p", pytest.param("log", marks=pytest.mark.long)])
 def test_fit_and_arrays_are_those_of_the_logarithm_to_the_bit(
     tmp_path: Path, transform: str
 ) -> None:
@@ -145,7 +145,8 @@ def test_training_is_that_of_the_logarithm_and_predictions_are_its_exponentials(
 
 
 @pytest.mark.req("M3")
-@pytest.mark.parametrize("transform", ["log", pytest.param("log1p", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("transform", ["log", "log1p"])
 def test_trees_and_baselines_are_those_of_the_logarithm(tmp_path: Path, transform: str) -> None:
     baselines = {"baselines": ["constant", "linear", "boosting"]}
     (declaration, ours), (plain, theirs) = both(tmp_path, transform, evaluate=baselines)
@@ -197,7 +198,7 @@ def test_metrics_are_those_of_scikit_learn_in_the_label_s_units(
 
 
 @pytest.mark.req("R1")
-@pytest.mark.parametrize("transform", ["log", "log1p"])
+@pytest.mark.parametrize("transform", ["log1p", pytest.param("log", marks=pytest.mark.long)])
 def test_the_exported_program_gives_the_label_s_units(tmp_path: Path, transform: str) -> None:
     table = rows_of(transform)
     declaration, run = prepared(tmp_path, table, {"transform": transform})
