@@ -12,6 +12,7 @@ from schemas.loss_config import LossConfig
 from schemas.model_config import Model
 from schemas.optimizer_config import Optimizer, SgdConfig
 from schemas.schedule_config import OneCycleSchedule, Schedule
+from schemas.task_metrics import LOG_MEAN_LOSSES
 from schemas.train_config import TrainConfig
 
 
@@ -31,6 +32,11 @@ def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
         raise ValueError(
             "data.columns declares no column with role label; declare each as `name: label`, or"
             " several by a pattern"
+        )
+    if task.transform != "none" and data.engine == "spark":
+        raise ValueError(
+            "data.engine: spark cannot do task.transform; use data.engine: duckdb, or derive the"
+            " logarithm as a label of its own with data.derive"
         )
     if task.has_several and split.startswith("stratified"):
         raise ValueError(
@@ -88,6 +94,11 @@ def check_loss(loss: LossConfig, task: TaskConfig, losses: tuple[str, ...]) -> N
             f"loss.label_smoothing is for cross_entropy, not {loss.kind}; remove one of them"
         )
     _check_own_options(loss, task)
+    if task.transform != "none" and loss.kind in LOG_MEAN_LOSSES:
+        raise ValueError(
+            f"loss {loss.kind} predicts the logarithm of the label's mean already; remove"
+            f" task.transform (and keep loss {loss.kind}), or use loss.kind: mse with it"
+        )
     declared = [loss.pos_weight, *(label.pos_weight for label in task.labels.values())]
     if loss.pos_weight != "none" and "binary" not in kinds:
         raise ValueError("loss.pos_weight needs a binary label")

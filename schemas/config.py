@@ -82,7 +82,6 @@ from schemas.task_metrics import (
     LOG_MEAN_LOSSES,
     METRICS,
     TASK_LOSSES,
-    default_metric,
     metrics_of,
 )
 from schemas.token_config import TokensConfig, conflicts, fill_defaults
@@ -328,7 +327,7 @@ class Declaration(Section):
     @property
     def metric(self) -> str:
         """The validation metric that picks the best weights."""
-        return self.train.metric or default_metric(self.task.kind, self.loss_kind)
+        return self.train.metric or self.task.default_metric(self.loss_kind)
 
     @property
     def greater_is_better(self) -> bool:
@@ -342,7 +341,8 @@ class Declaration(Section):
         """
         each = self.task.labels.items() if self.task.kind == "multitask" else ()
         evaluate = self.evaluate
-        own = metrics_of(self.task.kind, self.loss_kind, evaluate.top_k, evaluate.costs is not None)
+        costs = evaluate.costs is not None
+        own = metrics_of(self.task.kind, self.loss_kind, evaluate.top_k, costs, self.task.transform)
         return own | {
             f"{name}/{metric}": greater
             for name, label in each

@@ -13,6 +13,7 @@ from schemas.group_config import GroupByConfig
 from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
 from schemas.spark_config import SparkConfig
+from schemas.task_metrics import default_metric
 
 Role = Literal[
     "id",
@@ -309,6 +310,15 @@ class TaskConfig(Section):
     positive: Value | None = Field(
         None, description="The positive class (binary); default: the larger value."
     )
+    transform: Literal["none", "log", "log1p"] = Field(
+        "none",
+        exclude_if=lambda name: name == "none",  # an old declaration keeps its digest
+        description=(
+            "Scale on which a single regression label is learned; predictions and metrics keep its"
+            " units. log: labels above 0 that span several powers of ten; log1p: log(1 + y), where"
+            " some are 0."
+        ),
+    )
     ignore: tuple[Value, ...] = Field(
         (),
         description=(
@@ -329,6 +339,10 @@ class TaskConfig(Section):
         """True if a row has several labels."""
         return self.kind in ("multilabel", "multitask")
 
+    def default_metric(self, loss: str) -> str:
+        """Return the metric that picks the best weights if none is declared."""
+        return default_metric(self.kind, loss, self.transform)
+
     def label(self, name: str) -> LabelConfig:
         """Return the declaration of a label column, also when there is only one."""
         if self.kind in ("multilabel", "multitask"):
@@ -340,6 +354,11 @@ class TaskConfig(Section):
         if self.positive is not None and self.kind != "binary":
             raise ValueError(
                 "positive is for binary tasks only; of several labels, name it in task.labels"
+            )
+        if self.transform != "none" and self.kind != "regression":
+            raise ValueError(
+                f"transform is for one regression label, and task.kind is {self.kind}; remove"
+                " task.transform"
             )
         if self.ignore and self.kind == "causal_lm":
             raise ValueError(

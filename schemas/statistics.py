@@ -68,7 +68,8 @@ class LabelFit(Record):
     `class_counts`: train rows of each class; `class_weights`: their weights in the loss;
     `label_mean`, `label_std`: of train. `label_quantile`: of train, only with loss quantile.
     `label_low`, `label_high`: smallest and largest value of a regression label in train, in its
-    units, where the model clamps its predictions.
+    units, where the model clamps its predictions. `target_transform`: the label is this function of
+    the column; then all figures here are on its scale.
     """
 
     classes: tuple[bool | int | float | str, ...] = ()
@@ -82,6 +83,9 @@ class LabelFit(Record):
     target_scale: float = 1.0
     label_low: float | None = Field(None, exclude_if=lambda value: value is None)
     label_high: float | None = Field(None, exclude_if=lambda value: value is None)
+    target_transform: Literal["log", "log1p"] | None = Field(
+        None, exclude_if=lambda value: value is None
+    )
 
 
 class LabelStats(LabelFit):

@@ -54,6 +54,10 @@ LOSS_METRICS = {  # loss -> the metric that it trains for, and that picks the be
     "tweedie": "tweedie_deviance",
     "ordinal": "quadratic_kappa",
 }
+TRANSFORM_METRICS = {  # transform of the label -> the metric on its scale; it picks weights, too
+    "log": "log_rmse",
+    "log1p": "rmsle",
+}
 LOG_MEAN_LOSSES = ("poisson", "tweedie")  # the score is the log of the label's mean
 
 
@@ -67,7 +71,11 @@ def top_k_metric(k: int) -> str:
 
 
 def metrics_of(
-    task: str, loss: str, top_k: int | None = None, costs: bool = False
+    task: str,
+    loss: str,
+    top_k: int | None = None,
+    costs: bool = False,
+    transform: str = "none",
 ) -> dict[str, bool]:
     """Return the metrics of a single label → True if greater is better, declared ones last.
 
@@ -76,12 +84,14 @@ def metrics_of(
         loss: Its loss, with `auto` resolved.
         top_k: Of `evaluate.top_k`.
         costs: True if `evaluate.costs` is declared.
+        transform: Of `task.transform`.
     """
     own = {LOSS_METRICS[loss]: loss == "ordinal"} if loss in LOSS_METRICS else {}
+    own |= {TRANSFORM_METRICS[transform]: False} if transform in TRANSFORM_METRICS else {}
     most_probable = {top_k_metric(top_k): True} if top_k else {}
     return METRICS[task] | own | most_probable | ({"cost": False} if costs else {})
 
 
-def default_metric(task: str, loss: str) -> str:
+def default_metric(task: str, loss: str, transform: str = "none") -> str:
     """Return the metric that picks the best weights if none is declared."""
-    return LOSS_METRICS.get(loss, DEFAULT_METRIC[task])
+    return LOSS_METRICS.get(loss, TRANSFORM_METRICS.get(transform, DEFAULT_METRIC[task]))

@@ -14,6 +14,7 @@ from schemas.records import EvaluationReport, RunSpec, TrainReport
 from tasks.say import say
 from training.evaluation.decisions import calibration_words
 from training.evaluation.evaluate import evaluate
+from training.evaluation.next_step import unfinished
 from training.evaluation.yardstick_words import yardstick_words
 
 
@@ -32,7 +33,9 @@ def evaluate_model(
     """Return metrics of one split with uncertainty, and the results of the baselines."""
     thresholds = thresholds_of(trained.threshold)
     out_dir = run_dir / "evaluation" / side
-    report = evaluate(spec, trained.best_checkpoint, side, out_dir, thresholds)
+    declaration = declare(spec.declaration)
+    note = unfinished(declaration, trained)
+    report = evaluate(spec, trained.best_checkpoint, side, out_dir, thresholds, note)
     found = report.metrics[trained.metric]
     bounds = (
         f" [{found.low:.4f}, {found.high:.4f}]"
@@ -50,7 +53,7 @@ def evaluate_model(
         say("", report.verdict, "info" if report.has_skill else "warn")
     for yardstick in report.against:
         is_bad = yardstick.standing == "behind" or yardstick.problem
-        words = yardstick_words(declare(spec.declaration), yardstick)
+        words = yardstick_words(declaration, yardstick)
         say("", words, "warn" if is_bad else "info")
     for part in report.calibration:
         say("", f"on {side}, {calibration_words(part, on_val=False)}", "info")

@@ -27,6 +27,8 @@ METRIC_NAMES = {
     "mae": "MAE",
     "r2": "R²",
     "mape": "MAPE",
+    "log_rmse": "RMSE of the logarithm",
+    "rmsle": "RMSLE",
     "mcc": "MCC",
     "quantile_loss": "quantile loss",
     "poisson_deviance": "Poisson deviance",

@@ -31,9 +31,16 @@ from training.data.arrays.shards import load_arrays
 from training.data.leakage.arrangements import tail
 from training.evaluation import ngrams
 from training.evaluation.estimators import best_constant, boosting_loss, linear_estimator
+from training.evaluation.next_step import (
+    CONSTANTS,
+    NAMES,
+    advice,
+    has_skill,
+    perfect_note,
+)
 from training.formatting import capital, metric_name, number
 from training.objectives.measures import declared_measures
-from training.objectives.metrics import Metrics, compute_predictions, targets
+from training.objectives.metrics import Metrics, compute_predictions, in_label_units, targets
 from training.objectives.targets import Target, targets_of
 
 Predict = Callable[[Arrays], np.ndarray]
@@ -45,16 +52,7 @@ TREES: dict[str, Any] = {"max_iter": 500, "learning_rate": 0.1, "max_bins": 255}
 WIDE_TREES: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.2, "max_bins": 31}
 MAX_TREE_VALUES = 100_000_000  # most rows x columns for fitting boosting
 MAX_CHUNK_VALUES = 20_000_000  # rows x columns predicted at a time
-NAMES = {
-    "constant": "the constant prediction",
-    "linear": "the linear model",
-    "boosting": "gradient boosting",
-    "unigram": "the unigram model",
-    "bigram": "the bigram model",
-    "5-gram": "the 5-gram model",
-}
 WHOSE = {"boosting": "gradient boosting's", "auto": "the blend's"}
-CONSTANTS = ("constant", "unigram")  # independent of the row
 
 
 def baseline_metrics(
@@ -157,6 +155,11 @@ def _constant(
     target, weight = targets(declaration, statistics, train["label"]), train.get("weight")
     if declaration.task.kind == "regression":
         best = best_constant(declaration, target, weight)
+        if statistics.target_transform is not None and declaration.loss_kind != "quantile":
+            # of the scale that is learned on: the geometric mean; a quantile is the same on both
+            label = np.asarray(train["label"], dtype=np.float64)
+            mean = np.array([best_constant(declaration, label, weight)])
+            best = float(in_label_units(statistics, mean)[0])
         return lambda rows: np.full(len(rows["label"]), best)
     counts = np.bincount(target, weights=weight, minlength=len(statistics.classes)).astype(
         np.float64
@@ -234,10 +237,7 @@ def predictor(
     def chunk(rows: Arrays, some: slice) -> np.ndarray:
         inputs = inputs_of(statistics, rows, some)
         if declaration.task.kind == "regression":
-            return (
-                np.asarray(model.predict(inputs), dtype=np.float64) * statistics.target_scale
-                + statistics.target_center
-            )
+            return in_label_units(statistics, np.asarray(model.predict(inputs), dtype=np.float64))
         probabilities = np.zeros((len(inputs), len(statistics.classes)))
         probabilities[:, np.asarray(model.classes_, dtype=np.int64)] = model.predict_proba(inputs)
         # scikit-learn's may be float32
@@ -311,7 +311,7 @@ def verdict(
             ),
         )
     standing = standings(declaration, metrics, baselines, differences, skill)
-    return _has_skill(standing), _sentence(declaration, found, values, standing)
+    return has_skill(standing), _sentence(declaration, found, values, standing)
 
 
 def standings(
@@ -348,10 +348,6 @@ def standings(
         ):  # a perfect score: no resample differs, and no permutation comes near
             standing[name] = "ahead"
     return standing
-
-
-def _has_skill(standing: dict[str, Standing]) -> bool:
-    return any(standing.get(name) == "ahead" for name in CONSTANTS)
 
 
 def _standing(
@@ -397,39 +393,11 @@ def _sentence(
     name = metric_name(declaration.metric)
     return (
         f"{capital(whose(declaration))} {name} {_with_bounds(found)} is"
-        f" {compared}{_advice(declaration, values, standing)}."
+        f" {compared}{advice(declaration, found.value, values, standing)}."
+        f"{perfect_note(declaration, values)}"
     )
 
 
 def whose(declaration: Declaration) -> str:
     """Return the model that is compared, in the genitive."""
     return WHOSE.get(declaration.model.kind, "the network's")
-
-
-def _advice(
-    declaration: Declaration, values: dict[str, float | None], standing: dict[str, Standing]
-) -> str:
-    """Suggest what to do about the best baseline that the network does not beat."""
-    if not _has_skill(standing):
-        where = (
-            "the text, its tokens"
-            if declaration.task.kind == "causal_lm"
-            else "the features, the label"
-        )
-        return f": no skill; look at {where} and the learning curves before anything else"
-    sign = 1 if declaration.greater_is_better else -1
-    ranked = sorted(
-        (b for b, v in values.items() if v is not None), key=lambda b: -sign * (values[b] or 0.0)
-    )
-    behind = [b for b in ranked if standing[b] == "behind"]
-    level = [b for b in ranked if standing[b] == "level"]
-    if behind:
-        instead = (
-            "train a larger network for longer"
-            if declaration.task.kind == "causal_lm"
-            else "improve the features or the settings of the trees"
-            if declaration.model.kind == "boosting"
-            else "improve the features or the network"
-        )
-        return f": use {NAMES.get(behind[0], behind[0])}, or {instead}"
-    return f": {NAMES.get(level[0], level[0])} does as well and is simpler" if level else ""

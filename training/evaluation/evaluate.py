@@ -45,6 +45,7 @@ from training.evaluation.label_evaluation import (
     label_table,
     prediction_columns,
 )
+from training.evaluation.next_step import add_unfinished
 from training.evaluation.permutation import permutation_chance, too_few_units
 from training.evaluation.row_ids import label_names, read_ids
 from training.evaluation.text_samples import make_samples
@@ -68,6 +69,7 @@ def evaluate(
     side: SplitName,
     out_dir: Path,
     thresholds: Mapping[str, float] | None = None,
+    training_note: str = "",
 ) -> EvaluationReport:
     """Evaluate one split: metrics with bootstrap intervals, next to baselines and the base rate.
 
@@ -81,16 +83,14 @@ def evaluate(
         side: Split to score.
         out_dir: Created; files of an earlier evaluation are replaced.
         thresholds: Label to threshold, where one is declared.
+        training_note: Of `next_step.unfinished`; goes to a verdict that it may explain.
 
     Raises:
         IntegrityError: weights or arrays were changed after they were written.
         NonFiniteError: scores that are not finite.
     """
-    declaration, statistics, arrays = (
-        declare(run.declaration),
-        run.statistics,
-        run.arrays.side(side),
-    )
+    declaration, statistics = declare(run.declaration), run.statistics
+    arrays = run.arrays.side(side)
     network = reference_network(
         run, digest.verify(weights) if isinstance(weights, FileRef) else weights
     )
@@ -111,6 +111,7 @@ def evaluate(
     )
     rules = baseline_decisions(run, bool(thresholds)) if others else {}
     compared = _compare(declaration, others, rules, scored, metrics, resampling, group)
+    compared = add_unfinished(compared, training_note)
     own = Own(predictions, target, metrics, resampling, compared.get("too_few", ""))
     report = EvaluationReport(
         side=side,

@@ -19,7 +19,14 @@ import pandas as pd
 
 from schemas.config import Declaration
 from schemas.evaluate_config import HALF
-from training.data.leakage.arrangements import ENOUGH_UNITS, shortage, shortage_of_signs, tail
+from schemas.task_metrics import TRANSFORM_METRICS
+from training.data.leakage.arrangements import (
+    ENOUGH_UNITS,
+    shortage,
+    shortage_of_class,
+    shortage_of_signs,
+    tail,
+)
 from training.objectives.bootstrap import one_resample, units_of
 from training.objectives.targets import Targets
 
@@ -28,6 +35,7 @@ MOST_VALUES = 20_000_000  # most rows x draws
 # above it the bootstrap holds, for metrics where a constant equals scores without skill
 MANY_UNITS = 2000
 # scores without skill beat a constant that always predicts one class, or the mean
+# (in the label's units also the constant that is best for its logarithm)
 UNFAIR_TO_CONSTANTS = ("f1", "macro_f1", "cost", "mape")
 STREAM = 0x7065726D  # separates these draws from other uses of the seed
 
@@ -52,7 +60,7 @@ def too_few_units(declaration: Declaration, target: np.ndarray, group: np.ndarra
     if declaration.task.kind == "causal_lm":
         return shortage_of_signs(int(units.max()) + 1, unit, declaration.evaluate.confidence)
     if units.max() + 1 >= ENOUGH_UNITS:
-        return ""
+        return _too_few_of_class(declaration, np.asarray(target), units)
     rows = pd.DataFrame(np.asarray(target).reshape(len(target), -1))
     labels = rows.groupby(units, sort=True).apply(
         lambda part: part.to_numpy().tobytes(), include_groups=False
@@ -92,7 +100,7 @@ def permutation_chance(
     """
     metric = declaration.metric
     units = units_of(group, len(target))
-    bootstrap_holds = _has_many(target, units, labels) and metric not in UNFAIR_TO_CONSTANTS
+    bootstrap_holds = _has_many(target, units, labels) and not _is_unfair(declaration)
     if declaration.task.kind == "causal_lm" or (bootstrap_holds and not always):
         return None
     sign = 1.0 if declaration.greater_is_better else -1.0
@@ -150,3 +158,20 @@ def _has_many(target: np.ndarray, units: np.ndarray, labels: Targets) -> bool:
         return True
     counts = [len(np.unique(units[target == value])) for value in np.unique(target)]
     return min(counts) >= 30
+
+
+def _is_unfair(declaration: Declaration) -> bool:
+    """Return True if scores without skill may be better than the constant in the metric."""
+    own = TRANSFORM_METRICS.get(declaration.task.transform, declaration.metric)
+    return declaration.metric in UNFAIR_TO_CONSTANTS or declaration.metric != own
+
+
+def _too_few_of_class(declaration: Declaration, target: np.ndarray, units: np.ndarray) -> str:
+    """Say that the rarer class of a binary label has too few rows or groups."""
+    if declaration.task.kind != "binary":
+        return ""
+    # [units of the negative, of the positive class]
+    each = [len(np.unique(units[target == code])) for code in (0, 1)]
+    rarer = int(np.argmin(each))
+    what = ("negative", "positive")[rarer] + ("" if each[rarer] == 1 else "s")
+    return shortage_of_class(each[rarer], int(units.max()) + 1, what)

@@ -17,6 +17,7 @@ from schemas.records import Statistics
 from schemas.task_metrics import LOG_MEAN_LOSSES
 
 LARGEST_LOG = 80.0  # e to it fits float32; keeps a prediction finite and above 0
+LARGEST_EXPONENT = 300.0  # of a transformed label: the square of e to it fits float64
 
 Link = Callable[[Tensor], Tensor]
 
@@ -25,11 +26,15 @@ def link_of(declaration: Declaration, statistics: Statistics) -> Link | None:
     """Return the link of the declared loss of a single label, or None if its task has the usual
     one.
 
-    Poisson and Tweedie: scores [N, 1] → means [N] in the user's units. Ordinal: scores [N, K - 1] →
+    Transformed labels (`task.transform`): scores [N, 1] → values [N] in the user's units. Poisson
+    and Tweedie: scores [N, 1] → means [N] in the user's units. Ordinal: scores [N, K - 1] →
     probabilities [N, K].
     """
     if declaration.loss_kind in LOG_MEAN_LOSSES:
         return lambda scores: mean_of_log(scores[:, 0], statistics.target_scale)
+    if (transform := statistics.target_transform) is not None:
+        center, scale = statistics.target_center, statistics.target_scale
+        return lambda scores: inverse_transform(transform, scores[:, 0] * scale + center)
     if declaration.loss_kind == "ordinal":
         return lambda scores: ordered_log_probabilities(scores).exp()
     return None
@@ -38,6 +43,31 @@ def link_of(declaration: Declaration, statistics: Statistics) -> Link | None:
 def mean_of_log(scores: Tensor, scale: float) -> Tensor:
     """Return `exp(score) * scale`; scores beyond ±80 count as ±80."""
     return scores.clamp(-LARGEST_LOG, LARGEST_LOG).exp() * scale
+
+
+def bounded_log(transform: str, values: Tensor) -> Tensor:
+    """Return transformed predictions within their bounds: e^±300, and for log1p at least 0.
+
+    A square of the largest prediction then fits float64, and log1p never predicts below 0.
+    """
+    return values.clamp(0.0 if transform == "log1p" else -LARGEST_EXPONENT, LARGEST_EXPONENT)
+
+
+def inverse_transform(transform: str, values: Tensor) -> Tensor:
+    """Return predictions in the label's units from those on the scale of `task.transform`."""
+    bounded = bounded_log(transform, values)
+    return bounded.expm1() if transform == "log1p" else bounded.exp()
+
+
+def on_trained_scale(statistics: Statistics, predictions: Tensor) -> Tensor:
+    """Return predictions of one label on the scale that it was learned on.
+
+    Differences of two programs are measured there: in units that span many powers of ten they
+    would be those of the largest row alone.
+    """
+    if statistics.target_transform is None:
+        return predictions
+    return predictions.log1p() if statistics.target_transform == "log1p" else predictions.log()
 
 
 def ordered_log_probabilities(scores: Tensor) -> Tensor:

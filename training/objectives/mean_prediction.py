@@ -9,7 +9,7 @@ B rows, K scores, M members, C classes of a label.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,11 +20,29 @@ from schemas.errors import ConfigError
 from schemas.label_config import LabelKind
 from schemas.records import Statistics
 from schemas.task_metrics import LOG_MEAN_LOSSES
-from training.objectives.link import LARGEST_LOG, ordered_log_probabilities, ordered_scores
+from training.objectives.link import (
+    LARGEST_LOG,
+    bounded_log,
+    ordered_log_probabilities,
+    ordered_scores,
+)
 from training.objectives.targets import targets_of
 
-# what scores say of a label: its kind, unless the loss has a link of its own
-Link = LabelKind | Literal["log_mean", "ordinal"]
+
+class Logs(NamedTuple):
+    """Scores of a transformed label (`task.transform`): `score * scale + center` is its logarithm.
+
+    The mean is that of predictions in the label's units. It is the same for log and log1p, since
+    weights add up to 1.
+    """
+
+    transform: str
+    center: float
+    scale: float
+
+
+# what scores say of a label: its kind, unless the loss or a transform has a link of its own
+Link = LabelKind | Literal["log_mean", "ordinal"] | Logs
 Column = tuple[Link, slice]
 
 
@@ -54,6 +72,9 @@ def label_columns(declaration: Declaration, statistics: Statistics) -> tuple[Col
         )
     match declaration.task.kind:
         case "binary" | "multiclass" | "regression" as kind:
+            if (transform := statistics.target_transform) is not None:
+                fitted = statistics.target_center, statistics.target_scale
+                return ((Logs(transform, *fitted), slice(None)),)
             return ((_link(kind, declaration.loss_kind), slice(None)),)
     raise ConfigError(f"an ensemble of task {declaration.task.kind!r} has no mean prediction")
 
@@ -69,6 +90,9 @@ def _mean_scores(link: Link, scores: Tensor, weights: Tensor) -> Tensor:
     if link == "regression":
         return torch.tensordot(weights, scores, dims=1)
     shares = weights.log()[:, None, None]
+    if isinstance(link, Logs):
+        logs = bounded_log(link.transform, scores * link.scale + link.center)
+        return (torch.logsumexp(shares + logs, dim=0) - link.center) / link.scale
     if link == "log_mean":  # bounded as in link.mean_of_log
         return torch.logsumexp(shares + scores.clamp(-LARGEST_LOG, LARGEST_LOG), dim=0)
     if link == "multiclass":

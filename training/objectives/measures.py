@@ -17,7 +17,12 @@ from scipy.special import xlogy
 
 from schemas.config import Declaration
 from schemas.label_config import CostMatrix, ErrorCosts
-from schemas.task_metrics import LOG_MEAN_LOSSES, LOSS_METRICS, top_k_metric
+from schemas.task_metrics import (
+    LOG_MEAN_LOSSES,
+    LOSS_METRICS,
+    TRANSFORM_METRICS,
+    top_k_metric,
+)
 from training.objectives.constants import weighted_quantile
 
 Weighed = Callable[[np.ndarray], np.ndarray]
@@ -69,6 +74,8 @@ def declared_measures(declaration: Declaration) -> dict[str, Measure]:
         found[LOSS_METRICS[loss]] = (
             quadratic_kappa if loss == "ordinal" else mean_of(row_loss(declaration))
         )
+    if (transform := declaration.task.transform) != "none":
+        found[TRANSFORM_METRICS[transform]] = root_mean_square_of_logs(transform)
     if evaluate.top_k is not None:
         found[top_k_metric(evaluate.top_k)] = top_k_accuracy(evaluate.top_k)
     if evaluate.costs is not None:
@@ -136,6 +143,26 @@ def mean_of(loss: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Measure:
     def measure(predictions: np.ndarray, target: np.ndarray) -> Weighed:
         rows = loss(predictions, target)
         return lambda weights: ratio(weights @ rows, weights.sum(1))
+
+    return measure
+
+
+def root_mean_square_of_logs(transform: str) -> Measure:
+    """Return the root mean squared difference of the logarithms of predictions and labels.
+
+    log: of log(y), so that 0.1 means about 10 %; log1p: of log(1 + y), as
+    `sklearn.metrics.root_mean_squared_log_error`. A prediction of 0 or less, which a yardstick may
+    make, counts as the smallest number that has a logarithm.
+    """
+
+    def logs(values: np.ndarray) -> np.ndarray:
+        if transform == "log":
+            return np.asarray(np.log(np.maximum(values, TINY)))
+        return np.asarray(np.log1p(np.maximum(values, ROUNDED - 1)))
+
+    def measure(predictions: np.ndarray, target: np.ndarray) -> Weighed:
+        rows = (logs(predictions) - logs(target)) ** 2
+        return lambda weights: np.sqrt(ratio(weights @ rows, weights.sum(1)))
 
     return measure
 

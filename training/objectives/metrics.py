@@ -18,7 +18,7 @@ from schemas.errors import DataError
 from schemas.evaluate_config import HALF
 from schemas.records import Statistics
 from training.objectives import token_metrics
-from training.objectives.link import link_of
+from training.objectives.link import inverse_transform, link_of
 from training.objectives.measures import Measure, declared_measures, mape, mcc, single
 from training.objectives.targets import Targets, targets_of
 
@@ -62,10 +62,17 @@ def targets(declaration: Declaration, statistics: Statistics, label: np.ndarray)
         )
         return np.asarray(np.asarray(label, dtype=np.float64) * scale + center)
     if declaration.task.kind == "regression":
-        return (
-            np.asarray(label, dtype=np.float64) * statistics.target_scale + statistics.target_center
-        )
+        return in_label_units(statistics, np.asarray(label, dtype=np.float64))
     return np.asarray(label, dtype=np.int64)
+
+
+def in_label_units(statistics: Statistics, scaled: np.ndarray) -> np.ndarray:
+    """Return scaled values [N] of a regression label, float64, in the user's units."""
+    values = scaled * statistics.target_scale + statistics.target_center
+    if statistics.target_transform is None:
+        return values
+    found = inverse_transform(statistics.target_transform, torch.from_numpy(values))
+    return np.asarray(found.numpy())
 
 
 def compute(

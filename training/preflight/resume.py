@@ -16,7 +16,7 @@ from schemas.errors import first_few
 from schemas.records import CheckResult
 from training.distributed.average import Average
 from training.models.build import build_model
-from training.objectives.link import link_of
+from training.objectives.link import link_of, on_trained_scale
 from training.objectives.losses import Loss
 from training.objectives.targets import targets_of
 from training.preflight.subject import Probe, Trial, copied, mean_loss, scored
@@ -275,7 +275,8 @@ def check_export(trial: Trial, network: nn.Module | None = None) -> CheckResult:
         for rows in EXPORTED_ROWS:
             batch = _filled(trial, example, rows)
             try:
-                difference = float((found(batch) - program(batch)).abs().max())
+                pair = (on_trained_scale(trial.statistics, run(batch)) for run in (found, program))
+                difference = float(torch.sub(*pair).abs().max())
             except Exception as error:
                 return EXPORT.failed(
                     f"the exported program refuses a batch of {rows}:"

@@ -25,7 +25,7 @@ import numpy as np
 
 from schemas.config import Declaration, Threshold
 from schemas.records import CheckResult, EvaluationReport, GateReport, Interval, Record
-from training.evaluation.baselines import CONSTANTS, NAMES
+from training.evaluation.next_step import CONSTANTS, NAMES, perfect_baselines
 from training.formatting import metric_name, number
 from training.objectives.bootstrap import paired_difference
 from training.objectives.measures import declared_measures
@@ -264,10 +264,11 @@ def _not_behind(declaration: Declaration, evaluation: EvaluationReport) -> list[
     ]
     if not behind:
         return []
-    metric, refused = (
-        declaration.metric,
-        [name for name in behind if name not in declaration.register_.allow_behind],
-    )
+    metric, allowed = declaration.metric, declaration.register_.allow_behind
+    values = {name: found.get(metric) for name, found in evaluation.baselines.items()}
+    # what makes no error has found a rule, or the rows themselves: a finding, not a rival
+    perfect = perfect_baselines(declaration, values)
+    refused = [name for name in behind if name not in allowed or name in perfect]
     shown = " and ".join(
         f"{NAMES[name]} ({number(evaluation.baselines[name].get(metric))})"
         for name in refused or behind
@@ -279,6 +280,11 @@ def _not_behind(declaration: Declaration, evaluation: EvaluationReport) -> list[
             summary=(
                 f"{metric_name(metric)} {number(evaluation.metrics[metric].value)} is behind"
                 f" {shown} on the same test rows"
+                + (
+                    " (without an error: see what tells the label)"
+                    if {*refused} & {*perfect}
+                    else ""
+                )
             ),
             remedy=(
                 f"use {NAMES[refused[0]]}, improve the model, or name it in register.allow_behind"

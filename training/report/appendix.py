@@ -349,7 +349,7 @@ def _label_table(fitted: Statistics) -> Table:
             ["subtracted before training", number(fitted.target_center)],
             ["then divided by", number(fitted.target_scale)],
         ]
-        return table(["", "Value"], rows)
+        return table(["", report_labels.value_header(fitted)], rows)
     weights = fitted.class_weights
     total = max(1, sum(fitted.class_counts))
     rows = [

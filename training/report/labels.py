@@ -231,3 +231,26 @@ def _picture(kind: str, rows: Sequence[dict[str, Any]]) -> Picture:
             f"{capital_name(metric)} of each label on its known test rows, next to baselines on the"
             f" same rows.{more}",
         )
+
+
+def learned_as(statistics: Statistics, label: str) -> str:
+    """Return the label as it is learned: its name, or its logarithm with `task.transform`.
+
+    >>> learned_as(Statistics(train_sha256="", rows=3, numeric=(), categorical=(), tensor=(),
+    ...     target_transform="log1p"), "dose")
+    'log(1 + dose)'
+    """
+    name = plain(label, 30)
+    names = {"log": f"log({name})", "log1p": f"log(1 + {name})"}
+    return names.get(statistics.target_transform or "", name)
+
+
+def mean_of(statistics: Statistics, label: str) -> str:
+    """Return the header of a column of label means, on the scale that is learned."""
+    return f"Mean of {learned_as(statistics, label)}"
+
+
+def value_header(statistics: Statistics) -> str:
+    """Return the header of a label's figures on train."""
+    scale = f" of {learned_as(statistics, 'label')}" if statistics.target_transform else ""
+    return f"Value{scale}"

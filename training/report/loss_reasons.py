@@ -15,6 +15,14 @@ LOSS_REASONS: dict[str, str] = {
         "Cross-entropy over the classes: a proper score, so that its minimum is the true"
         " probabilities."
     ),
+    "train.metric=log": (
+        "Errors of the logarithm are relative errors, and what task.transform trains for: in the"
+        " label's units the largest rows alone would decide."
+    ),
+    "train.metric=log1p": (
+        "Errors of log(1 + label) are relative errors of large labels, and what task.transform"
+        " trains for."
+    ),
     "loss.kind=regression": (
         "The mean squared error agrees with RMSE, the metric that chooses the weights; its minimum"
         " is the mean."

@@ -437,8 +437,8 @@ def reason(path: str, declaration: Declaration) -> str:
         return own_words
     section = path.partition(".")[0]
     variant = getattr(getattr(declaration, section, None), "kind", "")
-    own = f"{path}={declaration.loss_kind}"
-    for key in (own, f"{path}={declaration.task.kind}", f"{path}={variant}", path):
+    own, scale = (f"{path}={k}" for k in (declaration.loss_kind, declaration.task.transform))
+    for key in (own, scale, f"{path}={declaration.task.kind}", f"{path}={variant}", path):
         if key in REASONS:
             return REASONS[key]
     return ""

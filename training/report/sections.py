@@ -355,7 +355,7 @@ def _side_table(
             )
         ],
         "multiclass": ["Classes present"],
-        "regression": [f"Mean of {plain(spec.label, 30)}", "Standard deviation"],
+        "regression": [report_labels.mean_of(statistics, spec.label), "Standard deviation"],
         "causal_lm": ["Mean characters", "Standard deviation"],
     }.get(declaration.task.kind, ["Known labels"])
     headers = [

@@ -33,7 +33,7 @@ from schemas.records import (
     ValTable,
 )
 from training.data.arrays.apply import fitted_ranges
-from training.objectives.link import Link, link_of
+from training.objectives.link import Link, link_of, on_trained_scale
 from training.objectives.metrics import predict
 from training.objectives.targets import Target, Targets, targets_of
 from training.serving import raw_columns, serving
@@ -294,11 +294,17 @@ def parity(
 
     def difference(rows: int) -> np.ndarray:
         found = serving.run(program, serving.inputs(spec, frame.iloc[:rows], derive))
-        return np.asarray((np.abs(found - expected[:rows]) / unit).reshape(rows, -1).max(axis=1))
+        apart = np.abs(_trained_scale(run, found) - _trained_scale(run, expected[:rows]))
+        return np.asarray((apart / unit).reshape(rows, -1).max(axis=1))
 
     return require_parity(
         difference, frame["__id"], table.side, " in row", "rows alike for every batch size"
     )
+
+
+def _trained_scale(run: RunSpec, predictions: np.ndarray) -> np.ndarray:
+    found = on_trained_scale(run.statistics, torch.from_numpy(predictions))
+    return np.asarray(found.numpy())
 
 
 def _first_rows(path: Path) -> pd.DataFrame:

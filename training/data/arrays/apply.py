@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from schemas.errors import DataError, first_few
 from schemas.records import LabelStats, NumericStats, Statistics
+from training.data.target_transform import transform_labels
 
 SMOOTH_BOUND = 3.0  # which smoothly clipped values approach
 LARGEST_SQUARED = 1e100  # a scaled value beyond is taken for it, as its square may overflow
@@ -296,7 +297,8 @@ def encode_label(
             " drop"
         )
     if not statistics.classes:
-        number = np.asarray(values.cast(pa.float64()).to_numpy(), dtype=np.float64)
+        scale = transform_labels(statistics.target_transform, values.cast(pa.float64()))
+        number = np.asarray(scale.to_numpy(), dtype=np.float64)
         return ((number - statistics.target_center) / statistics.target_scale).astype(np.float32)
     classes = pa.array(statistics.classes)
     if pa.types.is_string(classes.type):

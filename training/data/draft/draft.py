@@ -30,6 +30,7 @@ from training.data.draft.profile import (
     read_sample,
     split_values,
 )
+from training.data.draft.target import loss_lines, task_line
 from training.data.engine.engine import connect, ident, row, rows
 from training.data.sources.written_numbers import category_note
 from training.data.table.columns import INTEGERS, WORDS
@@ -419,9 +420,7 @@ def guess_task(table: Table, label: Profile) -> tuple[str, str]:
             f"{{kind: binary, positive: {_value(positive)}}}",
             f"two values; {why} is positive ({count / label.present:.1%} of the rows)",
         )
-    if label.family == "text" or (label.family == "int" and label.distinct <= 20):
-        return "{kind: multiclass}", f"{label.distinct} values"
-    return "{kind: regression}", f"numbers with {label.distinct} values"
+    return task_line(table.connection, label)
 
 
 def _positive(counts: list[tuple[Any, ...]]) -> tuple[Any, int, str]:
@@ -531,7 +530,7 @@ def _render(table: Table, found: Draft, name: str) -> str:
             )
         )
     lines += [(f"task: {task}", why_task), (f"split: {split}", why_split)]
-    lines += _model_lines(table, found)
+    lines += loss_lines(table.connection, found.label) + _model_lines(table, found)
     head = (
         "# Drafted from the data; read each line, its reason stands next to it. `bulkhead schema`"
         " lists all that can be set.\n"

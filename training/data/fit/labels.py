@@ -15,6 +15,7 @@ from schemas.task_metrics import LOG_MEAN_LOSSES
 from training.data.engine.engine import ident, literal
 from training.data.fit.moments import column_moments, least_quantile
 from training.data.fit.train_rows import TrainRows, model_needs
+from training.data.target_transform import transform_sql
 
 
 def fit_labels(train: TrainRows) -> dict[str, Any]:
@@ -159,7 +160,13 @@ def _check_class_metrics(counts: dict[Any, int], name: str, evaluate: EvaluateCo
 
 
 def _fit_target(train: TrainRows, name: str) -> dict[str, Any]:
-    found = column_moments(train.connection, train.table, [name])[name]
+    transform = train.declaration.task.transform
+    table = (
+        train.table
+        if transform == "none"
+        else f"(select {transform_sql(transform, ident(name))} as {ident(name)} from {train.table})"
+    )
+    found = column_moments(train.connection, table, [name])[name]
     if found.mean is None or found.std is None or found.low is None or found.low == found.high:
         raise DataError(
             f"label {name!r}: expected a spread of values in train, all are {found.low!r}; there is"
@@ -181,7 +188,7 @@ def _fit_target(train: TrainRows, name: str) -> dict[str, Any]:
             (0.0, found.mean) if loss in LOG_MEAN_LOSSES else (found.mean, found.std or 1.0)
         )
     quantile = (
-        least_quantile(train.connection, train.table, name, fitted, found.present)
+        least_quantile(train.connection, table, name, fitted, found.present)
         if loss == "quantile" and fitted is not None
         else None
     )
@@ -192,6 +199,7 @@ def _fit_target(train: TrainRows, name: str) -> dict[str, Any]:
         "target_scale": scale,
         **({"label_low": found.low, "label_high": found.high} if clamped else {}),
         **({} if quantile is None else {"label_quantile": quantile}),
+        **({} if transform == "none" else {"target_transform": transform}),
     }
 
 

@@ -14,6 +14,8 @@ import math
 from collections.abc import Iterable
 
 CONFIDENCE = 0.95  # if none is declared
+FEWEST_OF_CLASS = 5  # test rows or groups of the rarer of two classes
+RARE_UNITS = 100  # from here on fewer than FEWEST_OF_CLASS are below 5 %
 ENOUGH_UNITS = 40  # two classes in any proportion then have at least 40 arrangements
 
 
@@ -62,6 +64,22 @@ def shortage(counts: Iterable[int], unit: str, confidence: float = CONFIDENCE) -
         f" way{'' if orders == 1 else 's'}, so that chance alone orders them best with p ="
         f" {1 / ways:.2g}, and {tail(confidence):.2g} is needed"
     )
+
+
+def shortage_of_class(fewest: int, units: int, what: str) -> str:
+    """Say that the rarer of two classes has too few test rows for a claim; empty if it has enough.
+
+    A metric of so few rows moves with each of them, however many rows the other class has. Small
+    tables are left to `shortage`, which counts exactly.
+
+    >>> shortage_of_class(3, 15_000, "positives")
+    '3 positives in test: no claim can be made, 5 are needed'
+    >>> shortage_of_class(3, 40, "positives"), shortage_of_class(9, 15_000, "positives")
+    ('', '')
+    """
+    if fewest >= FEWEST_OF_CLASS or units < RARE_UNITS:
+        return ""
+    return f"{fewest} {what} in test: no claim can be made, {FEWEST_OF_CLASS} are needed"
 
 
 def shortage_of_signs(units: int, unit: str, confidence: float) -> str:

@@ -179,9 +179,9 @@ CATALOGUE: dict[str, Explanation] = {
         "share of such rows, by a 64-bit hash of the features that a 128-bit one confirms",
         ("max_duplicate_share",),
         "It fails where there are more such rows than train's own rate of equal rows explains"
-        " (binomial, 1 %), or where they are 1 % of a side and fewer than a tenth of them have"
-        " another label; else it warns: coarse features make different subjects alike on every"
-        " side.",
+        " (binomial, 1 %), or where they are 1 % of a side and fewer than a tenth of them (or"
+        " than 3) have another label, counted alone and together with the rows that train repeats"
+        " itself; else it warns: coarse features make different subjects alike on every side.",
         "one hash of every row, about a fifth of a second a million",
         SEEN,
         "Drop the copies, declare what they share as a group, or leave the id out so that equal"

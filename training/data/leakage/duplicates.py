@@ -27,7 +27,8 @@ SAMPLE_ROWS, TELLING_COLUMNS = (10_000, 3)
 FEW_ALIKE = 0.01
 MANY = 0.01  # least share of a split for which equal rows need no comparison with train's own
 CHANCE = 0.01  # of so many equal rows, if they were as frequent as within train
-# equal rows with another label: from this number and share on, they are not copies
+# equal rows with another label: from this number and share on, they are not copies; of a side
+# alone, or together with the rows that train repeats itself
 FEWEST_CONTRADICTED, CONTRADICTED = (3, 0.1)
 
 
@@ -44,11 +45,13 @@ class Duplicates(NamedTuple):
 class Within(NamedTuple):
     """Rows of train that repeat another one: the rate of equal rows without a leak.
 
-    They come from chance, or from the way the table was made.
+    They come from chance, or from the way the table was made. `label_conflicts`: those that have
+    another label than a row they repeat.
     """
 
     rows: int
     total: int
+    label_conflicts: int = 0
 
 
 def quick_hash_sql(sides: Sides) -> str:
@@ -209,7 +212,7 @@ def judge_duplicates(
 
     Equal rows are copies if they are more frequent than within train (or many), and their labels
     are equal, too. Coarse features make different subjects alike, at the same rate in every split
-    and with separate labels. That is a warning.
+    and with separate labels, also within train. That is a warning.
     """
     limit = declaration.checks.max_duplicate_share
     above = [d for d in found if d.rows > limit * d.total and _are_copies(d, within)]
@@ -241,8 +244,25 @@ def judge_duplicates(
 def _are_copies(found: Duplicates, within: Within) -> bool:
     many = found.rows >= MANY * found.total
     more = tail_above(found.rows, found.total, within.rows, within.total) < CHANCE
-    contradicted = found.label_conflicts >= max(FEWEST_CONTRADICTED, CONTRADICTED * found.rows)
+    with_train = found.label_conflicts + within.label_conflicts, found.rows + within.rows
+    contradicted = any(
+        conflicts >= max(FEWEST_CONTRADICTED, CONTRADICTED * rows)
+        for conflicts, rows in ((found.label_conflicts, found.rows), with_train)
+    )
     return more or (many and not contradicted)
+
+
+def _within_train(sides: Sides) -> Within:
+    """Count the train rows that repeat another one, and those of them whose labels differ."""
+    places = range(1, len(sides.spec.label_columns) + 1)
+    differ = " or ".join(f"coalesce(min(labels[{i}]) <> max(labels[{i}]), false)" for i in places)
+    repeats, conflicts = row(
+        sides.connection,
+        "select coalesce(sum(n), 0), coalesce(sum(n) filter (where differ), 0) from (select"
+        f" count(*) as n, {differ or 'false'} as differ from content where side = 'train'"
+        " group by content having count(*) > 1)",
+    )
+    return Within(int(repeats), sides.num_rows["train"], int(conflicts))
 
 
 def duplicate_results(sides: Sides) -> list[CheckResult]:
@@ -252,12 +272,5 @@ def duplicate_results(sides: Sides) -> list[CheckResult]:
     """
     if not sides.spec.features:
         return []
-    repeats = row(
-        sides.connection,
-        "select coalesce(sum(n), 0) from (select count(*) as n from content where side = 'train'"
-        " group by content having count(*) > 1)",
-    )
     found = [find_duplicates(sides, side) for side in sides.held_out]
-    return [
-        judge_duplicates(found, Within(int(repeats[0]), sides.num_rows["train"]), sides.declaration)
-    ]
+    return [judge_duplicates(found, _within_train(sides), sides.declaration)]

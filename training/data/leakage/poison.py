@@ -81,7 +81,10 @@ def _extreme(values: pa.Array, is_label: bool) -> pa.Array:
     if pa.types.is_boolean(kind):
         return pc.invert(values)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        numbers = pc.add(pc.multiply(pc.cast(values, pa.float64()), -1000.0), 12345.0)
+        # an amount keeps its sign: a declared logarithm takes no label below 0
+        amount = is_label and bool((pc.min(values).as_py() or 0.0) >= 0)
+        factor = 1000.0 if amount else -1000.0
+        numbers = pc.add(pc.multiply(pc.cast(values, pa.float64()), factor), 12345.0)
         return pc.cast(numbers, kind, safe=False)
     if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
         elements = np.asarray(values.flatten())

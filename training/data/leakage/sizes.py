@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from schemas.records import CheckResult
 from training.data.engine.engine import count_distinct, ident, rows
-from training.data.leakage.arrangements import ENOUGH_UNITS, shortage, shortage_of_signs
+from training.data.leakage.arrangements import (
+    ENOUGH_UNITS,
+    shortage,
+    shortage_of_class,
+    shortage_of_signs,
+)
 from training.data.leakage.sides import Sides
+
+FEWEST_DIFFERENT = 5  # rows of features in test
+LOOKED_AT = 1000
 
 
 def size_results(sides: Sides) -> list[CheckResult]:
@@ -58,8 +66,12 @@ def too_few_test_rows(sides: Sides) -> str:
     noun = "group" if spec.grouped else "document" if spec.text else "row"
     if spec.text is not None:
         return shortage_of_signs(num_units, noun, confidence)
-    if num_units >= ENOUGH_UNITS or not spec.label_columns:
+    if not spec.label_columns:
         return ""
+    if alike := _too_few_different(sides, relation):
+        return alike
+    if num_units >= ENOUGH_UNITS:
+        return _too_few_of_class(sides, relation, unit, num_units, noun)
     label = (
         "concat_ws('|', "
         + ", ".join(
@@ -78,3 +90,41 @@ def too_few_test_rows(sides: Sides) -> str:
         noun,
         confidence,
     )
+
+
+def _too_few_different(sides: Sides, relation: str) -> str:
+    """Say that the test rows have next to no different features, where equal rows share a side.
+
+    They do where no column is an id: then test has values that train never has. A thousand rows
+    are looked at; they lie in the order of a hash.
+    """
+    if sides.spec.id or sides.spec.grouped or not sides.spec.features:
+        return ""
+    listed = ", ".join(map(ident, sides.spec.features))
+    found = rows(
+        sides.connection,
+        f"select distinct {listed} from (select {listed} from {relation} limit {LOOKED_AT}) limit"
+        f" {FEWEST_DIFFERENT}",
+    )
+    if len(found) >= FEWEST_DIFFERENT or sides.num_rows["test"] < FEWEST_DIFFERENT:
+        return ""
+    return (
+        f"{sides.num_rows['test']} test rows have {len(found)} different rows of features, and none"
+        " of these is in train: without an id, equal rows share a side; if they are separate"
+        " events, give the table a column with role id, such as a row number"
+    )
+
+
+def _too_few_of_class(sides: Sides, relation: str, unit: str, units: int, noun: str) -> str:
+    """Say that the rarer value of a binary label has too few test rows or groups."""
+    if sides.declaration.task.kind != "binary":
+        return ""
+    label = ident(sides.spec.label)
+    found = rows(
+        sides.connection,
+        f"select {label}, count(distinct {unit}) from {relation} where {label} is not null group by"
+        " 1 order by 2, 1 limit 1",
+    )
+    value, fewest = found[0] if found else (None, units)
+    what = f"{noun}{'' if fewest == 1 else 's'} with label {value!r}"
+    return shortage_of_class(int(fewest), units, what)

@@ -13,6 +13,7 @@ from schemas.task_metrics import LOG_MEAN_LOSSES
 from training.data.engine.engine import count_distinct, ident, row, rows
 from training.data.table.columns import Resolved
 from training.data.table.typed import ignored_sql, unlabelled_sql
+from training.data.target_transform import LOWEST, outside_sql
 
 
 def labelled_rows(
@@ -106,6 +107,7 @@ def _one_label(
     classes = count_distinct(connection, label, table)
     if declared.kind == "regression":
         yield from _one_value(connection, name, table, classes, declaration.label_loss(name))
+        yield from _outside_transform(connection, name, table, declaration.task.transform)
         return
     found = rows(
         connection,
@@ -168,6 +170,33 @@ def _one_value(
             f" ids: {first_few((f'{key} ({value:g})' for key, value in first), count)}; use loss"
             " mse, or leave those rows out with data.filter"
         )
+
+
+def _outside_transform(
+    connection: duckdb.DuckDBPyConnection, name: str, table: str, transform: str
+) -> Iterator[str]:
+    """Return a sentence for labels whose logarithm `task.transform` cannot take."""
+    if transform == "none":
+        return
+    outside = outside_sql(transform, ident(name))
+    count, low = row(
+        connection, f"select count(*), min({ident(name)}) from {table} where {outside}"
+    )
+    if not count:
+        return
+    first = rows(
+        connection, f"select __id, {ident(name)} from {table} where {outside} order by 1 limit 5"
+    )
+    remedy = (
+        "use task.transform: log1p, which takes 0"
+        if low == 0
+        else "remove task.transform (a logarithm has no value below 0)"
+    )
+    yield (
+        f"column {name!r}: task.transform {transform} expects labels {LOWEST[transform]}, got"
+        f" {count} others, first ids: {first_few((f'{key} ({v:g})' for key, v in first), count)};"
+        f" {remedy}, or leave those rows out with data.filter"
+    )
 
 
 def _path(spec: TableSpec, name: str, option: str) -> str:
