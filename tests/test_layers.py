@@ -31,7 +31,7 @@ INNER: dict[str, set[str]] = {
     "data.leakage": {"data.draft", "data.engine", "data.sources", "data.split", "data.table"},
     "data.serving_expressions": set(),
     "data.serving_text": set(),
-    "data.sources": {"data.engine"},
+    "data.sources": {"data.engine", "data.serving_expressions"},
     "data.split": {"data.engine", "data.fit", "data.table"},
     "data.table": {"data.engine", "data.serving_expressions", "data.sources"},
     "distributed": set(),

@@ -26,7 +26,8 @@ from schemas.records import SampleReport, SourceRef
 from schemas.registry_records import Scored
 from training.data.engine.engine import connect, rows
 from training.data.serving_text import Sampling
-from training.data.sources.source import csv_texts, fingerprint, relation_sql
+from training.data.sources.source import fingerprint, relation_sql
+from training.data.sources.text_files import csv_texts
 from training.evaluation.text_samples import sampled
 from training.registry.registry import LoadedModel, load_model
 from training.serving.serving import Unfamiliar, logits_of
@@ -62,8 +63,11 @@ def predict_file(
     if suffix is None:
         raise DataError(f"{out_path}: expected a name that ends in {', '.join(FORMATS)}")
     model = load_model(model_uri, tracking_uri or default_tracking_uri(None))
+    written = {n: {"written": how} for n, how in model.spec.get("spellings", {}).items()}
     data = DataConfig(
-        uri=str(in_path), csv=CsvConfig(**model.spec["csv"]), columns={"*": "feature"}
+        uri=str(in_path),
+        csv=CsvConfig(**model.spec["csv"]),
+        columns={**written, "*": "feature"},
     )
     source = fingerprint(data)
     made = Scored(
