@@ -228,8 +228,6 @@ def _below(files: Sequence[Sequence[list[str]]]) -> int:
         said = [first[i].strip() for i in numeric]
         if not any(said) or any(v in NULL_TEXTS or TEXT.fullmatch(normal(v)) for v in said if v):
             return 0
-        if len(said) > 2 * sum(map(bool, said)):
-            return 0  # one text among numbers is rather a value
     return 1
 
 
