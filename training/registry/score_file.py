@@ -63,12 +63,7 @@ def predict_file(
     if suffix is None:
         raise DataError(f"{out_path}: expected a name that ends in {', '.join(FORMATS)}")
     model = load_model(model_uri, tracking_uri or default_tracking_uri(None))
-    written = {n: {"written": how} for n, how in model.spec.get("spellings", {}).items()}
-    data = DataConfig(
-        uri=str(in_path),
-        csv=CsvConfig(**model.spec["csv"]),
-        columns={**written, "*": "feature"},
-    )
+    data = _as_trained(model, in_path)
     source = fingerprint(data)
     made = Scored(
         source=str(in_path),
@@ -99,6 +94,16 @@ def predict_file(
     if suffix != ".parquet":
         write_atomic(f"{out_path}.json", made.model_dump_json(indent=1) + "\n")
     return made
+
+
+def _as_trained(model: LoadedModel, in_path: Path) -> DataConfig:
+    """Return how a file is read: as the training source, with the same spellings of numbers."""
+    written = {n: {"written": how} for n, how in model.spec.get("spellings", {}).items()}
+    return DataConfig(
+        uri=str(in_path),
+        csv=CsvConfig(**model.spec["csv"]),
+        columns={**written, "*": "feature"},
+    )
 
 
 def sample_model(

@@ -24,8 +24,8 @@ from schemas.written_config import WrittenConfig
 from tests.training.data.chain import declared, validated_of
 from training.data.engine.engine import connect, literal, rows
 from training.data.serving_expressions import derive
+from training.data.serving_expressions.number_texts import numbers
 from training.data.serving_expressions.vectors import BadRows
-from training.data.serving_expressions.written import numbers
 from training.data.sources.conversions import staged
 from training.data.sources.source import fingerprint, relation_sql
 

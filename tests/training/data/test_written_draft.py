@@ -23,8 +23,8 @@ from schemas.load import declare
 from schemas.records import ValidatedTable
 from tests.training.data.chain import declared, validated_of
 from training.data.draft.draft import draft
-from training.data.draft.layout import layout_of
 from training.data.draft.spelling import guess_spelling
+from training.data.draft.text_layout import layout_of
 from training.data.sources.other_formats import convert_line
 from training.data.sources.source import fingerprint
 
@@ -136,6 +136,7 @@ def _reference(text: str, how: dict[str, Any]) -> float:
         ["$5", "$10"] * 20,  # two codes
         [f"[{i}-{i + 10})" for i in range(40)],
         [str(10**17 + i) for i in range(40)],
+        [f"201505{i % 28 + 1:02d}T000000" for i in range(40)],
     ],
 )
 def test_texts_that_are_no_numbers_have_no_spelling(texts: list[str]) -> None:
@@ -147,7 +148,7 @@ def test_a_comma_that_may_be_either_follows_the_other_columns_and_is_told(tmp_pa
     clear = [f"{v:.1f}".replace(".", ",") for v in VALUES]
     path = tmp_path / "t.csv"
     pd.DataFrame({"v": unclear, "b": clear, "y": LABEL}).to_csv(path, index=False, sep=";")
-    assert "decimal: ','" in drafted(path)[1]
+    assert 'decimal: ","' in drafted(path)[1]
     pd.DataFrame({"v": unclear, "b": VALUES, "y": LABEL}).to_csv(path, index=False)
     declaration, text = drafted(path)
     assert declaration.data.columns["v"].written.thousands == ","

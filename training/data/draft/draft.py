@@ -21,6 +21,7 @@ import yaml
 from schemas.config import DataConfig
 from schemas.duration import seconds_of
 from schemas.errors import ConfigError, first_few
+from training.data.draft.number_columns import csv_lines, remark_of, variants_note, written_role
 from training.data.draft.profile import (
     SAMPLE,
     Profile,
@@ -30,7 +31,6 @@ from training.data.draft.profile import (
     read_sample,
     split_values,
 )
-from training.data.draft.written import csv_lines, remark_of, variants_note, written_role
 from training.data.engine.engine import connect, ident, row, rows
 from training.data.sources.written_numbers import category_note
 from training.data.table.columns import INTEGERS, WORDS

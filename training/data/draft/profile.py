@@ -13,8 +13,8 @@ import duckdb
 
 from schemas.config import ColumnConfig, DataConfig
 from schemas.records import SourceRef
-from training.data.draft.layout import layout_of
-from training.data.draft.written import with_spellings
+from training.data.draft.number_columns import with_spellings
+from training.data.draft.text_layout import layout_of
 from training.data.engine.engine import connect, ident, literal, row, rows
 from training.data.sources.source import fingerprint, relation_sql
 from training.data.table.columns import Family, family, is_whole

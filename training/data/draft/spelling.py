@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from training.data.serving_expressions.written import normal
+from training.data.serving_expressions.number_texts import normal
 
 LEAST_VALUES = 10  # different numbers; fewer are codes
 LEAST_PLAIN = 20  # … of a column that is plain numbers but for some texts
@@ -19,7 +19,7 @@ CURRENCY = (
     r"(?:US|A|C|R|NZ|HK|S)?\$|[€£¥₹₽₩₺₪฿₫₦₴]|Rs\.?|kr\.?|zł|Fr\.|USD|EUR|GBP|CHF|JPY|INR|CNY|RUB|BRL|"
     r"AUD|CAD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|ZAR|KRW|MXN|TRY|ILS|SGD|HKD|THB"
 )
-WORD = r"[A-Za-zµμΩ°åäöüéÅ][A-Za-zµμΩ°åäöüéÅ0-9/^·*²³⁻¹.-]{0,11}"
+WORD = r"[A-Za-zµμΩ°åäöüéÅ][A-Za-zµμΩ°åäöüéÅ/^·*²³⁻¹.-]{0,11}[0-9]?"
 UNIT = rf"{CURRENCY}|%|‰|{WORD}(?: {WORD})?"
 MARK = r"[*†‡§¶#¹²³⁴⁵⁶⁷⁸⁹]|\[[^\[\]]{1,8}\]|\([a-z0-9]{1,2}\)"
 TEXT = re.compile(
@@ -69,7 +69,8 @@ def guess_spelling(values: Mapping[str, int], decimal: str = ".") -> Guessed | N
     formats, fitting = _formats(values, parsed)
     if not formats:
         return None
-    signs, chosen = sorted(formats, key=lambda f: f[0] != decimal)[0], {}
+    signs = sorted(formats, key=lambda f: f[0] != decimal)[0]
+    chosen: dict[str, Any] = {}
     others = [t for t in values if t not in parsed or t not in fitting]
     numbers = [t for t in parsed if t in fitting]
     if signs[1] in tuple(" '_.") and _are_keys([parsed[t]["digits"] for t in numbers], signs[1]):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from . import casts, dates, numbers, text, written
+from . import casts, dates, number_texts, numbers, text
 from .vectors import BadRows, Vector, column, constant, dtype, nulls, series
 
 Tree = Mapping[str, Any]
@@ -40,7 +40,7 @@ def derive(
         trees: from `training.data.table.portable`, in the declared order.
         wanted: the derived columns to add; default: all.
         null_texts: texts that meant null in the training source.
-        spellings: raw columns of numbers in another spelling; read first, see `written`.
+        spellings: raw columns of numbers in another spelling; read first, see `number_texts`.
 
     Returns:
         A new frame; numbers with nulls as NaN or None, decimals as doubles.
@@ -73,7 +73,7 @@ def _converted(
     for name, spelling in spellings.items():
         if name in frame.columns and frame[name].ndim == 1:  # one given twice is refused later
             try:
-                found[name] = written.numbers(frame[name], spelling, null_texts)
+                found[name] = number_texts.numbers(frame[name], spelling, null_texts)
             except BadRows as bad:
                 at = _where(np.flatnonzero(bad.rows), frame.index)
                 raise ValueError(f"column {name!r}: {bad.problem}{at}") from None

@@ -2,7 +2,7 @@
 
 Every text must have the spelling that `data.columns.NAME.written` declares, or the source is
 refused by row and value. Serving reads the same texts with the same pattern:
-`training.data.serving_expressions.written`.
+`training.data.serving_expressions.number_texts`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from schemas.errors import SchemaError, counted, first_few, shortened
 from schemas.written_config import WrittenConfig
 from training.data.advice import in_yaml
 from training.data.engine.engine import ident, literal, row, rows
-from training.data.serving_expressions.written import LOOKALIKES, Reading, normal, reading
+from training.data.serving_expressions.number_texts import LOOKALIKES, Reading, normal, reading
 
 SHOWN = 5  # values of a refusal
 STAGE = "bulkhead_written_"  # columns that hold what was found in a text

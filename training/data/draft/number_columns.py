@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import duckdb
+import yaml
 
 from schemas.config import ColumnConfig, DataConfig
 from schemas.records import SourceRef
 from schemas.written_config import WrittenConfig
 from training.data.advice import in_yaml, sql_name
-from training.data.draft.layout import layout_of
 from training.data.draft.spelling import Guessed, guess_spelling
+from training.data.draft.text_layout import layout_of
 from training.data.engine.engine import ident, literal, row, rows
 from training.data.sources.conversions import conversion_notes, staged
 from training.data.sources.source import relation_sql
@@ -177,8 +181,27 @@ def written_role(role: str, data: DataConfig, name: str) -> str:
     column = data.columns.get(name)
     if column is None or column.written is None or role == "ignore":
         return role
-    how = in_yaml(written=column.written.model_dump(mode="json", exclude_defaults=True))
-    return f"{{{'kind: numeric' if role in ('numeric', 'feature') else f'role: {role}'}, {how}}}"
+    how = _flow(column.written.model_dump(mode="json", exclude_defaults=True))
+    own = "kind: numeric" if role in ("numeric", "feature") else f"role: {role}"
+    return f"{{{own}, written: {how}}}"
+
+
+def _flow(options: Mapping[str, Any]) -> str:
+    """Return options as a YAML mapping in one line, texts in double quotes.
+
+    >>> _flow({"units": ["$", ""], "parentheses": True})
+    '{units: ["$", ""], parentheses: true}'
+    """
+    return f"{{{', '.join(f'{name}: {_value(v)}' for name, v in options.items())}}}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    quoted = yaml.safe_dump(value, default_style='"', allow_unicode=True, width=math.inf)
+    return str(quoted).strip()
 
 
 def csv_lines(connection: duckdb.DuckDBPyConnection, data: DataConfig) -> list[tuple[str, str]]:
@@ -190,7 +213,7 @@ def csv_lines(connection: duckdb.DuckDBPyConnection, data: DataConfig) -> list[t
     why += ["these texts count as missing"] if "null_values" in options else []
     why += ["numbers have a decimal comma"] if "decimal" in options else []
     remark = remark_of(connection, "")
-    line = f"  csv: {{{in_yaml(**options)}}}"
+    line = f"  csv: {_flow(options)}"
     return [(line, "; ".join([*why, remark] if remark else why))]
 
 

@@ -16,7 +16,7 @@ from schemas.config import CsvConfig
 from schemas.errors import shortened
 from schemas.records import SourceRef
 from training.data.draft.spelling import TEXT
-from training.data.serving_expressions.written import normal
+from training.data.serving_expressions.number_texts import normal
 
 SNIFFED_LINES = 20_000
 DELIMITERS = ",;\t|"
@@ -135,7 +135,10 @@ def _one_uneven(lines: Sequence[str], options: CsvConfig) -> CsvConfig | None:
         first = _width(rest[:1], options.delimiter)
         if first not in (width, width - 1) or rest[0].startswith("#"):
             continue
-        rows = [row for row in _records(rest, options) if row]
+        try:
+            rows = [row for row in _cells(rest, options) if row]
+        except csv.Error:
+            continue
         even = {len(row) for row in rows[1:]} == {width}
         empty = first == width - 1 and not any(row[-1].strip() for row in rows[1:])
         if even and (first == width or empty):
