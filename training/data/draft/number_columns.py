@@ -18,7 +18,7 @@ from training.data.advice import in_yaml, sql_name
 from training.data.draft.spelling import Guessed, guess_spelling
 from training.data.draft.text_layout import layout_of
 from training.data.engine.engine import ident, literal, row, rows
-from training.data.sources.conversions import conversion_notes, staged
+from training.data.sources.conversions import conversion_notes, converted, staged
 from training.data.sources.source import relation_sql
 from training.data.sources.text_files import csv_texts
 
@@ -27,6 +27,7 @@ OTHERS = 100  # different texts that are looked at again
 ROUNDS = 3
 MOST_VARIANTS = 1_000  # categories of which spellings are compared
 REMARKS = "bulkhead_remarks"
+TEXTS = "bulkhead_texts"  # table of the columns that are read as a whole
 GROUPED = r"-?[1-9][0-9]{0,2}(\.[0-9]{3})+"
 Types = Mapping[str, str]
 
@@ -66,9 +67,9 @@ def with_spellings(
     data = data.model_copy(update={"columns": columns | data.columns})
     for name, guess in found.items():
         if name in written:
-            notes = conversion_notes(connection, relation, {name: "VARCHAR"}, data)
+            notes = conversion_notes(connection, TEXTS, {name: "VARCHAR"}, data)
             _tell(connection, name, "; ".join(_told(guess, [n.split(": ", 1)[1] for n in notes])))
-    return data, relation_sql(source, data, connection)
+    return data, converted(connection, relation, types, data)
 
 
 def _types(connection: duckdb.DuckDBPyConnection, relation: str) -> dict[str, str]:
@@ -88,10 +89,15 @@ def _spelt(
     found = {n: g for n in texts if (g := guess_spelling(counts[n], decimal)) is not None}
     if decimal == "." and any(g.certain and _decimal(g) == "," for g in found.values()):
         found |= {n: g for n in found if (g := guess_spelling(counts[n], ",")) is not None}
+    if found:  # a file is read only once more for all of them
+        chosen = ", ".join(f"cast({ident(n)} as varchar) as {ident(n)}" for n in found)
+        connection.execute(
+            f"create or replace temp table {TEXTS} as select {chosen} from {relation}"
+        )
     return {
         name: known
         for name, guess in found.items()
-        if (known := _of_all_rows(connection, relation, name, guess, counts[name])) is not None
+        if (known := _of_all_rows(connection, TEXTS, name, guess, counts[name])) is not None
     }
 
 
