@@ -24,21 +24,17 @@ SPECIAL = frozenset("\\.+*?()|[]{}^$")
 
 
 class Reading(NamedTuple):
-    """Pattern of a whole text and the names of its groups.
+    """Patterns of a whole text, of one without a mark, of all before the number, of the number.
 
-    The number is in one of `numbers`, its minus in one of `signs`, or it is negative because one of
-    `negative` matched. `bound` and `marks` are empty where the text has none.
+    None has groups, which would make the engine slow. Nothing else begins like a number, so the
+    number is what `number` matches after `before`.
     """
 
-    pattern: str
-    numbers: tuple[str, ...]
-    signs: tuple[str, ...]
-    negative: tuple[str, ...]
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """All names, in the order of the pattern's groups."""
-        return tuple(re.compile(self.pattern).groupindex)
+    whole: str
+    unmarked: str
+    before: str
+    number: str
+    minus: tuple[str, ...]  # units with a sign in them, which is none of the number
 
 
 def normal(text: str) -> str:
@@ -52,42 +48,42 @@ def escaped(text: str) -> str:
 
 
 def reading(spelling: Spelling) -> Reading:
-    """Return how the texts of a spelling are read."""
+    """Return the patterns by which the texts of a spelling are read."""
     number = _number(str(spelling["decimal"]), str(spelling["thousands"]))
     units = [normal(text) for text in spelling["units"]]
     named = _any(text for text in units if text)
     forms: list[str] = []
     if named:
         forms += [
-            f"(?P<s0>[+-]?){BLANK}(?:{named}){BLANK}(?P<n0>{number})",
-            f"(?:{named}){BLANK}(?P<s1>[+-]){BLANK}(?P<n1>{number})",
-            f"(?P<s2>[+-]?){BLANK}(?P<n2>{number}){BLANK}(?:{named})",
+            f"[+-]?{BLANK}(?:{named}){BLANK}{number}",
+            f"(?:{named}){BLANK}[+-]{BLANK}{number}",
+            f"[+-]?{BLANK}{number}{BLANK}(?:{named})",
         ]
     if not named or "" in units:
-        forms.append(f"(?P<s3>[+-]?){BLANK}(?P<n3>{number})")
+        forms.append(f"[+-]?{BLANK}{number}")
     if spelling["parentheses"]:
         forms += _in_parentheses(number, named, not named or "" in units)
     marks = _any(normal(text) for text in spelling["marks"])
-    bound = f"(?P<bound>(?:{BOUNDS})?){BLANK}" if spelling["limits"] == "bound" else ""
-    end = f"(?P<marks>(?:{BLANK}(?:{marks}))*)" if marks else ""
-    pattern = f"{bound}(?:{'|'.join(forms)}){end}"
-    names = tuple(re.compile(pattern).groupindex)
+    bound = f"(?:{BOUNDS})?{BLANK}" if spelling["limits"] == "bound" else ""
+    unmarked = f"{bound}(?:{'|'.join(forms)})"
+    unit = f"(?:{named})?{BLANK}" if named else ""
     return Reading(
-        pattern,
-        tuple(n for n in names if n[0] in "np" and n[1:].isdigit()),
-        tuple(n for n in names if n[0] == "s"),
-        tuple(n for n in names if n[0] == "p"),
+        f"{unmarked}(?:{BLANK}(?:{marks}))*" if marks else unmarked,
+        unmarked,
+        f"{bound}[+-]?{BLANK}{unit}[+-]?{BLANK}\\(?{BLANK}{unit}",
+        number,
+        tuple(text for text in units if set(text) & set("-(")),
     )
 
 
 def _in_parentheses(number: str, named: str, bare: bool) -> list[str]:
-    forms = [f"\\({BLANK}(?P<p0>{number}){BLANK}\\)"] if bare else []
+    forms = [f"\\({BLANK}{number}{BLANK}\\)"] if bare else []
     if named:
         forms += [
-            f"\\({BLANK}(?:{named}){BLANK}(?P<p1>{number}){BLANK}\\)",
-            f"\\({BLANK}(?P<p2>{number}){BLANK}(?:{named}){BLANK}\\)",
-            f"(?:{named}){BLANK}\\({BLANK}(?P<p3>{number}){BLANK}\\)",
-            f"\\({BLANK}(?P<p4>{number}){BLANK}\\){BLANK}(?:{named})",
+            f"\\({BLANK}(?:{named}){BLANK}{number}{BLANK}\\)",
+            f"\\({BLANK}{number}{BLANK}(?:{named}){BLANK}\\)",
+            f"(?:{named}){BLANK}\\({BLANK}{number}{BLANK}\\)",
+            f"\\({BLANK}{number}{BLANK}\\){BLANK}(?:{named})",
         ]
     return forms
 
@@ -107,30 +103,30 @@ def _number(decimal: str, thousands: str) -> str:
         if thousands == ",":  # 12,34,567 in India
             groups.append(f"{digits}{{1,2}}(?:{mark}{digits}{{2}})+{mark}{digits}{{3}}")
         forms = [*(f"{group}{fraction}" for group in groups), *forms]
-    return f"(?:{'|'.join(forms)})(?:[eE][+-]?{digits}{{1,3}})?"
+    return f"(?:(?:{'|'.join(forms)})(?:[eE][+-]?{digits}{{1,3}})?)"
 
 
-def value(text: str, spelling: Spelling, read: Reading, compiled: re.Pattern[str]) -> float | None:
+def value(text: str, spelling: Spelling, read: Reading) -> float | None:
     """Return the number of one text; NaN if it stands for a null, None if it is another spelling.
 
     >>> how = {"decimal": ".", "thousands": ",", "units": ["$"], "parentheses": True,
     ...        "limits": "refuse", "marks": [], "nulls": ["-"]}
-    >>> [value(t, how, reading(how), re.compile(reading(how).pattern))
-    ...  for t in ("$1,234.50", "($5)", "-", "1,23")]
+    >>> [value(t, how, reading(how)) for t in ("$1,234.50", "($5)", "-", "1,23")]
     [1234.5, -5.0, nan, None]
     """
     plain = normal(text)
     if plain in {normal(null) for null in spelling["nulls"]}:
         return float("nan")
-    found = compiled.fullmatch(plain)
-    if found is None:
+    before = re.match(read.before, plain)
+    found = re.match(read.number, plain[before.end() :]) if before else None
+    if before is None or found is None or re.fullmatch(read.whole, plain) is None:
         return None
-    digits = "".join(found[name] or "" for name in read.numbers)
+    sign, digits = before[0], found[0]
+    for unit in read.minus:
+        sign = sign.replace(unit, "")
     digits = digits.replace(str(spelling["thousands"]), "") if spelling["thousands"] else digits
-    negative = any(found[name] == "-" for name in read.signs) or any(
-        found[name] for name in read.negative
-    )
-    number = float(("-" if negative else "") + digits.replace(str(spelling["decimal"]), "."))
+    digits = digits.replace(str(spelling["decimal"]), ".")
+    number = float(("-" if "-" in sign or "(" in sign else "") + digits)
     return number if np.isfinite(number) else None
 
 
@@ -146,10 +142,9 @@ def numbers(values: pd.Series, spelling: Spelling, null_texts: tuple[str, ...] =
         BadRows: a text is written in another way.
     """
     read = reading(spelling)
-    compiled = re.compile(read.pattern)
     places, distinct = pd.factorize(values)
     known: list[float | None] = [
-        (float("nan") if one in null_texts else value(one, spelling, read, compiled))
+        (float("nan") if one in null_texts else value(one, spelling, read))
         if isinstance(one, str)
         else _plain(one)
         for one in distinct

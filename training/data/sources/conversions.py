@@ -94,47 +94,52 @@ def staged(relation: str, wanted: Mapping[str, WrittenConfig]) -> tuple[str, dic
     Each text is matched once: one query inside the other has the plain text, its parts and its
     number.
     """
-    texts, parts, numbers, found = [], [], [], {}
+    texts, starts, numbers, found = [], [], [], {}
     for i, (name, written) in enumerate(wanted.items()):
         read = reading(written.model_dump())
-        plain, part, number = (f"{STAGE}{what}_{i}" for what in ("text", "parts", "number"))
+        plain, start, number = (f"{STAGE}{what}_{i}" for what in ("text", "start", "number"))
         changed = f"translate(cast({ident(name)} as varchar), {_BEFORE}, {_AFTER})"
         texts.append(f"trim({changed}, ' ') as {plain}")
-        groups = ", ".join(map(literal, read.groups))
-        pattern = literal(f"^(?:{read.pattern})$")
-        parts.append(f"regexp_extract({plain}, {pattern}, [{groups}]) as {part}")
-        numbers.append(f"{_number(part, written, read)} as {number}")
-        null = (
-            f"{plain} in ({', '.join(literal(normal(text)) for text in written.nulls)})"
-            if written.nulls
-            else ""
-        )
-        other = f" and not {null}" if null else ""
-        found[name] = Sql(
-            f"case when isfinite({number}){other} then {number} end",
-            f"({plain} is not null and coalesce(not isfinite({number}), true){other})",
-            f"({part}.bound <> ''{other})" if "bound" in read.groups else "",
-            f"({part}.marks <> ''{other})" if "marks" in read.groups else "",
-            null,
-        )
-    for stage in (texts, parts, numbers):
+        before = literal(f"^(?:{read.before})")
+        matches = f"regexp_full_match({plain}, {literal(read.whole)})"
+        starts.append(f"case when {matches} then regexp_extract({plain}, {before}) end as {start}")
+        numbers.append(f"{_number(plain, start, written, read)} as {number}")
+        found[name] = _conditions(plain, number, written, read)
+    for stage in (texts, starts, numbers):
         relation = f"(select *, {', '.join(stage)} from {relation})"
     return relation, found
 
 
-def _number(part: str, written: WrittenConfig, read: Reading) -> str:
-    """Return SQL of the number that the parts of a text make, null if they make none.
+def _conditions(plain: str, number: str, written: WrittenConfig, read: Reading) -> Sql:
+    nulls = ", ".join(literal(normal(text)) for text in written.nulls)
+    null = f"{plain} in ({nulls})" if nulls else ""
+    other = f" and not {null}" if null else ""
+    unmarked = f"not regexp_full_match({plain}, {literal(read.unmarked)})"
+    return Sql(
+        f"case when isfinite({number}){other} then {number} end",
+        f"({plain} is not null and coalesce(not isfinite({number}), true){other})",
+        f"(left({plain}, 1) in ('<', '>', '≤', '≥'){other})" if written.limits == "bound" else "",
+        f"({unmarked}{other})" if written.marks else "",
+        null,
+    )
+
+
+def _number(plain: str, start: str, written: WrittenConfig, read: Reading) -> str:
+    """Return SQL of the number after the start of a text, null where there is no start.
 
     Digits are joined to a text with a decimal point and cast, so the number is the nearest one.
     """
-    digits = " || ".join(f"{part}.{name}" for name in read.numbers)
+    number = literal(f"^{read.number}")
+    digits = f"regexp_extract(substring({plain}, length({start}) + 1), {number})"
     if written.thousands:
         digits = f"replace({digits}, {literal(written.thousands)}, '')"
     if written.decimal != ".":
         digits = f"replace({digits}, {literal(written.decimal)}, '.')"
-    minus = [f"{part}.{name} = '-'" for name in read.signs]
-    minus += [f"{part}.{name} <> ''" for name in read.negative]
-    return f"try_cast(case when {' or '.join(minus)} then '-' else '' end || {digits} as double)"
+    sign = start
+    for unit in read.minus:
+        sign = f"replace({sign}, {literal(unit)}, '')"
+    minus = f"case when contains({sign}, '-') or contains({sign}, '(') then '-' else '' end"
+    return f"case when {start} is not null then try_cast({minus} || {digits} as double) end"
 
 
 def _refusal(
