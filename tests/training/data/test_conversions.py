@@ -30,7 +30,7 @@ from training.data.sources.conversions import staged
 from training.data.sources.source import fingerprint, relation_sql
 
 MARKS = ("*", "†", "[1]", "(a)", "b")
-UNITS = ("$", "€", "%", "kg", "USD", "mg/dL", "m²", "Rs.", "°C")
+UNITS = ("$", "€", "US-$", "kg-m", "%", "kg", "USD", "mg/dL", "m²", "Rs.", "°C")
 NULLS = ("-", "unknown", "n.a.", "не знаю")
 SPACES = (" ", "\u00a0", "\u202f", "\u2009")
 

@@ -22,7 +22,7 @@ from training.data.sources.conversions import conversion_notes, converted, stage
 from training.data.sources.source import relation_sql
 from training.data.sources.text_files import csv_texts
 
-FIRST_ROWS = 2_000  # decide which columns are read as a whole
+FIRST_ROWS = 1_000  # decide which columns are read as a whole
 OTHERS = 100  # different texts that are looked at again
 ROUNDS = 3
 MOST_VARIANTS = 1_000  # categories of which spellings are compared

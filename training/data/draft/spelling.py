@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -163,12 +164,16 @@ def _formats(
 
 
 def _fits(digits: str, decimal: str, thousands: str) -> bool:
+    return _number(decimal, thousands).fullmatch(digits) is not None
+
+
+@functools.cache
+def _number(decimal: str, thousands: str) -> re.Pattern[str]:
     point, mark = re.escape(decimal), re.escape(thousands)
     fraction = rf"(?:{point}[0-9]*)?"
     grouped = rf"|[1-9][0-9]{{0,2}}(?:{mark}[0-9]{{3}})+{fraction}" if thousands else ""
     indian = r"|[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}" + fraction if thousands == "," else ""
-    pattern = rf"[0-9]+{fraction}|{point}[0-9]+{grouped}{indian}"
-    return re.fullmatch(pattern, digits) is not None
+    return re.compile(rf"[0-9]+{fraction}|{point}[0-9]+{grouped}{indian}")
 
 
 def _are_keys(digits: list[str], sign: str) -> bool:
