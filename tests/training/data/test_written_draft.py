@@ -200,6 +200,16 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "title": ("Report of 2020\nid,v,y\n" + ROWS, {"skip": 1}, "e.g. 'Report of 2020'"),
     "units": ("id,v,y\n,cm,\n" + ROWS, {"skip_below": 1}, "'cm' among numbers"),
     "two headers": ("key,data,data\nid,v,y\n" + ROWS, {"skip": 1}, "'key, data, data'"),
+    "two headers and units": (
+        "key,data,data\nid,v,y\n,cm,\n" + ROWS,
+        {"skip": 1, "skip_below": 1},
+        "'cm' among numbers",
+    ),
+    "comment above tabs": (
+        "# one\nid\tv\ty\n" + ROWS.replace(",", "\t"),
+        {"skip": 1, "delimiter": "\t"},
+        "1 lines above",
+    ),
     "trailing": ("id,v,y,\n" + ROWS.replace("\n", ",\n"), {"empty_columns": 1}, "hold nothing"),
     "trailing in rows": ("id,v,y\n" + ROWS.replace("\n", ",\n"), {"empty_columns": 1}, "nothing"),
     "Excel": ("id,v,y,,\n" + ROWS.replace("\n", ",,\n"), {"empty_columns": 2}, "hold nothing"),

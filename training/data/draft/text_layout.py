@@ -47,7 +47,8 @@ def _layout(paths: tuple[str, ...], sha256: str) -> Layout:
     even = _is_even(lines, options)
     if not even and _is_even(lines, unquoted := options.model_copy(update={"quote": ""})):
         options, even = unquoted, True
-    if not even and (found := _uneven(files)) is not None:
+    is_one = even and _width(lines[:1], options.delimiter) == 1
+    if (not even or is_one) and (found := _uneven(files)) is not None:
         options = found
         if options.skip:
             shown = shortened(files[0][0].strip(), 60)
@@ -161,8 +162,9 @@ def _header(
     if _is_second_header(names, files):
         changed["skip"] = options.skip + 1
         remarks.append(f"the line above the names is left out: {shortened(', '.join(names), 60)}")
-        names, rows = files[0][1], [row for file in files for row in file[2:]]
-    elif below := _below(files):
+        files = [file[1:] for file in files]
+        names, rows = files[0][0], [row for file in files for row in file[1:]]
+    if below := _below(files):
         changed["skip_below"] = below
         shown = ", ".join(value for value in files[0][1] if value.strip())
         remarks.append(
