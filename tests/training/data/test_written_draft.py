@@ -208,11 +208,11 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "comment above tabs": (
         "# one\nid\tv\ty\n" + ROWS.replace(",", "\t"),
         {"skip": 1, "delimiter": "\t"},
-        "1 lines above",
+        "1 line above",
     ),
-    "trailing": ("id,v,y,\n" + ROWS.replace("\n", ",\n"), {"empty_columns": 1}, "hold nothing"),
+    "trailing": ("id,v,y,\n" + ROWS.replace("\n", ",\n"), {"empty_columns": 1}, "holds nothing"),
     "trailing in rows": ("id,v,y\n" + ROWS.replace("\n", ",\n"), {"empty_columns": 1}, "nothing"),
-    "Excel": ("id,v,y,,\n" + ROWS.replace("\n", ",,\n"), {"empty_columns": 2}, "hold nothing"),
+    "Excel": ("id,v,y,,\n" + ROWS.replace("\n", ",,\n"), {"empty_columns": 2}, "holds nothing"),
     "index": (",v,y\n" + ROWS, {"unnamed": "number"}, "column0"),
     "no header": (ROWS, {"header": False}, "numbers for names"),
     "all": (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from schemas.config import CsvConfig
-from schemas.errors import shortened
+from schemas.errors import counted, shortened
 from schemas.records import SourceRef
 from training.data.draft.spelling import TEXT
 from training.data.serving_expressions.number_texts import normal
@@ -52,9 +52,11 @@ def _layout(paths: tuple[str, ...], sha256: str) -> Layout:
         options = found
         if options.skip:
             shown = shortened(files[0][0].strip(), 60)
-            remarks.append(f"{options.skip} lines above the header are left out, e.g. {shown}")
+            remarks.append(
+                f"left out: {counted(options.skip, 'line')} above the header, e.g. {shown}"
+            )
         if options.empty_columns:
-            remarks.append(f"{options.empty_columns} columns at the end hold nothing")
+            remarks.append(f"holds nothing: {counted(options.empty_columns, 'column')} at the end")
     elif not even:
         options = options.model_copy(update={"quote": ""})
     cells = [
@@ -176,7 +178,7 @@ def _header(
         names, empty = names[:-1], empty + 1
     if empty > options.empty_columns:
         changed["empty_columns"] = empty
-        remarks.append(f"{empty} columns at the end hold nothing")
+        remarks.append(f"holds nothing: {counted(empty, 'column')} at the end")
     if _is_value_line(names, rows):
         remarks.append("the first line holds values, so the columns have numbers for names")
         return {**changed, "header": False}
