@@ -8,13 +8,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from schemas.csv_config import CsvConfig
 from schemas.duration import Unit
 from schemas.group_config import GroupByConfig
 from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
 from schemas.spark_config import SparkConfig
 from schemas.task_metrics import default_metric
+from schemas.written_config import WrittenConfig
 
+__all__ = ["Column", "ColumnConfig", "CsvConfig", "DataConfig", "Kind", "Role", "TaskConfig"]
 Role = Literal[
     "id",
     "group",
@@ -75,6 +78,13 @@ class ColumnConfig(Section):
             " Default: all."
         ),
     )
+    written: WrittenConfig | None = Field(
+        None,
+        description=(
+            "The texts of this column are numbers in this spelling, e.g. {units: ['$'],"
+            " thousands: ','} for $1,234. A column that is numbers already stays as it is."
+        ),
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> ColumnConfig:
@@ -90,6 +100,13 @@ class ColumnConfig(Section):
         if self.of is not None and self.role != "available":
             raise ValueError(
                 "of is for a column of role available: it names the features that it speaks of"
+            )
+        if self.written is not None and (
+            self.kind not in ("auto", "numeric") or self.role not in ("feature", "label", "weight")
+        ):
+            raise ValueError(
+                "written makes numbers of texts, so it is for numeric features, labels and"
+                f" weights, not for role {self.role!r}, kind {self.kind}; remove it"
             )
         if (self.kind == "tensor") != (self.shape is not None):
             raise ValueError("a tensor feature needs kind: tensor together with shape: [..]")
@@ -121,36 +138,6 @@ def _column_shorthand(value: Any) -> Any:
 
 
 Column = Annotated[ColumnConfig, BeforeValidator(_column_shorthand)]
-
-
-class CsvConfig(Section):
-    """How delimited text is read."""
-
-    delimiter: str = Field(
-        ",",
-        min_length=1,
-        max_length=1,
-        description="Between two values; a .tsv file is split at tabs.",
-    )
-    quote: str = Field(
-        '"', max_length=1, description="Quote character; empty for files that do not quote."
-    )
-    null_values: tuple[str, ...] = Field(
-        ("",), description="Texts that stand for a null, e.g. ['', '?', 'NA']."
-    )
-    decimal: Literal[".", ","] = Field(
-        ".",
-        description=(
-            "Before the decimals of a number: '.', or ',' as in 1,5 (a number with a '.' is text"
-            " then)."
-        ),
-    )
-    header: bool = Field(
-        True,
-        description=(
-            "Whether the first line names the columns; without it they are column0, column1 …"
-        ),
-    )
 
 
 class DataConfig(Section):
@@ -235,6 +222,16 @@ class DataConfig(Section):
         return derive
 
     @model_validator(mode="after")
+    def _written_in_source(self) -> DataConfig:
+        for name in self.derive:
+            if name in self.columns and self.columns[name].written is not None:
+                raise ValueError(
+                    f"column {name!r} is derived, and written is for texts of the source; convert"
+                    " them in the expression"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _spark_can(self) -> DataConfig:
         if self.engine != "spark":
             if self.spark != SparkConfig():
@@ -243,9 +240,12 @@ class DataConfig(Section):
                 )
             return self
         wide = [n for n, c in self.columns.items() if c.kind in ("tensor", "text")]
+        written = [n for n, c in self.columns.items() if c.written is not None]
         problem = (
             f"column {wide[0]!r} of kind {self.columns[wide[0]].kind}"
             if wide
+            else f"numbers in another spelling (written) in column {written[0]!r}"
+            if written
             else (
                 "data.group_by"
                 if self.group_by

@@ -126,6 +126,53 @@ def test_missing_raw_columns_and_rows_without_a_value_are_refused_by_name(served
         served(served.rows.assign(seen=served.rows["seen"].where(served.rows.index != 2)))
 
 
+# --------------------------------------------------------------------- numbers in another spelling
+
+
+def spelt(values: pd.Series, bound: float) -> pd.Series:
+    """Amounts as people write them, bounds among them."""
+    return values.map(lambda v: f"<${v:,.2f}" if v == bound else f"${v:,.2f}", na_action="ignore")
+
+
+@pytest.mark.parametrize("derive", [pytest.param({}, marks=pytest.mark.long), DERIVE])
+def test_texts_in_the_declared_spelling_and_numbers_give_the_same(
+    derive: dict[str, str], tmp_path: Path
+) -> None:
+    case = make_case(tmp_path, derive=derive)
+    how = {"units": ["$"], "thousands": ",", "limits": "bound"}
+    written = {"role": "feature", "written": how}
+    data = case.run.declaration["data"]
+    columns = {"income": written, "age": written} | data["columns"]
+    columns |= {"income": written, "age": written}
+    declaration = case.run.declaration | {"data": data | {"columns": columns}}
+    run = case.run.model_copy(update={"declaration": declaration})
+    exported = export_model(run, case.weights, tmp_path / "model", case.split.val)
+    spec = serving.read_spec(exported.spec.path)
+    assert set(spec["spellings"]) == {"income", "age"}
+    model = serving.RawRows()
+    model.load(
+        {
+            "spec": exported.spec.path,
+            "program": exported.program.path,
+            "expressions": tmp_path / "model" / raw_columns.EXPRESSIONS,
+        }
+    )
+    rows = case.raw["test"].assign(
+        income=case.raw["test"]["income"].round(2), age=case.raw["test"]["age"].round(2)
+    )
+    texts = rows.assign(**{n: spelt(rows[n], rows[n].max()) for n in ("income", "age")})
+    assert texts["income"].str.startswith("<$").any()
+    pd.testing.assert_frame_equal(model.predict(None, texts), model.predict(None, rows))
+    mixed = texts.assign(income=texts["income"].where(rows.index % 2 == 0, rows["income"]))
+    pd.testing.assert_frame_equal(model.predict(None, mixed), model.predict(None, rows))
+    with pytest.raises(ValueError, match=r"'income': expected numbers .* got '5 kg' in 1 rows"):
+        model.predict(None, texts.assign(income=texts["income"].where(rows.index != 3, "5 kg")))
+
+
+def test_a_model_without_spellings_has_none_in_its_spec(served: Served) -> None:
+    assert "spellings" not in served.spec and "skip" not in served.spec["csv"]
+
+
 # ------------------------------------------------------------------------------------ what is said
 
 

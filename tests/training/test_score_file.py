@@ -19,6 +19,7 @@ import pytest
 from schemas.digest import sha256_file
 from schemas.errors import DataError, RegistryError
 from schemas.registry_records import Scored
+from schemas.written_config import WrittenConfig
 from tests.training.cases import DERIVE, Case, arrow, evidence_of, make_case
 from tests.training.mlflow_home import blank_database
 from tests.training.mlflow_home import champion as take_champion
@@ -241,6 +242,36 @@ def test_texts_that_training_read_as_null_are_null_here_too(
         rtol=0,
         atol=1e-12,
     )
+
+
+def test_a_file_is_read_with_the_spellings_of_training(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = registry.rows.assign(income=registry.rows["income"].round(2))
+    texts = rows["income"].map("{:.2f} €".format, na_action="ignore").str.replace(".", ",")
+    path = tmp_path / "rows.csv"
+    rows.assign(income=texts).to_csv(path, index=False)
+    path.write_text("# made by x\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    how = WrittenConfig(decimal=",", units=("€",)).model_dump(mode="json")
+    spec = registry.champion.spec
+    spec = spec | {"csv": spec["csv"] | {"skip": 1}, "spellings": {"income": how}}
+    monkeypatch.setattr(
+        "training.registry.score_file.load_model",
+        lambda uri, tracking: dataclasses.replace(registry.champion, spec=spec),
+    )
+    predict_file(URI, path, tmp_path / "out.csv", registry.uri)
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert found["income"].dropna().str.endswith(",00 €").sum() < len(found)
+    assert found["income"].fillna("").tolist() == texts.fillna("").tolist()
+    np.testing.assert_allclose(
+        found["probability_yes"],
+        registry.champion.predict(rows)["probability_yes"],
+        rtol=0,
+        atol=1e-12,
+    )
+    path.write_text(path.read_text(encoding="utf-8").replace("€", "$", 1), encoding="utf-8")
+    with pytest.raises(DataError, match=r"'income': expected numbers .* in row 1"):
+        predict_file(URI, path, tmp_path / "out.csv", registry.uri)
 
 
 PEAK = """

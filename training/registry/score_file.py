@@ -26,7 +26,8 @@ from schemas.records import SampleReport, SourceRef
 from schemas.registry_records import Scored
 from training.data.engine.engine import connect, rows
 from training.data.serving_text import Sampling
-from training.data.sources.source import csv_texts, fingerprint, relation_sql
+from training.data.sources.source import fingerprint, relation_sql
+from training.data.sources.text_files import csv_texts
 from training.evaluation.text_samples import sampled
 from training.registry.registry import LoadedModel, load_model
 from training.serving.serving import Unfamiliar, logits_of
@@ -62,9 +63,7 @@ def predict_file(
     if suffix is None:
         raise DataError(f"{out_path}: expected a name that ends in {', '.join(FORMATS)}")
     model = load_model(model_uri, tracking_uri or default_tracking_uri(None))
-    data = DataConfig(
-        uri=str(in_path), csv=CsvConfig(**model.spec["csv"]), columns={"*": "feature"}
-    )
+    data = _as_trained(model, in_path)
     source = fingerprint(data)
     made = Scored(
         source=str(in_path),
@@ -95,6 +94,16 @@ def predict_file(
     if suffix != ".parquet":
         write_atomic(f"{out_path}.json", made.model_dump_json(indent=1) + "\n")
     return made
+
+
+def _as_trained(model: LoadedModel, in_path: Path) -> DataConfig:
+    """Return how a file is read: as the training source, with the same spellings of numbers."""
+    written = {n: {"written": how} for n, how in model.spec.get("spellings", {}).items()}
+    return DataConfig(
+        uri=str(in_path),
+        csv=CsvConfig(**model.spec["csv"]),
+        columns={**written, "*": "feature"},
+    )
 
 
 def sample_model(

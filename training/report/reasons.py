@@ -12,6 +12,7 @@ from schemas.records import Prepared
 from training.formatting import duration, plain, show
 from training.report.loss_reasons import LOSS_HIDDEN_UNLESS, LOSS_REASONS
 from training.report.recipe_reasons import OWN_REASONS, recipe_reason
+from training.report.source_reasons import SOURCE_REASONS
 from training.report.tree_words import tree_reason
 from training.run.provenance import masked
 
@@ -19,13 +20,7 @@ from training.run.provenance import masked
 REASONS: dict[str, str] = {
     "description": "No description was written.",
     "data.format": "The file's ending and first bytes tell the format.",
-    "data.csv.delimiter": "The usual separator of delimited text.",
-    "data.csv.quote": "The usual quote character.",
-    "data.csv.null_values": (
-        "Only an empty field counts as missing; other marks such as ? must be named."
-    ),
-    "data.csv.decimal": "The usual decimal point.",
-    "data.csv.header": "The first line names the columns.",
+    **SOURCE_REASONS,
     "data.derive": "No column is computed from others.",
     "data.filter": "Every row is used.",
     "data.group_by": "No group is derived; rows belong together by declared groups alone.",

@@ -120,7 +120,7 @@ def describe_run(run: RunSpec, declaration: Declaration, program: FileRef) -> di
         "run_id": run.run_id,
         "task": declaration.task.kind,
         "label": run.spec.label,
-        "csv": declaration.data.csv.model_dump(mode="json"),
+        "csv": declaration.data.csv.recorded(),
         "null_texts": list(run.spec.null_texts),
         "program": {
             "file": Path(program.path).name,

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from schemas.digest import verify, write_atomic
+from schemas.load import declare
 from schemas.records import FileRef, RunSpec, Statistics, TableSpec
 from training.data import serving_expressions
 from training.data.serving_expressions import raw_columns
@@ -51,9 +52,11 @@ def describe(run: RunSpec, expressions: FileRef | None) -> dict[str, Any]:
     Returns:
         `derived`: trees; `raw`: for each column that derived features read, its name, its type in
         training and a made-up value (null if none was found from which all features can be
-        computed); `expressions`: the code's file, digest and module.
+        computed); `expressions`: the code's file, digest and module; `spellings`, if there are any:
+        the spelling of columns whose texts are numbers.
     """
     trees, kept = served_trees(run.spec, run.statistics)
+    how = spellings(run)
     types = {name: kind for tree in trees.values() for name, kind in tree["columns"].items()}
     names = list(raw_columns(trees, kept))
     example = _example(trees, {name: types[name] for name in names}, kept, run.statistics)
@@ -63,6 +66,20 @@ def describe(run: RunSpec, expressions: FileRef | None) -> dict[str, Any]:
             {"name": name, "type": types[name], "example": example.get(name)} for name in names
         ],
         "expressions": None if expressions is None else describe_code(expressions, code()[0]),
+        **({"spellings": how} if how else {}),
+    }
+
+
+def spellings(run: RunSpec) -> dict[str, Any]:
+    """Return the declared spelling of each raw column of the model that has one."""
+    data = declare(run.declaration).data
+    trees, kept = served_trees(run.spec, run.statistics)
+    plain = [s.name for s in run.statistics.numeric if s.name not in trees]
+    found = {name: data.column(name) for name in (*plain, *raw_columns(trees, kept))}
+    return {
+        name: column.written.model_dump(mode="json")
+        for name, column in found.items()
+        if column is not None and column.written is not None
     }
 
 
@@ -101,8 +118,8 @@ def code(package: ModuleType = serving_expressions) -> tuple[str, bytes]:
 
 
 def write_code(run: RunSpec, folder: Path) -> FileRef | None:
-    """Write the zip in a folder; without derived features return None and remove an old zip."""
-    if served_trees(run.spec, run.statistics)[1]:
+    """Write the zip in a folder; if no column needs it, return None and remove an old zip."""
+    if served_trees(run.spec, run.statistics)[1] or spellings(run):
         return write_atomic(folder / EXPRESSIONS, code()[1])
     (folder / EXPRESSIONS).unlink(missing_ok=True)
     return None

@@ -484,9 +484,9 @@ def inputs(
     repeated = [name for name in dict.fromkeys(taken) if isinstance(frame[name], pd.DataFrame)]
     if repeated:
         raise ValueError(f"columns given twice: {', '.join(map(repr, repeated))}; keep one of each")
-    nulls = tuple(spec["null_texts"])
-    if derive is not None and derived:
-        frame = derive(dates(spec, frame), spec["derived"], derived, nulls)
+    nulls, how = tuple(spec["null_texts"]), {n: spec[n] for n in ("spellings",) if n in spec}
+    if derive is not None and (derived or how):
+        frame = derive(dates(spec, frame), spec["derived"], derived, nulls, **how)
     blocks = {f"tensor_{c['name']}": tensors(frame[c["name"]], c) for c in spec["tensor"]}
     if spec["numeric"]:
         blocks["numeric"] = np.stack(

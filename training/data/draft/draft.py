@@ -21,6 +21,7 @@ import yaml
 from schemas.config import DataConfig
 from schemas.duration import seconds_of
 from schemas.errors import ConfigError, first_few
+from training.data.draft.number_columns import csv_lines, remark_of, variants_note, written_role
 from training.data.draft.profile import (
     SAMPLE,
     Profile,
@@ -502,7 +503,7 @@ def _render(table: Table, found: Draft, name: str) -> str:
         ("data:", ""),
         (f"  uri: {_quoted(str(table.data.uri))}", f"{table.rows} rows"),
     ]
-    lines += _csv_lines(table.data)
+    lines += csv_lines(table.connection, table.data)
     if found.label.null_share:
         lines.append(
             ("  null_labels: drop", f"{found.label.null_share:.1%} of the rows have no label")
@@ -516,9 +517,9 @@ def _render(table: Table, found: Draft, name: str) -> str:
     lines.append(("  columns:", ""))
     short = len(found.columns) > LISTED
     lines += [
-        (f"    {_key(c)}: {g.role}", g.why)
+        (f"    {_key(c)}: {written_role(g.role, table.data, c)}", with_remark(table, c, g))
         for c, g in found.columns.items()
-        if not (short and g.obvious)
+        if not (short and g.obvious) or table.data.columns.get(c) is not None
     ]
     if short:
         lines.append(('    "*": feature', "the rest: numbers are numeric, text is categorical"))
@@ -540,28 +541,15 @@ def _render(table: Table, found: Draft, name: str) -> str:
     )
 
 
-def _csv_lines(data: DataConfig) -> list[tuple[str, str]]:
-    parts = []
-    if data.csv.delimiter != ",":
-        parts.append(f"delimiter: {_quoted(data.csv.delimiter)}")
-    if not data.csv.quote:
-        parts.append('quote: ""')
-    if len(data.csv.null_values) > 1:
-        parts.append(f"null_values: [{', '.join(map(_quoted, data.csv.null_values))}]")
-    return (
-        [
-            (
-                f"  csv: {{{', '.join(parts)}}}",
-                (
-                    "found in the file; these texts count as missing"
-                    if "null" in parts[-1]
-                    else "found in the file"
-                ),
-            )
-        ]
-        if parts
-        else []
+def with_remark(table: Table, name: str, guess: Guess) -> str:
+    """Add what was found in the texts of a column to the reason for its role."""
+    profile = next((c for c in table.columns if c.name == name and c.family == "text"), None)
+    variants = (
+        variants_note(table.connection, SAMPLE, name, guess.role)
+        if profile and guess.role in ("label", "categorical")
+        else ""
     )
+    return "; ".join(filter(None, (guess.why, remark_of(table.connection, name), variants)))
 
 
 def _model_lines(table: Table, found: Draft) -> list[tuple[str, str]]:

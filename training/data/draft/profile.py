@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime
-from itertools import combinations, islice
-from pathlib import Path
+from itertools import combinations
 from typing import NamedTuple
 
 import duckdb
 
-from schemas.config import ColumnConfig, CsvConfig, DataConfig
+from schemas.config import ColumnConfig, DataConfig
 from schemas.records import SourceRef
+from training.data.draft.number_columns import with_spellings
+from training.data.draft.text_layout import layout_of
 from training.data.engine.engine import connect, ident, literal, row, rows
 from training.data.sources.source import fingerprint, relation_sql
 from training.data.table.columns import Family, family, is_whole
 
 SAMPLE_ROWS = 200_000
-SNIFFED_LINES = 20_000
 SAMPLE = "bulkhead_sample"
-NULL_TEXTS = ("?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
 DATE_FORMATS = (
     "%m/%d/%y",
     "%d/%m/%y",
@@ -74,14 +71,14 @@ def read_sample(
         uri: file, folder or glob.
 
     Returns:
-        The detected reading options (delimiter and texts for null), the columns in order, and
-        the number of rows.
+        The detected reading options (delimiter, texts for null, spellings of numbers), the columns
+        in order, and the number of rows.
 
     Raises:
         SourceError: the source cannot be found or read.
     """
     source, data = open_source(uri)
-    relation = relation_sql(source, data, connection)
+    data, relation = with_spellings(connection, source, data)
     return data, *describe_sample(connection, relation)
 
 
@@ -96,7 +93,7 @@ def open_source(uri: str | tuple[str, ...]) -> tuple[SourceRef, DataConfig]:
     data = DataConfig(uri=uri, columns={"*": ColumnConfig()})
     source = fingerprint(data)
     found = {"format": source.format} | (
-        {"csv": _csv_options(source)} if source.format == "csv" else {}
+        {"csv": layout_of(source).options} if source.format == "csv" else {}
     )
     return source, data.model_copy(update=found)
 
@@ -132,58 +129,6 @@ def describe_sample(
     )
     types = {str(r[0]): str(r[1]) for r in rows(connection, f"describe {SAMPLE}")}
     return [_profile(connection, name, kind) for name, kind in types.items()], total
-
-
-def _csv_options(source: SourceRef) -> CsvConfig:
-    """Detect delimiter, quoting and null texts from the first lines of each file."""
-    lines = [line for file in source.files for line in _first_lines(file.file)]
-    delimiter = max(",;\t|", key=lambda d: _width(lines[:1], d))
-    quoted = CsvConfig(delimiter=delimiter)
-    options = quoted if _is_even(lines, quoted) else quoted.model_copy(update={"quote": ""})
-    values = {value for cells in _split(lines, options) for value in cells}
-    return options.model_copy(
-        update={"null_values": ("", *(text for text in NULL_TEXTS if text in values))}
-    )
-
-
-def _first_lines(path: Path) -> list[str]:
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        return [line.decode("utf-8-sig", errors="replace") for line in islice(file, SNIFFED_LINES)]
-
-
-def _width(line: Sequence[str], delimiter: str) -> int:
-    try:
-        return len(next(csv.reader(line, delimiter=delimiter), []))
-    except csv.Error:
-        return 0
-
-
-def _split(lines: Sequence[str], options: CsvConfig) -> list[list[str]]:
-    """Return cells of lines; none if they are no delimited text.
-
-    The reader of the file reports that with its line.
-    """
-    try:
-        return list(_cells(lines, options))
-    except csv.Error:
-        return []
-
-
-def _is_even(lines: Sequence[str], options: CsvConfig) -> bool:
-    """Return True if every line has as many values as the first.
-
-    A quote mark inside a text breaks that.
-    """
-    try:
-        return len({len(cells) for cells in _cells(lines, options)}) == 1
-    except csv.Error:
-        return False
-
-
-def _cells(lines: Sequence[str], options: CsvConfig) -> Iterator[list[str]]:
-    if not options.quote:
-        return csv.reader(lines, delimiter=options.delimiter, quoting=csv.QUOTE_NONE)
-    return csv.reader(lines, delimiter=options.delimiter, quotechar=options.quote, strict=True)
 
 
 def _profile(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> Profile:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from . import casts, dates, numbers, text
+from . import casts, dates, number_texts, numbers, text
 from .vectors import BadRows, Vector, column, constant, dtype, nulls, series
 
 Tree = Mapping[str, Any]
@@ -31,6 +31,7 @@ def derive(
     trees: Mapping[str, Tree],
     wanted: Collection[str] | None = None,
     null_texts: tuple[str, ...] = (),
+    spellings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> pd.DataFrame:
     """Return the frame with its derived columns; existing ones are used as given.
 
@@ -39,6 +40,7 @@ def derive(
         trees: from `training.data.table.portable`, in the declared order.
         wanted: the derived columns to add; default: all.
         null_texts: texts that meant null in the training source.
+        spellings: raw columns of numbers in another spelling; read first, see `number_texts`.
 
     Returns:
         A new frame; numbers with nulls as NaN or None, decimals as doubles.
@@ -48,6 +50,7 @@ def derive(
             operation has no value on a row (such as a cast of text that is not a number); with
             column, rows and the derived column.
     """
+    frame = _converted(frame, spellings or {}, null_texts)
     missing = [name for name in (trees if wanted is None else wanted) if name not in frame.columns]
     _refuse_absent(frame, trees, missing)
     known: dict[str, Vector] = {}
@@ -60,6 +63,21 @@ def derive(
         for name in missing
     }
     return pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
+
+
+def _converted(
+    frame: pd.DataFrame, spellings: Mapping[str, Mapping[str, Any]], null_texts: tuple[str, ...]
+) -> pd.DataFrame:
+    """Return the frame with numbers in place of texts of the given spellings."""
+    found = {}
+    for name, spelling in spellings.items():
+        if name in frame.columns and frame[name].ndim == 1:  # one given twice is refused later
+            try:
+                found[name] = number_texts.numbers(frame[name], spelling, null_texts)
+            except BadRows as bad:
+                at = _where(np.flatnonzero(bad.rows), frame.index)
+                raise ValueError(f"column {name!r}: {bad.problem}{at}") from None
+    return frame.assign(**found) if found else frame
 
 
 def raw_columns(

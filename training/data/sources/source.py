@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import glob
 import gzip
 import hashlib
-import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +15,15 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.config import CsvConfig, DataConfig
+from schemas.config import DataConfig
 from schemas.confinement import require_readable
 from schemas.digest import file_ref, sha256_once
 from schemas.errors import BulkheadError, SourceError, first_few, shortened
 from schemas.records import FileRef, SourceRef
 from training.data.engine.engine import ident, literal, rows, without_nan
 from training.data.sources.arrow_files import arrow_dataset, arrow_schema_of, check_arrow
+from training.data.sources.conversions import conversion_notes, converted
+from training.data.sources.other_formats import convert_line, encoding_line
 from training.data.sources.partitions import (
     FILE,
     Keys,
@@ -33,7 +33,8 @@ from training.data.sources.partitions import (
     with_keys,
 )
 from training.data.sources.remote import GLOB, fetch, is_remote, verify_remote
-from training.data.sources.text_types import typed_sql
+from training.data.sources.same_columns import require_agreement, type_family
+from training.data.sources.text_files import csv_relation, suffix
 
 Format = Literal["parquet", "csv", "arrow"]
 FORMATS: dict[str, Format] = {
@@ -135,7 +136,8 @@ def verify_source(source: SourceRef) -> None:
 def relation_sql(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
     """Return all rows of all files as one SQL relation.
 
-    Columns are matched by name, no row is skipped, and NaN is null.
+    Columns are matched by name, no row is skipped, NaN is null, and texts of a declared spelling
+    are numbers.
 
     Args:
         source: from `fingerprint`.
@@ -146,10 +148,29 @@ def relation_sql(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBP
     Raises:
         SourceError: files differ in their columns, names are missing or repeated, or a file cannot
             be read.
+        SchemaError: a text does not have the spelling that its column declares.
     """
+    relation, types = _as_stored(source, data, connection)
+    return converted(connection, relation, types, data)
+
+
+def spelling_notes(
+    source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection
+) -> tuple[str, ...]:
+    """Return what texts of numbers said besides the number: bounds, footnote marks and nulls."""
+    if all(column.written is None for column in data.columns.values()):
+        return ()
+    relation, types = _as_stored(source, data, connection)
+    return tuple(conversion_notes(connection, relation, types, data))
+
+
+def _as_stored(
+    source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection
+) -> tuple[str, dict[str, str]]:
+    """Return all rows with the columns of the files, and their types."""
     open_files: dict[str, Callable[[SourceRef, DataConfig, duckdb.DuckDBPyConnection], str]] = {
         "parquet": _parquet,
-        "csv": _csv,
+        "csv": csv_relation,
         "arrow": _arrow,
     }
     try:
@@ -159,7 +180,7 @@ def relation_sql(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBP
         }
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise unreadable(source, error) from error
-    return usable(relation, types)
+    return usable(relation, types), types
 
 
 def usable(relation: str, types: Mapping[str, str]) -> str:
@@ -196,6 +217,9 @@ def unreadable(source: SourceRef, error: Exception) -> SourceError:
         if source.format == "csv"
         else "write the file again"
     )
+    foreign = (encoding_line(f.file) for f in source.files) if source.format == "csv" else ()
+    if line := next(filter(None, foreign), None):
+        advice += f"; this line converts it: {line}"
     return SourceError(f"{names}: cannot be read: {' '.join(lines[:8])[:600]}; {advice}")
 
 
@@ -245,25 +269,20 @@ def _expand(uri: str, data: DataConfig) -> list[Path]:
     return [path]
 
 
-def _suffix(path: Path) -> str:
-    return (
-        "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
-    )
-
-
 def _is_data(path: Path, data: DataConfig) -> bool:
-    kind = FORMATS.get(_suffix(path))
+    kind = FORMATS.get(suffix(path))
     return kind is not None and data.format in ("auto", kind)
 
 
 def _format_of(path: Path, data: DataConfig) -> Format:
     if data.format != "auto":
         return data.format
-    kind = FORMATS.get(_suffix(path))
+    kind = FORMATS.get(suffix(path))
     if kind is None:
+        line = convert_line(path)
         raise SourceError(
-            f"{path}: unknown format {_suffix(path)!r}; expected one of {', '.join(FORMATS)}, or"
-            " set data.format"
+            f"{path}: unknown format {suffix(path)!r}; expected one of {', '.join(FORMATS)}, or"
+            f" set data.format{f'; this line converts it: {line}' if line else ''}"
         )
     return kind
 
@@ -296,9 +315,9 @@ def _read_through(path: Path) -> None:
 
 def _parquet(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
     schemas = {f.path: pq.read_schema(f.path) for f in source.files}
-    _agree(
+    require_agreement(
         {
-            path: [(field.name, _family(field.type)) for field in schema]
+            path: [(field.name, type_family(field.type)) for field in schema]
             for path, schema in schemas.items()
         }
     )
@@ -314,9 +333,9 @@ def _parquet(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyCon
 
 def _arrow(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
     schemas = {f.path: arrow_schema_of(f.path) for f in source.files}
-    _agree(
+    require_agreement(
         {
-            path: [(field.name, _family(field.type)) for field in schema]
+            path: [(field.name, type_family(field.type)) for field in schema]
             for path, schema in schemas.items()
         }
     )
@@ -329,180 +348,3 @@ def _arrow(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConne
         if source.partitions
         else ident(name)
     )
-
-
-def _csv(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
-    names, texts = _text_rows(source, data.csv, named=bool(source.partitions))
-    if not source.partitions:
-        return typed_sql(connection, texts, names, decimal=data.csv.decimal)
-    types = typed_sql(connection, texts, names, kept=(FILE,), decimal=data.csv.decimal)
-    return with_keys(source, types, names, connection)
-
-
-def csv_texts(source: SourceRef, data: DataConfig) -> str:
-    """Return the rows of delimited files as a relation of texts, in the order of `relation_sql`.
-
-    Empty is null.
-    """
-    return _text_rows(source, data.csv.model_copy(update={"null_values": ("",)}), named=False)[1]
-
-
-def _text_rows(source: SourceRef, options: CsvConfig, named: bool) -> tuple[list[str], str]:
-    """Return column names of delimited files, and their rows as texts.
-
-    `named` adds the file of each row.
-    """
-    headers = {f.path: _header(f.file, options) for f in source.files}
-    _agree({path: [(name, "text") for name in header] for path, header in headers.items()})
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for path, header in headers.items():
-        groups.setdefault((*header, _delimiter(Path(path), options)), []).append(path)
-    parts = [
-        f"select * from {_read_csv(paths, key[:-1], key[-1], options, named)}"
-        for key, paths in groups.items()
-    ]
-    return headers[source.files[0].path], f"({' union all by name '.join(parts)})"
-
-
-def _delimiter(path: Path, options: CsvConfig) -> str:
-    """Return the declared delimiter.
-
-    A .tsv file is split at tabs unless another delimiter than the default is declared.
-    """
-    return (
-        "\t" if options.delimiter == "," and _suffix(path).startswith(".tsv") else options.delimiter
-    )
-
-
-def _read_csv(
-    paths: Sequence[str], names: Sequence[str], delimiter: str, options: CsvConfig, named: bool
-) -> str:
-    """Read text strictly as text: stop at a row with too few or too many values."""
-    columns = ", ".join(f"{literal(n)}: 'VARCHAR'" for n in names)
-    nulls = ", ".join(literal(v) for v in options.null_values)
-    quote = literal(options.quote)
-    return (
-        f"read_csv([{', '.join(literal(p) for p in paths)}], auto_detect = false, header ="
-        f" {literal(options.header)}, columns = {{{columns}}}, delim = {literal(delimiter)}, quote"
-        f" = {quote}, escape = {quote}, nullstr = [{nulls}], strict_mode = true, ignore_errors ="
-        " false, null_padding = false, hive_partitioning ="
-        f" false{f', filename = {literal(FILE)}' if named else ''})"
-    )
-
-
-def _header(path: Path, options: CsvConfig) -> list[str]:
-    """Return column names of a delimited file; `column0`, `column1` … if it has no header."""
-    delimiter, quote = _delimiter(path, options), options.quote or None
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        # bytes that are not UTF-8 are left to the engine, which names their line
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        try:
-            names = next(
-                csv.reader(
-                    text,
-                    delimiter=delimiter,
-                    quotechar=quote,
-                    quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
-                    strict=True,
-                ),
-                [],
-            )
-        except csv.Error as error:
-            raise SourceError(
-                f"{path}: the first line cannot be read: {error}; expected UTF-8 text, delimiter"
-                f" {delimiter!r}, quote {options.quote!r}; see data.csv"
-            ) from error
-    if any(c == "\x00" for name in names for c in name):
-        raise SourceError(
-            f"{path}: the first line contains NUL characters, so it is no text; write the file as"
-            " UTF-8, or set data.format"
-        )
-    if any("\udc80" <= c <= "\udcff" for name in names for c in name):
-        raise SourceError(f"{path}: the first line is no UTF-8 text; write the file as UTF-8")
-    if not options.header:
-        return [f"column{i}" for i in range(len(names))]
-    unnamed = [i + 1 for i, name in enumerate(names) if not name.strip()]
-    if unnamed:
-        advice = "name it"
-        if unnamed == [1] and len(names) > 1:
-            advice = (
-                "it may be a written index: write the table without it (pandas: index=False), or"
-                " name it in the first line"
-            )
-        elif len(unnamed) < len(names) and all(_is_value(name) for name in names if name.strip()):
-            advice = "the first line may hold values: set data.csv.header: false"
-        raise SourceError(
-            f"{path}: expected a name for each column, but number {first_few(unnamed)} has none;"
-            f" {advice}"
-        )
-    return names
-
-
-def _is_value(text: str) -> bool:
-    """Return True if a text is rather a value than a name: a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _agree(columns: dict[str, list[tuple[str, str]]]) -> None:
-    """Refuse names that SQL cannot distinguish, and files with different columns.
-
-    Raises:
-        SourceError: with the names, or the difference between two files.
-    """
-    first_path, first = next(iter(columns.items()))
-    for path, fields in columns.items():
-        seen: dict[str, str] = {}
-        for name, _ in fields:
-            if name.lower() in seen:
-                raise SourceError(
-                    f"{path}: columns {seen[name.lower()]!r} and {name!r} have the same name but"
-                    " for case; rename one"
-                )
-            seen[name.lower()] = name
-        difference = _difference(dict(first), dict(fields))
-        if difference:
-            raise SourceError(
-                f"{path}: expected the columns of {first_path}: {difference}; give files of one"
-                " table, or read them as tables of their own"
-            )
-
-
-def _difference(expected: dict[str, str], found: dict[str, str]) -> str:
-    parts = []
-    if missing := [n for n in expected if n not in found]:
-        parts.append(f"it lacks {first_few(missing, limit=10)}")
-    if extra := [n for n in found if n not in expected]:
-        parts.append(f"it adds {first_few(extra, limit=10)}")
-    unlike = [
-        n
-        for n in expected
-        if n in found and found[n] != expected[n] and "null" not in (found[n], expected[n])
-    ]
-    if unlike:
-        parts.append(
-            "types differ: "
-            + first_few(
-                (f"{n} is {found[n]}, not {expected[n]}" for n in unlike), len(unlike), limit=10
-            )
-        )
-    return "; ".join(parts)
-
-
-def _family(kind: pa.DataType) -> str:
-    """Return one name for types that may differ between files of one table.
-
-    Example: whole numbers with nulls are often written as floats.
-    """
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return "number"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
-        return "text"
-    if pa.types.is_timestamp(kind):
-        return "timestamp with time zone" if kind.tz else "timestamp"
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return f"list of {_family(kind.value_type)}"
-    return str(kind)

@@ -18,7 +18,12 @@ from training.data.engine.hash_order import in_hash_order
 from training.data.engine.in_memory import Rows, fits, hold, registered
 from training.data.engine.in_memory import relation as relation_of
 from training.data.engine.sorted_rows import hash_sorted
-from training.data.sources.source import relation_sql, unreadable, verify_source
+from training.data.sources.source import (
+    relation_sql,
+    spelling_notes,
+    unreadable,
+    verify_source,
+)
 from training.data.sources.written_numbers import category_notes
 from training.data.table.columns import Resolved, resolve
 from training.data.table.label_values import label_violations, labelled_rows
@@ -66,7 +71,8 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
         notes = category_notes(
             connection, relation_of(connection, made.table), made.spec.categorical, given, is_csv
         )
-    return made.model_copy(update={"notes": notes})
+        told = spelling_notes(source, declaration.data, connection)
+    return made.model_copy(update={"notes": (*told, *notes)})
 
 
 def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:

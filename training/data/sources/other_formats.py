@@ -1,0 +1,110 @@
+"""Files that are not read as they are, each with the one line that converts it."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import shlex
+from pathlib import Path
+
+CHUNK = 1 << 20
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+EXCEL = "import pandas; pandas.read_excel({0}).to_csv({1}, index=False)"
+ARROW_JSON = "import pyarrow.json as j, pyarrow.parquet as p; p.write_table(j.read_json({0}), {1})"
+PANDAS = "import pandas; pandas.{function}({{0}}{options}).to_parquet({{1}})"
+# ending: packages to install, the ending of the new file, and the program
+LINES: dict[str, tuple[str, str, str]] = {
+    ".xlsx": ("openpyxl", ".csv", EXCEL),
+    ".xlsm": ("openpyxl", ".csv", EXCEL),
+    ".xls": ("xlrd", ".csv", EXCEL),
+    ".ods": ("odfpy", ".csv", EXCEL),
+    ".jsonl": ("", ".parquet", ARROW_JSON),
+    ".ndjson": ("", ".parquet", ARROW_JSON),
+    ".json": (
+        "",
+        ".parquet",
+        PANDAS.format(function="read_json", options=", dtype=False, convert_dates=False"),
+    ),
+    ".orc": ("", ".parquet", PANDAS.format(function="read_orc", options="")),
+    ".dta": ("", ".parquet", PANDAS.format(function="read_stata", options="")),
+    ".sas7bdat": ("", ".parquet", PANDAS.format(function="read_sas", options="")),
+    ".xpt": ("", ".parquet", PANDAS.format(function="read_sas", options="")),
+    ".sav": ("pyreadstat", ".parquet", PANDAS.format(function="read_spss", options="")),
+    **dict.fromkeys(
+        (".zip", ".bz2", ".xz"),
+        (
+            "",
+            ".csv",
+            "import pandas; pandas.read_csv({0}, dtype=str, keep_default_na=False).to_csv({1},"
+            " index=False)",
+        ),
+    ),
+}
+TEXT = (".txt", ".dat", ".data", ".text")
+
+
+def convert_line(path: Path) -> str | None:
+    """Return the command that makes a readable file of one in another format; None if unknown.
+
+    >>> convert_line(Path("a.jsonl")).startswith("python -c 'import pyarrow.json")
+    True
+    """
+    ending = path.suffix.lower()
+    if ending in TEXT:
+        return f"cp {shlex.quote(str(path))} {shlex.quote(str(path.with_suffix('.csv')))}"
+    if ending not in LINES:
+        return None
+    package, new, program = LINES[ending]
+    stem = path.with_suffix("")
+    target = stem if stem.suffix == new else stem.with_name(stem.name + new)
+    first = f"pip install {package} && " if package else ""
+    return first + _python(program.format(_quoted(path), _quoted(target)))
+
+
+def encoding_line(path: Path) -> str | None:
+    """Return the command that writes a text file as UTF-8; None if it is UTF-8.
+
+    Text of another encoding is UTF-16 if it begins like that, else that of Windows (cp1252), or
+    Latin-1 if it has bytes that cp1252 lacks.
+    """
+    found = encoding(path)
+    if found is None:
+        return None
+    ending = "".join(path.suffixes[-2:]) if path.suffix.lower() == ".gz" else path.suffix
+    target = path.with_name(path.name.removesuffix(ending) + "-utf8" + ending)
+    opener = "gzip.open" if path.suffix.lower() == ".gz" else "open"
+    return _python(
+        f'import gzip; {opener}({_quoted(target)}, "wt", encoding="utf-8", newline="")'
+        f'.writelines({opener}({_quoted(path)}, "rt", encoding="{found}", newline=""))'
+    )
+
+
+def encoding(path: Path) -> str | None:
+    """Return the likely encoding of a text file that is not UTF-8; None if it is UTF-8."""
+    utf8, other = (codecs.getincrementaldecoder(name)() for name in ("utf-8", "cp1252"))
+    plain, windows, first = True, True, True
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            if first and chunk.startswith(UTF_16):
+                return "utf-16"
+            first = False
+            plain, windows = plain and _decodes(utf8, chunk), windows and _decodes(other, chunk)
+    plain = plain and _decodes(utf8, b"", final=True)
+    return None if plain else "cp1252" if windows else "latin-1"
+
+
+def _decodes(decoder: codecs.IncrementalDecoder, chunk: bytes, final: bool = False) -> bool:
+    try:
+        decoder.decode(chunk, final)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _quoted(path: Path) -> str:
+    return json.dumps(str(path), ensure_ascii=False)
+
+
+def _python(program: str) -> str:
+    return f"python -c {shlex.quote(program)}"
