@@ -25,7 +25,7 @@ INNER: dict[str, set[str]] = {
     "boosting": {"checkpoint", "data.arrays", "engine", "launch", "models", "objectives", "run"},
     "checkpoint": {"distributed", "optim", "run"},
     "data.arrays": {"data.engine", "data.fit", "data.serving_text"},
-    "data.draft": {"data.engine", "data.sources", "data.table"},
+    "data.draft": {"data.engine", "data.fit", "data.sources", "data.split", "data.table"},
     "data.engine": set(),
     "data.fit": {"data.engine", "data.serving_text"},
     "data.leakage": {"data.draft", "data.engine", "data.sources", "data.split", "data.table"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
@@ -17,23 +18,35 @@ import duckdb
 from schemas.config import ColumnConfig, CsvConfig, DataConfig
 from schemas.records import SourceRef
 from training.data.engine.engine import connect, ident, literal, row, rows
-from training.data.sources.source import fingerprint, relation_sql
+from training.data.sources.source import (
+    csv_texts,
+    fingerprint,
+    relation_sql,
+    unreadable,
+    usable,
+)
+from training.data.sources.text_types import typed_sql
 from training.data.table.columns import Family, family, is_whole
 
 SAMPLE_ROWS = 200_000
 SNIFFED_LINES = 20_000
-SAMPLE = "bulkhead_sample"
+SAMPLE, TEXTS = "bulkhead_sample", "bulkhead_texts"
 NULL_TEXTS = ("?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
-DATE_FORMATS = (
-    "%m/%d/%y",
-    "%d/%m/%y",
-    "%m/%d/%Y",
-    "%d/%m/%Y",
-    "%d.%m.%Y",
-    "%Y/%m/%d",
-    "%Y%m%d",
-    "%d-%b-%Y",
+DATES = (
+    *("%m/%d/%y", "%d/%m/%y", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d.%m.%y", "%Y/%m/%d"),
+    *("%Y%m%d", "%d-%b-%Y", "%d-%m-%Y", "%Y-%m-%d", "%Y.%m.%d", "%d %b %Y", "%d %B %Y"),
+    *("%b %d, %Y", "%B %d, %Y", "%b %d %Y"),
 )
+CLOCKS = (
+    " %H:%M",
+    " %H:%M:%S",
+    "T%H%M%S",
+    "T%H:%M:%S",
+    " %I:%M %p",
+    " %I:%M:%S %p",
+    " %H:%M:%S.%f",
+)
+DATE_FORMATS = (*DATES, *(day + clock for clock in CLOCKS for day in DATES))
 CODES = 20  # different numbers of a label that may be codes of classes
 LEAST_STEPS = 10  # different values of a column that follows the label: fewer may do so by chance
 SIDES = {"train", "val", "valid", "validation", "test"}
@@ -80,9 +93,46 @@ def read_sample(
     Raises:
         SourceError: the source cannot be found or read.
     """
+    return read_table(connection, uri)[:3]
+
+
+def read_table(
+    connection: duckdb.DuckDBPyConnection, uri: str
+) -> tuple[DataConfig, list[Profile], int, str]:
+    """Load a sample as `read_sample` does; return also all rows, as a relation.
+
+    Delimited text is parsed once, and kept in the engine as text.
+
+    Raises:
+        SourceError: the source cannot be found or read.
+    """
     source, data = open_source(uri)
-    relation = relation_sql(source, data, connection)
-    return data, *describe_sample(connection, relation)
+    if source.format == "csv" and not source.partitions:
+        relation = _staged(connection, source, data)
+    else:
+        relation = relation_sql(source, data, connection)
+    return data, *describe_sample(connection, relation), relation
+
+
+def _staged(connection: duckdb.DuckDBPyConnection, source: SourceRef, data: DataConfig) -> str:
+    """Return the rows of delimited text, typed as `relation_sql` types them."""
+    try:
+        connection.execute(f"create temp table {TEXTS} as select * from {csv_texts(source, data)}")
+    except duckdb.Error as error:
+        raise unreadable(source, error) from error
+    names = [str(r[0]) for r in rows(connection, f"describe {TEXTS}")]
+    nulls = ", ".join(literal(text) for text in data.csv.null_values if text)
+    if nulls:
+        columns = ", ".join(
+            f"case when {ident(n)} not in ({nulls}) then {ident(n)} end as {ident(n)}"
+            for n in names
+        )
+        texts = f"(select {columns} from {TEXTS})"
+    else:
+        texts = TEXTS
+    relation = typed_sql(connection, texts, names, decimal=data.csv.decimal)
+    types = {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {relation}")}
+    return usable(relation, types)
 
 
 def open_source(uri: str | tuple[str, ...]) -> tuple[SourceRef, DataConfig]:
@@ -121,29 +171,45 @@ def describe_sample(
     Also return the number of all its rows.
     """
     connection.execute(
-        f"create temp table {SAMPLE} as select * from {relation} using sample"
-        f" reservoir({SAMPLE_ROWS} rows) repeatable (0)"
+        f"create temp table {SAMPLE} as select * from {relation} limit {SAMPLE_ROWS + 1}"
     )
-    sampled = int(row(connection, f"select count(*) from {SAMPLE}")[0])
-    total = (
-        sampled
-        if sampled < SAMPLE_ROWS
-        else int(row(connection, f"select count(*) from {relation}")[0])
-    )
+    total = int(row(connection, f"select count(*) from {SAMPLE}")[0])
+    if total > SAMPLE_ROWS:  # else the whole table, in the order of the file
+        connection.execute(
+            f"create or replace temp table {SAMPLE} as select * from {relation} using sample"
+            f" reservoir({SAMPLE_ROWS} rows) repeatable (0)"
+        )
+        total = int(row(connection, f"select count(*) from {relation}")[0])
     types = {str(r[0]): str(r[1]) for r in rows(connection, f"describe {SAMPLE}")}
-    return [_profile(connection, name, kind) for name, kind in types.items()], total
+    return [profile_of(connection, name, kind) for name, kind in types.items()], total
 
 
 def _csv_options(source: SourceRef) -> CsvConfig:
     """Detect delimiter, quoting and null texts from the first lines of each file."""
-    lines = [line for file in source.files for line in _first_lines(file.file)]
+    files = [_first_lines(file.file) for file in source.files]
+    lines = [line for file in files for line in file]
     delimiter = max(",;\t|", key=lambda d: _width(lines[:1], d))
-    quoted = CsvConfig(delimiter=delimiter)
-    options = quoted if _is_even(lines, quoted) else quoted.model_copy(update={"quote": ""})
-    values = {value for cells in _split(lines, options) for value in cells}
+    values = [line for file in files for line in file[1:]]  # a name is no null
+    plain_lines = not any('"' in line for line in lines)
+    if plain_lines:
+        options = CsvConfig(delimiter=delimiter)
+        found = _null_texts("".join(values), delimiter)
+    else:
+        quoted = CsvConfig(delimiter=delimiter)
+        options = quoted if _is_even(lines, quoted) else quoted.model_copy(update={"quote": ""})
+        found = {value for cells in _split(values, options) for value in cells}
     return options.model_copy(
-        update={"null_values": ("", *(text for text in NULL_TEXTS if text in values))}
+        update={"null_values": ("", *(text for text in NULL_TEXTS if text in found))}
     )
+
+
+def _null_texts(text: str, delimiter: str) -> set[str]:
+    """Return the texts for null that are a whole value in lines without quote marks."""
+    possible = "|".join(re.escape(t) for t in NULL_TEXTS if t in text)
+    if not possible:
+        return set()
+    edge = re.escape(delimiter)
+    return set(re.findall(rf"(?:^|{edge})({possible})(?={edge}|[\r\n]|\Z)", text, re.MULTILINE))
 
 
 def _first_lines(path: Path) -> list[str]:
@@ -186,7 +252,8 @@ def _cells(lines: Sequence[str], options: CsvConfig) -> Iterator[list[str]]:
     return csv.reader(lines, delimiter=options.delimiter, quotechar=options.quote, strict=True)
 
 
-def _profile(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> Profile:
+def profile_of(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> Profile:
+    """Return the figures of one column of the sample."""
     column, group = ident(name), "int" if is_whole(kind) else family(kind)
     parts = ["count(*)", f"count({column})", f"count(distinct {column})"]
     if group in ("int", "float"):
@@ -233,7 +300,8 @@ def date_format(connection: duckdb.DuckDBPyConnection, column: Profile) -> tuple
     if column.family != "text" or not column.present:
         return None
     example = str(row(connection, f"select any_value({ident(column.name)}) from {SAMPLE}")[0])
-    candidates = [f for f in DATE_FORMATS if _fits(example, f)]
+    has_date = sum(c.isdigit() for c in example) >= 3 and len(example) <= 40
+    candidates = [f for f in DATE_FORMATS if _fits(example, f)] if has_date else []
     if not candidates:
         return None
     counts = row(
