@@ -17,11 +17,12 @@ ENTITIES = {
     *("member", "donor", "animal", "device", "machine", "engine", "vehicle", "sensor", "speaker"),
     *("writer", "author", "employee", "student", "respondent", "case", "unit"),
 }
-# also words for a count or a measure: years of school, size of a family
 PLACES = {
     *("family", "household", "account", "site", "station", "hospital", "clinic", "school", "store"),
     *("shop", "group", "batch", "session", "team", "village", "town", "ward"),
 }
+# also words for a count or a measure: years of school, size of a family
+MEASURES = {"family", "household", "school", "group", "batch", "session"}
 JOINED = re.compile(rf"({'|'.join([*ENTITIES, *PLACES])})(ids?|no|nr|nbr|num|number|key|code)")
 TIMES = {
     *("time", "timestamp", "ts", "epoch", "unixtime", "datetime", "date", "when", "created", "at"),

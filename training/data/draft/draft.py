@@ -83,7 +83,10 @@ def _accepted(table: Table, found: Draft, task: Line, name: str) -> str:
         if tried.refusal is None:
             return text
         refusal = refusal or tried.refusal
-    raise ConfigError(f"no declaration of this table would be accepted: {refusal}")
+    raise ConfigError(
+        f"expected rows that a split can divide into train, val and test, got {table.rows} that"
+        f" none can; give more rows. The first way was refused: {refusal}"
+    )
 
 
 def _constants(refusal: str) -> str:
@@ -143,14 +146,9 @@ def _row_lines(found: Draft) -> list[Line]:
     if found.row_number:
         column, why = found.row_number
         lines.append((f"  row_number: {key(column)}", why))
-    unknown = found.label.null_share
-    if found.labels:
-        unknown = max(c.null_share for c in found.labels)
-    if unknown:
-        without = f"{unknown:.1%} of the rows have no label"
-        if found.labels:
-            without = "rows that know none of the labels are left out"
-        lines.append(("  null_labels: drop", without))
+    if found.unlabelled:
+        text = f"{found.unlabelled:.1%} of the rows have no label"
+        lines.append(("  null_labels: drop", text))
     if found.filter:
         condition, why = found.filter
         lines.append((f"  filter: {quoted(condition)}", why))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from training.data.draft.column_hints import CALENDAR, has_word, hint_of
+from training.data.draft.column_hints import CALENDAR, MEASURES, has_word, hint_of
 from training.data.draft.guesses import Guess, Table
 from training.data.draft.profile import SAMPLE, Profile, plain
 from training.data.engine.engine import ident, row, rows
@@ -148,7 +148,8 @@ def _rank(table: Table, column: Profile, others: Sequence[Profile]) -> tuple[int
         return 0, ""
     found = behaviour(table, column, others)
     why = _reason(column, found)
-    if hint == "entity" or (hint == "place" and (not small or found.constant)):
+    is_measure = small and has_word(column.name, MEASURES) and not found.constant
+    if hint == "entity" or (hint == "place" and not is_measure):
         return 1, why
     if hint == "key":
         return (2, why) if found.constant or found.in_runs or column.distinct >= 50 else (0, "")

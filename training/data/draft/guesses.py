@@ -81,7 +81,7 @@ class Draft(NamedTuple):
 
     `molecules` names a column of SMILES that groups rows. `labels` are several labels, `filter` a
     condition with its reason, `row_number` the name of an id that counts rows, with its reason,
-    `checks` further lines of section `checks`.
+    `checks` further lines of section `checks`. `unlabelled` is the share of rows without any label.
     """
 
     derive: dict[str, tuple[str, str]]
@@ -94,6 +94,7 @@ class Draft(NamedTuple):
     labels: tuple[Profile, ...] = ()
     filter: tuple[str, str] | None = None
     row_number: tuple[str, str] | None = None
+    unlabelled: float = 0.0
     checks: tuple[tuple[str, str], ...] = ()
 
     def with_column(self, name: str, guess: Guess) -> Draft:

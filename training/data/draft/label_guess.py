@@ -11,7 +11,7 @@ from typing import Any
 from schemas.errors import ConfigError, first_few
 from training.data.draft.column_hints import hint_of
 from training.data.draft.guesses import Guess, Table
-from training.data.draft.profile import SAMPLE, Profile, plain
+from training.data.draft.profile import SAMPLE, Profile, plain, split_values
 from training.data.draft.yaml_lines import quoted
 from training.data.engine.engine import ident, row, rows
 from training.data.table.columns import WORDS
@@ -56,7 +56,7 @@ def guess_label(table: Table, wanted: str | None) -> tuple[Profile, str]:
         return found, "as asked for"
     if found := table.named(*LABEL_NAMES):
         return found, "by its name"
-    usable = [c for c in table.columns if _could_be(c)]
+    usable = [c for c in table.columns if _could_be(c) and not _names_sides(table, c)]
     if not usable:
         raise ConfigError(
             "no column could be a label: all are constant, dates or lists; name one with label"
@@ -67,7 +67,7 @@ def guess_label(table: Table, wanted: str | None) -> tuple[Profile, str]:
     return (
         found,
         "the last column that could be one, for want of a telling name (the last,"
-        f" {plain(last.name)}, is {_other(last)})",
+        f" {plain(last.name)}, {_other(table, last)})",
     )
 
 
@@ -85,17 +85,24 @@ def _could_be(column: Profile) -> bool:
     )
 
 
-def _other(column: Profile) -> str:
+def _names_sides(table: Table, column: Profile) -> bool:
+    """Return True if the values of a column are names of sides, such as train and test."""
+    return {"train", "test"} <= split_values(table.connection, column)
+
+
+def _other(table: Table, column: Profile) -> str:
     """Return what a column is that could be no label."""
     if column.distinct <= 1:
-        return "constant"
+        return "is constant"
     if column.name.lower() in WEIGHTS:
-        return "a weight by its name"
+        return "is a weight by its name"
     if hint_of(column.name):
-        return "a key by its name"
+        return "is a key by its name"
+    if _names_sides(table, column):
+        return "says the side of each row"
     if column.family == "text":
-        return f"text of {column.distinct} values"
-    return f"of {WORDS[column.family]}"
+        return f"is text of {column.distinct} values"
+    return f"holds {WORDS[column.family]}"
 
 
 def siblings(table: Table, label: Profile) -> tuple[Profile, ...]:
@@ -108,7 +115,11 @@ def siblings(table: Table, label: Profile) -> tuple[Profile, ...]:
         for c in table.columns
         if c.family == label.family and c.distinct == 2 and 0.01 <= c.null_share < 1
     ]
-    if label not in alike or len(alike) < LEAST_SIBLINGS or label.family not in ("int", "bool"):
+    if (
+        label not in alike
+        or len(alike) < LEAST_SIBLINGS
+        or label.family not in ("int", "float", "bool")
+    ):
         return ()
     found = tuple(c for c in alike if (c.low, c.high) == (0, 1) or c.family == "bool")
     return found if len(found) >= LEAST_SIBLINGS and label in found else ()
@@ -150,15 +161,22 @@ def guess_task(table: Table, label: Profile, labels: Sequence[Profile] = ()) -> 
         positive, count, why = _positive(counts)
         return (
             f"{{kind: binary, positive: {value_text(positive)}}}",
-            f"two values; {why} is positive ({_share(table, count, label)} of the rows)"
-            + _few(table, label, min(n for _, n in counts), "of the rarer value"),
+            f"two values; {why} is positive ({_share(count, label)})"
+            + _few(table, min(n for _, n in counts), "of the rarer value"),
         )
     if label.family == "text" or (label.family == "int" and label.distinct <= 20):
         rarest = min(n for _, n in _counts(table, label))
         return "{kind: multiclass}", f"{label.distinct} values" + _few(
-            table, label, rarest, "of the rarest value"
+            table, rarest, "of the rarest value"
         )
     return "{kind: regression}", f"numbers with {label.distinct} values"
+
+
+def unlabelled(table: Table, labels: Sequence[Profile]) -> float:
+    """Return the share of rows that know none of the labels."""
+    unknown = " and ".join(f"{ident(c.name)} is null" for c in labels)
+    share = row(table.connection, f"select avg(cast({unknown} as integer)) from {SAMPLE}")[0]
+    return float(share or 0.0)
 
 
 def rarest_rows(table: Table, label: Profile) -> int:
@@ -182,15 +200,15 @@ def _scale(table: Table) -> float:
     return max(table.rows, sampled) / max(sampled, 1)
 
 
-def _share(table: Table, count: int, label: Profile) -> str:
+def _share(count: int, label: Profile) -> str:
     share = count / label.present
-    return f"{share:.1%}" if share >= 0.005 else f"{count} of {label.present}, {share:.2g}"
+    return f"{share:.1%} of the rows" if share >= 0.005 else f"{count} of {label.present} rows"
 
 
-def _few(table: Table, label: Profile, count: int, words: str) -> str:
+def _few(table: Table, count: int, words: str) -> str:
     """Return a warning if the test side would contain too few rows of a class."""
     held = round(count * _scale(table) * TEST_SHARE)
-    if held >= FEW:
+    if held >= FEW or not table.rows:  # an audit has its sides already
         return ""
     row_text = "row" if held == 1 else "rows"
     return f"; test will have about {held} {row_text} {words}: too few for a claim about it"

@@ -15,6 +15,7 @@ from training.data.draft.label_guess import (
     require_label,
     respelt,
     siblings,
+    unlabelled,
 )
 from training.data.draft.profile import SAMPLE, Profile, like_label, profile_of, split_values
 from training.data.draft.row_times import date_features, guess_time
@@ -89,6 +90,7 @@ def _draft(table: Table, labels: Sequence[Profile], why: str) -> Draft:
         *(derive, in_order, label, groups, moment.name, split, molecules),
         labels=tuple(labels) if len(labels) > 1 else (),
         filter=moment.filter,
+        unlabelled=unlabelled(table, labels),
     )
     return coarse_rows(table, draft)
 

@@ -52,8 +52,8 @@ def guess_time(table: Table, others: Sequence[Profile], guesses: dict[str, Guess
         return _direct(table, dated[0], hour, guesses)
     if found := _of_parts(table, hour, guesses):
         return found
-    for column in (c for c in others if c.family == "text" and _is_row_time(c)):
-        if moment := text_moment(table, column):
+    for column in (c for c in others if c.family in ("text", "int") and _is_row_time(c)):
+        if moment := text_moment(table, column) or _digits(table, column):
             guesses[column.name] = Guess("ignore", "the time is derived of it")
             added = f" + to_hours({table.sql(hour)})" if hour else ""
             return _derived(table, column, moment.expression + added, moment.why, guesses)
@@ -138,8 +138,8 @@ def _filter(table: Table, column: Profile, expression: str) -> tuple[str, str] |
     if table.is_complete(column):
         return None
     count = round(column.null_share * table.rows) or 1
-    rows_have = "row has" if count == 1 else "rows have"
-    return f"{expression} is not null", f"{count} {rows_have} no time, and are left out"
+    text = "1 row has no time and is" if count == 1 else f"{count} rows have no time and are"
+    return f"{expression} is not null", f"{text} left out"
 
 
 def text_moment(table: Table, column: Profile) -> Moment | None:
@@ -163,6 +163,17 @@ def text_moment(table: Table, column: Profile) -> Moment | None:
         return None
     why = f"ISO times, {offsets} of {fits} with an offset; the others are read as UTC"
     return Moment(column, f"cast({name} as timestamptz)", why, True)
+
+
+def _digits(table: Table, column: Profile) -> Moment | None:
+    """Return the date that whole numbers such as 20240131 are, if they are named as one."""
+    if column.family != "int" or not 19_000_101 <= column.low <= column.high <= 21_001_231:
+        return None
+    expression = f"strptime(cast({table.sql(column)} as varchar), '%Y%m%d')"
+    good = row(table.connection, f"select count({'try_' + expression}) from {SAMPLE}")[0]
+    if good < column.present or not has_word(column.name, TIMES | {"day"}):
+        return None
+    return Moment(column, expression, "every number has the form %Y%m%d", True)
 
 
 def _epoch_unit(table: Table, column: Profile) -> str | None:
@@ -216,11 +227,13 @@ def date_features(
         if a in free or b in free:
             derive[_new(table, f"days_{a.column.name}_to_{b.column.name}")] = (
                 f"date_diff('day', {a.expression}, {b.expression})",
-                f"days from {plain(a.column.name)} to {plain(b.column.name)}",
+                f"days from {plain(a.column.name)} to {plain(b.column.name)}; check that both are"
+                " known when predicting",
             )
     for moment in dates:
         own = moment in free
-        if not own and (has_other or derive):
+        born = bool(derive) and has_word(moment.column.name, BIRTHS)
+        if born or (not own and (has_other or derive)):
             continue
         derive |= _parts(table, moment, with_days=own and not time)
     derive = {name: made for name, made in derive.items() if _varies(table, made[0])}
