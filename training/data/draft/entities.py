@@ -108,7 +108,7 @@ def guess_group(
     """
     ranked: dict[int, list[tuple[Profile, str]]] = {}
     for column in columns:
-        if not _repeats(column):
+        if not _repeats(table, column):
             continue
         rank, why = _rank(table, column, others)
         if rank and table.is_complete(column):
@@ -125,12 +125,17 @@ def guess_group(
     return found
 
 
-def _repeats(column: Profile) -> bool:
-    """Return True if the values of a column repeat like those of a key."""
+def _repeats(table: Table, column: Profile) -> bool:
+    """Return True if the values of a column repeat like those of a key.
+
+    A key of a large table may do so beyond the sample: it would be an id otherwise.
+    """
+    beyond = table.rows > column.present and hint_of(column.name) in ("entity", "key")
     return (
         column.family in ("int", "text")
         and not column.null_share
-        and 2 < column.distinct < column.present
+        and column.distinct > 2
+        and (column.distinct < column.present or beyond)
     )
 
 
@@ -260,7 +265,7 @@ def _other_key(
             if found
             else f"{column.distinct} values",
         )
-    if (hint == "key" or named) and column.distinct > 100 and _repeats(column):
+    if (hint == "key" or named) and column.distinct > 100 and _repeats(table, column):
         finer = f"; the group is {plain(found.name)}" if found else ""
         return Guess("ignore", f"a key: {column.distinct} values in {column.present} rows{finer}")
     return None

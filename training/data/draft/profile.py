@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime
-from itertools import combinations, islice
-from pathlib import Path
+from itertools import combinations
 from typing import NamedTuple
 
 import duckdb
 
-from schemas.config import ColumnConfig, CsvConfig, DataConfig
+from schemas.config import ColumnConfig, DataConfig
 from schemas.records import SourceRef
+from training.data.draft.delimited import csv_options
 from training.data.engine.engine import connect, ident, literal, row, rows
 from training.data.sources.source import (
     csv_texts,
@@ -29,9 +26,7 @@ from training.data.sources.text_types import typed_sql
 from training.data.table.columns import Family, family, is_whole
 
 SAMPLE_ROWS = 200_000
-SNIFFED_LINES = 20_000
 SAMPLE, TEXTS = "bulkhead_sample", "bulkhead_texts"
-NULL_TEXTS = ("?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
 DATES = (
     *("%m/%d/%y", "%d/%m/%y", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d.%m.%y", "%Y/%m/%d"),
     *("%Y%m%d", "%d-%b-%Y", "%d-%m-%Y", "%Y-%m-%d", "%Y.%m.%d", "%d %b %Y", "%d %B %Y"),
@@ -146,7 +141,7 @@ def open_source(uri: str | tuple[str, ...]) -> tuple[SourceRef, DataConfig]:
     data = DataConfig(uri=uri, columns={"*": ColumnConfig()})
     source = fingerprint(data)
     found = {"format": source.format} | (
-        {"csv": _csv_options(source)} if source.format == "csv" else {}
+        {"csv": csv_options(source)} if source.format == "csv" else {}
     )
     return source, data.model_copy(update=found)
 
@@ -182,74 +177,6 @@ def describe_sample(
         total = int(row(connection, f"select count(*) from {relation}")[0])
     types = {str(r[0]): str(r[1]) for r in rows(connection, f"describe {SAMPLE}")}
     return [profile_of(connection, name, kind) for name, kind in types.items()], total
-
-
-def _csv_options(source: SourceRef) -> CsvConfig:
-    """Detect delimiter, quoting and null texts from the first lines of each file."""
-    files = [_first_lines(file.file) for file in source.files]
-    lines = [line for file in files for line in file]
-    delimiter = max(",;\t|", key=lambda d: _width(lines[:1], d))
-    values = [line for file in files for line in file[1:]]  # a name is no null
-    plain_lines = not any('"' in line for line in lines)
-    if plain_lines:
-        options = CsvConfig(delimiter=delimiter)
-        found = _null_texts("".join(values), delimiter)
-    else:
-        quoted = CsvConfig(delimiter=delimiter)
-        options = quoted if _is_even(lines, quoted) else quoted.model_copy(update={"quote": ""})
-        found = {value for cells in _split(values, options) for value in cells}
-    return options.model_copy(
-        update={"null_values": ("", *(text for text in NULL_TEXTS if text in found))}
-    )
-
-
-def _null_texts(text: str, delimiter: str) -> set[str]:
-    """Return the texts for null that are a whole value in lines without quote marks."""
-    possible = "|".join(re.escape(t) for t in NULL_TEXTS if t in text)
-    if not possible:
-        return set()
-    edge = re.escape(delimiter)
-    return set(re.findall(rf"(?:^|{edge})({possible})(?={edge}|[\r\n]|\Z)", text, re.MULTILINE))
-
-
-def _first_lines(path: Path) -> list[str]:
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        return [line.decode("utf-8-sig", errors="replace") for line in islice(file, SNIFFED_LINES)]
-
-
-def _width(line: Sequence[str], delimiter: str) -> int:
-    try:
-        return len(next(csv.reader(line, delimiter=delimiter), []))
-    except csv.Error:
-        return 0
-
-
-def _split(lines: Sequence[str], options: CsvConfig) -> list[list[str]]:
-    """Return cells of lines; none if they are no delimited text.
-
-    The reader of the file reports that with its line.
-    """
-    try:
-        return list(_cells(lines, options))
-    except csv.Error:
-        return []
-
-
-def _is_even(lines: Sequence[str], options: CsvConfig) -> bool:
-    """Return True if every line has as many values as the first.
-
-    A quote mark inside a text breaks that.
-    """
-    try:
-        return len({len(cells) for cells in _cells(lines, options)}) == 1
-    except csv.Error:
-        return False
-
-
-def _cells(lines: Sequence[str], options: CsvConfig) -> Iterator[list[str]]:
-    if not options.quote:
-        return csv.reader(lines, delimiter=options.delimiter, quoting=csv.QUOTE_NONE)
-    return csv.reader(lines, delimiter=options.delimiter, quotechar=options.quote, strict=True)
 
 
 def profile_of(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> Profile:

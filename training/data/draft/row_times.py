@@ -14,6 +14,7 @@ from training.data.engine.engine import ident, literal, row
 from training.data.table.columns import INTEGERS
 
 EPOCHS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+ISO = r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}"
 FIRST, LAST = 631_152_000, 2_208_988_800  # seconds of 1990 and 2040
 MOST_NULLS = 0.01  # share of rows without a time that are left out
 MOST_DATES = 4  # dates from which features are derived
@@ -144,15 +145,17 @@ def _filter(table: Table, column: Profile, expression: str) -> tuple[str, str] |
 
 def text_moment(table: Table, column: Profile) -> Moment | None:
     """Return the time that every text of a column is, or None."""
-    name = table.sql(column)
     if found := date_format(table.connection, column):
         form, several = found
         why = f"every value has the form {form}"
         why += "; other forms fit as well, check it" if several else ""
-        return Moment(column, f"strptime({name}, {literal(form)})", why, True)
+        return Moment(column, f"strptime({table.sql(column)}, {literal(form)})", why, True)
     if column.family != "text" or not column.present:
         return None
-    dated = r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}.*"
+    example = row(table.connection, f"select any_value({ident(column.name)}) from {SAMPLE}")[0]
+    if not re.match(ISO, str(example)):
+        return None
+    name, dated = table.sql(column), ISO + ".*"
     fits, offsets = row(
         table.connection,
         f"select count(*) filter (where regexp_full_match({name}, {literal(dated)}) and"
