@@ -55,7 +55,9 @@ def accepted(seed: int, folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("seed", [1, 2, 5, 10, 19])
+@pytest.mark.parametrize(
+    "seed", [1, 5, 19, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20, 27))]
+)
 def test_a_draft_is_accepted_by_its_own_run(tmp_path: Path, seed: int) -> None:
     accepted(seed, tmp_path)
 

@@ -221,6 +221,7 @@ def test_molecules_are_grouped_only_where_that_can_be_done(
     assert found.molecules is None and "with the extra chem (RDKit)" in found.columns["smiles"].why
 
 
+@pytest.mark.long
 def test_facts_of_a_large_table_are_checked_in_all_rows(tmp_path: Path) -> None:
     rows = SAMPLE_ROWS + 5000
     ids = np.arange(rows)
