@@ -154,6 +154,10 @@ def test_dates_become_features(tmp_path: Path) -> None:
     found = guessed(frame.assign(back=(gap > 20).astype(int)), tmp_path)[0]
     assert found.time == "ordered" and found.columns["sent"].role == "ignore"
     assert found.columns["days_ordered_to_sent"].role == "numeric"
+    (line, why) = found.checks[0]
+    assert 'allow: [{check: label_proxy, column: "days_ordered_to_sent"' in line
+    assert why.startswith("days_ordered_to_sent alone tells 100% of the label: remove it if")
+    assert not guessed(frame.assign(back=Y), tmp_path)[0].checks
     alone = frame[["ordered"]].assign(y=Y)
     assert "ordered_season_sine" in guessed(alone, tmp_path)[0].derive
 

@@ -26,6 +26,7 @@ __all__ = ["Draft", "Guess", "Table", "draft", "guess_label", "guess_roles", "gu
 
 LISTED = 80  # columns that are listed one by one; of more, only those that need a remark
 REHEARSED_CELLS = 600_000  # of a table that is tried: larger ones follow from the counts
+READ_MOLECULES = 3_000  # whose scaffolds are found in a second
 ODD_ROWS = 20  # that differ from all others: fewer may all be held out
 Line = tuple[str, str]
 
@@ -68,6 +69,8 @@ def _accepted(table: Table, found: Draft, task: Line, name: str) -> str:
         ConfigError: every way to split the rows is refused; with the reason of the first.
     """
     small = table.rows * len(table.columns) <= REHEARSED_CELLS
+    if found.molecules and table.rows > READ_MOLECULES:
+        small = False
     refusal = ""
     for plan in plans(table, found, task[0]):
         able = plan._replace(draft=_with_odd_rows(table, plan.draft))

@@ -11,7 +11,7 @@ from training.data.draft.guesses import Guess, Table
 from training.data.draft.profile import SAMPLE, Profile, plain
 from training.data.engine.engine import ident, row, rows
 
-LEAST_GROUPS = 10  # fewer leave no test side of new ones
+LEAST_GROUPS = 10  # fewer leave too few for test
 CHECKED_ROWS = 20_000
 STEADY = 0.98  # of the values with several rows: a column that is constant within them
 CHANCE = 15.0  # natural logarithm: constant by luck once in three million tables
@@ -255,8 +255,8 @@ def _other_key(
     if named and column.distinct < LEAST_GROUPS and not has_word(column.name, {"who"}):
         return Guess(
             "categorical",
-            f"{column.distinct} values: too few for a test side of new ones, so a category; new"
-            " ones would be unknown to the model",
+            f"{column.distinct} values: too few to test on new ones, so a category; new ones would"
+            " be unknown to the model",
         )
     if named and column.distinct <= 1000:
         return Guess(

@@ -21,6 +21,7 @@ from training.data.draft.profile import SAMPLE, Profile, like_label, profile_of,
 from training.data.draft.row_times import date_features, guess_time
 from training.data.draft.rows_alike import coarse_rows
 from training.data.draft.sparse import telling_nulls
+from training.data.draft.telling_dates import allow_telling_dates
 from training.data.engine.engine import ident
 from training.data.sources.written_numbers import category_note
 from training.data.table.columns import RESERVED
@@ -92,7 +93,7 @@ def _draft(table: Table, labels: Sequence[Profile], why: str) -> Draft:
         filter=moment.filter,
         unlabelled=unlabelled(table, labels),
     )
-    return coarse_rows(table, draft)
+    return allow_telling_dates(table, coarse_rows(table, draft))
 
 
 def _spelt_once(
@@ -185,8 +186,11 @@ def _with_note(table: Table, column: Profile, guess: Guess) -> Guess:
     note = category_note(table.connection, SAMPLE, column.name, is_csv=table.data.format == "csv")
     if note and guess.role == "ignore" and note.startswith("a category with"):
         return guess
-    role = "categorical" if note and column.distinct <= MANY else guess.role
-    return guess._replace(role=role, why=f"{guess.why}; {note}", obvious=False) if note else guess
+    if not note:
+        return guess
+    if column.distinct <= MANY:  # numbers in another spelling
+        return Guess("categorical", f"{column.distinct} values; {note}")
+    return guess._replace(why=f"{guess.why}; {note}", obvious=False)
 
 
 def _feature(column: Profile) -> Guess:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from training.data.draft.guesses import Draft, Table
+from training.data.draft.yaml_lines import quoted
 
 CROWDED = 10  # rows for each possible row of features: equal ones are unavoidable
 ROW_NUMBER = "row_number"
@@ -28,7 +29,7 @@ def coarse_rows(table: Table, draft: Draft) -> Draft:
         f"{len(features)} feature{'s have' if len(features) > 1 else ' has'} {possible} possible"
         f" combinations for {table.rows} rows, so equal rows are no copies"
     )
-    reason = f"{{check: duplicates, reason: {words.replace(',', '').replace(': ', ' ')}}}"
+    reason = f"{{check: duplicates, reason: {quoted(words)}}}"
     draft = draft._replace(checks=((f"allow: [{reason}]", "equal rows are unavoidable here"),))
     has_id = any(g.role == "id" for g in draft.columns.values())
     if has_id or draft.groups or draft.time or draft.split or draft.molecules:

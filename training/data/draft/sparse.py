@@ -25,7 +25,7 @@ def telling_nulls(table: Table, column: Profile, label: Profile) -> str | None:
         None if the difference may be luck, or is so large that the column is rather known only
         afterwards.
     """
-    if column.present < LEAST_PRESENT or (number := _as_number(table, label)) is None:
+    if column.present < LEAST_PRESENT or (number := label_number(table, label)) is None:
         return None
     name = ident(column.name)
     filled, empty = (f"filter (where {name} is {no}null)" for no in ("not ", ""))
@@ -47,7 +47,7 @@ def telling_nulls(table: Table, column: Profile, label: Profile) -> str | None:
     return f"the label is {mean:.3g} on average where it is given, else {other:.3g}; {flag}"
 
 
-def _as_number(table: Table, label: Profile) -> str | None:
+def label_number(table: Table, label: Profile) -> str | None:
     """Return the label as a number in SQL, or None for more than two texts."""
     name = ident(label.name)
     if label.is_number or label.family == "bool":

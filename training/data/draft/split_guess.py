@@ -32,14 +32,16 @@ def plans(table: Table, draft: Draft, task: str) -> Iterator[Plan]:
     if draft.split:
         return
     if draft.groups and draft.time and draft.groups.distinct >= LEAST_TIMED_GROUPS:
-        why = "a split by group and time leaves too few rows on a side"
+        why = "a split by group and time leaves too few rows"
         yield _plan(table, _without_time(draft, why), task)
         yield _plan(table, _without_groups(draft, why), task)
     elif draft.time:
-        yield _plan(table, _without_time(draft, "a split by time leaves no usable side"), task)
+        yield _plan(
+            table, _without_time(draft, "a split by time leaves too few rows or classes"), task
+        )
     plain = _without_groups(
-        _without_time(draft, "a split by time leaves no usable side"),
-        "too few groups for a side each",
+        _without_time(draft, "a split by time leaves too few rows or classes"),
+        "too few groups to keep apart",
     )
     if draft.groups or draft.molecules:
         yield _plan(table, plain, task)
