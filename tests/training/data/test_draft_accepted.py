@@ -63,12 +63,13 @@ def test_a_draft_is_accepted_by_its_own_run(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.long
-def test_300_drafts_are_accepted_by_their_own_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", range(0, 300, 20))
+def test_300_drafts_are_accepted_by_their_own_runs(tmp_path: Path, first: int) -> None:
     found = []
-    for seed in range(300):
+    for seed in range(first, first + 20):
         (folder := tmp_path / str(seed)).mkdir()
         found.append(accepted(seed, folder))
-    assert sum(found) >= 260  # the others are too small, or their label has one value
+    assert sum(found) >= 14  # the others are too small, or their label has one value
 
 
 @pytest.mark.long
