@@ -160,6 +160,14 @@ class DataConfig(Section):
         ),
     )
     spark: SparkConfig = SparkConfig()
+    row_number: str | None = Field(
+        None,
+        exclude_if=lambda name: name is None,  # an old declaration keeps its digest
+        description=(
+            "Name of a new column that counts the rows of the files from 0, for the role id where"
+            " no column is one and equal rows are not one event. Append new rows at the end only."
+        ),
+    )
     derive: dict[str, str] = Field(
         default_factory=dict,
         description='New columns as SQL expressions over the row, e.g. {late: "delay > 30"}.',
@@ -249,6 +257,8 @@ class DataConfig(Section):
             else (
                 "data.group_by"
                 if self.group_by
+                else "data.row_number"
+                if self.row_number
                 else (
                     f"data.format: {self.format}"
                     if self.format not in ("auto", "parquet")
@@ -262,6 +272,19 @@ class DataConfig(Section):
             raise ValueError(
                 f"data.engine: spark cannot do {problem}; use data.engine: duckdb (see"
                 " docs/data-sources.md)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _numbers_are_ids(self) -> DataConfig:
+        name = self.row_number
+        if name is None:
+            return self
+        column = self.columns.get(name)
+        if column is None or column.role != "id":
+            raise ValueError(
+                f"data.row_number makes a column {name!r} to tell rows apart, which says nothing"
+                f" else; declare it as an id: columns: {{{name}: id}}"
             )
         return self
 

@@ -182,11 +182,12 @@ def test_a_late_bound_is_found_and_a_late_word_is_told(tmp_path: Path) -> None:
 def test_spellings_of_a_category_are_told_with_a_declaration_that_works(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     answers = [["Yes", "yes ", "YES", "No"][i % 4] for i in range(N)]
-    pd.DataFrame({"a": VALUES, "answer": answers}).to_csv(path, index=False)
+    label = [int(v > 0) for v in VALUES]
+    pd.DataFrame({"a": VALUES, "answer": answers, "y": label}).to_csv(path, index=False)
     text = drafted(path)[1]
     told = re.search(r"declare data\.(derive: .*?\}) and in data\.(columns: .*?\})", text)
     changes = [yaml.safe_load(part) for part in told.groups()]
-    columns = {"a": "numeric"} | changes[1]["columns"]
+    columns = {"a": "numeric", "y": "label"} | changes[1]["columns"]
     declaration = declared(path, columns, data={"derive": changes[0]["derive"]})
     made = validated_of(declaration, tmp_path / "out")
     assert set(pq.read_table(made.table.file.path)["answer_clean"].to_pylist()) == {"yes", "no"}

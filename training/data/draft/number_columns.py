@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import duckdb
@@ -19,7 +19,6 @@ from training.data.draft.spelling import Guessed, guess_spelling
 from training.data.draft.text_layout import layout_of
 from training.data.engine.engine import ident, literal, row, rows
 from training.data.sources.conversions import conversion_notes, converted, staged
-from training.data.sources.source import relation_sql
 from training.data.sources.text_files import csv_texts
 
 FIRST_ROWS = 1_000  # decide which columns are read as a whole
@@ -33,7 +32,10 @@ Types = Mapping[str, str]
 
 
 def with_spellings(
-    connection: duckdb.DuckDBPyConnection, source: SourceRef, data: DataConfig
+    connection: duckdb.DuckDBPyConnection,
+    source: SourceRef,
+    data: DataConfig,
+    read: Callable[[DataConfig], str],
 ) -> tuple[DataConfig, str]:
     """Return the reading options with the spelling of each column of written numbers.
 
@@ -41,6 +43,7 @@ def with_spellings(
         connection: an open engine; afterwards it holds the table `bulkhead_remarks`.
         source: the files.
         data: how they are read.
+        read: gives the relation of the files' rows by such options.
 
     Returns:
         The options, whose `columns` declare the spellings, and the relation read by them.
@@ -52,13 +55,13 @@ def with_spellings(
     if source.format == "csv":
         for remark in layout_of(source).remarks:
             _tell(connection, "", remark)
-    relation = relation_sql(source, data, connection)
+    relation = read(data)
     types = _types(connection, relation)
     found = _spelt(connection, relation, types, data.csv.decimal)
     if source.format == "csv" and data.csv.decimal == "." and _is_comma(found, data):
         comma = data.model_copy(update={"csv": data.csv.model_copy(update={"decimal": ","})})
         if _without_points(connection, source, data, types):
-            return with_spellings(connection, source, comma)
+            return with_spellings(connection, source, comma, read)
     pure = {"decimal": ","} if data.csv.decimal == "," else {}
     written = {n: WrittenConfig(**g.written) for n, g in found.items() if g.written != pure}
     if not written:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
-from itertools import combinations
-from typing import NamedTuple
+from itertools import combinations, islice
+from typing import NamedTuple, TypeVar
 
 import duckdb
 
@@ -16,23 +16,32 @@ from schemas.records import SourceRef
 from training.data.draft.number_columns import with_spellings
 from training.data.draft.text_layout import layout_of
 from training.data.engine.engine import connect, ident, literal, row, rows
-from training.data.sources.source import fingerprint, relation_sql
+from training.data.sources.source import fingerprint, relation_sql, unreadable, usable
+from training.data.sources.text_files import csv_texts
+from training.data.sources.text_types import typed_sql
 from training.data.table.columns import Family, family, is_whole
 
 SAMPLE_ROWS = 200_000
-SAMPLE = "bulkhead_sample"
-DATE_FORMATS = (
-    "%m/%d/%y",
-    "%d/%m/%y",
-    "%m/%d/%Y",
-    "%d/%m/%Y",
-    "%d.%m.%Y",
-    "%Y/%m/%d",
-    "%Y%m%d",
-    "%d-%b-%Y",
+SAMPLE, TEXTS = "bulkhead_sample", "bulkhead_file"
+DATES = (
+    *("%m/%d/%y", "%d/%m/%y", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d.%m.%y", "%Y/%m/%d"),
+    *("%Y%m%d", "%d-%b-%Y", "%d-%m-%Y", "%Y-%m-%d", "%Y.%m.%d", "%d %b %Y", "%d %B %Y"),
+    *("%b %d, %Y", "%B %d, %Y", "%b %d %Y"),
 )
+CLOCKS = (
+    " %H:%M",
+    " %H:%M:%S",
+    "T%H%M%S",
+    "T%H:%M:%S",
+    " %I:%M %p",
+    " %I:%M:%S %p",
+    " %H:%M:%S.%f",
+)
+DATE_FORMATS = (*DATES, *(day + clock for clock in CLOCKS for day in DATES))
 CODES = 20  # different numbers of a label that may be codes of classes
+AT_ONCE = 100  # columns of one query
 LEAST_STEPS = 10  # different values of a column that follows the label: fewer may do so by chance
+Item = TypeVar("Item")
 SIDES = {"train", "val", "valid", "validation", "test"}
 
 
@@ -71,15 +80,57 @@ def read_sample(
         uri: file, folder or glob.
 
     Returns:
-        The detected reading options (delimiter, texts for null, spellings of numbers), the columns
-        in order, and the number of rows.
+        The detected reading options (delimiter and texts for null), the columns in order, and
+        the number of rows.
+
+    Raises:
+        SourceError: the source cannot be found or read.
+    """
+    return read_table(connection, uri)[:3]
+
+
+def read_table(
+    connection: duckdb.DuckDBPyConnection, uri: str
+) -> tuple[DataConfig, list[Profile], int, str]:
+    """Load a sample as `read_sample` does; return also all rows, as a relation.
+
+    Delimited text is parsed once, and kept in the engine as text.
 
     Raises:
         SourceError: the source cannot be found or read.
     """
     source, data = open_source(uri)
-    data, relation = with_spellings(connection, source, data)
-    return data, *describe_sample(connection, relation)
+
+    def read(options: DataConfig) -> str:
+        if source.format == "csv" and not source.partitions:
+            return _staged(connection, source, options)
+        return relation_sql(source, options, connection)
+
+    data, relation = with_spellings(connection, source, data, read)
+    return data, *describe_sample(connection, relation), relation
+
+
+def _staged(connection: duckdb.DuckDBPyConnection, source: SourceRef, data: DataConfig) -> str:
+    """Return the rows of delimited text, typed as `relation_sql` types them."""
+    try:
+        connection.execute(
+            f"create temp table if not exists {TEXTS} as select * from {csv_texts(source, data)}"
+        )
+    except duckdb.Error as error:
+        raise unreadable(source, error) from error
+    names = [str(r[0]) for r in rows(connection, f"describe {TEXTS}")]
+    nulls = ", ".join(literal(text) for text in data.csv.null_values if text)
+    if nulls:
+        columns = ", ".join(
+            f"case when {ident(n)} not in ({nulls}) then {ident(n)} end as {ident(n)}"
+            for n in names
+        )
+        texts = f"(select {columns} from {TEXTS})"
+    else:
+        texts = TEXTS
+    relation = typed_sql(connection, texts, names, decimal=data.csv.decimal)
+    types = {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {relation}")}
+    return usable(relation, types)
 
 
 def open_source(uri: str | tuple[str, ...]) -> tuple[SourceRef, DataConfig]:
@@ -117,42 +168,57 @@ def describe_sample(
 
     Also return the number of all its rows.
     """
-    connection.execute(
-        f"create temp table {SAMPLE} as select * from {relation} using sample"
-        f" reservoir({SAMPLE_ROWS} rows) repeatable (0)"
+    total = int(row(connection, f"select count(*) from {relation}")[0])
+    chosen = (
+        ""  # the whole table, in the order of the file
+        if total <= SAMPLE_ROWS
+        else f" using sample reservoir({SAMPLE_ROWS} rows) repeatable (0)"
     )
-    sampled = int(row(connection, f"select count(*) from {SAMPLE}")[0])
-    total = (
-        sampled
-        if sampled < SAMPLE_ROWS
-        else int(row(connection, f"select count(*) from {relation}")[0])
-    )
+    connection.execute(f"create temp table {SAMPLE} as select * from {relation}{chosen}")
     types = {str(r[0]): str(r[1]) for r in rows(connection, f"describe {SAMPLE}")}
-    return [_profile(connection, name, kind) for name, kind in types.items()], total
+    return _profiles(connection, types), total
 
 
-def _profile(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> Profile:
-    column, group = ident(name), "int" if is_whole(kind) else family(kind)
-    parts = ["count(*)", f"count({column})", f"count(distinct {column})"]
+def profile_of(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> Profile:
+    """Return the figures of one column of the sample."""
+    return _profiles(connection, {name: kind})[0]
+
+
+def _profiles(connection: duckdb.DuckDBPyConnection, types: dict[str, str]) -> list[Profile]:
+    """Return the figures of columns of the sample, a hundred in one query."""
+    found = []
+    for part in batched(types.items(), AT_ONCE):
+        figures = [figure for name, kind in part for figure in _figures(name, kind)]
+        total, *values = row(connection, f"select count(*), {', '.join(figures)} from {SAMPLE}")
+        for place, (name, kind) in enumerate(part):
+            present, distinct, low, high, shortest, longest = values[6 * place : 6 * place + 6]
+            nulls = 1 - present / max(total, 1)
+            ends = (math.nan if low is None else low, math.nan if high is None else high)
+            sizes = (shortest or 0, longest or 0)
+            found.append(Profile(name, kind, _group(kind), present, distinct, nulls, *ends, *sizes))
+    return found
+
+
+def _group(kind: str) -> Family:
+    return "int" if is_whole(kind) else family(kind)
+
+
+def _figures(name: str, kind: str) -> list[str]:
+    """Return six aggregates in SQL: present, distinct, extremes of numbers and of list sizes."""
+    column, group = ident(name), _group(kind)
+    ends, sizes = ["null", "null"], ["null", "null"]
     if group in ("int", "float"):
-        parts += [f"cast(min({column}) as double)", f"cast(max({column}) as double)"]
+        ends = [f"cast(min({column}) as double)", f"cast(max({column}) as double)"]
     if group == "list":
-        parts += [f"min(len({column}))", f"max(len({column}))"]
-    total, present, distinct, *rest = row(connection, f"select {', '.join(parts)} from {SAMPLE}")
-    low, high = rest if group in ("int", "float") and present else (math.nan, math.nan)
-    shortest, longest = rest if group == "list" and present else (0, 0)
-    return Profile(
-        name,
-        kind,
-        group,
-        present,
-        distinct,
-        1 - present / max(total, 1),
-        low,
-        high,
-        shortest,
-        longest,
-    )
+        sizes = [f"min(len({column}))", f"max(len({column}))"]
+    return [f"count({column})", f"count(distinct {column})", *ends, *sizes]
+
+
+def batched(items: Iterable[Item], size: int) -> Iterator[tuple[Item, ...]]:
+    """Yield the items in tuples of at most so many."""
+    left = iter(items)
+    while part := tuple(islice(left, size)):
+        yield part
 
 
 def split_values(connection: duckdb.DuckDBPyConnection, column: Profile) -> set[str]:
@@ -178,7 +244,8 @@ def date_format(connection: duckdb.DuckDBPyConnection, column: Profile) -> tuple
     if column.family != "text" or not column.present:
         return None
     example = str(row(connection, f"select any_value({ident(column.name)}) from {SAMPLE}")[0])
-    candidates = [f for f in DATE_FORMATS if _fits(example, f)]
+    has_date = sum(c.isdigit() for c in example) >= 3 and len(example) <= 40
+    candidates = [f for f in DATE_FORMATS if _fits(example, f)] if has_date else []
     if not candidates:
         return None
     counts = row(
@@ -208,8 +275,9 @@ def like_label(
     """
     found: dict[str, str] = {}
     for column in columns:
-        if reason := _copy(connection, label, column) or _close(connection, label, column):
+        if reason := _copy(connection, label, column):
             found[column.name] = reason
+    found = _close(connection, label, columns) | found
     numbers = [c for c in columns if c.is_number and c.name not in found][:40]
     pairs = list(combinations(numbers, 2)) if label.is_number and label.distinct > 2 else []
     if pairs:
@@ -273,16 +341,20 @@ def _follows(connection: duckdb.DuckDBPyConnection, label: Profile, column: Prof
     return count >= LEAST_STEPS and bool(same and (up or down))
 
 
-def _close(connection: duckdb.DuckDBPyConnection, label: Profile, column: Profile) -> str | None:
-    if not (column.is_number and label.is_number):
-        return None
-    relation = row(
-        connection,
-        f"select corr({_double(column)}, {_double(label)}) from {SAMPLE} where"
-        f" {_both(label, column)}",
-    )[0]
-    close = relation is not None and math.isfinite(relation) and abs(relation) >= 0.99
-    return f"correlation {relation:.3f} with the label: known before it?" if close else None
+def _close(
+    connection: duckdb.DuckDBPyConnection, label: Profile, columns: Sequence[Profile]
+) -> dict[str, str]:
+    """Return numbers that follow a numeric label nearly in a line, with the correlation."""
+    numbers = [c for c in columns if c.is_number] if label.is_number else []
+    found = {}
+    for part in batched(numbers, AT_ONCE):
+        parts = ", ".join(f"corr({_double(c)}, {_double(label)})" for c in part)
+        for column, relation in zip(
+            part, row(connection, f"select {parts} from {SAMPLE}"), strict=True
+        ):
+            if relation is not None and math.isfinite(relation) and abs(relation) >= 0.99:
+                found[column.name] = f"correlation {relation:.3f} with the label: known before it?"
+    return found
 
 
 def _both(label: Profile, column: Profile) -> str:

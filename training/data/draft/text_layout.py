@@ -65,7 +65,7 @@ def _layout(paths: tuple[str, ...], sha256: str) -> Layout:
     ]
     changed = _header(cells, options, remarks)
     options = options.model_copy(update=changed)
-    values = {value for file in cells for row in file for value in row}
+    values = {value for file in cells for row in file[1:] for value in row}  # a name is no null
     nulls = ("", *(text for text in NULL_TEXTS if text in values))
     return Layout(options.model_copy(update={"null_values": nulls}), tuple(remarks))
 

@@ -98,6 +98,22 @@ def filtered_sql(
     return f"(select * from {relation} where {checked})"
 
 
+def numbered_sql(connection: duckdb.DuckDBPyConnection, relation: str, name: str | None) -> str:
+    """Return the relation with a column that counts its rows from 0, in the order of the files.
+
+    Raises:
+        ConfigError: the source has a column of that name.
+    """
+    if name is None:
+        return relation
+    known = [str(r[0]) for r in rows(connection, f"describe select * from {relation}")]
+    if taken := next((k for k in known if k.lower() == name.lower()), None):
+        raise ConfigError(
+            f"data.row_number: the source has a column {taken!r} already; choose another name"
+        )
+    return f"(select *, row_number() over () - 1 as {ident(name)} from {relation})"
+
+
 def failing_expression(
     connection: duckdb.DuckDBPyConnection,
     relation: str,

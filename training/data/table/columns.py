@@ -325,8 +325,8 @@ def _role_fits(name: str, config: ColumnConfig, kind: str, task: TaskConfig) -> 
             f"{where}: expected text or whole numbers, got {words}, which do not compare reliably;"
             f" derive a key, e.g. {_derived('row_key', f'cast({sql_name(name)} as bigint)')}"
         )
-    time_of_text = f"strptime({sql_name(name)}, '%Y-%m-%d')"
     if config.role in TIMES and found not in ("int", "float", "date", "instant"):
+        time_of_text = f"strptime({sql_name(name)}, '%Y-%m-%d')"
         raise SchemaError(
             f"{where}: expected dates, timestamps or numbers, got {words}; derive one, e.g."
             f" {_derived('row_time', time_of_text)}"

@@ -13,7 +13,12 @@ from schemas.errors import DataError, SchemaError, counted, first_few
 from schemas.records import FileRef, SourceRef, TableSpec, ValidatedTable
 from schemas.tables import arrow_schema
 from training.data.engine.engine import confine, engine_for, ident, row, rows, write_parquet
-from training.data.engine.expressions import derived_sql, failing_expression, filtered_sql
+from training.data.engine.expressions import (
+    derived_sql,
+    failing_expression,
+    filtered_sql,
+    numbered_sql,
+)
 from training.data.engine.hash_order import in_hash_order
 from training.data.engine.in_memory import Rows, fits, hold, registered
 from training.data.engine.in_memory import relation as relation_of
@@ -86,6 +91,7 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
         base = relation_sql(source, declaration.data, connection)
         confine(connection, [f.path for f in source.files])
         derived = derived_sql(connection, base, declaration.data.derive)
+        derived = numbered_sql(connection, derived, declaration.data.row_number)
         relation = filtered_sql(connection, derived, declaration.data.filter)
         resolved = served(
             resolve(column_types(connection, relation), declaration),
