@@ -91,7 +91,7 @@ def _picture(column: ColumnLook) -> str:
     """Return bars of a number or time as blocks; of others the frequent values."""
     if not column.bars:
         return ""
-    if column.low and len(column.bars) > 1:
+    if column.low and len(column.bars) > 2:
         most = max(bar.rows for bar in column.bars) or 1
         return "".join(
             BLOCKS[min(7, 8 * bar.rows // (most + 1))] if bar.rows else " " for bar in column.bars

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from schemas.records import FileRef
 from schemas.table_look import ColumnLook, TableLook
 from training.formatting import count, plain, plural, share
 from training.report.blocks import Block, Bullets, Callout, Section, Words, table
+from training.report.column_cards import Card, Cards, Line, VerticalBar
 from training.report.headline import Headline, Tile
 from training.report.look_words import facts, kind_counts, read_words, split_row
 from training.report.page import write_page
@@ -17,48 +16,6 @@ from training.report.page import write_page
 TEMPLATE = "look.html.j2"
 PICTURED = 200  # columns with a card; a page of thousands is not read
 HEIGHT = 40.0
-
-
-@dataclass(frozen=True)
-class Column:
-    """A vertical bar of a small picture, in units of 100 × 40, with its words."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    words: str
-
-
-@dataclass(frozen=True)
-class Line:
-    """A frequent value: its text, its rows, and its share of the longest line."""
-
-    text: str
-    rows: str
-    share: float
-
-
-@dataclass(frozen=True)
-class Card:
-    """One column: name, kind, figures, and bars or lines."""
-
-    name: str
-    kind: str
-    figures: str
-    alt: str
-    low: str
-    high: str
-    bars: tuple[Column, ...]
-    lines: tuple[Line, ...]
-
-
-@dataclass(frozen=True)
-class Cards:
-    """Columns next to each other."""
-
-    block: ClassVar[str] = "cards"
-    cards: tuple[Card, ...]
 
 
 def write_look(look: TableLook, path: Path) -> FileRef:
@@ -175,9 +132,9 @@ def _column_blocks(look: TableLook) -> list[Block]:
 
 
 def _card(column: ColumnLook, rows: int) -> Card:
-    nulls = f"{share(column.nulls / rows)} null" if column.nulls else "no null"
-    figures = f"{plural(column.distinct, 'value')} · {nulls} · {column.type}"
-    is_scale = bool(column.low) and len(column.bars) > 1
+    nulls = f" · {share(column.nulls / rows)} null" if column.nulls else ""
+    figures = f"{plural(column.distinct, 'value')}{nulls} · {column.type.lower()}"
+    is_scale = bool(column.low) and len(column.bars) > 2
     most = max((b.rows for b in column.bars), default=1) or 1
     width = 100 / max(len(column.bars), 1)
     return Card(
@@ -191,7 +148,7 @@ def _card(column: ColumnLook, rows: int) -> Card:
         low=plain(column.low, 24),
         high=plain(column.high, 24),
         bars=tuple(
-            Column(
+            VerticalBar(
                 x=round(i * width + 0.4, 2),
                 y=round(HEIGHT - _height(b.rows, most), 2),
                 width=round(width - 0.8, 2),
@@ -216,5 +173,5 @@ def _lines(column: ColumnLook, most: int) -> tuple[Line, ...]:
         Line(plain(b.text, 60) or "(empty)", count(b.rows), b.rows / most) for b in column.bars
     ]
     if column.others:
-        lines.append(Line("all others", count(column.others), min(1.0, column.others / most)))
+        lines.append(Line("all others", count(column.others), 0.0))
     return tuple(lines)

@@ -68,4 +68,4 @@ def moves(target: NDArray[np.float64]) -> bool:
     middle = (len(known) + 1) / 2
     between = sum(len(b) * (float(np.mean(b)) - middle) ** 2 for b in np.array_split(ranks, BLOCKS))
     statistic, degrees = between / spread, BLOCKS - 1
-    return (statistic - degrees) / (2 * degrees) ** 0.5 > CHANCE
+    return bool((statistic - degrees) / (2 * degrees) ** 0.5 > CHANCE)

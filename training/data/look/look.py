@@ -24,8 +24,8 @@ from training.data.look.small_pictures import look_at
 from training.data.look.split_previews import preview_groups, preview_rows, preview_time
 
 CLASSES = 20  # whole numbers of a label up to here may be classes
-EXACT = 8  # columns whose values are counted exactly in a table that is sampled
-NEARLY = 0.9  # share of the rows: a count with an error of a few per cent may be all of them
+EXACT = 16  # columns whose values are counted exactly in a table that is sampled
+SEEN = 5  # rows of the sample for each value, from which hardly a value is not in it
 
 
 def look(uri: str, label: str | None = None, most: int | None = None) -> TableLook:
@@ -87,23 +87,21 @@ def _require_column(label: str | None, names: Sequence[str]) -> None:
 def _distinct(
     connection: duckdb.DuckDBPyConnection, sample: RowSample, columns: Sequence[CodedColumn]
 ) -> dict[str, int]:
-    """Return different values of each column in all rows, exact where it may be an id."""
-    if sample.whole is None:
-        return {c.name: c.distinct for c in columns}
-    found = {
-        c.name: max(c.distinct, min(sample.whole[c.name][1], sample.rows - 1)) for c in columns
-    }
-    for column in columns:
-        if 2 * column.distinct < column.present:  # the sample has seen each value several times
-            found[column.name] = column.distinct
-    possible = [
+    """Return different values of each column in all rows.
+
+    They are counted exactly for a possible id or group. The sample has the values of others.
+    """
+    found = {c.name: c.distinct for c in columns}
+    if sample.sampled == sample.rows:
+        return found
+    unsure = [
         c.name
         for c in columns
-        if c.is_unique
-        and c.family in ("int", "text")
-        and sample.whole[c.name][1] >= NEARLY * sample.rows
+        if c.family in ("int", "text")
+        and c.kind not in ("text", "time")
+        and SEEN * c.distinct >= c.present
     ]
-    return found | exact_distinct(connection, sample, possible[:EXACT])
+    return found | exact_distinct(connection, sample, unsure[:EXACT])
 
 
 def _target_code(label: CodedColumn | None) -> int | None:

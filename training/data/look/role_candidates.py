@@ -27,7 +27,7 @@ PARTS = ("year", "month", "day", "hour")
 MOST = 5  # candidates of a role
 CHECKED = 200  # columns that are compared with a possible group
 TRIED = 12  # possible groups that are compared with the columns
-STEADY, COMMON = 0.98, 0.6  # rows that agree with their group, and that would agree by luck
+STEADY, COMMON = 0.98, 0.6  # values without a change, and pairs of rows that agree by luck
 TOGETHER = 0.9  # rows next to a row of their group
 CLASSES = 20
 
@@ -154,23 +154,26 @@ def _rows_each(mean: float) -> str:
 def _steady(table: KnownTable, group: CodedColumn) -> list[str]:
     """Return columns that hardly change within a value of the group, though they change elsewhere.
 
-    Rows are held against the first row of their value. Columns that agree with it by luck (a
-    frequent value) or by definition (the same column under another name) say nothing.
+    A value counts if it has several rows. Columns that agree by luck (a frequent value) or by
+    definition (the same category under another name) say nothing.
     """
     twins = {n for names in table.alike if group.name in names for n in names}
-    first = np.full(group.distinct, -1, dtype=np.int64)
     _, first = np.unique(group.codes, return_index=True)
     owner = first[group.codes]
-    later = np.flatnonzero(owner != np.arange(len(owner)))
-    if len(later) < LEAST:
+    several = int(np.sum(group.counts > 1))
+    if len(group.codes) - group.distinct < LEAST or not several:
         return []
     found = []
     for column in table.columns[:CHECKED]:
-        if column.name in twins or column.name == group.name or column.distinct < 2:
+        is_twin = column.name in twins and column.family != "float"
+        if is_twin or column.name == group.name or column.distinct < 2:
             continue
         shares = np.append(column.counts, column.nulls) / len(column.codes)
-        agree = float(np.mean(column.codes[later] == column.codes[owner[later]]))
-        if agree >= STEADY and float(np.sum(shares**2)) <= COMMON:
+        if float(np.sum(shares**2)) > COMMON:
+            continue
+        changed = group.codes[column.codes != column.codes[owner]]
+        unlike = int(np.count_nonzero(np.bincount(changed, minlength=1)))
+        if 1 - unlike / several >= STEADY:
             found.append(column.name)
     return found
 
@@ -276,7 +279,8 @@ def _weights(columns: Sequence[CodedColumn]) -> list[RoleCandidate]:
         named = column.name.lower() in (*WEIGHTS, "fnlwgt", "survey_weight", "weights")
         if not named or numbers is None or column.nulls or float(numbers.min()) < 0:
             continue
-        mean = float(np.average(numbers, weights=column.counts))
+        # rounded, as a sum of floats depends on its order
+        mean = float(f"{np.average(numbers, weights=column.counts):.6g}")
         reason = (
             f"no number below zero, {number_text(mean)} on average; named like a weight of rows"
         )

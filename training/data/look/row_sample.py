@@ -19,6 +19,8 @@ from training.data.table.columns import family
 
 MOST_ROWS, LEAST_ROWS = 200_000, 5_000
 MOST_CELLS = 20_000_000
+WIDE = 300  # columns, from which planning a query takes longer than running it
+PLANNING = "statistics_propagation,common_subexpressions,expression_rewriter,column_lifetime"
 PARTS = 1 << 20  # of the hashes of rows: the first of them are the sample
 MOST_CHARACTERS = 1_000  # of a text: longer ones are compared by their beginning
 
@@ -26,9 +28,7 @@ MOST_CHARACTERS = 1_000  # of a text: longer ones are compared by their beginnin
 class RowSample(NamedTuple):
     """Rows in the order of the file, and what is known of the whole table.
 
-    `types` are SQL types. `rows` counts all rows. `whole` gives present rows and different values
-    of each column in all rows, the latter with an error of a few per cent; none if every row was
-    read.
+    `types` are SQL types. `rows` counts all rows, `relation` has them.
     """
 
     source: SourceRef
@@ -37,7 +37,6 @@ class RowSample(NamedTuple):
     table: pa.Table
     rows: int
     relation: str
-    whole: dict[str, tuple[int, int]] | None = None
 
     @property
     def sampled(self) -> int:
@@ -64,11 +63,12 @@ def read_rows(
     source, data = open_source(uri)
     try:
         relation, names, is_text = _relation(connection, source, data)
+        if len(names) >= WIDE:
+            connection.execute(f"set disabled_optimizers = '{PLANNING}'")
         total = int(row(connection, f"select count(*) from {relation}")[0])
         if not total:
             raise SourceError(f"{uri}: expected rows, got none; give another table")
         limit = most or max(LEAST_ROWS, min(MOST_ROWS, MOST_CELLS // len(names)))
-        whole = _whole(connection, relation, names) if total > limit else None
         chosen = f" where {_chosen(names, limit / total)}" if total > limit else ""
         rows_sql = f"select * from {relation}{chosen}"
         if is_text:
@@ -89,7 +89,7 @@ def read_rows(
         table = connection.sql(f"select {_plain_columns(types)} from {SAMPLE}").to_arrow_table()
     except duckdb.Error as error:
         raise unreadable(source, error) from error
-    return RowSample(source, data, types, table.combine_chunks(), total, relation, whole)
+    return RowSample(source, data, types, table.combine_chunks(), total, relation)
 
 
 def _relation(
@@ -107,14 +107,6 @@ def _relation(
         [str(r[0]) for r in rows(connection, f"describe select * from {relation}")],
         is_text,
     )
-
-
-def _whole(
-    connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str]
-) -> dict[str, tuple[int, int]]:
-    counts = ", ".join(f"count({c}), approx_count_distinct({c})" for c in map(ident, names))
-    found = row(connection, f"select {counts} from {relation}")
-    return {name: (int(found[2 * i]), int(found[2 * i + 1])) for i, name in enumerate(names)}
 
 
 def exact_distinct(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,7 +92,7 @@ def _by_value(column: CodedColumn) -> NDArray[np.int64]:
     return ranks
 
 
-def _quantiles(figures: NDArray[np.float64]) -> tuple[int, int, int]:
+def _quantiles(figures: NDArray[np.floating[Any]]) -> tuple[int, int, int]:
     low, middle, high = np.quantile(figures, (0.05, 0.5, 0.95))
     return round(float(middle)), round(float(low)), round(float(high))
 
