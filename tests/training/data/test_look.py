@@ -66,7 +66,7 @@ def people(n: int = 600) -> pd.DataFrame:
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(columns=st.lists(VALUES, min_size=1, max_size=5))
 def test_facts_of_columns_are_those_of_pandas(
     columns: list[list[Any]], tmp_path_factory: pytest.TempPathFactory
@@ -218,7 +218,7 @@ COLUMN = st.lists(TEXTS, min_size=1, max_size=2).flatmap(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(columns=st.lists(COLUMN, min_size=3, max_size=6), decimal=st.sampled_from(".,"))
 def test_types_of_many_columns_are_those_of_few(
     columns: list[list[str | None]], decimal: str
