@@ -26,6 +26,7 @@ TRUTHS = ({"0", "1"}, {"yes", "no"}, {"y", "n"}, {"true", "false"}, {"t", "f"})
 MANY, MOSTLY = 1000, 0.5  # a text of more values, in more of its rows, hardly repeats
 WORDS = 4  # a text of more words on average is no category
 MAY_BE_DATE = re.compile(r"(?=.*\d).{6,32}")
+NUMBER = re.compile(r"(?=.*[^\d])[<>$€£+-]*\s*\d[\d,' ]*[.,]?\d*\s*[%$€£]?")
 EXAMPLES = 200
 
 
@@ -170,6 +171,9 @@ def _kind_of_text(column: CodedColumn) -> LookKind:
     words = sum(len(str(text).split()) for text in examples) / len(examples)
     if words > WORDS or max(len(str(text)) for text in examples) > 100:
         return "text"
+    written = sum(bool(NUMBER.fullmatch(str(text).strip())) for text in examples)
+    if 2 * written > len(examples):
+        return "text"  # numbers with a currency, a percent sign, a comma or a bound
     if column.is_unique and words <= 2:
         return "id-like"
     return "text" if column.distinct > MANY else "categorical"

@@ -23,7 +23,7 @@ from training.data.look.same_values import find_missing, find_repeats
 from training.data.look.small_pictures import look_at
 from training.data.look.split_previews import preview_groups, preview_rows, preview_time
 
-CLASSES = 20  # whole numbers of a label up to here may be classes
+CLASSES = 100  # of a label, of which the rarest is counted
 EXACT = 16  # columns whose values are counted exactly in a table that is sampled
 SEEN = 5  # rows of the sample for each value, from which hardly a value is not in it
 
@@ -108,9 +108,9 @@ def _target_code(label: CodedColumn | None) -> int | None:
     """Return the code of the counted rows: the positive class, else the rarest; none of numbers."""
     if label is None or label.distinct < 2 or label.family in ("list", "other"):
         return None
-    if label.kind == "numeric" and (label.family == "float" or label.distinct > CLASSES):
-        return None if label.distinct > 2 else positive_code(label)
-    return positive_code(label) if label.distinct <= 5 * CLASSES else None
+    if label.kind == "numeric" and label.distinct > 2:
+        return None
+    return positive_code(label) if label.distinct <= CLASSES else None
 
 
 def _as_numbers(

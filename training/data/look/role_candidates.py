@@ -20,9 +20,12 @@ KEY = re.compile(
 THING = re.compile(
     r"(patient|person|user|subject|participant|customer|client|member|household|account|donor|"
     r"animal|unit|device|machine|engine|vehicle|sensor|site|station|hospital|school|store|shop|"
-    r"speaker|writer|author|family|group|batch|session|employee|student|case|who).*"
+    r"speaker|writer|author|family|group|batch|session|employee|student|case|who)"
+    r"s?([_ .-]?(id|ids|no|nr|nbr|num|number|name|code|key|#))?"
 )
+CALENDAR = re.compile(r"year|yr|month|mnth|week(day|num)?|day|hour|hr|minute|quarter|season|date")
 EPOCH = re.compile(r".*(time|epoch|stamp|ts|date).*")
+NO_LABELS = ("split", "fold", *WEIGHTS)
 PARTS = ("year", "month", "day", "hour")
 MOST = 5  # candidates of a role
 CHECKED = 200  # columns that are compared with a possible group
@@ -57,14 +60,15 @@ def find_candidates(table: KnownTable, label: str | None) -> tuple[RoleCandidate
         label: the requested label, which gets no other role.
     """
     others = [c for c in table.columns if c.name != label]
-    found = [
+    labels = _labels(table, label)
+    likeliest = labels[0].column if labels else None
+    return (
         *_ids(table, others),
-        *_groups(table, others),
+        *_groups(table, [c for c in others if c.name != likeliest]),
         *_times(table, others),
-        *_labels(table, label),
+        *labels,
         *_weights(others),
-    ]
-    return tuple(found)
+    )
 
 
 def _ids(table: KnownTable, columns: Sequence[CodedColumn]) -> list[RoleCandidate]:
@@ -106,7 +110,8 @@ def _groups(table: KnownTable, columns: Sequence[CodedColumn]) -> list[RoleCandi
         if c.family in ("int", "text")
         and c.kind not in ("time", "text", "boolean", "constant")
         and not c.nulls
-        and 2 < table.distinct[c.name] <= 0.9 * table.rows
+        and not CALENDAR.fullmatch(c.name.lower())
+        and 2 < table.distinct[c.name] <= (0.9999 if _named_group(c.name) else 0.9) * table.rows
         and c.present > c.distinct
     ]
     possible.sort(key=lambda c: (not _named_group(c.name), -c.distinct))
@@ -148,7 +153,7 @@ def _group(
 
 
 def _rows_each(mean: float) -> str:
-    return f"about {mean:,.0f}" if mean >= 10 else f"about {mean:.2g}"
+    return f"about {mean:,.0f}" if mean >= 10 else f"about {mean:.3g}"
 
 
 def _steady(table: KnownTable, group: CodedColumn) -> list[str]:
@@ -221,6 +226,7 @@ def _labels(table: KnownTable, wanted: str | None) -> list[RoleCandidate]:
         for place, c in enumerate(table.columns)
         if c.kind in ("numeric", "boolean")
         or (c.kind == "categorical" and 2 <= c.distinct <= 5 * CLASSES)
+        if c.name == wanted or not (_named_group(c.name) or c.name.lower() in NO_LABELS)
     ]
     scores = []
     for place, column in usable:
@@ -234,6 +240,8 @@ def _labels(table: KnownTable, wanted: str | None) -> list[RoleCandidate]:
             )
             if holds
         ]
+        if not why and (place, column) == usable[-1]:
+            why, hint = ["the last that could be one"], (*hint[:2], True, hint[3])
         if why or column.distinct == 2:
             scores.append((tuple(not h for h in hint), column.name, why, column))
     return [
