@@ -82,8 +82,8 @@ test-spark: $(VENV)/.dev ## hold the Spark engine against DuckDB on local Spark 
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark]'
 	$(BIN)/python -m pytest -m spark tests/training/data/test_spark.py
 
-screenshots: $(VENV)/.dev ## make the pictures of docs/scheduling.md from the real UIs (needs Chromium; 4 minutes)
-	BULKHEAD_SCREENSHOTS=docs/images $(BIN)/python -m pytest -m long tests/e2e/test_ui.py
+screenshots: $(VENV)/.dev ## make the pictures of the docs from the real UIs and pages (needs Chromium; 4 minutes)
+	BULKHEAD_SCREENSHOTS=docs/images $(BIN)/python -m pytest -m long tests/e2e/test_ui.py tests/e2e/test_look_page.py
 
 ui: $(VENV)/.runtime ## Prefect (http://127.0.0.1:4200), MLflow (http://127.0.0.1:5000) and a worker over this folder's runs
 	@$(BIN)/bulkhead up

@@ -39,6 +39,7 @@ COMMANDS = (
     "reproduce",
     "sample",
     "schema",
+    "look",
     "init",
     "doctor",
     "up",

@@ -36,6 +36,7 @@ INNER: dict[str, set[str]] = {
     "data.engine": set(),
     "data.fit": {"data.engine", "data.serving_text"},
     "data.leakage": {"data.draft", "data.engine", "data.sources", "data.split", "data.table"},
+    "data.look": {"data.draft", "data.engine", "data.sources", "data.table"},
     "data.serving_expressions": set(),
     "data.serving_text": set(),
     "data.sources": {"data.engine", "data.serving_expressions"},

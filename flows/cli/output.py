@@ -46,6 +46,8 @@ STORAGE = {
         " name a folder of this user"
     ),
 }
+# characters that JSON leaves as they are, and that a terminal takes as commands
+CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 FULL_BYTES = 2_000_000  # less free space than this explains a database error
 
 
@@ -123,4 +125,5 @@ def print_json(value: Any) -> None:
     """Print a value as JSON, for scripts."""
     # an ASCII terminal could not show other characters
     plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    print(json.dumps(value, indent=2, ensure_ascii=plain, default=str))
+    text = json.dumps(value, indent=2, ensure_ascii=plain, default=str)
+    print(text.translate(CONTROLS))

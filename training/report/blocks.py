@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from schemas.records import CheckResult
 from training.formatting import METRIC_NAMES, count, figure, plain
+from training.report.column_cards import Cards
 from training.report.svg import Picture
 
 Tone = Literal["good", "warn", "bad", "info", "mark"]
@@ -228,6 +229,7 @@ Block = (
     | Code
     | Facts
     | Gallery
+    | Cards
     | Table
     | Matrix
     | Checks

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 
 from schemas.errors import SourceError
 from training.data.sources.partitions import FILE
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 FILE_MAGIC, FEATHER_1 = b"ARROW1", b"FEA1"
 MARK = b"\xff\xff\xff\xff"  # before each message of a stream, since Arrow 0.15
@@ -65,6 +66,9 @@ def arrow_dataset(paths: list[str], named: bool) -> ds.Dataset:
         paths: of the files.
         named: add the column `FILE` with the path of each row's file.
     """
+    import pyarrow.dataset as ds  # it loads pandas, which other formats do not need
+    import pyarrow.fs as pafs
+
     first = arrow_schema_of(paths[0])
     schema = pa.schema(
         [pa.field(f.name, _readable(f.type)) for f in first]
@@ -111,6 +115,8 @@ def _start(path: Path) -> bytes:
 
 def _opened(path: str) -> Any:
     """Return a data set or a table with the file's columns."""
+    import pyarrow.dataset as ds
+
     start = _start(Path(path))
     if start.startswith(FILE_MAGIC):
         return ds.dataset([path], format="ipc")

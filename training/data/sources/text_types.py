@@ -8,11 +8,12 @@ it stays text. Codes with leading zeros stay text (007 is not 7), and only ISO d
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import duckdb
 
-from training.data.engine.engine import ident, literal, row
+from training.data.engine.engine import ident, literal, row, rows
 
 INTEGER = r"\s*[+-]?(0|[1-9]\d{0,17})\s*"
 DIGITS = r"\s*[+-]?(0|[1-9]\d*)\s*"
@@ -20,6 +21,7 @@ NUMBER = (
     r"\s*[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*|"
     r"\s*[+-]?([nN][aA][nN]|[iI][nN][fF]([iI][nN][iI][tT][yY])?)\s*"
 )
+WIDE = 300  # columns, from which their values are tested below each other
 TRUTH = r"[tT]rue|[fF]alse|TRUE|FALSE"
 DATE = r"\d{4}-\d{2}-\d{2}"
 LOCAL = DATE + r"[ T]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
@@ -68,27 +70,76 @@ def text_types(
 
     It is BIGINT, DOUBLE, BOOLEAN, DATE, TIMESTAMP, INSTANT (with an offset) or VARCHAR.
     """
-    counts = (
-        f"count({c}), count(try_cast({_pointed(c, decimal)} as double)), any_value({c})"
-        for c in map(ident, names)
-    )
-    first = row(connection, f"select {', '.join(counts)} from {relation}")
-    candidates = {n: _candidate(*first[3 * i : 3 * i + 3]) for i, n in enumerate(names)}
-    tests = [
-        (n, sql)
+    count = _counts_by_name if len(names) >= WIDE else _counts
+    candidates = {n: _candidate(*found) for n, found in count(connection, relation, names, decimal)}
+    tested = {
+        n: _tests(_pointed(ident(n), decimal) if kind == "NUMBER" else ident(n), kind)
         for n, kind in candidates.items()
-        for sql in _tests(_pointed(ident(n), decimal) if kind == "NUMBER" else ident(n), kind)
-    ]
-    if not tests:
+        if kind != "VARCHAR"
+    }
+    if not tested:
         return candidates
-    passed = dict.fromkeys(candidates, 0)
-    for (name, _), holds in zip(
-        tests,
-        row(connection, f"select {', '.join(sql for _, sql in tests)} from {relation}"),
-        strict=True,
-    ):
-        passed[name] += bool(holds)
-    return {n: _decide(kind, passed[n]) for n, kind in candidates.items()}
+    if len(names) >= WIDE:
+        passed = _passed_by_name(connection, relation, candidates, decimal)
+    else:
+        columns = ", ".join(test for tests in tested.values() for test in tests)
+        held = iter(row(connection, f"select {columns} from {relation}"))
+        passed = {n: sum(bool(next(held)) for _ in tests) for n, tests in tested.items()}
+    return {n: _decide(kind, passed.get(n, 0)) for n, kind in candidates.items()}
+
+
+def _counts(
+    connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str], decimal: str
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Return values, numbers and an example of each column."""
+    counts = ", ".join(_count(c, decimal) for c in map(ident, names))
+    first = row(connection, f"select {counts} from {relation}")
+    for place, name in enumerate(names):
+        yield name, first[3 * place : 3 * place + 3]
+
+
+def _count(column: str, decimal: str) -> str:
+    number = f"try_cast({_pointed(column, decimal)} as double)"
+    return f"count({column}), count({number}), any_value({column})"
+
+
+def _counts_by_name(
+    connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str], decimal: str
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Return the same as `_counts`, from one long column: thousands of expressions cost more."""
+    long = _long(relation, names)
+    found = {
+        str(name): counts
+        for name, *counts in rows(
+            connection, f"select name, {_count('value', decimal)} from {long} group by name"
+        )
+    }
+    for name in names:
+        yield name, tuple(found.get(name, (0, 0, None)))  # a table without rows has no line
+
+
+def _passed_by_name(
+    connection: duckdb.DuckDBPyConnection,
+    relation: str,
+    candidates: Mapping[str, str],
+    decimal: str,
+) -> dict[str, int]:
+    """Return how many tests of its candidate type each column passes."""
+    passed: dict[str, int] = {}
+    for kind in sorted(set(candidates.values()) - {"VARCHAR"}):
+        value = _pointed("value", decimal) if kind == "NUMBER" else "value"
+        long = _long(relation, [n for n, found in candidates.items() if found == kind])
+        tests = ", ".join(_tests(value, kind))
+        held = rows(connection, f"select name, {tests} from {long} group by name")
+        passed |= {str(name): sum(map(bool, results)) for name, *results in held}
+    return passed
+
+
+def _long(relation: str, names: Sequence[str]) -> str:
+    """Return the values of columns below each other, each with its column's name."""
+    columns = ", ".join(map(ident, names))
+    table = f"(select {columns} from {relation})"
+    return f"(select * from {table} unpivot include nulls (value for name in ({columns})))"
 
 
 def _pointed(column: str, decimal: str) -> str:
