@@ -9,21 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from schemas.table_look import LookRole, RoleCandidate
+from training.data.draft.column_hints import CALENDAR, has_word, hint_of
 from training.data.draft.label_guess import LABEL_NAMES, NO, WEIGHTS, YES
 from training.data.look.along_rows import LEAST
 from training.data.look.coded_columns import CodedColumn
 from training.data.look.small_pictures import moment_text, number_text
 
-KEY = re.compile(
-    r"id|.*[_ .-](id|no|nr|nbr|num|number|key|code|#)|.*(ID|Id|#)|pid|mrn|ssn|uuid|guid|key|index"
-)
-THING = re.compile(
-    r"(patient|person|user|subject|participant|customer|client|member|household|account|donor|"
-    r"animal|unit|device|machine|engine|vehicle|sensor|site|station|hospital|school|store|shop|"
-    r"speaker|writer|author|family|group|batch|session|employee|student|case|who)"
-    r"s?([_ .-]?(id|ids|no|nr|nbr|num|number|name|code|key|#))?"
-)
-CALENDAR = re.compile(r"year|yr|month|mnth|week(day|num)?|day|hour|hr|minute|quarter|season|date")
 EPOCH = re.compile(r".*(time|epoch|stamp|ts|date).*")
 NO_LABELS = ("split", "fold", *WEIGHTS)
 PARTS = ("year", "month", "day", "hour")
@@ -77,7 +68,7 @@ def _ids(table: KnownTable, columns: Sequence[CodedColumn]) -> list[RoleCandidat
         if column.family not in ("int", "text") or column.kind in ("time", "text", "constant"):
             continue
         distinct = table.distinct[column.name]
-        is_key = bool(KEY.fullmatch(column.name))
+        is_key = hint_of(column.name) in ("key", "entity")
         if column.nulls or not (is_key or column.kind == "id-like"):
             continue
         if distinct == table.rows > 1:
@@ -110,23 +101,19 @@ def _groups(table: KnownTable, columns: Sequence[CodedColumn]) -> list[RoleCandi
         if c.family in ("int", "text")
         and c.kind not in ("time", "text", "boolean", "constant")
         and not c.nulls
-        and not CALENDAR.fullmatch(c.name.lower())
-        and 2 < table.distinct[c.name] <= (0.9999 if _named_group(c.name) else 0.9) * table.rows
+        and not has_word(c.name, CALENDAR)
+        and 2 < table.distinct[c.name] <= (0.9999 if hint_of(c.name) else 0.9) * table.rows
         and c.present > c.distinct
     ]
-    possible.sort(key=lambda c: (not _named_group(c.name), -c.distinct))
+    possible.sort(key=lambda c: (not hint_of(c.name), -c.distinct))
     found = []
     for column in possible[:TRIED]:
         steady, together = _steady(table, column), _together(column)
-        named = _named_group(column.name)
+        named = bool(hint_of(column.name))
         if named or steady or together > TOGETHER:
             found.append((column, steady, together, named))
     found.sort(key=lambda f: (-(f[3] * 2 + min(len(f[1]), 3)), -f[0].distinct, f[0].name))
     return [_group(table, *f) for f in found[:MOST]]
-
-
-def _named_group(name: str) -> bool:
-    return bool(KEY.fullmatch(name) or THING.fullmatch(name.lower()))
 
 
 def _group(
@@ -140,7 +127,8 @@ def _group(
     if together > TOGETHER:
         parts.append("rows of a value lie together in the file")
     if named:
-        parts.append("named like a person, a thing or a place")
+        is_key = hint_of(column.name) == "key"
+        parts.append(f"named like {'a key' if is_key else 'a person, a thing or a place'}")
     return _candidate(
         "group",
         column.name,
@@ -226,7 +214,7 @@ def _labels(table: KnownTable, wanted: str | None) -> list[RoleCandidate]:
         for place, c in enumerate(table.columns)
         if c.kind in ("numeric", "boolean")
         or (c.kind == "categorical" and 2 <= c.distinct <= 5 * CLASSES)
-        if c.name == wanted or not (_named_group(c.name) or c.name.lower() in NO_LABELS)
+        if c.name == wanted or not (hint_of(c.name) or c.name.lower() in NO_LABELS)
     ]
     scores = []
     for place, column in usable:
