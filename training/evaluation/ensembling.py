@@ -254,6 +254,7 @@ def _summed(
             "seconds": seconds,
             "rows_per_second": rows / seconds if seconds else 0.0,
             "skipped_steps": sum(report.skipped_steps for report in reports),
+            "promise": "; ".join(dict.fromkeys(report.promise for report in reports)),
             "instabilities": tuple(
                 f"member {member.number}: {note}"
                 for member in members
