@@ -69,6 +69,7 @@ def call(
     )
 
 
+@pytest.mark.long
 def test_every_command_explains_itself(tmp_path: Path) -> None:
     overview = call(tmp_path, "--help")
     assert overview.returncode == 0 and all(name in overview.stdout for name in COMMANDS)

@@ -27,7 +27,7 @@ from training.data.table.validate import validate
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLES = REPOSITORY / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
-LARGE = {"diabetes130", "beijing_air"}
+QUICK = {"titanic", "smiles_hiv", "shakespeare"}
 
 
 def load_generator() -> ModuleType:
@@ -79,7 +79,7 @@ def test_each_declaration_loads_and_reads_from_where_it_is_told(monkeypatch, tmp
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=pytest.mark.long) if n in LARGE else n
+        n if n in QUICK else pytest.param(n, marks=pytest.mark.long)
         for n in NAMES
         if n != "clinic_visits"
     ],

@@ -66,11 +66,24 @@ def outcome(
     )
 
 
+# cases with the largest difference of a weight
+QUICK = {"full": 1e-5, "fp16": 5e-3, "realmlp": 1e-4}
+OTHERS = {"bf16": 2e-2, "ema": 1e-5, "tabm": 1e-5}
+
+
 @pytest.fixture(scope="module")
 def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return by layout weights without noise, fp32 and half; declarations differ in `parallel`
-    only.
-    """
+    """Return by layout weights without noise; declarations differ in `parallel` only."""
+    return _laid_out(tmp_path_factory, QUICK)
+
+
+@pytest.fixture(scope="module")
+def others_laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the same of precisions and kinds that are left to the long tests."""
+    return _laid_out(tmp_path_factory, OTHERS)
+
+
+def _laid_out(tmp_path_factory: pytest.TempPathFactory, wanted: dict[str, float]) -> dict[str, Any]:
     plain = {"model": BLOCKS, "train": BASE}
     found = {}
     for name, ranks, parallel in (("one", 1, "ddp"), ("ddp", 2, "ddp"), ("fsdp", 2, "fsdp")):
@@ -83,25 +96,29 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "realmlp": {**REALMLP, "train": BASE | train},
             "tabm": {**TABM, "train": BASE | train},
         }
+        runs = {case: runs[case] for case in wanted}
         found[name] = outcome(tmp_path_factory.mktemp(name), ranks, **runs)
     return found
 
 
 @pytest.mark.req("T1")
-@pytest.mark.parametrize(
-    ("precision", "tolerance"),
-    [
-        ("full", 1e-5),
-        ("bf16", 2e-2),
-        ("fp16", 5e-3),
-        ("ema", 1e-5),
-        ("realmlp", 1e-4),
-        ("tabm", 1e-5),
-    ],
-)
+@pytest.mark.parametrize(("case", "tolerance"), QUICK.items())
 def test_one_process_ddp_and_fsdp2_train_the_same_network(
-    laid_out: dict[str, Any], precision: str, tolerance: float
+    laid_out: dict[str, Any], case: str, tolerance: float
 ) -> None:
+    compare(laid_out, case, tolerance)
+
+
+@pytest.mark.long
+@pytest.mark.req("T1")
+@pytest.mark.parametrize(("case", "tolerance"), OTHERS.items())
+def test_they_do_so_with_other_precisions_and_kinds(
+    others_laid_out: dict[str, Any], case: str, tolerance: float
+) -> None:
+    compare(others_laid_out, case, tolerance)
+
+
+def compare(laid_out: dict[str, Any], precision: str, tolerance: float) -> None:
     one, ddp, fsdp = (laid_out[name][precision] for name in ("one", "ddp", "fsdp"))
     for other in (ddp, fsdp):
         for kind in ("weights", "best"):  # raw, and of the best evaluation: with ema, the average

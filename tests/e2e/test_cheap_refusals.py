@@ -13,7 +13,8 @@ from tests.e2e.test_pipeline import bulkhead
 pytestmark = [pytest.mark.req("D6"), pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("odd", [pytest.param("", marks=pytest.mark.long), "constant"])
+@pytest.mark.long
+@pytest.mark.parametrize("odd", ["", "constant"])
 def test_a_constant_feature_is_refused_before_the_leak_checks(tmp_path: Path, odd: str) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(

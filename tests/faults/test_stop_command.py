@@ -183,6 +183,7 @@ def require_stopped(command: Command, number: signal.Signals, seconds: float) ->
     )
 
 
+@pytest.mark.long
 @pytest.mark.req("C6")
 @pytest.mark.parametrize(
     ("moment", "number"),
@@ -191,7 +192,6 @@ def require_stopped(command: Command, number: signal.Signals, seconds: float) ->
             moment,
             number,
             id=f"{moment}-{number.name}",
-            marks=[] if (moment, number) == ("train", signal.SIGINT) else [pytest.mark.long],
         )
         for moment in MOMENTS
         for number in (signal.SIGINT, signal.SIGTERM)

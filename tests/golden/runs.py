@@ -137,7 +137,14 @@ CASES = {
         },
     ),
 }
-LONG = ("replicated", "fsdp2, fp16")  # a launch of two ranks takes seconds
+LONG = (  # each takes seconds
+    "replicated",
+    "fsdp2, fp16",
+    "fp16",
+    "several labels",
+    "labels of several kinds",
+    "regression, SGD",
+)
 
 
 # --------------------------------------------------------------------------------------------

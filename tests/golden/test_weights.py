@@ -50,9 +50,7 @@ def test_a_training_ends_with_the_recorded_weights(quick: dict[str, Any], name: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", names(list(LONG)))
-def test_a_training_on_two_ranks_ends_with_the_recorded_weights(
-    long: dict[str, Any], name: str
-) -> None:
+def test_a_longer_training_ends_with_the_recorded_weights(long: dict[str, Any], name: str) -> None:
     assert differences(load()["weights"][name], long[name], name) == []
 
 

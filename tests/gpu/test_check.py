@@ -17,11 +17,9 @@ from training.engine.trainer import Trainer
 QUICK = [
     "equals the CPU",
     "exact twice",
-    "fp16 overflow",
     "stop before NaN",
-    "resident equals streamed",
 ]
-HEAVY = ["kill and resume", "fsdp equals ddp"]
+HEAVY = ["kill and resume", "fsdp equals ddp", "fp16 overflow", "resident equals streamed"]
 
 
 @pytest.fixture(autouse=True)

@@ -41,12 +41,12 @@ MODELS: dict[str, dict[str, Any]] = {
     ("task", "model"),
     [
         ("binary", "linear"),
-        ("multiclass", "resmlp"),
+        pytest.param("multiclass", "resmlp", marks=pytest.mark.long),
         ("binary", "ft_transformer"),
         ("regression", "cnn"),
         ("binary", "realmlp"),
         ("multiclass", "tabm"),
-        ("regression", "tabm"),
+        pytest.param("regression", "tabm", marks=pytest.mark.long),
     ],
 )
 def test_raw_rows_through_the_saved_program_equal_the_network_on_the_arrays(

@@ -62,7 +62,7 @@ def found(report: PreflightReport, name: str) -> CheckResult:
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("packing", ["documents", "windows"])
+@pytest.mark.parametrize("packing", [pytest.param("documents", marks=pytest.mark.long), "windows"])
 def test_the_built_in_model_passes(tmp_path: Path, packing: str) -> None:
     corpus = make_corpus(
         tmp_path,

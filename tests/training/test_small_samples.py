@@ -84,7 +84,7 @@ def has_skill(
 
 
 @pytest.mark.req("P8")
-@pytest.mark.parametrize("rare", [0.5, 0.15])
+@pytest.mark.parametrize("rare", [0.5, pytest.param(0.15, marks=pytest.mark.long)])
 @pytest.mark.parametrize("task", sorted(CLASSES))
 def test_noise_is_called_skill_in_one_draw_of_twenty_at_most(task: str, rare: float) -> None:
     """Before: in 34 % of draws of 3 rows."""

@@ -4,7 +4,6 @@ one through.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import nn
 from schemas.config import Declaration
 from schemas.errors import BulkheadError, ConfigError
 from schemas.records import CheckResult, PreflightReport, RunSpec
+from tests.subset import some
 from tests.training.modules import Sound
 from tests.training.toys import CLASSES, declare, make_arrays, make_statistics, write_run
 from training.models.shape import ModelShape
@@ -235,14 +235,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
 }
 
 
-def some(names: Iterable[str], every: int) -> list[object]:
-    """All of them in `make faults`, every so-many-th in `make test`: each takes a second or two."""
-    return [
-        pytest.param(name, marks=[] if number % every == 0 else [pytest.mark.long])
-        for number, name in enumerate(names)
-    ]
-
-
 @pytest.fixture(autouse=True)
 def _allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
@@ -270,7 +262,7 @@ def objected(report: PreflightReport) -> dict[str, CheckResult]:
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("network", [*some(FAULTS, 4), *some(LOSSES, 3), *some(NUMERICS, 4)])
+@pytest.mark.parametrize("network", [*some(FAULTS, 6), *some(LOSSES, 4), *some(NUMERICS, 6)])
 def test_the_mistake_of_a_network_is_named_by_its_check(tmp_path: Path, network: str) -> None:
     file, kind = next(
         (file, kind)
@@ -289,7 +281,7 @@ def test_the_mistake_of_a_network_is_named_by_its_check(tmp_path: Path, network:
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("network", some(HEALTHY, 5))
+@pytest.mark.parametrize("network", some(HEALTHY, 8))
 def test_a_healthy_network_is_let_through_without_a_warning(tmp_path: Path, network: str) -> None:
     task = sorted(CLASSES)[HEALTHY.index(network) % len(CLASSES)]
     report = report_on(tmp_path, task, f"tests.zoo.healthy:{network}")

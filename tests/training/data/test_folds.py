@@ -60,11 +60,8 @@ EACH = [
         w
         if w
         in (
-            "kfold",
             "stratified_group",
-            "known later",
             "group_walk_forward",
-            "purged of intervals",
         )
         else pytest.param(w, marks=pytest.mark.long)
     )

@@ -134,7 +134,7 @@ WAYS: dict[
     ),
     "declared and copies": ({"kind": "group"}, {"duplicates": ["x", "c"]}, {"who": "group"}),
 }
-ALWAYS = ("scaffold", "stratified near", "declared and copies")  # the others are long
+ALWAYS = ("stratified near",)  # the others are long
 
 
 def made(

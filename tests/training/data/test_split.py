@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from schemas.config import SPLITS
 from schemas.errors import DataError, IntegrityError, SplitError
 from schemas.records import SplitTables, TestTable, TrainTable, ValidatedTable, ValTable
+from tests.subset import some
 from tests.training.data.chain import declared, read, sides_of, split_of, write_table
 from training.data.engine.engine import connect, rows
 from training.data.leakage import check_overlap, require_passed
@@ -89,7 +90,7 @@ def made(
 
 @pytest.mark.req("D3")
 @pytest.mark.req("D5")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", some(WAYS, 3))
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(num_rows=st.integers(100, 300), seed=st.integers(0, 10_000))
 def test_every_row_is_on_one_side_or_left_out_and_the_promise_holds(
@@ -124,7 +125,7 @@ def test_every_row_is_on_one_side_or_left_out_and_the_promise_holds(
 
 
 @pytest.mark.req("D4")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", some(WAYS, 3))
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10_000))
 def test_rows_that_are_added_removed_or_reordered_move_no_other_row(
@@ -149,7 +150,7 @@ def test_rows_that_are_added_removed_or_reordered_move_no_other_row(
 
 
 @pytest.mark.req("D4")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", some(WAYS, 3))
 def test_the_order_of_the_source_does_not_show_in_the_files(tmp_path: Path, way: str) -> None:
     table = table_of(200, 5)
     one = made(tmp_path / "1", table, way)[1]
