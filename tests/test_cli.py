@@ -190,6 +190,7 @@ def test_schema_and_doctor_print_json_and_init_drafts_a_file_once(tmp_path: Path
     assert again.returncode == 2 and "exists already" in again.stderr
 
 
+@pytest.mark.long
 def test_an_unknown_model_is_refused_by_name(tmp_path: Path) -> None:
     pd.DataFrame({"x": [1.0]}).to_parquet(tmp_path / "in.parquet")
     done = call(tmp_path, "predict", "models:/nothing@champion", "in.parquet", "out.parquet")

@@ -36,6 +36,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str,
     }
 
 
+@pytest.mark.long
 @pytest.mark.req("T3")
 @pytest.mark.parametrize("size", WORLD_SIZES)
 def test_the_gradient_of_uneven_token_counts_is_that_of_one_big_batch(
@@ -44,6 +45,7 @@ def test_the_gradient_of_uneven_token_counts_is_that_of_one_big_batch(
     assert max(error for rank in worlds[size] for error in rank["errors"]) < 1e-12
 
 
+@pytest.mark.long
 @pytest.mark.req("T9")
 def test_the_loss_per_token_does_not_depend_on_the_ranks(
     worlds: dict[int, list[dict[str, Any]]],

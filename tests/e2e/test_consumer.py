@@ -143,6 +143,7 @@ def several(
     return case, weights
 
 
+@pytest.mark.long
 @pytest.mark.req("R1")
 @pytest.mark.req("R4")
 def test_a_registered_model_gives_the_evaluated_numbers_where_nothing_of_ours_is(

@@ -64,6 +64,7 @@ def one_of_each_kind(home: Path) -> list[Path]:
     return list(found.values())
 
 
+@pytest.mark.long
 @pytest.mark.req("S2")
 def test_each_file_of_a_preparation(
     tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch

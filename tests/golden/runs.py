@@ -141,6 +141,7 @@ LONG = (  # each takes seconds
     "replicated",
     "fsdp2, fp16",
     "fp16",
+    "elastic",
     "several labels",
     "labels of several kinds",
     "regression, SGD",

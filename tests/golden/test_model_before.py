@@ -72,6 +72,7 @@ def test_the_command_scores_and_verifies_it(home: Home, tmp_path: Path) -> None:
     } <= set(results)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "file", ["artifacts/program.pt2", pytest.param("artifacts/spec.json", marks=pytest.mark.long)]

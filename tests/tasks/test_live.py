@@ -32,6 +32,7 @@ def artifacts(key: str) -> list[Any]:
         )
 
 
+@pytest.mark.long
 @pytest.mark.req("P7")
 def test_bars_and_table_end_with_their_last_value_in_few_updates(
     server: None, monkeypatch: pytest.MonkeyPatch
@@ -61,6 +62,7 @@ def test_bars_and_table_end_with_their_last_value_in_few_updates(
     )
 
 
+@pytest.mark.long
 @pytest.mark.req("S3")
 def test_an_artifact_that_is_not_taken_fails_nothing_and_holds_nothing_up(
     server: None, caplog: pytest.LogCaptureFixture

@@ -93,6 +93,7 @@ def test_each_outcome_has_its_name_tag_and_event(
     assert Registered.model_validate_json((tmp_path / "registered.json").read_bytes()) == found
 
 
+@pytest.mark.long
 def test_a_flow_ends_in_a_state_of_that_name_and_gives_its_result() -> None:
     @flow(persist_result=False)
     def refused() -> Registered:

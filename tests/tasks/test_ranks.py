@@ -162,6 +162,7 @@ def test_a_run_goes_on_only_where_its_processes_have_a_gpu_each(gpus: Any, tmp_p
         require_same_ranks(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     ["run", pytest.param("train", marks=LONG), pytest.param("run cv.folds=3", marks=LONG)],

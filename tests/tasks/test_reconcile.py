@@ -81,6 +81,7 @@ def test_a_killed_run_is_ended_in_its_record_in_mlflow_and_in_prefect(
     assert f"{lost.run_id} was killed" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.req("C7")
 def test_a_run_without_a_record_is_ended_only_where_it_is_ours(
     server: None, uri: str, tmp_path: Path
@@ -101,6 +102,7 @@ def test_a_run_without_a_record_is_ended_only_where_it_is_ours(
     assert found == ["KILLED", "RUNNING", "RUNNING"]
 
 
+@pytest.mark.long
 @pytest.mark.req("S3")
 def test_where_the_tracking_server_is_away_the_run_is_found_again(
     server: None, uri: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

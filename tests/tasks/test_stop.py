@@ -139,6 +139,7 @@ def test_a_signal_that_comes_twice_at_once_is_one_and_a_later_ctrl_c_ends_at_onc
     assert code == 130 and "stopped at once" in errors and "not stopped after" not in errors
 
 
+@pytest.mark.long
 def test_a_command_that_is_done_ends_with_its_own_code_whatever_waits_at_its_end() -> None:
     assert end(start(BUSY_EXIT))[0] == 4
 

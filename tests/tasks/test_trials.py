@@ -106,6 +106,7 @@ def require_ends(stopped: TrialRecord, failed: TrialRecord, folder: Path) -> Non
     assert str(folder) not in failed.cause and failed.score is None
 
 
+@pytest.mark.long
 def test_trials_are_stopped_or_fail_without_an_error(trials: Started, tmp_path: Path) -> None:
     require_ends(*train_all(trials[1:]), tmp_path)
 

@@ -283,6 +283,7 @@ def test_the_program_fits_the_run_of_its_arguments(tmp_path: Path) -> None:
     assert (folder / "result.json").is_file()
 
 
+@pytest.mark.long
 def test_the_launcher_starts_its_program_stops_it_and_reads_its_cause(tmp_path: Path) -> None:
     spec, folder = run_in(tmp_path, max_iter=100_000, patience=100_000, learning_rate=1e-6)
     train = declare(spec.declaration).train

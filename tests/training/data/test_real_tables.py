@@ -23,6 +23,7 @@ def checked(declaration: Declaration, out: Path) -> tuple[ValidatedTable, SplitT
     return validated, sides
 
 
+@pytest.mark.long
 @pytest.mark.req("D3")
 def test_hospital_visits_are_split_by_patient(real_data: Path, tmp_path: Path) -> None:
     columns = {
