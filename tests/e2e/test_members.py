@@ -164,11 +164,11 @@ def test_a_registered_version_predicts_verifies_and_is_made_again(
 def test_time_decides_how_many_candidates_run_and_a_reproduction_takes_as_many(
     place: Path,
 ) -> None:
-    """So little time that only the first one runs, which always does."""
-    how = ["model={kind: auto, minutes: 0.0001, candidates: [linear, mlp]}"]
+    """So little time that only the first network runs, which always does."""
+    how = ["model={kind: auto, minutes: 0.0001, candidates: [mlp, linear]}"]
     bulkhead(place, "run", str(place / "members.yaml"), "name=brief", *how)
     run_dir = next((place / "home" / "runs" / "brief").iterdir())
     evidence = json.loads((run_dir / "evidence.json").read_text())
-    assert [(m["kind"], m["weight"]) for m in evidence["members"]] == [("linear", 1.0)]
+    assert [(m["kind"], m["weight"]) for m in evidence["members"]] == [("mlp", 1.0)]
     assert not (run_dir / "members" / "02").exists()
     assert bulkhead(place, "reproduce", "models:/brief/1", "--apply-diff")["identical"]
