@@ -6,7 +6,7 @@ CONFIG ?= examples/clinic_visits.yaml
 export BULKHEAD_HOME ?= $(CURDIR)/.bulkhead
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check lint types bench bench-gpu bench-quality gpu-check bench-leaks cost docs faults test-spark screenshots ui constraints clean
+.PHONY: help install run test test-all check lint types bench bench-gpu bench-quality gpu-check bench-leaks cost docs faults test-spark screenshots ui constraints clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,6 +23,8 @@ $(VENV)/.dev: $(VENV)/.runtime
 
 .bulkhead/data/clinic_visits.parquet: examples/clinic_visits.py | $(VENV)/.runtime
 	@$(BIN)/python examples/clinic_visits.py $@
+
+install: $(VENV)/.runtime ## make the environment with the pinned dependencies
 
 run: $(VENV)/.runtime $(if $(filter examples/clinic_visits.yaml,$(CONFIG)),.bulkhead/data/clinic_visits.parquet) ## run the default example (or CONFIG=file.yaml) end to end and register its model
 	@$(BIN)/bulkhead run $(CONFIG)

@@ -153,7 +153,9 @@ def test_the_file_holds_the_mean_of_the_members(tmp_path: Path, task: str) -> No
     run = without_test_rows(run)
     metric = {"regression": "rmse", "multiclass": "macro_f1"}.get(task, "auroc")
     members = [
-        m._replace(report=m.report.model_copy(update={"metric": metric}))
+        m._replace(
+            report=m.report.model_copy(update={"metric": metric, "promise": f"of {m.number}"})
+        )
         for m in trained_members(tmp_path, run, (1, 2))
     ]
     whole, report = combine_members(run, members, tmp_path / "a")
@@ -180,7 +182,7 @@ def test_the_file_holds_the_mean_of_the_members(tmp_path: Path, task: str) -> No
     metrics = compute(declaration, stats, scores, data["label"], data["weight"])
     assert report.best_metric == metrics[metric]
     assert report.model_sha256 == model_digest(dict(read_state(report.best_checkpoint.file)))
-    assert [m.weight for m in report.members] == [0.5, 0.5]
+    assert [m.weight for m in report.members] == [0.5, 0.5] and report.promise == "of 1; of 2"
     assert (report.status, report.epochs, report.steps, report.best_step) == (
         "finished",
         12,

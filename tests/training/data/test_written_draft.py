@@ -23,10 +23,10 @@ from schemas.load import declare
 from schemas.records import ValidatedTable
 from tests.training.data.chain import declared, validated_of
 from training.data.draft.draft import draft
-from training.data.draft.spelling import guess_spelling
 from training.data.draft.text_layout import layout_of
 from training.data.sources.other_formats import convert_line
 from training.data.sources.source import fingerprint
+from training.data.sources.spelling import guess_spelling
 
 RNG = np.random.default_rng(5)
 N = 90

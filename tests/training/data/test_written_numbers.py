@@ -22,25 +22,16 @@ from training.data.draft.draft import draft
 pytestmark = pytest.mark.req("D2")
 VALUES = np.random.default_rng(0).normal(size=60) * 3000
 ROLES = {"id": "id", "y": "label", "*": "feature"}
-SPELLINGS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "numbers with a decimal comma": ("decimal", lambda v: f"{v:.2f}".replace(".", ",")),
-    "numbers with a decimal comma ": (
-        "points",
-        lambda v: f"{v:,.2f}".translate(str.maketrans(",.", ".,")),
-    ),
-    "numbers with a decimal comma  ": (
-        "spaces",
-        lambda v: f"{v:,.2f}".translate(str.maketrans(",.", " ,")),
-    ),
-    "numbers with a thousands separator": ("thousands", lambda v: f"{v:,.2f}"),
-    "amounts of money": ("dollar", lambda v: f"{'-' if v < 0 else ''}${abs(v):,.2f}"),
-    "amounts of money ": ("code", lambda v: f"USD {v:.2f}"),
-    "amounts of money with a decimal comma": (
-        "euro",
-        lambda v: f"{v:,.2f} €".translate(str.maketrans(",.", ".,")),
-    ),
-    "per cent": ("cent", lambda v: f"{v:.2f}%"),
-    "per cent with a decimal comma": ("cent_comma", lambda v: f"{v:.2f} %".replace(".", ",")),
+SPELLINGS: dict[str, Callable[[float], str]] = {
+    "decimal": lambda v: f"{v:.2f}".replace(".", ","),
+    "points": lambda v: f"{v:,.2f}".translate(str.maketrans(",.", ".,")),
+    "spaces": lambda v: f"{v:,.2f}".translate(str.maketrans(",.", " ,")),
+    "thousands": lambda v: f"{v:,.2f}",
+    "dollar": lambda v: f"{'-' if v < 0 else ''}${abs(v):,.2f}",
+    "code": lambda v: f"USD {v:.2f}",
+    "euro": lambda v: f"{v:,.2f} €".translate(str.maketrans(",.", ".,")),
+    "cent": lambda v: f"{v:.2f}%",
+    "cent_comma": lambda v: f"{v:.2f} %".replace(".", ","),
 }
 
 
@@ -55,34 +46,33 @@ def table(texts: list[str | None]) -> dict[str, list[object]]:
 
 def derived(note: str) -> tuple[str, str]:
     """Name and expression that a note gives as YAML."""
-    tree = yaml.safe_load(re.search(r"derive (\{.*\}) and set", note)[1])
-    return next(iter(tree.items()))
+    tree = yaml.safe_load(re.search(r"declare data\.(derive: .*) and set", note)[1])
+    return next(iter(tree["derive"].items()))
 
 
-@pytest.mark.parametrize(
-    ("words", "spelling"), SPELLINGS.items(), ids=[s[0] for s in SPELLINGS.values()]
-)
+@pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_spelling_is_named_and_its_remedy_reads_the_numbers(
-    tmp_path: Path, words: str, spelling: tuple[str, Callable[[float], str]]
+    tmp_path: Path, spelling: str
 ) -> None:
-    path = write_table(tmp_path / "t.parquet", table([None, *map(spelling[1], VALUES)]))
-    notes = validated_of(declared(path, ROLES), tmp_path / "out").notes
-    assert (
-        len(notes) == 1
-        and f"looks like {words.strip()}, read as a category" in notes[0]
-        and notes[0].startswith("'price': '")
-    )
+    path = write_table(tmp_path / "t.parquet", table([None, *map(SPELLINGS[spelling], VALUES)]))
+    (note,) = validated_of(declared(path, ROLES), tmp_path / "out").notes
+    assert note.startswith("'price': '") and "looks like a number as people write it" in note
     assert "numbers as people write them, e.g." in reason(draft(str(path)), "price")
-    name, expression = derived(notes[0])
-    made = validated_of(
-        declared(path, ROLES | {"price": "ignore"}, data={"derive": {name: expression}}),
-        tmp_path / "derived",
-    )
-    found = dict(zip(read(made.table)["__id"], read(made.table)[name], strict=True))
-    assert not made.notes and found["0"] is None
+    columns = yaml.safe_load(note.split("declare data.")[1])["columns"]
+    made = validated_of(declared(path, columns | ROLES), tmp_path / "declared")
+    found = dict(zip(read(made.table)["__id"], read(made.table)["price"], strict=True))
+    assert found["0"] is None
     assert all(
         math.isclose(found[str(i + 1)], round(v, 2), abs_tol=1e-9) for i, v in enumerate(VALUES)
     )
+
+
+def test_a_computed_text_is_named_with_the_remedy_that_it_can_have(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "t.parquet", table([f"{v:.2f}%" for v in VALUES]))
+    derive = {"share": "lower(price)"}
+    roles = ROLES | {"price": "ignore"}
+    (note,) = validated_of(declared(path, roles, data={"derive": derive}), tmp_path / "out").notes
+    assert note.endswith("make a number of it in data.derive")
 
 
 @pytest.mark.parametrize(

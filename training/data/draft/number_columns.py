@@ -15,10 +15,10 @@ from schemas.config import ColumnConfig, DataConfig
 from schemas.records import SourceRef
 from schemas.written_config import WrittenConfig
 from training.data.advice import in_yaml, sql_name
-from training.data.draft.spelling import Guessed, guess_spelling
 from training.data.draft.text_layout import layout_of
 from training.data.engine.engine import ident, literal, row, rows
 from training.data.sources.conversions import conversion_notes, converted, staged
+from training.data.sources.spelling import Guessed, guess_spelling
 from training.data.sources.text_files import csv_texts
 
 FIRST_ROWS = 1_000  # decide which columns are read as a whole

@@ -69,10 +69,12 @@ class Profile(NamedTuple):
         return self.family in ("int", "float")
 
 
-def read_sample(
+def read_table(
     connection: duckdb.DuckDBPyConnection, uri: str
-) -> tuple[DataConfig, list[Profile], int]:
+) -> tuple[DataConfig, list[Profile], int, str]:
     """Load a sample of the table into the engine and describe its columns.
+
+    Delimited text is parsed once, and kept in the engine as text.
 
     Args:
         connection: an open engine; afterwards it holds the table `bulkhead_sample` of at most
@@ -80,21 +82,8 @@ def read_sample(
         uri: file, folder or glob.
 
     Returns:
-        The detected reading options (delimiter and texts for null), the columns in order, and
-        the number of rows.
-
-    Raises:
-        SourceError: the source cannot be found or read.
-    """
-    return read_table(connection, uri)[:3]
-
-
-def read_table(
-    connection: duckdb.DuckDBPyConnection, uri: str
-) -> tuple[DataConfig, list[Profile], int, str]:
-    """Load a sample as `read_sample` does; return also all rows, as a relation.
-
-    Delimited text is parsed once, and kept in the engine as text.
+        The detected reading options (delimiter, texts for null, spellings of numbers), the columns
+        in order, the number of rows, and all rows as a relation.
 
     Raises:
         SourceError: the source cannot be found or read.

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from schemas.config import CsvConfig
 from schemas.errors import counted, shortened
 from schemas.records import SourceRef
-from training.data.draft.spelling import TEXT
 from training.data.serving_expressions.number_texts import normal
+from training.data.sources.spelling import TEXT
 
 SNIFFED_LINES = 20_000
 DELIMITERS = ",;\t|"

@@ -72,7 +72,8 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
     made = _validated(source, declaration, Path(out_dir))
     with engine_for(declaration.data) as connection:
         computed, is_csv = declaration.data.derive, source.format == "csv"
-        given = [n for n in made.spec.categorical if n not in computed]
+        is_spark = declaration.data.engine == "spark"
+        given = [n for n in made.spec.categorical if n not in computed and not is_spark]
         notes = category_notes(
             connection, relation_of(connection, made.table), made.spec.categorical, given, is_csv
         )
