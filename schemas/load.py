@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ MAX_MISTAKES = 20  # most mistakes in one message
 # sections with several kinds and a default kind
 VARIANTS = ("model", "optimizer", "schedule")
 MAX_KEYS = 16  # most keys in the path of an override
+TABLES = (".parquet", ".csv", ".csv.gz", ".tsv", ".arrow", ".feather", ".jsonl", ".xlsx")
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -178,6 +180,11 @@ def read_tree(path: str | Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path}: expected a file, which is read more than once, got a pipe or device; save the"
             " declaration first"
+        )
+    if file.name.lower().endswith(TABLES):
+        raise ConfigError(
+            f"{path}: expected a YAML declaration, got a table; draft one with `bulkhead init"
+            f" {shlex.quote(str(path))}` and give the file that it writes"
         )
     try:
         text = file.read_text(encoding="utf-8")

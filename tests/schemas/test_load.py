@@ -120,6 +120,13 @@ def test_a_missing_file_and_a_binary_one_are_refused(tmp_path: Path) -> None:
         load_declaration(tmp_path / "bin.yaml")
 
 
+@pytest.mark.parametrize("name", ["visits.parquet", "visits 2.csv.gz", "VISITS.XLSX"])
+def test_a_table_in_place_of_a_declaration_leads_to_init(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"PAR1\xff")
+    with pytest.raises(ConfigError, match="got a table; draft one with `bulkhead init"):
+        load_declaration(tmp_path / name)
+
+
 @pytest.mark.parametrize("override", ["epochs", "=3", "train..epochs=3", "name.x=3"])
 def test_a_malformed_override_is_refused(override: str) -> None:
     with pytest.raises(ConfigError, match="override"):
