@@ -23,6 +23,8 @@ PLACES = {
 }
 # also words for a count or a measure: years of school, size of a family
 MEASURES = {"family", "household", "school", "group", "batch", "session"}
+# what R and pandas call the number or the name of a row in a file
+ROW_NAMES = {"rownames", "rowname", "rownumber", "rownum", "unnamed", "seqn", "seqno", "serialno"}
 JOINED = re.compile(rf"({'|'.join([*ENTITIES, *PLACES])})(ids?|no|nr|nbr|num|number|key|code)")
 TIMES = {
     *("time", "timestamp", "ts", "epoch", "unixtime", "datetime", "date", "when", "created", "at"),
@@ -51,10 +53,14 @@ def hint_of(name: str) -> Hint:
 
     >>> hint_of("participant-no"), hint_of("school"), hint_of("record_id"), hint_of("patient age")
     ('entity', 'place', 'key', '')
+    >>> hint_of("Unnamed: 0")
+    'key'
     """
     words = name_words(name)
     if not words:
         return ""
+    if is_row_name(name):
+        return "key"
     things = [w for w in words if w in ENTITIES or w in PLACES or w in ALONE or JOINED.fullmatch(w)]
     rest = set(words) - set(things) - KEYS - NUMBERS - {"name", "code"}
     alone = len(words) == 1 and words[0] not in ("num", "number")
@@ -65,6 +71,16 @@ def hint_of(name: str) -> Hint:
             return "entity"
         return "place"
     return "key" if keyed else ""
+
+
+def is_row_name(name: str) -> bool:
+    """Return True for a column that numbers or names the rows of a file, not what they are about.
+
+    >>> is_row_name("Unnamed: 0"), is_row_name("id")
+    (True, False)
+    """
+    words = name_words(name)
+    return words[:1] != () and (words[0] in ROW_NAMES or words == ("row", "names"))
 
 
 def has_word(name: str, words: set[str]) -> bool:

@@ -6,15 +6,20 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from training.data.draft.column_hints import CALENDAR, MEASURES, has_word, hint_of
+import numpy as np
+
+from training.data.draft.column_hints import CALENDAR, MEASURES, has_word, hint_of, is_row_name
 from training.data.draft.guesses import Guess, Table
 from training.data.draft.profile import SAMPLE, Profile, plain
+from training.data.draft.target import are_counts
 from training.data.engine.engine import ident, row, rows
 
 LEAST_GROUPS = 10  # fewer leave too few for test
+RARELY = 0.95  # share of different values: few of them repeat
 CHECKED_ROWS = 20_000
 STEADY = 0.98  # of the values with several rows: a column that is constant within them
 CHANCE = 15.0  # natural logarithm: constant by luck once in three million tables
+RARER = 10  # times rarer than by luck are the values within which a steady column changes
 SMALL = 31  # whole numbers up to here may be a count or a measure
 WHOLE = 2**53  # from here on floating-point numbers skip whole ones
 
@@ -50,7 +55,7 @@ def guess_ids(table: Table, columns: Sequence[Profile], guesses: dict[str, Guess
             reasons[column.name] = f"another value in every row, {why}"
     if not reasons:
         reasons = {c.name: "another value in every row" for c in unique if _is_key_text(table, c)}
-    order = sorted(reasons, key=lambda name: not hint_of(name))
+    order = sorted(reasons, key=lambda name: (not hint_of(name), is_row_name(name)))
     for name in order:
         guesses[name] = (
             Guess("id", reasons[name])
@@ -132,7 +137,7 @@ def _repeats(table: Table, column: Profile) -> bool:
     """
     beyond = table.rows > column.present and hint_of(column.name) in ("entity", "key")
     return (
-        column.family in ("int", "text")
+        (column.is_whole or column.family == "text")
         and not column.null_share
         and column.distinct > 2
         and (column.distinct < column.present or beyond)
@@ -146,21 +151,40 @@ def _rank(table: Table, column: Profile, others: Sequence[Profile]) -> tuple[int
     """
     hint = hint_of(column.name)
     share = column.distinct / column.present
-    small = column.family == "int" and column.low >= 0 and column.high <= SMALL
-    if not hint and (share >= 0.95 or share < 0.002 or column.distinct < 20):
+    small = column.is_whole and column.low >= 0 and column.high <= SMALL
+    if not hint and (share >= RARELY or share < 0.002 or column.distinct < 20):
         return 0, ""
     if not hint and (has_word(column.name, CALENDAR) or small):
         return 0, ""
     found = behaviour(table, column, others)
     why = _reason(column, found)
-    is_measure = small and has_word(column.name, MEASURES) and not found.constant
-    if hint == "entity" or (hint == "place" and not is_measure):
+    is_measure = small and (
+        (has_word(column.name, MEASURES) and not found.constant) or _is_count(table, column)
+    )
+    is_name = hint == "place" and share >= RARELY and not found.constant
+    if hint == "entity" or (hint == "place" and not is_measure and not is_name):
         return 1, why
     if hint == "key":
         return (2, why) if found.constant or found.in_runs or column.distinct >= 50 else (0, "")
-    if hint or (column.family == "int" and abs(column.high) < WHOLE and not _told(found)):
+    if hint or (column.is_whole and abs(column.high) < WHOLE and not _told(found)):
         return 0, ""
     return (3, why) if _told(found) or (found.in_runs and column.family == "text") else (0, "")
+
+
+def _is_count(table: Table, column: Profile) -> bool:
+    """Return True for whole numbers spread like counts: stays in a hospital, no hospital's number.
+
+    Numbers of places begin at 1 more often, and their last is as frequent as others.
+    """
+    if column.low != 0:
+        return False
+    name = ident(column.name)
+    found = rows(
+        table.connection,
+        f"select cast({name} as double), count(*) from {SAMPLE} group by all order by 1",
+    )
+    values = np.array(found, dtype=np.float64)
+    return are_counts(values[:, 0], values[:, 1])
 
 
 def _told(found: Behaviour) -> bool:
@@ -183,8 +207,8 @@ def _reason(column: Profile, found: Behaviour) -> str:
 def behaviour(table: Table, column: Profile, others: Sequence[Profile]) -> Behaviour:
     """Return the columns that never change within a value, and whether its rows are in a run.
 
-    A column counts only if luck would not explain it: n rows of a value agree with the chance
-    q^(n - 1), where q is the chance that two rows of the table agree.
+    A column counts only if luck would not explain it, and if it is no scale of the values
+    themselves, such as the hour of a time or the class of a size.
     """
     name = ident(column.name)
     part = max(1, column.present // CHECKED_ROWS)
@@ -199,22 +223,65 @@ def behaviour(table: Table, column: Profile, others: Sequence[Profile]) -> Behav
             f"(count({x}) in (0, count(*)) and min({x}) is not distinct from max({x})) as s{i}"
             for i, x in enumerate(ident(c.name) for c in looked)
         )
-        counts = ", ".join(f"count(*) filter (where s{i})" for i in range(len(looked)))
-        several, repeated, *constant = row(
+        sums = ", ".join(f"count(*) filter (where s{i})" for i in range(len(looked)))
+        found = rows(
             table.connection,
-            f"select count(*), coalesce(sum(n - 1), 0), {counts} from (select {name}, count(*) as"
-            f" n, {same} from {some} group by {name} having count(*) > 1)",
+            f"select n, count(*), {sums} from (select {name}, count(*) as n, {same} from {some}"
+            f" group by {name} having count(*) > 1) group by n",
         )
-        agreeing = {
-            c: int(count)
-            for c, count in zip(looked, constant, strict=True)
-            if several >= 5
-            and count >= STEADY * several
-            and float(repeated) * -math.log(_agreement(table, c)) >= CHANCE
-        }
-        steady = list(agreeing)
-        always = part == 1 and all(count == several for count in agreeing.values())
+        figures = np.array(found, dtype=np.float64).reshape(len(found), 2 + len(looked))
+        sizes, values, *constant = figures.T
+        counts = [float(held.sum()) for held in constant]
+        steady = [
+            c
+            for c, count in zip(looked, counts, strict=True)
+            if count >= max(5, STEADY * values.sum())
+            and _beyond_luck(sizes, values, count, _agreement(table, c))
+            and not _is_scale(table, column, c)
+        ]
+        agreeing = {c.name: count for c, count in zip(looked, counts, strict=True)}
+        always = part == 1 and all(agreeing[c.name] == values.sum() for c in steady)
     return Behaviour(tuple(c.name for c in steady), _in_runs(table, column), always)
+
+
+def _beyond_luck(sizes: np.ndarray, values: np.ndarray, constant: float, agreement: float) -> bool:
+    """Return True if a column is constant within more values than luck explains.
+
+    n rows of a value agree by luck with the chance q^(n - 1), where q is the chance that two rows
+    of the table agree. With exceptions, the bound is Chernoff's for so many values, and exceptions
+    must be far rarer than by luck: a column that is nearly constant everywhere tells nothing.
+
+    Args:
+        sizes: rows of a value [K], from 2.
+        values: how many values have so many rows [K].
+        constant: values within which the column is constant.
+        agreement: q.
+    """
+    total = float(values.sum())
+    if constant == total:
+        return float(((sizes - 1) * values).sum()) * -math.log(agreement) >= CHANCE
+    expected = float((agreement ** (sizes - 1) * values).sum()) / total
+    share = constant / total
+    if RARER * (1 - share) > 1 - expected:
+        return False
+    if expected <= 0:
+        return True
+    divergence = share * math.log(share / expected)
+    divergence += (1 - share) * math.log((1 - share) / (1 - expected))
+    return total * divergence >= CHANCE
+
+
+def _is_scale(table: Table, column: Profile, other: Profile) -> bool:
+    """Return True if a number rises or falls with the column: the same thing on a coarser scale."""
+    if not (column.is_number and other.is_number) or hint_of(column.name) in ("entity", "key"):
+        return False
+    up, down = row(
+        table.connection,
+        "select bool_and(x >= b), bool_and(x <= b) from (select x, lag(x) over (order by v) as b"
+        f" from (select {ident(column.name)} as v, min({ident(other.name)}) as x from {SAMPLE}"
+        " group by 1))",
+    )
+    return bool(up or down)
 
 
 def _agreement(table: Table, column: Profile) -> float:

@@ -15,6 +15,7 @@ from schemas.config import ColumnConfig, DataConfig
 from schemas.records import SourceRef
 from schemas.written_config import WrittenConfig
 from training.data.advice import in_yaml, sql_name
+from training.data.draft.column_hints import hint_of
 from training.data.draft.text_layout import layout_of
 from training.data.engine.engine import ident, literal, row, rows
 from training.data.sources.conversions import conversion_notes, converted, staged
@@ -90,6 +91,7 @@ def _spelt(
     first = connection.sql(f"select {listed} from {relation} limit {FIRST_ROWS}").to_arrow_table()
     counts = {n: Counter(v for v in first[n].to_pylist() if v is not None) for n in texts}
     found = {n: g for n in texts if (g := guess_spelling(counts[n], decimal)) is not None}
+    found = {n: g for n, g in found.items() if not (g.written.get("marks") and hint_of(n))}
     if decimal == "." and any(g.certain and _decimal(g) == "," for g in found.values()):
         found |= {n: g for n in found if (g := guess_spelling(counts[n], ",")) is not None}
     if found:  # a file is read only once more for all of them

@@ -42,6 +42,7 @@ CODES = 20  # different numbers of a label that may be codes of classes
 AT_ONCE = 100  # columns of one query
 LEAST_STEPS = 10  # different values of a column that follows the label: fewer may do so by chance
 Item = TypeVar("Item")
+FIGURES = ("present", "distinct", "low", "high", "shortest", "longest", "whole")
 SIDES = {"train", "val", "valid", "validation", "test"}
 
 
@@ -49,7 +50,8 @@ class Profile(NamedTuple):
     """One column in the sample.
 
     It has type, non-null rows, distinct values, share of nulls, extremes of numbers, and list
-    sizes.
+    sizes. `is_whole` is True for whole numbers of any type: a null among them makes them decimal
+    ones in many files.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Profile(NamedTuple):
     high: float = math.nan
     shortest: int = 0
     longest: int = 0
+    is_whole: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -180,11 +183,17 @@ def _profiles(connection: duckdb.DuckDBPyConnection, types: dict[str, str]) -> l
         figures = [figure for name, kind in part for figure in _figures(name, kind)]
         total, *values = row(connection, f"select count(*), {', '.join(figures)} from {SAMPLE}")
         for place, (name, kind) in enumerate(part):
-            present, distinct, low, high, shortest, longest = values[6 * place : 6 * place + 6]
+            at = len(FIGURES) * place
+            present, distinct, low, high, shortest, longest, whole = values[at : at + len(FIGURES)]
             nulls = 1 - present / max(total, 1)
             ends = (math.nan if low is None else low, math.nan if high is None else high)
             sizes = (shortest or 0, longest or 0)
-            found.append(Profile(name, kind, _group(kind), present, distinct, nulls, *ends, *sizes))
+            found.append(
+                Profile(
+                    *(name, kind, _group(kind), present, distinct, nulls, *ends, *sizes),
+                    is_whole=bool(whole),
+                )
+            )
     return found
 
 
@@ -193,14 +202,18 @@ def _group(kind: str) -> Family:
 
 
 def _figures(name: str, kind: str) -> list[str]:
-    """Return six aggregates in SQL: present, distinct, extremes of numbers and of list sizes."""
+    """Return the aggregates of `FIGURES` in SQL."""
     column, group = ident(name), _group(kind)
     ends, sizes = ["null", "null"], ["null", "null"]
+    whole = "true" if group == "int" else "false"
     if group in ("int", "float"):
         ends = [f"cast(min({column}) as double)", f"cast(max({column}) as double)"]
+    if group == "float":
+        number = f"cast({column} as double)"
+        whole = f"bool_and(isfinite({number}) and {number} = trunc({number}))"
     if group == "list":
         sizes = [f"min(len({column}))", f"max(len({column}))"]
-    return [f"count({column})", f"count(distinct {column})", *ends, *sizes]
+    return [f"count({column})", f"count(distinct {column})", *ends, *sizes, whole]
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[tuple[Item, ...]]:

@@ -74,6 +74,9 @@ def _draft(table: Table, labels: Sequence[Profile], why: str) -> Draft:
     split = _split_column(table, left(others, guesses), guesses)
     guess_ids(table, left(others, guesses), guesses)
     groups = guess_group(table, left(others, guesses), [*others, label], guesses)
+    derive |= moment.derive
+    if groups and groups.family == "float":
+        groups = _whole_group(table, groups, derive, guesses)
     told: dict[str, str] = {}
     for column in left(others, guesses):
         if reason := _useless(table, column, label, told):
@@ -81,7 +84,6 @@ def _draft(table: Table, labels: Sequence[Profile], why: str) -> Draft:
     for found, reason in like_label(table.connection, label, left(others, guesses)).items():
         guesses[found] = Guess("ignore", f"suspicious: {reason}")
     molecules = _molecules(others) if not (groups or moment.name or split) else None
-    derive |= moment.derive
     derive |= date_features(table, others, moment.name, guesses)
     _features(table, left(others, guesses), guesses, told)
     _keep_one(table, others, guesses)
@@ -109,6 +111,27 @@ def _spelt_once(
     table.connection.execute(f"alter table {SAMPLE} add column {ident(name)} varchar")
     table.connection.execute(f"update {SAMPLE} set {ident(name)} = {expression}")
     return {name: (expression, why)}, profile_of(table.connection, name, "VARCHAR")
+
+
+def _whole_group(
+    table: Table,
+    group: Profile,
+    derive: dict[str, tuple[str, str]],
+    guesses: dict[str, Guess],
+) -> Profile:
+    """Derive a group of whole numbers from a column that a file holds as decimal ones."""
+    name = f"{group.name}_number"
+    derive[name] = (
+        f"cast({table.sql(group)} as bigint)",
+        "decimal numbers do not compare reliably",
+    )
+    guesses[name] = guesses[group.name]
+    guesses[group.name] = Guess("ignore", "the group is derived of it")
+    table.connection.execute(f"alter table {SAMPLE} add column {ident(name)} bigint")
+    table.connection.execute(
+        f"update {SAMPLE} set {ident(name)} = cast({ident(group.name)} as bigint)"
+    )
+    return profile_of(table.connection, name, "BIGINT")
 
 
 def _split_column(table: Table, columns: Sequence[Profile], guesses: dict[str, Guess]) -> set[str]:

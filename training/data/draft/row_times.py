@@ -16,6 +16,7 @@ from training.data.table.columns import INTEGERS
 EPOCHS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 ISO = r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}"
 FIRST, LAST = 631_152_000, 2_208_988_800  # seconds of 1990 and 2040
+YEARS = (1000, 2200)
 MOST_NULLS = 0.01  # share of rows without a time that are left out
 MOST_DATES = 4  # dates from which features are derived
 
@@ -51,7 +52,7 @@ def guess_time(table: Table, others: Sequence[Profile], guesses: dict[str, Guess
     ]
     if dated:
         return _direct(table, dated[0], hour, guesses)
-    if found := _of_parts(table, hour, guesses):
+    if found := _of_parts(table, hour, guesses) or _of_years(table, guesses):
         return found
     for column in (c for c in others if c.family in ("text", "int") and _is_row_time(c)):
         if moment := text_moment(table, column) or _digits(table, column):
@@ -125,6 +126,37 @@ def _of_parts(table: Table, hour: Profile | None, guesses: dict[str, Guess]) -> 
         return None
     guesses["row_time"] = Guess("time", "derived above")
     return RowTime({"row_time": (expression, "year, month and day in one")}, "row_time")
+
+
+def _of_years(table: Table, guesses: dict[str, Guess]) -> RowTime | None:
+    """Return the time of a series with one row for each year, quarter or month."""
+    year = table.named("year", "yr")
+    if year is None or not _is_part(year, *YEARS):
+        return None
+    for part, low, high, month in (
+        (None, 0, 0, "1"),
+        (table.named("quarter", "qtr"), 1, 4, "3 * {} - 2"),
+        (table.named("month", "mnth"), 1, 12, "{}"),
+    ):
+        parts = [year] if part is None else [year, part]
+        if part is not None and not _is_part(part, low, high):
+            continue
+        names = ", ".join(ident(c.name) for c in parts)
+        moments = f"select count(distinct ({names})) from {table.relation or SAMPLE}"
+        if row(table.connection, moments)[0] < table.rows:
+            continue
+        first, *rest = (
+            table.sql(c) if c.family == "int" else f"cast({table.sql(c)} as bigint)" for c in parts
+        )
+        expression = f"make_timestamp({first}, {month.format(*rest)}, 1, 0, 0, 0)"
+        guesses["row_time"] = Guess("time", "derived above")
+        why = f"one row for each {' and '.join(plain(c.name) for c in parts)}: a series in time"
+        return RowTime({"row_time": (expression, why)}, "row_time")
+    return None
+
+
+def _is_part(column: Profile, low: int, high: int) -> bool:
+    return column.is_whole and not column.null_share and low <= column.low <= column.high <= high
 
 
 def _derived(

@@ -47,7 +47,7 @@ def label_guess(connection: duckdb.DuckDBPyConnection, label: Profile) -> Target
     found = connection.sql(
         f"select cast({column} as double) as v from {SAMPLE} where {column} is not null"
     ).fetchnumpy()["v"]
-    return guess_target(found.tolist(), label.name, label.family == "int")
+    return guess_target(found.tolist(), label.name, label.is_whole)
 
 
 def task_line(connection: duckdb.DuckDBPyConnection, label: Profile) -> tuple[str, str]:
@@ -72,7 +72,7 @@ def guess_target(values: Iterable[float], name: str = "", whole: bool = False) -
     Args:
         values: of the label, without nulls; a sample is enough.
         name: of the column; a hint for grades, and against counts.
-        whole: True if the column's type holds whole numbers only.
+        whole: True if the column holds whole numbers only.
 
     >>> guess_target([0, 1, 0, 2, 0, 1, 0, 3, 0, 1, 0, 0] * 9, "claims", whole=True)[:3]
     ('regression', 'none', 'poisson')
@@ -92,7 +92,7 @@ def guess_target(values: Iterable[float], name: str = "", whole: bool = False) -
         return TargetGuess("multiclass", "none", "ordinal", why)
     numbered = enough and few and bool((label == np.floor(label)).all())
     named_class = any(word in name.lower() for word in CLASS_WORDS)
-    if numbered and not named_class and _are_counts(distinct, counts):
+    if numbered and not named_class and are_counts(distinct, counts):
         return _counts(label, distinct, counts)
     if whole and few:
         return TargetGuess("multiclass", "none", "", f"{len(distinct)} values")
@@ -109,7 +109,7 @@ def _are_grades(distinct: np.ndarray, name: str) -> bool:
     return unbroken and low <= len(distinct) <= high and any(w in words for w in GRADE_WORDS)
 
 
-def _are_counts(distinct: np.ndarray, counts: np.ndarray) -> bool:
+def are_counts(distinct: np.ndarray, counts: np.ndarray) -> bool:
     """Return True for whole numbers from 0 whose large values become rare, as counts do.
 
     Codes of classes are even, or rare anywhere. A count's tail falls from its most frequent value
