@@ -13,7 +13,9 @@ from flows.cli.shared import AsJson, Debug, environment, stated
 from schemas.errors import ConfigError
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Sequence
+
+    from tasks.draft import LabelChoice
 
 
 @stated
@@ -28,7 +30,8 @@ def schema() -> None:
 def init(
     data: Annotated[str, typer.Argument(help="Parquet, CSV, folder or glob.", metavar="DATA")],
     label: Annotated[
-        str | None, typer.Option(help="The column to predict; guessed when absent.")
+        str | None,
+        typer.Option(help="The column to predict; when absent, guessed, or asked at a terminal."),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the model; from the file name when absent.")
@@ -48,7 +51,8 @@ def init(
         require_room(output, "--output")
         if output.exists():
             raise ConfigError(f"{output} exists already; give another --output or remove it first")
-    text = draft_declaration(data, label, name)
+    at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    text = draft_declaration(data, label, name, _ask_label if at_terminal else None)
     if output is None:
         print(text, end="")
     else:
@@ -57,6 +61,17 @@ def init(
             f"✓ {output}: read it, correct what was guessed wrong, then: bulkhead run {output}",
             file=sys.stderr,
         )
+
+
+def _ask_label(choices: Sequence[LabelChoice]) -> str:
+    """Let a person choose the column to predict: by number, or any other column by name."""
+    print("Which column is to be predicted?", file=sys.stderr)
+    for place, choice in enumerate(choices, 1):
+        print(f"  {place}  {choice.name} ({choice.why})", file=sys.stderr)
+    answer = str(typer.prompt("Number or name", default="1", err=True)).strip()
+    if answer.isdecimal() and 1 <= int(answer) <= len(choices):
+        return choices[int(answer) - 1].name
+    return answer
 
 
 @stated

@@ -14,6 +14,7 @@ from schemas.config import SPLITS, Declaration
 from schemas.errors import ConfigError
 from schemas.load import declare
 from schemas.records import SplitTables
+from tasks.draft import failed_checks
 from tests.training.data.stranger_tables import stranger_table, write
 from training.data.draft.draft import draft
 from training.data.engine.in_memory import holding
@@ -139,3 +140,43 @@ def test_a_feature_that_train_may_not_vary_in_may_be_dropped(tmp_path: Path) -> 
     text = draft(str(tmp_path / "t.parquet"))
     assert "constant_features: drop  # train rows show one value only of late (always 0)" in text
     prepared(text, tmp_path)
+
+
+def judged(frame: pd.DataFrame, folder: Path, label: str = "y") -> str:
+    frame.to_csv(folder / "t.csv", index=False)
+    return draft(str(folder / "t.csv"), label, judge=failed_checks)
+
+
+def test_columns_that_its_own_checks_refuse_are_left_out_with_the_finding(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=400), rng.normal(size=400)
+    y = (a + rng.normal(size=400) > 0.8).astype(int)
+    frame = pd.DataFrame({"a": a, "b": b, "closed": a, "y": y})
+    frame["closed"] = np.where(y == 1, rng.integers(1, 30, 400), np.nan)
+    text = judged(frame, tmp_path)
+    assert "closed: ignore  # suspicious: " in text and "known before it?" in text
+    assert "a: numeric" in text and "b: numeric" in text and "Its run will stop" not in text
+    honest = judged(frame.assign(closed=rng.integers(0, 9, 400) * 1.0), tmp_path)
+    assert "closed: numeric" in honest and "suspicious" not in honest
+
+
+def test_equal_rows_stay_together_where_the_id_would_part_them(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    values = rng.normal(size=(300, 4))
+    values[250:] = values[:50]
+    y = (values[:, 0] > 0).astype(int)
+    frame = pd.DataFrame(values, columns=["a", "b", "c", "d"]).assign(id=np.arange(300), y=y)
+    text = judged(frame, tmp_path)
+    assert "group_by: {duplicates: features}  # " in text and "equal a train row in every" in text
+    assert "split: {kind: stratified_group}  # equal rows stay together" in text
+    assert "group_by" not in judged(frame.assign(d=rng.normal(size=300)), tmp_path)
+
+
+def test_what_no_line_takes_out_stands_on_top_with_its_remedy(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    names = np.array([f"Clinic {i}" for i in range(60)] + ["clinic 3"])
+    who = rng.integers(0, 61, 900)
+    frame = pd.DataFrame({"hospital": names[who], "a": rng.normal(size=900)})
+    text = judged(frame.assign(y=rng.integers(0, 2, 900)), tmp_path)
+    assert text.startswith("# Its run will stop at group_alias: ")
+    assert "To go on: bring the key to one spelling in data.derive" in text

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from schemas.errors import ConfigError
 from training.data.draft.guesses import Draft, Guess, Table
-from training.data.draft.label_guess import guess_label, guess_task
+from training.data.draft.label_guess import Ask, guess_label, guess_task
 from training.data.draft.number_columns import csv_lines, remark_of, variants_note, written_role
 from training.data.draft.profile import SAMPLE, SAMPLE_ROWS, plain, read_table
 from training.data.draft.rare_values import min_count
-from training.data.draft.rehearsal import rehearse
+from training.data.draft.rehearsal import Judge, Rehearsal, amended, rehearse
 from training.data.draft.role_guess import guess_roles
 from training.data.draft.split_guess import Plan, plans
 from training.data.draft.target import loss_lines
@@ -29,10 +29,17 @@ LISTED = 80  # columns that are listed one by one; of more, only those that need
 REHEARSED_CELLS = 600_000  # of a table that is tried: larger ones follow from the counts
 READ_MOLECULES = 3_000  # whose scaffolds are found in a second
 ODD_ROWS = 20  # that differ from all others: fewer may all be held out
+ROUNDS = 4  # of a draft without the columns that its own checks refuse
 Line = tuple[str, str]
 
 
-def draft(uri: str, label: str | None = None, name: str | None = None) -> str:
+def draft(
+    uri: str,
+    label: str | None = None,
+    name: str | None = None,
+    judge: Judge | None = None,
+    ask: Ask | None = None,
+) -> str:
     """Return the YAML text of a first declaration for a table.
 
     It loads as it is and gives a reason next to each line.
@@ -41,6 +48,8 @@ def draft(uri: str, label: str | None = None, name: str | None = None) -> str:
         uri: Parquet, CSV, CSV.gz or Arrow file, folder or glob.
         label: the label's column; guessed by name, else the last column.
         name: of the declaration; by default derived from the file's name.
+        judge: checks for leaks, of which the draft takes out what it can.
+        ask: chooses the label among candidates, where it is not given and no name tells.
 
     Raises:
         SourceError: the source cannot be found or read.
@@ -57,14 +66,16 @@ def draft(uri: str, label: str | None = None, name: str | None = None) -> str:
             )
         whole = total <= SAMPLE_ROWS
         table = Table(connection, data, tuple(columns), total, relation, whole)
-        target, why = guess_label(table, label)
+        target, why = guess_label(table, label, ask)
         found = guess_roles(table, target, why)
         task = guess_task(table, found.label, found.labels)
-        return _accepted(table, found, task, name or _slug(where))
+        return _accepted(table, found, task, name or _slug(where), judge)
 
 
-def _accepted(table: Table, found: Draft, task: Line, name: str) -> str:
+def _accepted(table: Table, found: Draft, task: Line, name: str, judge: Judge | None = None) -> str:
     """Return the first text that its own run accepts; of a large table, the likeliest.
+
+    Where leaks are left that no line of a draft takes out, the text begins with them.
 
     Raises:
         ConfigError: every way to split the rows is refused; with the reason of the first.
@@ -72,25 +83,55 @@ def _accepted(table: Table, found: Draft, task: Line, name: str) -> str:
     small = table.rows * len(table.columns) <= REHEARSED_CELLS
     if found.molecules and table.rows > READ_MOLECULES:
         small = False
-    refusal = ""
-    for plan in plans(table, found, task[0]):
-        able = plan._replace(draft=_with_odd_rows(table, plan.draft))
-        text = _render(table, able, task, name)
-        if not small:
-            return text
-        tried = rehearse(text)
-        if tried.is_constant:
-            line = ("constant_features: drop", _constants(str(tried.refusal)))
-            checked = able.draft._replace(checks=(*able.draft.checks, line))
-            text = _render(table, able._replace(draft=checked), task, name)
-            tried = rehearse(text)
-        if tried.refusal is None:
-            return text
-        refusal = refusal or tried.refusal
+    refusal, told = "", ""
+    for _ in range(ROUNDS):
+        changed = found
+        for plan in plans(table, found, task[0]):
+            text, tried = _tried(table, plan, task, name, judge if small else None, small)
+            if tried.refusal is not None:
+                refusal = refusal or tried.refusal
+                continue
+            changed = amended(found, tried.failed)
+            told = told or _with_findings(text, tried)
+            if not tried.failed:
+                return text
+            if changed != found or not tried.is_torn:
+                break
+        if changed == found or not any(g.is_feature for g in changed.columns.values()):
+            break
+        found, told = changed, ""
+    if told:
+        return told
     raise ConfigError(
         f"expected rows that a split can divide into train, val and test, got {table.rows} that"
         f" none can; give more rows. The first way was refused: {refusal}"
     )
+
+
+def _tried(
+    table: Table, plan: Plan, task: Line, name: str, judge: Judge | None, small: bool
+) -> tuple[str, Rehearsal]:
+    """Return the text of a plan, and what its own run says of it; of a large table nothing."""
+    able = plan._replace(draft=_with_odd_rows(table, plan.draft))
+    text = _render(table, able, task, name)
+    if not small:
+        return text, Rehearsal(None)
+    tried = rehearse(text, judge)
+    if tried.is_constant:
+        line = ("constant_features: drop", _constants(str(tried.refusal)))
+        checked = able.draft._replace(checks=(*able.draft.checks, line))
+        text = _render(table, able._replace(draft=checked), task, name)
+        tried = rehearse(text, judge)
+    return text, tried
+
+
+def _with_findings(text: str, tried: Rehearsal) -> str:
+    """Put the checks that will stop the run, with their remedies, on top of the text."""
+    found = "".join(
+        f"# Its run will stop at {plain(r.name)}: {plain(r.summary)}. To go on: {plain(r.remedy)}\n"
+        for r in tried.failed
+    )
+    return found + text
 
 
 def _constants(refusal: str) -> str:
@@ -179,6 +220,8 @@ def _column_lines(table: Table, found: Draft) -> list[Line]:
     ]
     if short:
         lines.append(('    "*": feature', "the rest: numbers are numeric, text is categorical"))
+    if found.equal_rows:
+        lines.append(("  group_by: {duplicates: features}", found.equal_rows))
     if found.molecules:
         lines.append(
             (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from schemas.errors import ConfigError, first_few
-from training.data.draft.column_hints import hint_of
+from training.data.draft.column_hints import has_word, hint_of
 from training.data.draft.guesses import Guess, Table
 from training.data.draft.profile import SAMPLE, Profile, plain, split_values
 from training.data.draft.target import task_line
@@ -30,45 +30,115 @@ LABEL_NAMES = (
     "default",
     "class",
 )
+# words that name what people predict; they decide only where no other column has one
+LABEL_WORDS = {
+    *("label", "target", "outcome", "response", "survived", "churn", "churned", "readmitted"),
+    *("diagnosis", "default", "defaulted", "species", "spam", "fraud", "status", "died", "dead"),
+    *("death", "deceased", "mortality", "price", "saleprice", "salary", "wage", "wages"),
+    *("attrition", "denied", "deny", "approved", "converted", "clicked"),
+}
+MOST_ASKED = 6  # candidates that a person chooses among
 WEIGHTS = ("sample_weight", "row_weight", "instance_weight", "case_weight")
 YES = {"yes", "y", "true", "t", "1", "positive", "pos", "case", "event", "present", "on"}
 NO = {"no", "n", "false", "f", "0", "-1", "negative", "neg", "control", "none", "absent", "off"}
+BY_NAME = "by its name"
 LEAST_SIBLINGS = 3
 TEST_SHARE = 0.15
 FEW = 20  # rows of a class in test: fewer carry no claim
 
 
-def guess_label(table: Table, wanted: str | None) -> tuple[Profile, str]:
+class LabelChoice(NamedTuple):
+    """A column that could be predicted, and what speaks for it."""
+
+    name: str
+    why: str
+
+
+# returns the name of one of several candidates
+Ask = Callable[[Sequence[LabelChoice]], str]
+
+
+def guess_label(table: Table, wanted: str | None, ask: Ask | None = None) -> tuple[Profile, str]:
     """Return the column to predict and the reason.
 
-    It is the requested one, one with a typical name, or the last that could be.
+    It is the requested one, one with a typical name, the only one with a typical word in its name,
+    or the last that could be.
+
+    Args:
+        table: the table.
+        wanted: the requested column.
+        ask: chooses among the candidates where names do not tell.
 
     Raises:
         ConfigError: there is no such column, or none that could be a label.
     """
     if wanted is not None:
-        found = next((c for c in table.columns if c.name == wanted), None)
-        if found is None:
-            names = [c.name for c in table.columns]
-            raise ConfigError(
-                f"label {wanted!r}: no such column; did you mean one of"
-                f" {first_few(difflib.get_close_matches(wanted, names) or names)}?"
-            )
-        return found, "as asked for"
-    if found := table.named(*LABEL_NAMES):
-        return found, "by its name"
-    usable = [c for c in table.columns if _could_be(c) and not _names_sides(table, c)]
-    if not usable:
+        return _requested(table, wanted), "as asked for"
+    choices = label_choices(table)
+    if not choices:
         raise ConfigError(
             "no column could be a label: all are constant, dates or lists; name one with label"
         )
-    found, last = usable[-1], table.columns[-1]
+    if ask is not None and choices[0].why != BY_NAME and len(choices) > 1:
+        return _requested(table, ask(choices)), "as chosen"
+    chosen = _requested(table, choices[0].name)
+    others = [plain(c.name) for c in choices[1:4]]
+    if choices[0].why == BY_NAME or not others:
+        return chosen, choices[0].why
+    return chosen, f"{choices[0].why}; others that could be: {', '.join(others)}"
+
+
+def _requested(table: Table, wanted: str) -> Profile:
+    found = next((c for c in table.columns if c.name == wanted), None)
+    if found is None:
+        names = [c.name for c in table.columns]
+        raise ConfigError(
+            f"label {wanted!r}: no such column; did you mean one of"
+            f" {first_few(difflib.get_close_matches(wanted, names) or names)}?"
+        )
+    return found
+
+
+def label_choices(table: Table) -> list[LabelChoice]:
+    """Return columns that could be predicted, the likeliest first.
+
+    A typical name comes first, then the only column with a typical word in its name, the last
+    column, the first, and those of two values from the end.
+    """
+    usable = [c for c in table.columns if _could_be(c) and not _names_sides(table, c)]
+    named = table.named(*label_names(c.name for c in table.columns))
+    worded = [c for c in usable if has_word(c.name, LABEL_WORDS)]
+    found = [LabelChoice(named.name, BY_NAME)] if named else []
+    if len(worded) == 1:
+        found.append(LabelChoice(worded[0].name, "by a word in its name"))
+    if usable:
+        found.append(LabelChoice(usable[-1].name, _last(table, usable[-1])))
+    found += [LabelChoice(c.name, "by a word in its name") for c in worded]
+    found += [LabelChoice(c.name, "the first column that could be one") for c in usable[:1]]
+    found += [LabelChoice(c.name, "two values") for c in reversed(usable) if c.distinct == 2]
+    first: dict[str, LabelChoice] = {}
+    for choice in found:
+        first.setdefault(choice.name, choice)
+    return list(first.values())[:MOST_ASKED]
+
+
+def label_names(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return the typical names of a label; y is none between x and z.
+
+    >>> "y" in label_names(["a", "y"]), "y" in label_names(["X", "y", "z"])
+    (True, False)
+    """
+    axes = {name.lower() for name in columns} & {"x", "z"}
+    return tuple(name for name in LABEL_NAMES if name != "y" or len(axes) < 2)
+
+
+def _last(table: Table, found: Profile) -> str:
+    last = table.columns[-1]
     if found.name == last.name:
-        return found, "the last column, for want of a telling name"
+        return "the last column, for want of a telling name"
     return (
-        found,
         "the last column that could be one, for want of a telling name (the last,"
-        f" {plain(last.name)}, {_other(table, last)})",
+        f" {plain(last.name)}, {_other(table, last)})"
     )
 
 

@@ -3,36 +3,80 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
+from schemas.config import Declaration
 from schemas.errors import BulkheadError
 from schemas.load import declare
+from schemas.records import CheckResult, SplitTables, ValidatedTable
+from training.data.draft.guesses import Draft, Guess
 from training.data.engine.in_memory import holding
 from training.data.fit.normalize import fit
 from training.data.sources.source import fingerprint
 from training.data.split.split import split
 from training.data.table.validate import validate
 
+# checks whose failure means that columns hold the answer
+ANSWERS = ("label_proxy", "label_combination", "label_missingness", "pure_values", "equal_values")
+# returns the checks of leaks that fail on the sides of a draft
+Judge = Callable[[SplitTables, ValidatedTable, Declaration], Sequence[CheckResult]]
+
 
 class Rehearsal(NamedTuple):
-    """What a run of the draft says before training: the refusal, or None if it accepts."""
+    """What a run of the draft says before training.
+
+    `refusal` is None if it accepts, `failed` are the checks of leaks that stop it.
+    """
 
     refusal: str | None
     is_constant: bool = False
+    failed: tuple[CheckResult, ...] = ()
+
+    @property
+    def is_torn(self) -> bool:
+        """Return True if another split of the same rows may be accepted."""
+        return any(result.name == "stratification" for result in self.failed)
 
 
-def rehearse(text: str) -> Rehearsal:
-    """Load, validate, split and fit a drafted declaration, in a folder that is removed again."""
+def rehearse(text: str, judge: Judge | None = None) -> Rehearsal:
+    """Load, validate, split, check and fit a drafted declaration, in a folder that is removed.
+
+    Args:
+        text: the declaration.
+        judge: checks for leaks; none are made without it.
+    """
     with tempfile.TemporaryDirectory(prefix="bulkhead-draft-") as folder, holding():
         try:
             declaration = declare(yaml.safe_load(text), "the draft")
             validated = validate(fingerprint(declaration.data), declaration, Path(folder))
             made = split(validated, declaration, Path(folder) / "split", Path(folder) / "ledger")
             fit(made.train, validated.spec, declaration)
+            failed = tuple(judge(made, validated, declaration)) if judge else ()
         except BulkheadError as error:
             message = str(error)
             return Rehearsal(message, "checks.constant_features" in message)
-    return Rehearsal(None)
+    return Rehearsal(None, failed=failed)
+
+
+def amended(draft: Draft, failed: Sequence[CheckResult]) -> Draft:
+    """Return the draft without what the failed checks found, as far as one line can do that.
+
+    A column that holds the answer is left out, with the finding as the reason. Rows that are equal
+    in every feature become a group, also together with a declared one.
+    """
+    for result in failed:
+        if result.name in ANSWERS:
+            for column in result.columns:
+                if draft.columns[column].is_feature:
+                    draft = draft.with_column(
+                        column, Guess("ignore", f"suspicious: {result.summary}; known before it?")
+                    )
+        elif result.name == "duplicates" and not (
+            draft.molecules or draft.split or (draft.time and not draft.groups)
+        ):
+            draft = draft._replace(equal_rows=result.summary)
+    return draft

@@ -42,7 +42,11 @@ def guess_roles(table: Table, label: Profile, why: str) -> Draft:
         ConfigError: the label has one value, or no feature is left besides it.
     """
     require_label(label)
-    labels = siblings(table, label) if why not in ("as asked for", "by its name", "") else ()
+    labels = (
+        siblings(table, label)
+        if why not in ("as asked for", "as chosen", "by its name", "")
+        else ()
+    )
     if labels:
         found = _draft(table, labels, why)
         if any(guess.is_feature for guess in found.columns.values()):

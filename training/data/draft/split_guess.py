@@ -51,6 +51,8 @@ def plans(table: Table, draft: Draft, task: str) -> Iterator[Plan]:
             "{kind: stratified}",
             f"few rows ({table.rows}), so the label's shares are kept equal",
         )
+        if not plain.equal_rows:
+            yield Plan(plain, "{kind: random}", "no other split divides so few rows of a class")
 
 
 def _with_embargo(table: Table, draft: Draft, task: str) -> Iterator[Plan]:
@@ -85,6 +87,9 @@ def _plan(table: Table, draft: Draft, task: str) -> Plan:
         kind = "stratified_group" if classes and not several and table.rows < 20_000 else "group"
         why = "test holds new scaffolds, as a new series of molecules does"
         return Plan(draft, f"{{kind: {kind}}}", why)
+    if draft.equal_rows:
+        kind = "stratified_group" if classes and not several else "group"
+        return Plan(draft, f"{{kind: {kind}}}", "equal rows stay together")
     if draft.time:
         return Plan(
             draft,

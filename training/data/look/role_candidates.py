@@ -10,7 +10,7 @@ import numpy as np
 
 from schemas.table_look import LookRole, RoleCandidate
 from training.data.draft.column_hints import CALENDAR, has_word, hint_of
-from training.data.draft.label_guess import LABEL_NAMES, NO, WEIGHTS, YES
+from training.data.draft.label_guess import LABEL_WORDS, NO, WEIGHTS, YES, label_names
 from training.data.look.along_rows import LEAST
 from training.data.look.coded_columns import CodedColumn
 from training.data.look.small_pictures import moment_text, number_text
@@ -217,19 +217,27 @@ def _labels(table: KnownTable, wanted: str | None) -> list[RoleCandidate]:
         if c.name == wanted or not (hint_of(c.name) or c.name.lower() in NO_LABELS)
     ]
     scores = []
+    names = label_names(c.name for c in table.columns)
+    worded = [c.name for _, c in usable if has_word(c.name, LABEL_WORDS)]
     for place, column in usable:
-        named = column.name.lower() in LABEL_NAMES
+        named = column.name.lower() in names
         last = place == len(table.columns) - 1
-        hint = column.name == wanted, named, last, column.distinct == 2
+        word = column.name in worded
+        hint: tuple[bool, ...] = (
+            *(column.name == wanted, named, word and len(worded) == 1, last, word),
+            column.distinct == 2,
+        )
         why = [
             words
             for words, holds in zip(
-                ("as asked for", "named like a label", "the last column"), hint[:3], strict=True
+                ("as asked for", "named like a label", "a word in its name", "the last column"),
+                (hint[0], named, word and not named, last),
+                strict=True,
             )
             if holds
         ]
         if not why and (place, column) == usable[-1]:
-            why, hint = ["the last that could be one"], (*hint[:2], True, hint[3])
+            why, hint = ["the last that could be one"], (*hint[:3], True, *hint[4:])
         if why or column.distinct == 2:
             scores.append((tuple(not h for h in hint), column.name, why, column))
     return [
