@@ -263,6 +263,22 @@ def test_a_stratified_side_with_another_share_is_found(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.req("D6")
+@pytest.mark.parametrize(("zeros", "verdict"), [(25, "pass"), (50, "fail")])
+def test_classes_too_rare_for_a_side_leave_more_to_the_others(
+    tmp_path: Path, zeros: int, verdict: str
+) -> None:
+    rare = [2 + i // 2 for i in range(50)]
+    labels = {"train": [0] * 50 + [1] * 50 + rare, "val": [0] * 25 + [1] * 25}
+    labels["test"] = [0] * zeros + [1] * (50 - zeros)
+    sides = {}
+    for name, values in labels.items():
+        ids = [f"{name}{i}" for i in range(len(values))]
+        sides[name] = with_keys(ids, ["x"])["train"] | {"__id": ids, "y": values}
+    found = results(tmp_path, sides, declared({"kind": "stratified"}), group=("patient",))
+    assert found["stratification"].verdict == verdict
+
+
 def prepared(
     folder: Path, columns: dict[str, Any], roles: dict[str, Any], way: dict[str, Any]
 ) -> tuple[SplitTables, ValidatedTable, Declaration]:

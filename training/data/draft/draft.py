@@ -220,8 +220,8 @@ def _column_lines(table: Table, found: Draft) -> list[Line]:
     ]
     if short:
         lines.append(('    "*": feature', "the rest: numbers are numeric, text is categorical"))
-    if found.equal_rows:
-        lines.append(("  group_by: {duplicates: features}", found.equal_rows))
+    if found.together[0]:
+        lines.append((f"  group_by: {{{found.together[0]}: features}}", found.together[1]))
     if found.molecules:
         lines.append(
             (

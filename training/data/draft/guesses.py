@@ -82,7 +82,7 @@ class Draft(NamedTuple):
     `molecules` names a column of SMILES that groups rows. `labels` are several labels, `filter` a
     condition with its reason, `row_number` the name of an id that counts rows, with its reason,
     `checks` further lines of section `checks`. `unlabelled` is the share of rows without any label.
-    `equal_rows` says that rows which are equal in every feature are a group, and why.
+    `together`: whether duplicates or near_duplicates are a group, and why.
     """
 
     derive: dict[str, tuple[str, str]]
@@ -97,7 +97,7 @@ class Draft(NamedTuple):
     row_number: tuple[str, str] | None = None
     unlabelled: float = 0.0
     checks: tuple[tuple[str, str], ...] = ()
-    equal_rows: str = ""
+    together: tuple[str, str] = ("", "")
 
     def with_column(self, name: str, guess: Guess) -> Draft:
         """Return the draft with another guess for one column."""

@@ -66,7 +66,7 @@ def amended(draft: Draft, failed: Sequence[CheckResult]) -> Draft:
     """Return the draft without what the failed checks found, as far as one line can do that.
 
     A column that holds the answer is left out, with the finding as the reason. Rows that are equal
-    in every feature become a group, also together with a declared one.
+    or nearly so in every feature become a group, also together with a declared one.
     """
     for result in failed:
         if result.name in ANSWERS:
@@ -75,8 +75,8 @@ def amended(draft: Draft, failed: Sequence[CheckResult]) -> Draft:
                     draft = draft.with_column(
                         column, Guess("ignore", f"suspicious: {result.summary}; known before it?")
                     )
-        elif result.name == "duplicates" and not (
+        elif result.name in ("duplicates", "near_duplicates") and not (
             draft.molecules or draft.split or (draft.time and not draft.groups)
         ):
-            draft = draft._replace(equal_rows=result.summary)
+            draft = draft._replace(together=(result.name, result.summary))
     return draft

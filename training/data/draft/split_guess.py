@@ -51,7 +51,7 @@ def plans(table: Table, draft: Draft, task: str) -> Iterator[Plan]:
             "{kind: stratified}",
             f"few rows ({table.rows}), so the label's shares are kept equal",
         )
-        if not plain.equal_rows:
+        if not plain.together[0]:
             yield Plan(plain, "{kind: random}", "no other split divides so few rows of a class")
 
 
@@ -87,9 +87,10 @@ def _plan(table: Table, draft: Draft, task: str) -> Plan:
         kind = "stratified_group" if classes and not several and table.rows < 20_000 else "group"
         why = "test holds new scaffolds, as a new series of molecules does"
         return Plan(draft, f"{{kind: {kind}}}", why)
-    if draft.equal_rows:
+    if draft.together[0]:
         kind = "stratified_group" if classes and not several else "group"
-        return Plan(draft, f"{{kind: {kind}}}", "equal rows stay together")
+        near = "nearly " if draft.together[0] == "near_duplicates" else ""
+        return Plan(draft, f"{{kind: {kind}}}", f"{near}equal rows stay together")
     if draft.time:
         return Plan(
             draft,

@@ -18,7 +18,7 @@ class Deviation(NamedTuple):
 
     `deviation`: of a class, the difference of its shares; of a value, that of its means in standard
     deviations. `unit`: the change that one indivisible unit (a row, or the largest group) can make
-    there.
+    there, with half the share of the classes that are too rare for the smallest side.
     """
 
     side: str
@@ -49,10 +49,12 @@ def find_deviation(sides: Sides) -> Deviation:
         overall = (
             f"(select {label} as v, count(*) / (select count(*) from t) as share from t group by v)"
         )
+        # a class of which less than one row is due may be absent, and its rows are on another side
+        rare = f"(select sum(share) from {overall} where share * (select min(n) from {totals}) < 1)"
         grid = (
-            f"select s.side, o.v, abs(coalesce(c, 0) / s.n - o.share) as d, {largest} / s.n as unit"
-            f" from {totals} s cross join {overall} o left join {shares} x on x.side = s.side and"
-            " x.v = o.v"
+            f"select s.side, o.v, abs(coalesce(c, 0) / s.n - o.share) as d, {largest} / s.n +"
+            f" coalesce({rare}, 0) / 2 as unit from {totals} s cross join {overall} o left join"
+            f" {shares} x on x.side = s.side and x.v = o.v"
         )
         found = rows(
             sides.connection,
