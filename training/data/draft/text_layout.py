@@ -65,10 +65,10 @@ def _layout(paths: tuple[str, ...], sha256: str) -> Layout:
     ]
     changed = _header(cells, options, remarks)
     options = options.model_copy(update=changed)
-    known, found = frozenset(NULL_TEXTS), set[str]()
+    known, seen = frozenset(NULL_TEXTS), set[str]()
     for row in (row for file in cells for row in file[1:]):  # a name is no null
-        found |= known.intersection(row)
-    nulls = ("", *(text for text in NULL_TEXTS if text in found))
+        seen |= known.intersection(row)
+    nulls = ("", *(text for text in NULL_TEXTS if text in seen))
     return Layout(options.model_copy(update={"null_values": nulls}), tuple(remarks))
 
 
