@@ -1,4 +1,4 @@
-"""Records of what is chosen on validation rows after training: temperatures and thresholds."""
+"""Records of what is chosen on validation rows after training: temperature, threshold, margin."""
 
 from __future__ import annotations
 
@@ -55,6 +55,40 @@ class ThresholdChoice(Record):
     note: str = ""
 
 
+class Margin(Record):
+    """How far the truth of one label lies from its prediction: split conformal, on validation rows.
+
+    `scale`: value, log, log1p, or probability (one minus that of the true class). `margin`: null
+    where rows, or groups, are too few to bound it. `groups`: 0 where rows are not grouped.
+    """
+
+    label: str
+    coverage: float
+    scale: str
+    margin: float | None
+    rows: int
+    groups: int = 0
+
+    @property
+    def served(self) -> dict[str, float | str | None]:
+        """What the registered model needs of it."""
+        return {"coverage": self.coverage, "scale": self.scale, "margin": self.margin}
+
+
+class Coverage(Record):
+    """How often the margin of one label held on rows that had no part in it.
+
+    `seen`: share of rows, or the mean of each group's share. `size`: median width of the intervals
+    in the label's units, or of the number of classes in the sets; null without a margin.
+    """
+
+    label: str
+    declared: float
+    seen: float
+    size: float | None
+    rows: int
+
+
 def is_empty(value: object) -> bool:
     """Return True for an empty field: a record leaves out what was not declared."""
     return not value
@@ -62,6 +96,8 @@ def is_empty(value: object) -> bool:
 
 Calibrations = Annotated[tuple[Calibration, ...], Field(exclude_if=is_empty)]
 Choices = Annotated[tuple[ThresholdChoice, ...], Field(exclude_if=is_empty)]
+Margins = Annotated[tuple[Margin, ...], Field(exclude_if=is_empty)]
+Coverages = Annotated[tuple[Coverage, ...], Field(exclude_if=is_empty)]
 Thresholds = Annotated[dict[str, float], Field(exclude_if=is_empty)]  # label to threshold
 
 

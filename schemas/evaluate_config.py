@@ -13,6 +13,7 @@ from schemas.yardstick_config import Yardstick, check_yardsticks
 
 Baseline = Literal["constant", "linear", "boosting", "unigram", "bigram", "5-gram"]
 Objective = Literal["f1", "cost", "recall", "precision", "balanced_accuracy", "youden"]
+PREDICTED = {"binary", "multiclass", "regression"}
 HALF = 0.5  # the threshold of the more probable class
 
 
@@ -108,10 +109,22 @@ class EvaluateConfig(Section):
         ),
     )
 
+    intervals: float | None = Field(
+        None,
+        gt=0.5,
+        lt=1,
+        exclude_if=lambda found: found is None,  # an old declaration keeps its digest
+        description=(
+            "Share of new rows, or groups, whose truth an interval (or a set of classes) around the"
+            " prediction shall hold, e.g. 0.9. Its width is fitted on the validation rows."
+            " `bulkhead predict --intervals` and the model's parameter `intervals` return it."
+        ),
+    )
+
     @property
     def is_finished_after_training(self) -> bool:
-        """True if something is chosen or set after training: a temperature or a threshold."""
-        return self.calibrate != "none" or self.threshold != HALF
+        """True if something is chosen or set after training: temperature, threshold, margins."""
+        return self.calibrate != "none" or self.threshold != HALF or self.intervals is not None
 
 
 def require_labels(evaluate: EvaluateConfig, task: TaskConfig, loss: str) -> None:
@@ -138,6 +151,7 @@ def require_labels(evaluate: EvaluateConfig, task: TaskConfig, loss: str) -> Non
     for option, declared, wanted, noun in (
         ("calibrate", evaluate.calibrate != "none", {"binary", "multiclass"}, "class"),
         ("threshold", evaluate.threshold != HALF, {"binary"}, "binary"),
+        ("intervals", evaluate.intervals is not None, PREDICTED, "class or regression"),
     ):
         if declared and not wanted & found:
             raise ValueError(

@@ -34,7 +34,9 @@ def members_of(declaration: Declaration) -> tuple[Declaration, ...]:
                     update={"seed": member_seed(declaration.train.seed, number)}
                 ),
                 # the temperature divides the scores of the mean prediction, not a member's
-                "evaluate": one.evaluate.model_copy(update={"calibrate": "none"}),
+                "evaluate": one.evaluate.model_copy(
+                    update={"calibrate": "none", "intervals": None}
+                ),
             }
         )
         for number, one in enumerate(bare, start=1)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from schemas.calibration_records import Calibrations, Choices, Thresholds
+from schemas.calibration_records import Calibrations, Choices, Coverages, Margins, Thresholds
 from schemas.comparison_records import Interval, Standing, Yardsticks
 from schemas.member_records import Kept, Members, Uncertainty
 from schemas.observed import Observed
@@ -208,7 +208,8 @@ class TrainReport(Record):
     `best_metric` is null, `best_step` 0 and `best_checkpoint` the newest weights only where a run
     was interrupted before its first evaluation. `skipped_steps`: left out because an fp16 gradient
     overflowed. `observed`: what the program saw of itself; null in reports of runs that did not
-    look. `calibration`, `threshold`: of each label, chosen on val after training if declared.
+    look. `calibration`, `threshold`, `margins`: of each label, chosen on val after training if
+    declared.
     `members`: of an ensemble; then steps and seconds are sums, epochs and `best_step` the
     most of a member, and `num_parameters` those of the members that were kept.
     """
@@ -232,6 +233,7 @@ class TrainReport(Record):
     observed: Observed | None = None
     calibration: Calibrations = ()
     threshold: Choices = ()
+    margins: Margins = ()
     members: Members = ()
 
 
@@ -260,10 +262,11 @@ class EvaluationReport(Record):
     `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes,
     `probability_<class>`; of several labels `label_<name>`, and the columns that the registered
     model gives. `calibration`: these rows before and after the temperature. `thresholds`: label →
-    where its positive class begins. `uncertainty`: mean over rows of an ensemble's column of this
-    name, the standard deviation of its members (single label). `by_label`: of several labels, each
-    one's known rows, base rate, metrics and baselines. `label_note`: which labels a mean over
-    labels leaves out. `against`: estimators of `evaluate.against` on the same rows.
+    where its positive class begins. `coverage`: how often margins hold. `uncertainty`: mean over
+    rows of an ensemble's column of this name, the standard deviation of its members (single label).
+    `by_label`: of several labels, each one's known rows, base rate, metrics and baselines.
+    `label_note`: which labels a mean over labels leaves out. `against`: estimators of
+    `evaluate.against` on the same rows.
     """
 
     side: SplitName
@@ -286,6 +289,7 @@ class EvaluationReport(Record):
     samples: SampleReport | None = None
     calibration: Calibrations = ()
     thresholds: Thresholds = {}
+    coverage: Coverages = ()
     uncertainty: Uncertainty = None
     against: Yardsticks = ()
 
@@ -354,6 +358,7 @@ class Evidence(Record):
     provenance: dict[str, Any]
     search: dict[str, Any] | None = Field(None, exclude_if=lambda found: found is None)
     thresholds: Thresholds = {}
+    margins: Margins = ()
     refit: Refit | None = Field(None, exclude_if=lambda found: found is None)
     members: Members = ()
     against: Yardsticks = ()

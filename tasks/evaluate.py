@@ -7,7 +7,7 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from schemas.calibration_records import thresholds_of
+from schemas.calibration_records import Coverage, thresholds_of
 from schemas.config import SplitName
 from schemas.load import declare
 from schemas.records import EvaluationReport, RunSpec, TrainReport
@@ -35,7 +35,9 @@ def evaluate_model(
     out_dir = run_dir / "evaluation" / side
     declaration = declare(spec.declaration)
     note = unfinished(declaration, trained)
-    report = evaluate(spec, trained.best_checkpoint, side, out_dir, thresholds, note)
+    report = evaluate(
+        spec, trained.best_checkpoint, side, out_dir, thresholds, note, trained.margins
+    )
     found = report.metrics[trained.metric]
     bounds = (
         f" [{found.low:.4f}, {found.high:.4f}]"
@@ -57,6 +59,16 @@ def evaluate_model(
         say("", words, "warn" if is_bad else "info")
     for part in report.calibration:
         say("", f"on {side}, {calibration_words(part, on_val=False)}", "info")
+    for held in report.coverage:
+        say("", coverage_words(held, side))
     if report.interval_note:
         say("", report.interval_note, "warn")
     return report
+
+
+def coverage_words(found: Coverage, side: SplitName) -> str:
+    """Describe in one line how often intervals hold."""
+    return (
+        f"on {side}, intervals of {found.label} hold {found.seen:.1%} of the truth"
+        f" ({found.declared:.0%} declared)"
+    )

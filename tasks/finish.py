@@ -1,13 +1,14 @@
-"""Finish a trained model: fit its temperature and choose its threshold on validation rows."""
+"""Finish a trained model: temperature, threshold and margins, from validation rows."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from schemas.calibration_records import ThresholdChoice
+from schemas.calibration_records import Margin, ThresholdChoice
 from schemas.load import declare
 from schemas.records import RunSpec, TrainReport
 from tasks.say import say
@@ -28,8 +29,8 @@ def finish_model(
 @task(
     name="finish model",
     description=(
-        "Temperature and threshold, chosen on the validation rows alone; the weights with the"
-        " temperature go to final/."
+        "Temperature, threshold and margins, chosen on the validation rows alone; the weights with"
+        " the temperature go to final/."
     ),
     tags=["train"],
     cache_policy=NO_CACHE,
@@ -47,7 +48,26 @@ def _finish_model(
         say("threshold", threshold_words(choice))
         if choice.note:
             say("", choice.note, "warn")
+    for margin in report.margins:
+        say("intervals", margin_words(margin), "info" if margin.margin is not None else "warn")
     return report
+
+
+def margin_words(found: Margin) -> str:
+    """Describe a margin in one line."""
+    of = f"{found.groups:,} groups" if found.groups else f"{found.rows:,} rows"
+    if found.margin is None:
+        return (
+            f"{found.label}: {of} of validation are too few for intervals that hold"
+            f" {found.coverage:.0%}; those of this model have no bounds"
+        )
+    wide = {
+        "value": f"within {found.margin:.4g} of the prediction",
+        "log": f"within a factor of {math.exp(found.margin):.4g} of the prediction",
+        "log1p": f"within a factor of {math.exp(found.margin):.4g} of the prediction (plus one)",
+        "probability": f"among the classes of probability {1 - found.margin:.4g} or more",
+    }[found.scale]
+    return f"{found.label}: {found.coverage:.0%} of the truth is {wide}, by {of} of validation"
 
 
 def threshold_words(choice: ThresholdChoice) -> str:

@@ -81,6 +81,7 @@ def export_refit(
         folder,
         prepared.split.val,
         thresholds_of(estimate.trained.threshold),  # no validation rows are left to choose one
+        estimate.trained.margins,
     )
     refit = _recorded(plan, estimate.trained, estimate.exported)
     run.tracker.log_record("refit.json", refitted)

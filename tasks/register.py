@@ -48,6 +48,7 @@ def export(
         run.run_dir / "model",
         prepared.split.val,
         thresholds_of(trained.threshold),
+        trained.margins,
     )
     say(
         "export",

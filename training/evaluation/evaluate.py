@@ -7,7 +7,7 @@ registered model gives exactly the evaluated predictions. N rows, C classes.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from torch import nn
 
 from schemas import digest
-from schemas.calibration_records import Calibration
+from schemas.calibration_records import Calibration, Margin
 from schemas.config import Declaration, SplitName
 from schemas.evaluate_config import HALF
 from schemas.load import declare
@@ -45,6 +45,7 @@ from training.evaluation.label_evaluation import (
     label_table,
     prediction_columns,
 )
+from training.evaluation.margins import coverage_of
 from training.evaluation.next_step import add_unfinished
 from training.evaluation.permutation import permutation_chance, too_few_units
 from training.evaluation.row_ids import label_names, read_ids
@@ -70,6 +71,7 @@ def evaluate(
     out_dir: Path,
     thresholds: Mapping[str, float] | None = None,
     training_note: str = "",
+    margins: Sequence[Margin] = (),
 ) -> EvaluationReport:
     """Evaluate one split: metrics with bootstrap intervals, next to baselines and the base rate.
 
@@ -84,6 +86,7 @@ def evaluate(
         out_dir: Created; files of an earlier evaluation are replaced.
         thresholds: Label to threshold, where one is declared.
         training_note: Of `next_step.unfinished`; goes to a verdict that it may explain.
+        margins: Of validation rows, where intervals are declared.
 
     Raises:
         IntegrityError: weights or arrays were changed after they were written.
@@ -127,6 +130,7 @@ def evaluate(
         label_note=undefined_note(declaration.task.kind, predictions, target, weight, labels),
         calibration=scored.calibration,
         thresholds=dict(thresholds or {}),
+        coverage=coverage_of(run, margins, predictions, target, group) if margins else (),
         against=measure_yardsticks(run, own, bool(thresholds)) if others else (),
         **compared,
     )

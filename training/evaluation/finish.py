@@ -1,4 +1,4 @@
-"""Finish a trained model on the validation rows: fit its temperature, choose its threshold.
+"""Finish a trained model on the validation rows: temperature, threshold, margins.
 
 The best weights with their temperature go to `final/model.pt` of the run, the report that names
 them to `final/result.json`. `result.json` stays as training wrote it.
@@ -22,6 +22,7 @@ from training.checkpoint.state import model_digest
 from training.data.arrays.shards import load_arrays
 from training.engine.scoring import require_finite
 from training.evaluation.decisions import calibrated, choose_thresholds, class_labels
+from training.evaluation.margins import group_of, margins_of
 from training.models.temperature import KEY, temperature_of
 from training.objectives.metrics import predict, targets
 from training.objectives.targets import targets_of
@@ -34,10 +35,10 @@ def finish(run: RunSpec, trained: TrainReport, run_dir: Path) -> TrainReport:
     """Return the report of the finished model; a finished and unchanged folder is taken again.
 
     Only validation rows are read. Each label keeps its temperature only if its validation log loss
-    falls; the threshold is chosen on the probabilities after that.
+    falls; threshold and margins are chosen on the probabilities after that.
 
     Args:
-        run: The trained run; it declares a temperature or a threshold.
+        run: The trained run; it declares a temperature, a threshold or intervals.
         trained: Report of its training.
         run_dir: Directory of the run.
 
@@ -67,6 +68,9 @@ def finish(run: RunSpec, trained: TrainReport, run_dir: Path) -> TrainReport:
     if declaration.evaluate.threshold != HALF:
         predictions = predict(declaration, statistics, scores)
         changes["threshold"] = choose_thresholds(run, predictions, target, weight)
+    if declaration.evaluate.intervals is not None:
+        predictions = predict(declaration, statistics, scores)
+        changes["margins"] = margins_of(run, predictions, target, group_of(val))
     report = trained.model_copy(update=changes)
     final = Final(trained_sha256=digest_of(trained), report=report)
     write_sealed(run_dir / FINAL / RESULT, final.model_dump_json(indent=1))

@@ -85,6 +85,7 @@ def build_evidence(
         provenance=provenance,
         search=searched(declaration, evaluated),
         thresholds=evaluated.thresholds,
+        margins=served.trained.margins,
         against=evaluated.against,
         refit=served.refit,
         members=served.trained.members,

@@ -91,11 +91,11 @@ class LoadedModel:
         params: dict[str, Any] | None = None,
         unfamiliar: serving.Unfamiliar | None = None,
     ) -> pd.DataFrame:
-        """Predict raw rows; see training/serving/serving.py. Only a language model takes `params`.
+        """Predict raw rows; see training/serving/serving.py.
 
         Args:
             frame: raw rows.
-            params: parameters of a completion.
+            params: `intervals`, or parameters of a completion.
             unfamiliar: gets the columns with unknown categories and clipped numbers.
         """
         found: pd.DataFrame = self.model.predict_counting(

@@ -30,7 +30,7 @@ from training.data.sources.source import fingerprint, relation_sql
 from training.data.sources.text_files import csv_texts
 from training.evaluation.text_samples import sampled
 from training.registry.registry import LoadedModel, load_model
-from training.serving.serving import Unfamiliar, logits_of
+from training.serving.serving import Unfamiliar, interval_columns, logits_of
 from training.serving.signature import predicted_columns
 from training.tracking.mlflow import default_tracking_uri
 
@@ -40,7 +40,11 @@ FORMATS = (".parquet", ".csv", ".csv.gz")
 
 
 def predict_file(
-    model_uri: str, in_path: Path, out_path: Path, tracking_uri: str | None = None
+    model_uri: str,
+    in_path: Path,
+    out_path: Path,
+    tracking_uri: str | None = None,
+    intervals: bool = False,
 ) -> Scored:
     """Write every row of a file with its predictions, and a record of the version next to them.
 
@@ -52,9 +56,10 @@ def predict_file(
             Parquet's metadata, or for text in `<out_path>.json`.
         tracking_uri: address of the registry; default: MLFLOW_TRACKING_URI, else the one in the
             Bulkhead home.
+        intervals: add the bounds of each prediction, or the possible classes.
 
     Raises:
-        RegistryError: there is no such model.
+        RegistryError: there is no such model, or it has no intervals.
         IntegrityError: the model's files are not those that were registered.
         DataError: a column is missing, a value is refused, or the output cannot hold the columns.
             Nothing is written.
@@ -63,6 +68,11 @@ def predict_file(
     if suffix is None:
         raise DataError(f"{out_path}: expected a name that ends in {', '.join(FORMATS)}")
     model = load_model(model_uri, tracking_uri or default_tracking_uri(None))
+    if intervals and not interval_columns(model.spec):
+        raise RegistryError(
+            f"{model_uri}: this model has no intervals; declare evaluate.intervals, e.g. 0.9, and"
+            " train it again"
+        )
     data = _as_trained(model, in_path)
     source = fingerprint(data)
     made = Scored(
@@ -85,7 +95,13 @@ def predict_file(
         rows = sum(
             write(batch)
             for batch in _scored(
-                model, data, source, connection, unfamiliar, as_text=suffix != ".parquet"
+                model,
+                data,
+                source,
+                connection,
+                unfamiliar,
+                as_text=suffix != ".parquet",
+                intervals=intervals,
             )
         )
     made = made.model_copy(
@@ -132,6 +148,7 @@ def _scored(
     connection: duckdb.DuckDBPyConnection,
     unfamiliar: Unfamiliar,
     as_text: bool,
+    intervals: bool,
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of the file's columns with the predictions; one empty batch if there are no
     rows.
@@ -144,10 +161,13 @@ def _scored(
         unfamiliar: gets unknown categories and clipped numbers, summed over the batches.
         as_text: keep columns of a delimited file as text, so that 1.10 and 1e5 are written as they
             were read.
+        intervals: add bounds or possible classes.
     """
+    params = {"intervals": True} if intervals else None
     relation = relation_sql(source, data, connection)
     own = [row[0] for row in rows(connection, f"describe select * from {relation}")]
-    taken = [name for name in predicted_columns(model.spec) if name in own]
+    added = interval_columns(model.spec) if intervals else []
+    taken = [name for name in (*predicted_columns(model.spec), *added) if name in own]
     if taken:
         raise DataError(
             f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the"
@@ -159,7 +179,9 @@ def _scored(
     for batch in chain([next(reader, nothing)], reader):
         counted: Unfamiliar = {}
         try:
-            found = model.predict(batch.to_pandas(integer_object_nulls=True), unfamiliar=counted)
+            found = model.predict(
+                batch.to_pandas(integer_object_nulls=True), params, unfamiliar=counted
+            )
         except ValueError as error:
             raise DataError(f"{data.uri}: {error}") from error
         for name, column in counted.items():

@@ -24,7 +24,7 @@ from training.registry import registry
 from training.registry.trust import DIGEST_TAG, FILES, Trust
 from training.run.provenance import masked
 from training.serving.serving import MANIFEST, read_spec
-from training.serving.signature import predicted_columns, thresholds_of
+from training.serving.signature import intervals_of, predicted_columns, thresholds_of
 
 TAGGED = (
     "config_sha256",
@@ -103,6 +103,7 @@ class Proof:
                 str((evidence.provenance.get("git") or {}).get("sha") or "unknown"),
             ),
             "thresholds": (thresholds_of(spec), evidence.thresholds),
+            "intervals": (intervals_of(spec), {m.label: m.served for m in evidence.margins}),
             "split manifest": (digest_of(self.manifest), digest_of(evidence.split)),
         }
         wrong += [what for what, (a, b) in same.items() if a != b]

@@ -1,10 +1,10 @@
-"""Section of the report on temperature and threshold, where one is declared."""
+"""Section of the report on temperature, threshold and intervals, where one is declared."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from schemas.calibration_records import Calibration, ThresholdChoice
+from schemas.calibration_records import Calibration, Coverage, Margin, ThresholdChoice
 from schemas.records import EvaluationReport, TrainReport
 from training.formatting import MISSING, count, number, plain
 from training.report.blocks import Block, Gallery, Heading, Table, Words, table
@@ -36,7 +36,43 @@ def choice_blocks(train: TrainReport, test: EvaluationReport) -> list[Block]:
             ),
             _thresholds(train.threshold),
         ]
+    if train.margins:
+        grouped = any(found.groups for found in train.margins)
+        blocks += [
+            Heading("Intervals"),
+            Words(
+                "An interval, or a set of classes, is as wide as it must be to hold the truth of"
+                " the declared share of validation rows (split conformal prediction)"
+                + (", with each group counted alike" if grouped else "")
+                + ". The test rows show what share it holds."
+            ),
+            _intervals(train.margins, test.coverage),
+        ]
     return blocks
+
+
+def _intervals(margins: Sequence[Margin], held: Sequence[Coverage]) -> Table:
+    seen = {found.label: found for found in held}
+    rows = [
+        [
+            plain(found.label, 40),
+            f"{found.coverage:.0%}",
+            f"{seen[found.label].seen:.1%}" if found.label in seen else MISSING,
+            "no bound" if found.margin is None else number(found.margin),
+            {"value": "label units", "probability": "1 - probability"}.get(
+                found.scale, "logarithm"
+            ),
+            MISSING
+            if found.label not in seen or seen[found.label].size is None
+            else number(seen[found.label].size),
+            count(found.groups or found.rows),
+        ]
+        for found in margins
+    ]
+    headers = ["Label", "Declared", "Held on test", "Margin", "Measured in"]
+    return table(
+        [*headers, "Median width or classes", "Validation rows or groups"], rows, words=(0, 3, 4)
+    )
 
 
 def _temperatures(val: Sequence[Calibration], test: Sequence[Calibration]) -> Table:

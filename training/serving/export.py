@@ -10,7 +10,7 @@ Shapes: B rows, D numeric columns, C classes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
 
+from schemas.calibration_records import Margin
 from schemas.config import Declaration
 from schemas.digest import verify, write_atomic
 from schemas.load import declare
@@ -120,6 +121,7 @@ def export_model(
     out_dir: Path,
     table: TrainTable | ValTable | TestTable,
     thresholds: Mapping[str, float] | None = None,
+    margins: Sequence[Margin] = (),
 ) -> ExportedModel:
     """Export `program.pt2`, `spec.json` and, for derived features, `expressions.zip`; verify them.
 
@@ -133,6 +135,7 @@ def export_model(
             program as raw values (from before features were derived), and the same rows of
             `run.arrays` through the network.
         thresholds: label to threshold, where one is declared.
+        margins: of intervals, where they are declared.
 
     Returns:
         References to both files; `parity` is the largest difference found, in probability, or in
@@ -156,7 +159,7 @@ def export_model(
         out_dir / "program.pt2",
     )
     expressions = raw_columns.write_code(run, out_dir)
-    spec = make_spec(run, declaration, program, expressions, thresholds or {})
+    spec = make_spec(run, declaration, program, expressions, thresholds or {}, margins)
     derive = serving.load_expressions(out_dir / raw_columns.EXPRESSIONS, spec)
     found = parity(run, network, serving.load_program(program.path, spec), spec, table, derive)
     written = write_atomic(out_dir / "spec.json", json.dumps(spec, indent=1, ensure_ascii=False))
@@ -177,10 +180,12 @@ def make_spec(
     program: FileRef,
     expressions: FileRef | None,
     thresholds: Mapping[str, float],
+    margins: Sequence[Margin] = (),
 ) -> dict[str, Any]:
-    """Return the spec of serving: columns, vocabularies, fillings, classes, thresholds, derived
-    features, digests.
+    """Return the spec of serving: columns, vocabularies, fillings, classes, thresholds, margins,
+    derived features, digests.
     """
+    intervals = {m.label: {"interval": m.served} for m in margins}
     statistics, labels = run.statistics, targets_of(declaration, run.statistics)
     own = thresholds.get(run.spec.label) if not labels else None
     return {
@@ -205,8 +210,11 @@ def make_spec(
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),
-        "labels": [_label_spec(t, thresholds.get(t.name)) for t in labels],
+        "labels": [
+            _label_spec(t, thresholds.get(t.name)) | intervals.get(t.name, {}) for t in labels
+        ],
         **({} if own is None else {"threshold": own}),
+        **({} if labels else intervals.get(run.spec.label, {})),
         **raw_columns.describe(run, expressions),
         **describe_run(run, declaration, program),
     }

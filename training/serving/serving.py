@@ -11,8 +11,11 @@ Input: raw named columns in any order; extra ones are ignored. Output: a frame w
 label units or as a class value, and for classes `probability_<class>`. The positive of two classes
 is predicted if its probability is above the spec's `threshold` (absent: 0.5). For several labels:
 `prediction_<label>` and, for classes, `probability_<label>` (of the positive class) or
-`probability_<label>_<class>`. It never guesses: a missing column, a null where training had none,
-an infinite number or text among numbers is refused with its column and rows. N rows, D numeric
+`probability_<label>_<class>`. With parameter `intervals`, of a model that declared them:
+`prediction_low` and `prediction_high`, or for each class `possible_<class>`, true if it is in the
+set that holds the truth with the declared coverage (several labels: `prediction_<label>_low`,
+`possible_<label>_<class>`). It never guesses: a missing column, a null where training had none, an
+infinite number or text among numbers is refused with its column and rows. N rows, D numeric
 columns, C categorical columns or classes.
 """
 
@@ -541,32 +544,104 @@ def predict(
     frame: pd.DataFrame,
     derive: Derive | None = None,
     unfamiliar: Unfamiliar | None = None,
+    intervals: bool = False,
 ) -> pd.DataFrame:
     """Return a row of predictions for each row of the frame, with its index.
 
     Raises:
-        ValueError: see `inputs`.
+        ValueError: see `inputs`; or `intervals` are asked of a model that has none.
     """
-    batch = inputs(spec, frame, derive, unfamiliar)
+    if intervals and not interval_columns(spec):
+        raise ValueError(
+            "this model has no intervals; declare evaluate.intervals, e.g. 0.9, and train it again"
+        )
+    found = _predicted(spec, program, inputs(spec, frame, derive, unfamiliar), frame.index)
+    if not intervals:
+        return found
+    bounds = [
+        bounds_of(label, found) for label in labels_of(spec) if label.get("interval") is not None
+    ]
+    return pd.concat([found, *bounds], axis=1)
+
+
+def labels_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return each label with the names of its columns; a single one like one of several."""
+    single = {
+        "kind": spec["task"],
+        "prediction": "prediction",
+        "probabilities": spec.get("probability_columns", []),
+        "possible": [f"possible_{value}" for value in spec["classes"]],
+    }
+    several = [
+        {**label, "possible": [f"possible_{label['name']}_{value}" for value in label["classes"]]}
+        for label in spec["labels"]
+    ]
+    return several or [{**spec, **single}]
+
+
+def interval_columns(spec: dict[str, Any]) -> list[str]:
+    """Return the names of the columns that parameter `intervals` adds, in their order."""
+    if "text" in spec:
+        return []
+    return [
+        name
+        for label in labels_of(spec)
+        if label.get("interval") is not None
+        for name in (
+            label["possible"] or [f"{label['prediction']}_low", f"{label['prediction']}_high"]
+        )
+    ]
+
+
+def bounds_of(label: dict[str, Any], found: pd.DataFrame) -> pd.DataFrame:
+    """Return the bounds of one label's values, or which of its classes are possible.
+
+    Without a margin (validation had too few rows or groups) there are no bounds.
+
+    Args:
+        label: of `labels_of`, with its `interval`.
+        found: predictions and probabilities.
+    """
+    margin, scale = label["interval"]["margin"], label["interval"]["scale"]
+    if label["possible"]:
+        chance = found[label["probabilities"]].to_numpy()
+        if chance.shape[1] == 1:  # of several labels a binary one has that of its positive class
+            chance = np.concatenate([1 - chance, chance], axis=1)
+        held = np.ones(chance.shape, dtype=bool) if margin is None else 1 - chance <= margin
+        held[np.arange(len(held)), chance.argmax(axis=1)] = True
+        return pd.DataFrame(held, columns=label["possible"], index=found.index)
+    value = found[label["prediction"]].to_numpy(dtype=np.float64)
+    width = np.inf if margin is None else margin
+    if scale == "value":
+        ends = {"low": value - width, "high": value + width}
+    else:
+        to, back = (np.log, np.exp) if scale == "log" else (np.log1p, np.expm1)
+        ends = {"low": back(to(value) - width), "high": back(to(value) + width)}
+    return pd.DataFrame(
+        {f"{label['prediction']}_{end}": bound for end, bound in ends.items()}, index=found.index
+    )
+
+
+def _predicted(
+    spec: dict[str, Any], program: Program, batch: dict[str, torch.Tensor], index: pd.Index
+) -> pd.DataFrame:
     if spec["labels"]:
         width = sum(max(1, len(label["probabilities"])) for label in spec["labels"])
         return pd.DataFrame(
-            several(spec, run(program, batch) if len(frame) else np.empty((0, width))),
-            index=frame.index,
+            several(spec, run(program, batch) if len(index) else np.empty((0, width))),
+            index=index,
         )
     if spec["task"] == "regression":
         return pd.DataFrame(
-            {"prediction": run(program, batch) if len(frame) else np.empty(0)}, index=frame.index
+            {"prediction": run(program, batch) if len(index) else np.empty(0)}, index=index
         )
-    found = run(program, batch) if len(frame) else np.empty((0, len(spec["classes"])))
+    found = run(program, batch) if len(index) else np.empty((0, len(spec["classes"])))
     chosen = found[:, 1] > spec["threshold"] if "threshold" in spec else found.argmax(axis=1)
     label = pd.array(spec["classes"]).take(chosen.astype(np.int64))
     columns = {
         name: found[:, position] for position, name in enumerate(spec["probability_columns"])
     }
-    return pd.DataFrame(
-        {"prediction": label.astype(spec["class_dtype"]), **columns}, index=frame.index
-    )
+    return pd.DataFrame({"prediction": label.astype(spec["class_dtype"]), **columns}, index=index)
 
 
 def several(spec: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
@@ -651,8 +726,9 @@ class RawRows(mlflow.pyfunc.PythonModel):
     def predict(
         self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
-        """Predict a frame of raw rows; see the module docstring. Only a language model takes
-        `params`.
+        """Predict a frame of raw rows; see the module docstring.
+
+        `params`: `intervals`, or how a language model completes texts.
 
         Unknown categories and numbers out of range are one line of the log for each call.
 
@@ -682,7 +758,8 @@ class RawRows(mlflow.pyfunc.PythonModel):
                 self.spec["text"], logits_of(self.program), frame, params
             )
             return found
-        return predict(self.spec, self.program, frame, self.derive, unfamiliar)
+        intervals = bool((params or {}).get("intervals", False))
+        return predict(self.spec, self.program, frame, self.derive, unfamiliar, intervals)
 
 
 mlflow.models.set_model(RawRows())

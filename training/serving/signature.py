@@ -37,6 +37,12 @@ def thresholds_of(spec: dict[str, Any]) -> dict[str, float]:
     return {label["name"]: label["threshold"] for label in labels if "threshold" in label}
 
 
+def intervals_of(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return label → coverage, scale and margin of its intervals, of the labels that have them."""
+    labels = [{**spec, "name": spec["label"]}] if "interval" in spec else spec["labels"]
+    return {label["name"]: label["interval"] for label in labels if "interval" in label}
+
+
 def signature(spec: dict[str, Any]) -> ModelSignature:
     """Return a signature of the outputs; serving.py checks the inputs by name and row.
 
@@ -57,7 +63,8 @@ def signature(spec: dict[str, Any]) -> ModelSignature:
         if label["classes"]
     }
     outputs = [ColSpec(kinds.get(name, "double"), name) for name in output_columns(spec)]
-    return ModelSignature(outputs=Schema(outputs))
+    params = ParamSchema([ParamSpec("intervals", "boolean", False)]) if intervals_of(spec) else None
+    return ModelSignature(outputs=Schema(outputs), params=params)
 
 
 def input_types(spec: dict[str, Any]) -> dict[str, str]:

@@ -53,6 +53,14 @@ def predict(
         Path, typer.Argument(help="Parquet or CSV with the model's columns.", metavar="IN")
     ],
     target: Annotated[Path, typer.Argument(help="Parquet or CSV to write.", metavar="OUT")],
+    intervals: Annotated[
+        bool,
+        typer.Option(
+            "--intervals",
+            help="Add the bounds of each prediction, or the possible classes, of a model that"
+            " declared evaluate.intervals.",
+        ),
+    ] = False,
     tracking_uri: TrackingUri = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -64,7 +72,7 @@ def predict(
     from tasks.predict import unfamiliar_values
 
     require_room(target, "OUT")
-    scored = score(model_uri, source, target, tracking_uri)
+    scored = score(model_uri, source, target, tracking_uri, intervals)
     for sentence in unfamiliar_values(scored):
         print(f"! {sentence}", file=sys.stderr)
     if as_json:
