@@ -45,7 +45,6 @@ OWN_REASONS: dict[str, str] = MEMBER_REASONS | {
     "optimizer.weight_decay_schedule": "The decay holds to the last step.",
     "train.patience_factor": "The wait is the same wherever the best evaluation was.",
     "evaluate.calibrate": "The model as it was trained.",
-    "evaluate.intervals": "No intervals are fitted.",
     "evaluate.threshold": "The model as it was trained.",
     "evaluate.threshold.at": "Only a rule for recall or precision has a least value.",
     "evaluate.threshold.costs": "Only a rule for costs has them.",
