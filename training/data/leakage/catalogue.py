@@ -357,6 +357,25 @@ CATALOGUE: dict[str, Explanation] = {
         " from its neighbours.",
         "Set split.kind: group_time with an embargo.",
     ),
+    "dependence": Explanation(
+        "Rows that belong together on two sides",
+        "rows of one person, device or session, neighbours in the source or in time, and later rows"
+        " among earlier ones, that a split by single rows puts on both sides",
+        "strength of a quick, fixed learner (boosting) on folds of train and validation rows as the"
+        " split draws them, and on folds that keep rows together: of one value of a column or of"
+        " columns, of a cluster of near rows, of a run of neighbours; test rows are not read",
+        ("dependence_fall", "dependence_left"),
+        "The fall must be three standard errors (four to fail), counted by ties, in two draws of"
+        " folds. A category that is rightly a feature falls, too, when its values are held out: so"
+        " values of one column count only where other columns never change within them, where it is"
+        " a measurement whose values repeat, or where the value alone says the label; and what no"
+        " feature explains must be alike within a tie.",
+        "at most 20,000 train and validation rows, 4,000 to a fit: under three seconds",
+        "The model recognises the person, device or moment and repeats its label; on new ones it"
+        " does as badly as the second score says.",
+        "Declare what ties the rows as group with split.kind: group, or the time with split.kind:"
+        " time.",
+    ),
     "pooled_scaling": Explanation(
         "Columns scaled over all rows",
         "mean 0 and deviation 1, or a range of exactly 0 to 1, over all sides and not over train",

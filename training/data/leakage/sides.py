@@ -18,7 +18,8 @@ class Sides(NamedTuple):
     """Two or three splits with the columns of the validated table (see `TableSpec`).
 
     `relations`: split → SQL relation; val may be absent in audits of files from elsewhere.
-    `num_rows`: split → rows.
+    `num_rows`: split → rows. `places`: relation of `__id` and `__place`, the order of the source,
+    where it is known.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -26,6 +27,7 @@ class Sides(NamedTuple):
     num_rows: Mapping[SplitName, int]
     spec: TableSpec
     declaration: Declaration
+    places: str | None = None
 
     @property
     def held_out(self) -> tuple[SplitName, ...]:
