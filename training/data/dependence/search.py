@@ -44,8 +44,8 @@ class Found(NamedTuple):
     """One tie, tried.
 
     Strength as split and with ties kept whole, the fall in standard errors, the share of the honest
-    errors' variance between ties, ties and rows that were tried, and columns that never change
-    within a tie.
+    errors' variance between ties, ties and rows that were tried, columns that never change within a
+    tie, and True for values of one measured column.
     """
 
     tie: Tie
@@ -55,7 +55,8 @@ class Found(NamedTuple):
     unexplained: float
     num_ties: int
     rows: int
-    steady: tuple[str, ...]
+    steady: tuple[str, ...] = ()
+    is_measured: bool = False
 
     @property
     def fall(self) -> float:
@@ -88,7 +89,7 @@ def first_finding(
     first: Finding | None = None
     for pool, tie in ties:
         found = try_tie(pool, tie, least_fall)
-        verdict = verdict_of(found, pool, most_left) if found else "pass"
+        verdict = verdict_of(found, most_left) if found else "pass"
         if found is not None and verdict == "fail":
             return Finding(found, verdict)
         if found is not None and verdict == "warn" and first is None:
@@ -135,6 +136,7 @@ def _tried(pool: Pool, tie: Tie, least_fall: float) -> Found | None:
         errors=min(t.errors for t in trials),
         unexplained=min(t.unexplained for t in trials),
         steady=steady_columns(pool, tie),
+        is_measured=len(tie.columns) == 1 and is_measured(pool, tie.columns[0]),
     )
     return mean if mean.left <= MOST_LEFT else None
 
@@ -159,11 +161,10 @@ def _trial(pool: Pool, tie: Tie, seed: int) -> Found | None:
         unexplained,
         int(tie.codes.max()) + 1,
         len(pool.target),
-        (),
     )
 
 
-def verdict_of(found: Found, pool: Pool, most_left: float) -> str:
+def verdict_of(found: Found, most_left: float) -> str:
     """Return pass, warn or fail.
 
     A category that is rightly a feature falls, too, when its values are held out. So values of one
@@ -172,7 +173,6 @@ def verdict_of(found: Found, pool: Pool, most_left: float) -> str:
 
     Args:
         found: a tie that was tried.
-        pool: the rows.
         most_left: share of the strength up to which a fall is a failure.
     """
     kind, far = found.tie.kind, found.left <= most_left
@@ -184,7 +184,7 @@ def verdict_of(found: Found, pool: Pool, most_left: float) -> str:
         return "fail" if far and found.errors >= SURE_BLOCK and found.as_split >= 0.5 else "warn"
     sure = far and found.errors >= SURE and found.num_ties >= FEWEST_TIED
     if kind == "values" and len(found.tie.columns) == 1:
-        told = bool(found.steady) or is_measured(pool, found.tie.columns[0])
+        told = bool(found.steady) or found.is_measured
         strange = found.unexplained >= UNEXPLAINED_VALUE
         if not told and not strange:
             return "pass"

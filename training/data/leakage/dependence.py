@@ -71,7 +71,7 @@ def _runs(sides: Sides, looked: Looked, kind: str) -> Iterator[tuple[Pool, Tie]]
     """Yield blocks of neighbours; of a large table they are read for it."""
     positions = looked.time if kind == "time" else looked.place
     if sum(sides.num_rows[side] for side in learnt(sides)) > ROWS and np.isfinite(positions).any():
-        near = read_runs(sides, f"__{kind}")
+        near = read_runs(sides, {"time": "__time", "place": "__source_row"}[kind])
         if near is None:
             return
         looked, positions = near, near.time if kind == "time" else near.place
@@ -135,13 +135,13 @@ def dependence_results(sides: Sides) -> list[CheckResult]:
 def with_group_remedy(results: list[CheckResult]) -> list[CheckResult]:
     """Return the results; a column that ties rows is not to be ignored for telling the label."""
     tie = next(
-        (r for r in results if r.name == "dependence" and r.figures.get("tie") == "values"), None
+        (r for r in results if r.name == "dependence" and r.figures.get("tie") == "key"), None
     )
-    if tie is None or len(tie.columns) != 1:
+    if tie is None:
         return results
     return [
         r.model_copy(update={"remedy": tie.remedy})
-        if r.name == "label_proxy" and r.verdict != "pass" and r.columns == tie.columns
+        if r.name == "label_proxy" and r.verdict != "pass" and r.columns == tie.columns[:1]
         else r
         for r in results
     ]

@@ -85,7 +85,7 @@ def _columns(sides: Sides) -> tuple[str, ...]:
     label = next(iter(spec.label_columns))
     return tuple(
         dict.fromkeys(
-            ("__id", "__group", "__time", "__place", label, *spec.numeric, *spec.categorical)
+            ("__id", "__group", "__time", "__source_row", label, *spec.numeric, *spec.categorical)
         )
     )
 
@@ -107,7 +107,7 @@ def _looked(sides: Sides, parts: dict[SplitName, pa.Table]) -> Looked | None:
         axis=1,
     )
     features[~np.isfinite(features)] = np.nan
-    place = numbers(table["__place"])
+    place = numbers(table["__source_row"])
     pool = Pool(
         names,
         frozenset(sides.spec.categorical),
@@ -169,16 +169,18 @@ def _telling(pool: Pool) -> Pool:
 
 
 def placed(sides: Sides) -> Sides:
-    """Return the sides with a column `__place`: a row's place in its source, or null.
+    """Return the sides with a column `__source_row`: a row's place in its source, or null.
 
     It is the place that validation kept, else the number in the id, if ids have one of their own.
     """
     if sides.places is not None:
-        made = "(select t.*, p.__place from {0} t left join " + sides.places + " p using (__id))"
+        made = (
+            "(select t.*, p.__source_row from {0} t left join " + sides.places + " p using (__id))"
+        )
     elif _has_numbered_ids(sides):
-        made = f"(select *, cast({ID_NUMBER} as double) as __place from {{0}})"
+        made = f"(select *, cast({ID_NUMBER} as double) as __source_row from {{0}})"
     else:
-        made = "(select *, cast(null as double) as __place from {0})"
+        made = "(select *, cast(null as double) as __source_row from {0})"
     return sides._replace(
         relations={side: made.replace("{0}", sides.relations[side]) for side in learnt(sides)}
     )

@@ -131,7 +131,7 @@ def _said(strength: float, dependence: Dependence, named: bool = True) -> str:
 
 def _figures(found: Found) -> dict[str, float | int | str | None]:
     return {
-        "tie": found.tie.kind,
+        "tie": "key" if is_key(found) else found.tie.kind,
         "as_split": found.as_split,
         "kept_together": found.honest,
         "standard_errors": found.errors,
@@ -144,7 +144,7 @@ def _figures(found: Found) -> dict[str, float | int | str | None]:
 def _remedy(found: Found, sides: Sides) -> str:
     """Return what to declare, in the declaration's own words."""
     names, tie = ", ".join(found.tie.columns), found.tie
-    if tie.kind == "values" and len(tie.columns) == 1:
+    if is_key(found):
         return (
             f"rows of one value belong together: make it a group (data.columns: {{{names}: group}},"
             " split: {kind: group}); role ignore alone would leave them on both sides"
@@ -167,6 +167,11 @@ def _remedy(found: Found, sides: Sides) -> str:
         "declare the time of the rows with split: {kind: time}, or the person, session or batch"
         " that neighbouring rows are of as group with split: {kind: group}"
     )
+
+
+def is_key(found: Found) -> bool:
+    """Return True if one column ties rows that is no measurement: a number or name of something."""
+    return found.tie.kind == "values" and len(found.tie.columns) == 1 and not found.is_measured
 
 
 def listed(names: tuple[str, ...]) -> str:

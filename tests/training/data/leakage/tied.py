@@ -16,7 +16,12 @@ Sides = dict[str, pd.DataFrame]
 
 
 def keyed(
-    features: pd.DataFrame, label: Any, *, numbered: bool = False, time: Any = None, group: Any = None
+    features: pd.DataFrame,
+    label: Any,
+    *,
+    numbered: bool = False,
+    time: Any = None,
+    group: Any = None,
 ) -> pd.DataFrame:
     """The table with id, group and time; ids are numbered in the order of the rows if asked."""
     rows = len(features)
@@ -50,7 +55,7 @@ def dependence(parts: Sides, task: str, kind: str | None = None, **checks: Any) 
 
 
 def people(rng: Rng, people: int = 42, visits: int = 40) -> tuple[pd.DataFrame, Any, Any]:
-    """Repeated measurements of people; age and sex are theirs, and so is nearly all of the label."""
+    """Repeated measurements of people; age, sex and nearly all of the label are theirs."""
     rows, person = people * visits, np.repeat(np.arange(people), visits)
     day = rng.uniform(0, 180, rows)
     frame = pd.DataFrame(
