@@ -31,7 +31,7 @@ LEAST_SCORE = 0.2  # strength as split, below which there is nothing to lose
 FIRST_FALL = 0.04  # of the first fold, below which the other folds are not fitted
 REPEATS = 2  # with other folds, before anything is said
 # standard errors of the fall: to say so, and to be sure
-SOME, SURE, SURE_BLOCK = 3.0, 4.0, 3.5
+SOME, SURE = 3.0, 3.5
 MOST_LEFT = 0.8  # share of the strength that is left: more is no finding
 MOST_LEFT_ALONG = 0.6  # the same along a column, whose ends no learner reaches
 UNEXPLAINED, UNEXPLAINED_VALUE, SOMEWHAT = 0.5, 0.8, 0.3
@@ -181,7 +181,7 @@ def verdict_of(found: Found, most_left: float) -> str:
     if kind in ORDERED:
         if kind == "order" and found.left > MOST_LEFT_ALONG:
             return "pass"
-        return "fail" if far and found.errors >= SURE_BLOCK and found.as_split >= 0.5 else "warn"
+        return "fail" if far and found.errors >= SURE and found.as_split >= 0.5 else "warn"
     sure = far and found.errors >= SURE and found.num_ties >= FEWEST_TIED
     if kind == "values" and len(found.tie.columns) == 1:
         told = bool(found.steady) or found.is_measured

@@ -48,3 +48,13 @@ def clustered_error(influence: Floats, group: Codes) -> float:
     """Return the standard error of a statistic from the influence of its rows, summed by group."""
     _, place = np.unique(group, return_inverse=True)
     return float(np.sqrt((np.bincount(place, weights=influence) ** 2).sum()))
+
+
+def as_score(strength: float, is_class: bool, named: bool = True, of: str = "") -> str:
+    """Return a strength as the score that people know.
+
+    >>> as_score(0.96, True), as_score(0.96, False), as_score(0.04, True, named=False)
+    ('AUROC 0.98', 'R2 of ranks 0.96', '0.52')
+    """
+    shown = f"{(1 + strength) / 2:.2f}" if is_class else f"{strength:.2f}"
+    return f"{'AUROC' if is_class else 'R2 of ranks'}{of} {shown}" if named else shown

@@ -365,8 +365,8 @@ CATALOGUE: dict[str, Explanation] = {
         " split draws them, and on folds that keep rows together: of one value of a column or of"
         " columns, of a cluster of near rows, of a run of neighbours; test rows are not read",
         ("dependence_fall", "dependence_left"),
-        "The fall must be three standard errors (four to fail), counted by ties, in two draws of"
-        " folds. A category that is rightly a feature falls, too, when its values are held out: so"
+        "The fall must be three standard errors (three and a half to fail), counted by ties, in two"
+        " draws of folds. A category that is rightly a feature falls, too, when its values are held out: so"
         " values of one column count only where other columns never change within them, where it is"
         " a measurement whose values repeat, or where the value alone says the label; and what no"
         " feature explains must be alike within a tie.",

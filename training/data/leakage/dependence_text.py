@@ -7,6 +7,7 @@ from typing import NamedTuple
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult, Verdict
 from training.data.dependence.search import Finding, Found
+from training.data.dependence.strength import as_score
 from training.data.dependence.ties import Tie
 from training.data.dependence.times import Later
 from training.data.leakage.sides import Sides
@@ -122,11 +123,8 @@ def _unit(tie: Tie) -> str:
 
 
 def _said(strength: float, dependence: Dependence, named: bool = True) -> str:
-    """Return a strength as the score that people know."""
-    if dependence.is_class:
-        of = f" of {dependence.label}" if " = " in dependence.label else ""
-        return f"AUROC{of} {(1 + strength) / 2:.2f}" if named else f"{(1 + strength) / 2:.2f}"
-    return f"R2 of ranks {strength:.2f}" if named else f"{strength:.2f}"
+    of = f" of {dependence.label}" if " = " in dependence.label else ""
+    return as_score(strength, dependence.is_class, named, of)
 
 
 def _figures(found: Found) -> dict[str, float | int | str | None]:
