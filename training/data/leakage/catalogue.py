@@ -366,10 +366,10 @@ CATALOGUE: dict[str, Explanation] = {
         " columns, of a cluster of near rows, of a run of neighbours; test rows are not read",
         ("dependence_fall", "dependence_left"),
         "The fall must be three standard errors (three and a half to fail), counted by ties, in two"
-        " draws of folds. A category that is rightly a feature falls, too, when its values are held out: so"
-        " values of one column count only where other columns never change within them, where it is"
-        " a measurement whose values repeat, or where the value alone says the label; and what no"
-        " feature explains must be alike within a tie.",
+        " draws of folds. A category that is rightly a feature falls, too, when its values are held"
+        " out: so values of one column count only where other columns never change within them,"
+        " where it is a measurement whose values repeat, or where the value alone says the label;"
+        " and what no feature explains must be alike within a tie.",
         "at most 20,000 train and validation rows, 4,000 to a fit: under three seconds",
         "The model recognises the person, device or moment and repeats its label; on new ones it"
         " does as badly as the second score says.",
