@@ -26,6 +26,8 @@ from training.data.leakage.dependence_rows import (
     placed,
     read_rows,
     read_runs,
+    read_values,
+    thin_columns,
 )
 from training.data.leakage.dependence_text import Dependence, quiet, result_of
 from training.data.leakage.sides import Sides
@@ -60,8 +62,12 @@ def find_dependence(sides: Sides) -> Dependence | None:
 def _ties(sides: Sides, looked: Looked) -> Iterator[tuple[Pool, Tie]]:
     """Yield candidates with the rows that they are tried on, the most telling kinds first."""
     values = sorted(find_value_ties(looked.pool), key=lambda tie: -tie.shared)[:MOST_VALUES]
-    for ties in (values, find_clusters(looked.pool)):
-        yield from _usable(looked, ties)
+    yield from _usable(looked, values)
+    for column in thin_columns(sides):
+        if near := read_values(sides, column):
+            own = [tie for tie in find_value_ties(near.pool) if column in tie.columns]
+            yield from _usable(near, own[:1])
+    yield from _usable(looked, find_clusters(looked.pool))
     yield from _runs(sides, looked, "time")
     yield from _usable(looked, find_ordered_columns(looked.pool))
     yield from _runs(sides, looked, "place")

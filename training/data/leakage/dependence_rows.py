@@ -21,6 +21,11 @@ from training.data.leakage.sides import Sides
 ROWS = 20_000  # that are looked at; fits are on fewer
 MOST_COLUMNS = 50  # that say most of the label
 RUNS, RUN_ROWS = 20, 200  # of neighbours, in a table of more rows
+VALUE_ROWS = 5_000  # of whole values, where a sample would tear them apart
+# rows of a value: in a sample, below which it is torn, and in all rows, below which it repeats
+# nothing
+MATES, LEAST_REPEATS = 4, 1.5
+MOST_THIN = 2
 KEPT_WHOLE = ("group", "stratified_group")
 ID_NUMBER = r"try_cast(regexp_extract(__id, '(\d{1,15})\D*$', 1) as bigint)"
 UNIQUE = 0.99  # share of ids with a number of their own, from which it is the row's place
@@ -57,27 +62,58 @@ def read_rows(sides: Sides) -> Looked | None:
 
 def read_runs(sides: Sides, by: str) -> Looked | None:
     """Return runs of neighbouring rows in the order of an expression, as far as a run reaches."""
-    listed = " union all ".join(
-        f"select '{side}' as side, * from {sides.relations[side]}" for side in learnt(sides)
-    )
     total = sum(sides.num_rows[side] for side in learnt(sides))
     step = max(total // RUNS, RUN_ROWS)
     chosen = (
         f"select __id from (select __id, row_number() over (order by {by}, __id) - 1 as n from"
-        f" ({listed}) where {by} is not null) where n % {step} < {RUN_ROWS}"
+        f" {_together(sides)} where {by} is not null) where n % {step} < {RUN_ROWS}"
     )
+    return _read(sides, f"__id in ({chosen})")
+
+
+def read_values(sides: Sides, column: str) -> Looked | None:
+    """Return all rows of some values of a column, as many as are fitted."""
+    total = sum(sides.num_rows[side] for side in learnt(sides))
+    share = min(int(VALUE_ROWS / total * 2**32), 2**32 - 1)
+    hashed = f"substr(md5(cast({ident(column)} as varchar)), 1, 8)"
+    return _read(sides, f"{hashed} < '{share:08x}'")
+
+
+def thin_columns(sides: Sides) -> tuple[str, ...]:
+    """Return columns whose values repeat in all rows but hardly in a sample, categories first."""
+    total = sum(sides.num_rows[side] for side in learnt(sides))
+    names = (*sides.spec.categorical, *sides.spec.numeric)
+    if total <= ROWS or not names:
+        return ()
+    counts = ", ".join(f"approx_count_distinct({ident(name)})" for name in names)
+    distinct = row(sides.connection, f"select {counts} from {_together(sides)}")
+    thin = [
+        name
+        for name, number in zip(names, distinct, strict=True)
+        if ROWS < MATES * number and LEAST_REPEATS * number < total
+    ]
+    return tuple(thin[:MOST_THIN])
+
+
+def _together(sides: Sides) -> str:
+    return (
+        "("
+        + " union all ".join(
+            f"select '{side}' as side, * from {sides.relations[side]}" for side in learnt(sides)
+        )
+        + ")"
+    )
+
+
+def _read(sides: Sides, condition: str) -> Looked | None:
+    """Return the rows of a condition, those of train first, in the order of the hash of their id."""
     columns = ", ".join(map(ident, _columns(sides)))
     table = sides.connection.sql(
-        f"select side, {columns} from ({listed}) where __id in ({chosen}) order by md5(__id), __id"
+        f"select side, {columns} from {_together(sides)} where {condition} order by md5(__id), __id"
     ).to_arrow_table()
     side = np.asarray(table["side"].to_pylist())
-    return _looked(
-        sides,
-        {
-            name: table.drop_columns(["side"]).filter(pa.array(side == name))
-            for name in np.unique(side)
-        },
-    )
+    rows = table.drop_columns(["side"])
+    return _looked(sides, {name: rows.filter(pa.array(side == name)) for name in learnt(sides)})
 
 
 def _columns(sides: Sides) -> tuple[str, ...]:
