@@ -90,7 +90,7 @@ def thin_columns(sides: Sides) -> tuple[str, ...]:
     thin = [
         name
         for name, number in zip(names, distinct, strict=True)
-        if ROWS < MATES * number and LEAST_REPEATS * number < total
+        if MATES * number > ROWS and LEAST_REPEATS * number < total
     ]
     return tuple(thin[:MOST_THIN])
 
@@ -106,7 +106,7 @@ def _together(sides: Sides) -> str:
 
 
 def _read(sides: Sides, condition: str) -> Looked | None:
-    """Return the rows of a condition, those of train first, in the order of the hash of their id."""
+    """Return the rows of a condition, train first, in the order of the hash of their id."""
     columns = ", ".join(map(ident, _columns(sides)))
     table = sides.connection.sql(
         f"select side, {columns} from {_together(sides)} where {condition} order by md5(__id), __id"
