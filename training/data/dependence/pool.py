@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from training.data.dependence.strength import Codes, Floats, clustered_error, explained, gini
 
@@ -88,7 +90,8 @@ def predict(pool: Pool, train: Codes, held_out: Codes) -> Floats:
     given, wanted = pool.features[train], pool.target[train]
     if wanted.min() == wanted.max():
         return np.full(len(held_out), wanted[0])
-    with warnings.catch_warnings():
+    # sums of several threads are rounded in another order, and so small a fit gains nothing by them
+    with _threads().limit(limits=1, user_api="openmp"), warnings.catch_warnings():
         # a column that is null in every row of a fold
         warnings.filterwarnings("ignore", category=RuntimeWarning)
         if pool.is_class:
@@ -96,6 +99,12 @@ def predict(pool: Pool, train: Codes, held_out: Codes) -> Floats:
             return np.asarray(model.predict_proba(pool.features[held_out])[:, 1], dtype=np.float64)
         fitted = HistGradientBoostingRegressor(**LEARNER).fit(given, wanted)
         return np.asarray(fitted.predict(pool.features[held_out]), dtype=np.float64)
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    """Return the threads of the libraries, once the learner's are loaded."""
+    return ThreadpoolController()
 
 
 def out_of_fold(pool: Pool, fold: Codes, which: Sequence[int] = range(FOLDS)) -> Floats:
