@@ -125,9 +125,10 @@ def test_an_order_column_names_the_neighbours() -> None:
 def test_a_declared_time_under_a_random_split_says_the_score_of_later_rows() -> None:
     random = rng()
     rows, hours = 2000, np.arange(2000) * 3600.0
-    level = np.cumsum(random.normal(size=rows)) / 5
-    frame = pd.DataFrame({f"x{i}": level + 0.3 * random.normal(size=rows) for i in range(3)})
-    label = level + np.sin(np.arange(rows) / 200) * 8 + 0.2 * random.normal(size=rows)
+    level = np.cumsum(random.normal(size=rows))
+    frame = pd.DataFrame({f"x{i}": random.normal(size=rows) for i in range(3)})
+    frame["price"] = np.arange(rows) / 100 + 0.1 * random.normal(size=rows)  # rises with time
+    label = level + 3 * frame["x0"] + random.normal(size=rows)
     table = keyed(frame, label, time=hours)
     result = dependence(at_random(table), "regression", "random")
     assert result.verdict in ("warn", "fail") and "at" in result.columns
@@ -195,9 +196,9 @@ def test_a_run_without_ids_knows_the_order_of_its_source(tmp_path: Path, memory:
     frame, state = waves(rng(), rows=25_000, width=4)
     shuffled = rng().permutation(len(frame))
     for name, order in (("ordered", np.arange(len(frame))), ("shuffled", shuffled)):
-        frame.assign(y=state).iloc[order].to_parquet(tmp_path / f"{name}.parquet")
-        limit = {"memory_limit": memory} if memory else {}
         uri = str(tmp_path / f"{name}.parquet")
+        frame.assign(y=state).iloc[order].to_parquet(uri, index=False)
+        limit = {"memory_limit": memory} if memory else {}
         tree = {
             "name": "waves",
             "data": {"uri": uri, "columns": {"y": "label", "*": "feature"}, **limit},
