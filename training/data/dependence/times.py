@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.data.dependence.blocks import block_codes
 from training.data.dependence.pool import (
     Pool,
     compact,
@@ -19,6 +18,7 @@ from training.data.dependence.pool import (
     predict,
     strength_of,
 )
+from training.data.dependence.row_runs import block_codes
 from training.data.dependence.search import LEAST_SCORE, MOST_LEFT, ROWS, SOME
 from training.data.dependence.strength import Floats
 from training.data.dependence.ties import Tie, between_share, codes_of

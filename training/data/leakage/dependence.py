@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from schemas.records import CheckResult
-from training.data.dependence.blocks import block_codes, find_blocks, find_ordered_columns
-from training.data.dependence.clusters import find_clusters
+from training.data.dependence.near_rows import find_clusters
 from training.data.dependence.pool import Pool, compact
+from training.data.dependence.row_runs import block_codes, find_blocks, find_ordered_columns
 from training.data.dependence.search import FEWEST_ROWS, first_finding
 from training.data.dependence.ties import Tie, find_value_ties
 from training.data.dependence.times import find_later, find_moments
