@@ -147,6 +147,21 @@ class ChecksConfig(Section):
             " before a warning is given; nearly all of them stops the run."
         ),
     )
+    dependence_fall: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description=(
+            "How far the strength of a quick learner (2 AUROC - 1, or R2 of ranks) must fall where"
+            " rows that belong together are kept together, before a warning is given."
+        ),
+    )
+    dependence_left: float = Field(
+        0.4,
+        ge=0,
+        lt=1,
+        description="Share of that strength which is left, up to which a sure fall stops the run.",
+    )
     pooled_chance: float = Field(
         1e-6,
         gt=0,

@@ -190,7 +190,9 @@ class ValidatedTable(Record):
     `ignored_labels`: how many labels of a column had a value of task.ignore; of a single label
     these rows are left out, of several the label is null. `group_columns`: Parquet with `__id` and
     the columns that `data.group_by` names (numbers float64, the rest text); null where it names
-    none. `notes`: sentences on categories that are probably none.
+    none. `row_places`: Parquet with `__source_row`, each row's place in the source, in the order of
+    the table; null where the engine has no order. `notes`: sentences on categories that are
+    probably none.
     """
 
     table: TableRef
@@ -200,6 +202,7 @@ class ValidatedTable(Record):
     unlabelled_rows: int = 0
     ignored_labels: dict[str, int] = {}
     group_columns: FileRef | None = None
+    row_places: FileRef | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -118,7 +118,7 @@ def check_fold(
     reports = (
         check_overlap(fold, validated, promised),
         check_intervals(fold, validated.spec, declaration),
-        check_leakage(fold, validated, promised),
+        check_leakage(fold, validated, promised, is_fold=True),
     )
     return _judge(
         "fold checks", CheckReport(results=tuple(r for report in reports for r in report.results))
@@ -164,6 +164,7 @@ def leakage_checks(split: SplitTables, validated: ValidatedTable, declaration: D
     """
     inputs: dict[str, Any] = {s: split.side(s).file.sha256 for s in SPLITS}
     inputs |= {"spec": validated.spec, "groups": split.plan.get("groups")}
+    inputs |= {"places": validated.row_places.sha256 if validated.row_places else None}
     inputs |= {
         section: getattr(declaration, section) for section in ("data", "task", "split", "checks")
     }

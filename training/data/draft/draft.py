@@ -20,6 +20,7 @@ from training.data.draft.rehearsal import Judge, Rehearsal, amended, rehearse
 from training.data.draft.role_guess import guess_roles
 from training.data.draft.split_guess import Plan, plans
 from training.data.draft.target import loss_lines
+from training.data.draft.tied_rows import tie_rows
 from training.data.draft.yaml_lines import key, quoted, scalar
 from training.data.engine.engine import connect, ident, row
 
@@ -69,6 +70,7 @@ def draft(
         target, why = guess_label(table, label, ask)
         found = guess_roles(table, target, why)
         task = guess_task(table, found.label, found.labels)
+        found = tie_rows(table, found, task[0])
         return _accepted(table, found, task, name or _slug(where), judge)
 
 
@@ -229,6 +231,9 @@ def _column_lines(table: Table, found: Draft) -> list[Line]:
                 "molecules of one scaffold resemble each other; needs RDKit (extra chem)",
             )
         )
+    if found.tied:
+        names = ", ".join(map(quoted, found.tied.columns))
+        lines.append((f"  group_by: {{duplicates: [{names}]}}", found.tied.why))
     return lines
 
 

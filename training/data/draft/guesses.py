@@ -76,6 +76,14 @@ class Table(NamedTuple):
         )
 
 
+class Tied(NamedTuple):
+    """Columns whose equal values tie rows, how many combinations there are, and the reason."""
+
+    columns: tuple[str, ...]
+    distinct: int
+    why: str
+
+
 class Draft(NamedTuple):
     """All guesses: derived columns, a line for each column, and the basis of the split.
 
@@ -83,6 +91,7 @@ class Draft(NamedTuple):
     condition with its reason, `row_number` the name of an id that counts rows, with its reason,
     `checks` further lines of section `checks`. `unlabelled` is the share of rows without any label.
     `together`: whether duplicates or near_duplicates are a group, and why.
+    `tied` says which columns tie rows that no column groups.
     """
 
     derive: dict[str, tuple[str, str]]
@@ -98,6 +107,7 @@ class Draft(NamedTuple):
     unlabelled: float = 0.0
     checks: tuple[tuple[str, str], ...] = ()
     together: tuple[str, str] = ("", "")
+    tied: Tied | None = None
 
     def with_column(self, name: str, guess: Guess) -> Draft:
         """Return the draft with another guess for one column."""

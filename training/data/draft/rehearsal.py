@@ -68,15 +68,16 @@ def amended(draft: Draft, failed: Sequence[CheckResult]) -> Draft:
     A column that holds the answer is left out, with the finding as the reason. Rows that are equal
     or nearly so in every feature become a group, also together with a declared one.
     """
+    tying = {c for result in failed if result.name == "dependence" for c in result.columns}
     for result in failed:
         if result.name in ANSWERS:
-            for column in result.columns:
-                if draft.columns[column].is_feature:
+            for column in result.columns:  # without a column that ties rows, they would stay tied
+                if draft.columns[column].is_feature and column not in tying:
                     draft = draft.with_column(
                         column, Guess("ignore", f"suspicious: {result.summary}; known before it?")
                     )
         elif result.name in ("duplicates", "near_duplicates") and not (
-            draft.molecules or draft.split or (draft.time and not draft.groups)
+            draft.molecules or draft.tied or draft.split or (draft.time and not draft.groups)
         ):
             draft = draft._replace(together=(result.name, result.summary))
     return draft

@@ -43,7 +43,7 @@ def plans(table: Table, draft: Draft, task: str) -> Iterator[Plan]:
         _without_time(draft, "a split by time leaves too few rows or classes"),
         "too few groups to keep apart",
     )
-    if draft.groups or draft.molecules:
+    if draft.groups or draft.molecules or draft.tied:
         yield _plan(table, plain, task)
     if "multilabel" not in task:
         yield Plan(
@@ -83,6 +83,8 @@ def _plan(table: Table, draft: Draft, task: str) -> Plan:
         )
     if draft.groups:
         return _grouped(table, draft, draft.groups.distinct, several)
+    if draft.tied:
+        return _grouped(table, draft, draft.tied.distinct, several)
     if draft.molecules:
         kind = "stratified_group" if classes and not several and table.rows < 20_000 else "group"
         why = "test holds new scaffolds, as a new series of molecules does"
@@ -149,7 +151,7 @@ def _without_time(draft: Draft, why: str) -> Draft:
 
 def _without_groups(draft: Draft, why: str) -> Draft:
     """Return the draft without groups; their column becomes a category, or is left out."""
-    draft = draft._replace(molecules=None)
+    draft = draft._replace(molecules=None, tied=None)
     if draft.groups is None:
         return draft
     column: Profile = draft.groups

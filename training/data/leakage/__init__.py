@@ -16,7 +16,7 @@ from training.data.leakage.battery import statistical_results
 from training.data.leakage.conflicts import label_conflict_results
 from training.data.leakage.duplicates import duplicate_results, hash_features
 from training.data.leakage.overlap import find_missing_rows, judge_rows, overlap_results
-from training.data.leakage.sides import Sides, sides_of
+from training.data.leakage.sides import Sides, places_of, sides_of
 from training.data.leakage.sizes import size_results
 from training.data.leakage.stratification import stratification_results
 from training.data.leakage.time_order import time_results
@@ -38,15 +38,20 @@ def check_overlap(
 
 
 def check_leakage(
-    split: SplitTables, validated: ValidatedTable, declaration: Declaration
+    split: SplitTables,
+    validated: ValidatedTable,
+    declaration: Declaration,
+    is_fold: bool = False,
 ) -> CheckReport:
     """Check for leaks without a common key, and for splits too small to measure on.
 
-    These are equal and similar rows, and columns that predict the label.
+    These are equal and similar rows, columns that predict the label, and, unless it is a fold of
+    rows that were checked as a whole, rows that belong together.
     """
     with engine_for(declaration.data) as connection:
         sides = sides_of(connection, split, validated.spec, declaration)
-        return CheckReport(results=tuple(leak_results(sides, split.plan.get("groups"))))
+        sides = sides._replace(places=places_of(validated))
+        return CheckReport(results=tuple(leak_results(sides, split.plan.get("groups"), is_fold)))
 
 
 def hard_results(sides: Sides) -> list[CheckResult]:
@@ -58,12 +63,15 @@ def hard_results(sides: Sides) -> list[CheckResult]:
     return [judged(result, sides.declaration) for result in found]
 
 
-def leak_results(sides: Sides, derived: Mapping[str, Any] | None = None) -> list[CheckResult]:
+def leak_results(
+    sides: Sides, derived: Mapping[str, Any] | None = None, is_fold: bool = False
+) -> list[CheckResult]:
     """Return the results that need the rows' content.
 
     Args:
         sides: the rows.
         derived: figures of the groups that `data.group_by` derived (`plan["groups"]` of the split).
+        is_fold: leave out the check for rows that belong together.
     """
     if sides.spec.features:
         hash_features(sides)
@@ -71,6 +79,6 @@ def leak_results(sides: Sides, derived: Mapping[str, Any] | None = None) -> list
         *size_results(sides),
         *duplicate_results(sides),
         *label_conflict_results(sides, derived),
-        *statistical_results(sides),
+        *statistical_results(sides, is_fold),
     ]
     return [judged(result, sides.declaration) for result in found]

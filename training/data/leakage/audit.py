@@ -25,7 +25,7 @@ from training.data.leakage.file_order import file_order_results
 from training.data.leakage.files import Opened, open_files
 from training.data.leakage.overlap import find_missing_rows, judge_rows
 from training.data.leakage.side_by_side import rows_beside
-from training.data.leakage.sides import Sides, sides_of
+from training.data.leakage.sides import Sides, places_of, sides_of
 from training.data.leakage.undecided import undecided
 from training.data.leakage.verdict import judged
 
@@ -72,6 +72,7 @@ def audit_split(
         verify(table.file)
     with engine_for(declaration.data) as connection:
         sides = sides_of(connection, split, validated.spec, declaration)
+        sides = sides._replace(places=places_of(validated))
         started = time.perf_counter()
         rows = judged(judge_rows(*find_missing_rows(sides, split, validated), split), declaration)
         results = [rows, *hard_results(sides), *leak_results(sides)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schemas.records import CheckResult
+from training.data.leakage.dependence import dependence_results, with_group_remedy
 from training.data.leakage.label_combinations import find_combinations, judge_combinations
 from training.data.leakage.label_proxies import find_proxies, judge_proxies
 from training.data.leakage.label_traces import (
@@ -42,8 +43,8 @@ def label_results(rows: Sampled, parts: Halves, sides: Sides) -> list[CheckResul
     ]
 
 
-def statistical_results(sides: Sides) -> list[CheckResult]:
-    """Run all statistical checks.
+def statistical_results(sides: Sides, is_fold: bool = False) -> list[CheckResult]:
+    """Run all statistical checks; of a fold, leave out that for rows that belong together.
 
     The same data give the same figures, regardless of row order and number of threads.
     """
@@ -60,4 +61,4 @@ def statistical_results(sides: Sides) -> list[CheckResult]:
         *pooled_results(sides, rows),
         judge_shift(find_shift(rows, parts)),
     ]
-    return results
+    return results if is_fold else with_group_remedy([*results, *dependence_results(sides)])

@@ -6,42 +6,17 @@ described but never run.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-KEYS = "one pass over the key columns of all rows"
-SAMPLE = "vectorised on a sample of at most 50,000 train and 20,000 held-out rows"
-SEEN = (
-    "The model has seen these rows while it was fitted, so that it repeats them instead of"
-    " predicting: the score is that of memory."
-)
-GIVEN = (
-    "The column holds the answer. The score rises towards its maximum and falls back in use, where"
-    " the column is empty or not yet known."
-)
-FITTED = (
-    "Held-out rows had a part in making the features, so that the score measures data that the"
-    " preparation has already seen."
+from training.data.leakage.explanation import (
+    EXACT,
+    FITTED,
+    GIVEN,
+    KEYS,
+    SAMPLE,
+    SEEN,
+    Explanation,
 )
 
-
-class Explanation(NamedTuple):
-    """Description of one check.
-
-    `thresholds` are the fields of the section `checks` that set it. `few_alarms` says why an honest
-    split rarely fails it.
-    """
-
-    title: str
-    looks_for: str
-    statistic: str
-    thresholds: tuple[str, ...]
-    few_alarms: str
-    cost: str
-    inflates: str
-    remedy: str
-
-
-EXACT = "Nothing is estimated: what is counted either is there or is not."
+__all__ = ["CATALOGUE", "Explanation", "explanation", "how_to_allow"]
 
 CATALOGUE: dict[str, Explanation] = {
     "row_coverage": Explanation(
@@ -356,6 +331,25 @@ CATALOGUE: dict[str, Explanation] = {
         "Stations, shops or shares of the same hour resemble each other: the test hour is known"
         " from its neighbours.",
         "Set split.kind: group_time with an embargo.",
+    ),
+    "dependence": Explanation(
+        "Rows that belong together on two sides",
+        "rows of one person, device or session, neighbours in the source or in time, and later rows"
+        " among earlier ones, that a split by single rows puts on both sides",
+        "strength of a quick, fixed learner (boosting) on folds of train and validation rows as the"
+        " split draws them, and on folds that keep rows together: of one value of a column or of"
+        " columns, of a cluster of near rows, of a run of neighbours; test rows are not read",
+        ("dependence_fall", "dependence_left"),
+        "The fall must be three standard errors (three and a half to fail), counted by ties, in two"
+        " draws of folds. A category that is rightly a feature falls, too, when its values are held"
+        " out: so values of one column count only where other columns never change within them,"
+        " where it is a measurement whose values repeat, or where the value alone says the label;"
+        " and what no feature explains must be alike within a tie.",
+        "at most 20,000 train and validation rows, 4,000 to a fit: under three seconds",
+        "The model recognises the person, device or moment and repeats its label; on new ones it"
+        " does as badly as the second score says.",
+        "Declare what ties the rows as group with split.kind: group, or the time with split.kind:"
+        " time.",
     ),
     "pooled_scaling": Explanation(
         "Columns scaled over all rows",

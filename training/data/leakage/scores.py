@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from training.data.dependence.strength import clustered_error, explained, gini
 from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
 
 BINS = 64
@@ -150,45 +151,13 @@ def score_predictions(predicted: Floats, targets: Floats, kind: str, group: Code
     weights = weights / weights.sum()
     strength, influence = 0.0, np.zeros(len(targets))
     for k in np.flatnonzero(weights):
-        gini, moved = _gini(predicted[:, k], targets[:, k] > 0.5)
-        strength, influence = strength + weights[k] * gini, influence + weights[k] * moved
+        own, moved = gini(predicted[:, k], targets[:, k] > 0.5)
+        strength, influence = strength + weights[k] * own, influence + weights[k] * moved
     return Score(float(strength), clustered_error(influence, group), len(targets))
 
 
-def _gini(predicted: Floats, positive: Flags) -> tuple[float, Floats]:
-    """Return 2 AUROC - 1, and what each row adds to its error (DeLong's placements)."""
-    _, place = np.unique(predicted, return_inverse=True)
-    size = int(place.max()) + 1
-    ups, downs = (
-        np.bincount(place[rows], minlength=size).astype(np.float64)
-        for rows in (positive, ~positive)
-    )
-    below_ups, below_downs = np.cumsum(ups) - 0.5 * ups, np.cumsum(downs) - 0.5 * downs
-    num_up, num_down = ups.sum(), downs.sum()
-    area = float((ups * below_downs).sum() / (num_up * num_down))
-    moved = np.where(
-        positive,
-        (below_downs[place] / num_down - area) / num_up,
-        ((num_up - below_ups[place]) / num_up - area) / num_down,
-    )
-    return 2 * area - 1, 2 * moved
-
-
 def _explained(predicted: Floats, target: Floats, group: Codes) -> Score:
-    spread = (target - target.mean()) ** 2
-    total = spread.sum()
-    if not total:
+    if target.min() == target.max():
         return Score(0.0, 1.0, len(target))
-    missed = (target - predicted) ** 2
-    explained = 1 - missed.sum() / total
-    return Score(
-        float(explained),
-        clustered_error((missed - (1 - explained) * spread) / total, group),
-        len(target),
-    )
-
-
-def clustered_error(influence: Floats, group: Codes) -> float:
-    """Return the standard error of a statistic from the influence of its rows, summed by group."""
-    _, place = np.unique(group, return_inverse=True)
-    return float(np.sqrt((np.bincount(place, weights=influence) ** 2).sum()))
+    share, missed = explained(predicted, target)
+    return Score(share, clustered_error(missed, group), len(target))

@@ -9,8 +9,9 @@ import duckdb
 import pyarrow as pa
 
 from schemas.config import SPLITS, Declaration, SplitName
-from schemas.records import SplitTables, TableSpec
-from training.data.engine.engine import ident, parquet
+from schemas.digest import verify
+from schemas.records import SplitTables, TableSpec, ValidatedTable
+from training.data.engine.engine import ident, literal, parquet
 from training.data.engine.in_memory import relation
 
 
@@ -18,7 +19,8 @@ class Sides(NamedTuple):
     """Two or three splits with the columns of the validated table (see `TableSpec`).
 
     `relations`: split → SQL relation; val may be absent in audits of files from elsewhere.
-    `num_rows`: split → rows.
+    `num_rows`: split → rows. `places`: relation of `__id` and `__source_row`, the order of the
+    source, where it is known.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -26,6 +28,7 @@ class Sides(NamedTuple):
     num_rows: Mapping[SplitName, int]
     spec: TableSpec
     declaration: Declaration
+    places: str | None = None
 
     @property
     def held_out(self) -> tuple[SplitName, ...]:
@@ -87,3 +90,17 @@ def sides_of(
     return Sides(
         connection, relations, {side: split.side(side).rows for side in SPLITS}, spec, declaration
     )
+
+
+def places_of(validated: ValidatedTable) -> str | None:
+    """Return a relation of `__id` and `__source_row`, each row's place in the source, if known.
+
+    Raises:
+        IntegrityError: the file is not what validation wrote.
+    """
+    if validated.row_places is None:
+        return None
+    verify(validated.row_places)
+    places = f"read_parquet({literal(validated.row_places.path)}, hive_partitioning = false)"
+    place = "cast(p.__source_row as double) as __source_row"
+    return f"(select t.__id, {place} from {parquet(validated.table)} t positional join {places} p)"

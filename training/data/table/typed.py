@@ -22,10 +22,11 @@ WHOLE = 2**53  # beyond it, doubles skip whole numbers
 LABEL_SQL = {"bool": "boolean", "int": "bigint", "float": "double", "text": "varchar"}
 
 
-def typed_sql(resolved: Resolved, relation: str) -> str:
+def typed_sql(resolved: Resolved, relation: str, placed: bool = False) -> str:
     """Return a relation with the columns of the validated table, and some columns more.
 
-    These are role columns that have limits, and the columns of `raw_names` and `grouping_names`.
+    These are role columns that have limits, and the columns of `raw_names` and `grouping_names`; if
+    `placed`, `__source_row` counts the rows in the order of the relation.
     Without a declared id, `__key` is the hash of the features and `__id` the hash of the whole row
     with its occurrence. So rows keep both when the source is reordered, and rows of equal
     features share a key.
@@ -43,6 +44,7 @@ def typed_sql(resolved: Resolved, relation: str) -> str:
         stored: _grouping_value(name, resolved.grouping[name], resolved)
         for name, stored in grouping_names(resolved).items()
     }
+    parts |= {"__source_row": "row_number() over () - 1"} if placed else {}
     if spec.id:
         parts |= {"__id": key_sql(spec.id), "__key": key_sql(spec.id)}
         return f"(select {_listed(parts)} from {relation})"

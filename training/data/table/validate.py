@@ -177,6 +177,7 @@ def _write(
         spec=resolved.spec,
         raw_rows=raw_rows,
         group_columns=_group_columns(connection, resolved, declaration, out_dir),
+        row_places=_row_places(connection, in_order, declaration, out_dir),
         **left_out,
     )
 
@@ -197,10 +198,10 @@ def _read(
     ).to_arrow_table()
     if declaration.data.memory_bytes is not None or not fits(sample, rows):
         connection.execute(
-            f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled)}"
+            f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled, True)}"
         )
         return None, None
-    typed = typed_sql(resolved, labelled)
+    typed = typed_sql(resolved, labelled, True)
     if not resolved.spec.id:
         table, ids_differ = hash_sorted(connection, typed, rows)
     else:  # the key is the id: do not compute it twice
@@ -277,6 +278,25 @@ def _group_columns(
         else in_hash_order(connection, f"({chosen})", tuple(names), limit, Path(out_dir))
     )
     return write_parquet(connection, in_order, path, schema=schema).file
+
+
+def _row_places(
+    connection: duckdb.DuckDBPyConnection,
+    in_order: pa.Table | None,
+    declaration: Declaration,
+    out_dir: Path,
+) -> FileRef:
+    """Return each row's place in the source, in the order of the table."""
+    limit, path = declaration.data.memory_bytes, Path(out_dir) / "row_places.parquet"
+    schema = pa.schema([pa.field("__source_row", pa.int64())])
+    given: pa.Table | str | Iterator[pa.RecordBatch]
+    if in_order is not None:
+        given = in_order.select(["__source_row"])
+    elif limit is None:
+        given = f"select __source_row from {TYPED} order by {ORDER}"
+    else:
+        given = in_hash_order(connection, TYPED, ("__source_row",), limit, Path(out_dir))
+    return write_parquet(connection, given, path, schema=schema).file
 
 
 def cause(

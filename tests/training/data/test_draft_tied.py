@@ -1,0 +1,37 @@
+"""`bulkhead init` groups rows that a score rests on, and says why with both scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.training.data.leakage.tied import people, plain, visits
+from training.data.draft.draft import draft
+
+
+def lines(folder: Path, frame: pd.DataFrame) -> str:
+    """The draft of a table, its columns in a file."""
+    frame.to_csv(folder / "table.csv", index=False)
+    return draft(str(folder / "table.csv"), "y")
+
+
+def test_people_are_grouped_by_what_they_keep(tmp_path: Path) -> None:
+    frame, label, _ = people(np.random.default_rng(0), visits=20)
+    text = lines(tmp_path, frame.assign(y=label))
+    (line,) = (row for row in text.splitlines() if "group_by" in row)
+    assert line.strip().startswith('group_by: {duplicates: ["age", "sex"]}')
+    assert "R2 of ranks" in line and "if rows of one value stay together" in line
+    assert "split: {kind: stratified_group}" in text
+
+
+@pytest.mark.long
+def test_hidden_visits_are_grouped_and_independent_rows_are_not(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    frame, label, _ = visits(random)
+    assert "group_by: {duplicates: [" in lines(tmp_path, frame.assign(y=label))
+    frame, label = plain(random, 2000, 6, regression=False)
+    text = lines(tmp_path, frame.assign(y=label))
+    assert "group_by" not in text and "split: {kind: stratified}" in text
