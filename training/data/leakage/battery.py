@@ -13,6 +13,7 @@ from training.data.leakage.label_traces import (
     judge_missingness,
     judge_pure_values,
 )
+from training.data.leakage.lone_columns import OwnPast
 from training.data.leakage.look_ahead import look_ahead_results
 from training.data.leakage.near_duplicates import near_duplicate_results
 from training.data.leakage.order import find_order, judge_order
@@ -32,7 +33,7 @@ def label_results(rows: Sampled, parts: Halves, sides: Sides) -> list[CheckResul
     """Check how well columns, their nulls, values and sums predict the label."""
     checks = sides.declaration.checks
     return [
-        *judge_proxies(find_proxies(rows, parts), rows, parts, checks),
+        *judge_proxies(find_proxies(rows, parts), rows, parts, checks, OwnPast(sides)),
         *judge_combinations(find_combinations(rows, parts, checks), rows, checks),
         *judge_missingness(find_missingness(rows, parts), rows, checks),
         *judge_pure_values(find_pure_values(rows, checks.pure_value_chance), rows, checks),
