@@ -18,6 +18,7 @@ from training.data.leakage.look_ahead import look_ahead_results
 from training.data.leakage.near_duplicates import near_duplicate_results
 from training.data.leakage.order import find_order, judge_order
 from training.data.leakage.pooled_scaling import pooled_results
+from training.data.leakage.respelt_rows import with_respelt
 from training.data.leakage.sampled import Sampled, sampled
 from training.data.leakage.scores import Halves, halves
 from training.data.leakage.shared_times import shared_time_results
@@ -52,7 +53,9 @@ def statistical_results(sides: Sides) -> list[CheckResult]:
     parts = halves(rows, sides.declaration.split.kind, sides.declaration.split.kind in TIMED)
     results = [
         *(label_results(rows, parts, sides) if rows.labels else []),
-        *near_duplicate_results(rows, sides.declaration.checks),
+        *with_respelt(
+            near_duplicate_results(rows, sides.declaration.checks), rows, sides.declaration.checks
+        ),
     ]
     results += judge_text_copies(find_text_copies(sides, rows), sides.declaration.checks)
     results += [
