@@ -16,7 +16,7 @@ from training.data.split.time_cuts import time_text
 REMEDIES = {
     "random": "change split.seed or split.fractions, or give more rows",
     "group": (
-        "set split.balance: true, fix some groups by hand with split.pin, e.g. {NAME: val}, or"
+        "fix some groups by hand with split.pin, e.g. {NAME: val}, set split.balance: true, or"
         " change split.seed or split.fractions"
     ),
     "stratified": "change split.fractions, or give more rows",
