@@ -88,9 +88,9 @@ class Scored(Record):
     of Parquet, else in `<target>.json`.
 
     `unfamiliar`: columns with categories that training did not know, or numbers that were clipped
-    or outside train's range: what, how many rows, the first. `version` is null of a model that is in no registry;
-    `source_sha256` as of a run's source; `sha256` of the file written, absent from its own
-    metadata.
+    or outside train's range: what, how many rows, the first. `version` is null of a model that is
+    in no registry; `source_sha256` as of a run's source; `sha256` of the file written, absent from
+    its own metadata.
     """
 
     source: str
