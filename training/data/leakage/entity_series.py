@@ -19,7 +19,7 @@ from training.data.leakage.sides import Sides
 
 ROWS = 40_000  # of the declared group or the whole table
 ROWS_OF_OTHERS = 12_000  # of each other column, of which there are many
-MOST_OTHERS = 8  # columns, those of most values first
+MOST_OTHERS = 6  # categories, and as many whole numbers: those of most values first
 LEAST_LENGTH = 10  # rows of a series, on average
 LEAST_ENTITIES = 3
 MOST_REPEATED = 0.2  # share of rows at a time that their entity already has
@@ -33,12 +33,15 @@ class Series(NamedTuple):
     `table` holds `entity`, `__time`, `target`, `__id` and the numeric features; `entity` [T] codes;
     `repeats` [T] how many rows up to this one have the time of the row before, of one entity;
     `by` the column that names the entity, empty for the declared group or the whole table.
+    `is_guess`: another entity has a series too, or the column is a number, such as the hour: what
+    is in between, as the season, then looks like the future.
     """
 
     table: pa.Table
     entity: Codes
     repeats: Codes
     by: str
+    is_guess: bool
 
     @property
     def target(self) -> Floats:
@@ -49,14 +52,15 @@ class Series(NamedTuple):
 def series_of(sides: Sides, label: LabelNumber) -> Iterator[Series]:
     """Yield the series of each possible entity that has several rows at different times."""
     relation = _relation(sides)
-    first = "__group" if sides.spec.group else "''"
+    first, is_first = "__group" if sides.spec.group else "''", True
     for by, key, limit in (
         ("", first, ROWS),
         *((n, f"cast({ident(n)} as varchar)", ROWS_OF_OTHERS) for n in _entities(sides, relation)),
     ):
         found = _in_order(sides, relation, label, key, limit)
         if found is not None:
-            yield Series(*found, by)
+            yield Series(*found, by, not is_first or by in sides.spec.numeric)
+            is_first = False
 
 
 def _relation(sides: Sides) -> str:
@@ -72,7 +76,8 @@ def _entities(sides: Sides, relation: str) -> list[str]:
 
     They have a value for every row of a time, and each value has several rows on average.
     """
-    names = [*sides.spec.categorical, *_whole_numbers(sides, relation)]
+    families = (list(sides.spec.categorical), _whole_numbers(sides, relation))
+    names = [n for family in families for n in family]
     if not names:
         return []
     crowd, total = row(
@@ -81,12 +86,14 @@ def _entities(sides: Sides, relation: str) -> list[str]:
         " group by __time)",
     )
     counts = {n: count_distinct(sides.connection, ident(n), relation) for n in names}
-    fitting = [
-        n
-        for n in names
-        if max(crowd or 1, LEAST_ENTITIES) <= counts[n] and counts[n] * LEAST_LENGTH <= (total or 0)
+    least, most = max(crowd or 1, LEAST_ENTITIES), (total or 0) / LEAST_LENGTH
+    return [
+        name
+        for family in families
+        for name in sorted(
+            (n for n in family if least <= counts[n] <= most), key=lambda n: (-counts[n], n)
+        )[:MOST_OTHERS]
     ]
-    return sorted(fitting, key=lambda n: (-counts[n], n))[:MOST_OTHERS]
 
 
 def _whole_numbers(sides: Sides, relation: str) -> list[str]:

@@ -97,6 +97,10 @@ def _of_series(sides: Sides, label: LabelNumber, series: Series) -> list[LookAhe
         for window in WINDOWS
         for item in _of_window(list(varied), features, target, series, window, label.name)
     ]
+    if series.is_guess:  # of which only nearly all of the next values is a finding
+        items = [
+            i if i.future >= LEAST_CERTAIN else i._replace(future=0.0, past=0.0) for i in items
+        ]
     return [
         item._replace(shown=_shown(series, item)) if item.future >= LEAST_EXPLAINED else item
         for item in _best(items).values()

@@ -16,7 +16,9 @@ from tests.training.data.leakage.planted import (
     shares,
     sides_for,
 )
-from training.data.leakage.look_ahead import look_ahead_results
+from training.data.leakage.entity_series import series_of
+from training.data.leakage.label_sql import label_numbers
+from training.data.leakage.look_ahead import _of_series, find_look_ahead, look_ahead_results
 
 ROLES = ["__id", "__group", "__time"]
 
@@ -131,6 +133,28 @@ def test_centred_windows_of_an_entity_that_no_role_names_stop_the_run(
         found = look_ahead_results(sides)
     assert [(r.verdict, r.columns) for r in found] == [("fail", ("around",))]
     assert "(rows of one 'player' in order of time)" in found[0].summary
+
+
+def test_a_season_within_one_hour_of_the_day_is_no_window() -> None:
+    """Days of one hour follow each other, and the temperature knows where the season goes."""
+    rng = np.random.default_rng(4)
+    rows = 3600
+    season = np.sin(np.arange(rows) * 2 * np.pi / 2400)
+    ahead = np.roll(season, -400) + 0.3 * rng.normal(size=rows)
+    frame = honest_table(rows, 4, "regression", hours=True).assign(
+        hour=np.arange(rows) % 24, temperature=ahead, y=season + 0.5 * rng.normal(size=rows)
+    )
+    with sides_for(shares(frame), "regression") as sides:
+        found = find_look_ahead(sides)
+        assert [r.verdict for r in look_ahead_results(sides)] == ["pass"]
+        guessed = [
+            item
+            for label in label_numbers(sides)
+            for series in series_of(sides, label)
+            for item in _of_series(sides, label, series._replace(is_guess=False))
+            if series.by == "hour"
+        ]
+    assert found and any(i.future - i.past > 0.1 and i.future > 0.3 for i in guessed)
 
 
 def test_a_random_split_hides_no_window() -> None:
