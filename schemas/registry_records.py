@@ -87,10 +87,10 @@ class Scored(Record):
     """A file that was scored, and by which version; kept with it as metadata (`bulkhead.<field>`)
     of Parquet, else in `<target>.json`.
 
-    `unfamiliar`: columns with categories that training did not know, or numbers that were clipped:
-    what, how many rows, the first. `version` is null of a model that is in no registry;
-    `source_sha256` as of a run's source; `sha256` of the file written, absent from its own
-    metadata.
+    `unfamiliar`: columns with categories that training did not know, or numbers that were clipped
+    or outside train's range: what, how many rows, the first. `version` is null of a model that is
+    in no registry; `source_sha256` as of a run's source; `sha256` of the file written, absent from
+    its own metadata.
     """
 
     source: str

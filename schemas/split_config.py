@@ -58,6 +58,13 @@ class GroupSplit(_Hashed):
     pin: dict[str, SplitName] = Field(
         default_factory=dict, description="Groups whose side is fixed by hand."
     )
+    balance: bool = Field(
+        False,
+        description=(
+            "Deal groups out so that each side has its share of groups and rows, as a hash does"
+            " only for hundreds of groups; decided at first sight, then frozen in the ledger."
+        ),
+    )
 
 
 class StratifiedSplit(_Hashed):

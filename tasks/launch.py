@@ -20,6 +20,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from schemas.config import Declaration, TrainConfig
+from schemas.errors import counted
 from schemas.records import RunSpec, TrainReport
 from tasks.live import table
 from tasks.programs import (
@@ -92,8 +93,8 @@ def train_one(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
 def _length(spec: RunSpec, report: TrainReport) -> str:
     """Describe how long a run was, in the terms of its kind of model."""
     if spec.declaration["model"]["kind"] == "boosting":
-        return f"{report.steps:,} iterations"
-    return f"{report.epochs} epochs, {report.steps:,} steps"
+        return counted(report.steps, "iteration")
+    return f"{counted(report.epochs, 'epoch')}, {counted(report.steps, 'step')}"
 
 
 def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainReport:
@@ -223,7 +224,8 @@ def train_folds(
         best = f"val {report.metric} {number_text(report.best_metric)} at step {report.best_step:,}"
         say(
             f"fold {number}",
-            f"{report.status} after {report.epochs} epochs, {report.seconds:.1f} s; {best}",
+            f"{report.status} after {counted(report.epochs, 'epoch')}, {report.seconds:.1f} s;"
+            f" {best}",
         )
     return reports
 

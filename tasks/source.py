@@ -9,7 +9,7 @@ from prefect import State, task
 from prefect.cache_policies import NO_CACHE
 
 from schemas.config import Declaration
-from schemas.errors import BulkheadError
+from schemas.errors import BulkheadError, counted
 from schemas.records import SourceRef, ValidatedTable
 from tasks.say import say
 from tasks.store import stored, stored_task
@@ -86,7 +86,7 @@ def validate_table(source: SourceRef, declaration: Declaration) -> Any:
             if made.ignored_labels
             else ""
         )
-        say("validate", f"{made.table.rows:,} rows, {kinds}{left_out}")
+        say("validate", f"{counted(made.table.rows, 'row')}, {kinds}{left_out}")
         _warn(made)
         return made
 

@@ -16,6 +16,7 @@ from tasks.say import say
 from tasks.store import stored, stored_task
 from training.data.leakage import check_leakage, check_overlap, require_passed
 from training.data.leakage.fold_checks import check_folds, check_intervals
+from training.data.leakage.sizes import few_at_once
 from training.data.split.folds import fold_declaration, fold_way, make_fold
 from training.data.split.split import split
 
@@ -61,6 +62,8 @@ def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
             f"; {n:,} left out ({reason})" for reason, n in made.excluded.items() if n
         )
         say("split", f"{made.strategy}: {sides}{left_out}")
+        if few := few_at_once(made, declaration):
+            say("", few, "warn")
         return made
 
     return stored("split", inputs, SplitTables, make)

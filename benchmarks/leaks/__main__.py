@@ -30,7 +30,7 @@ from benchmarks.page import write_section
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "benchmarks-leaks.md"
-HONEST = 200
+HONEST = 300
 QUICK_CASES, QUICK_HONEST = 8, 4
 PEER_SECONDS = 300.0
 TABLES = [

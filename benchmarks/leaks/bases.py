@@ -23,6 +23,7 @@ class Base:
 
     `time` holds timestamps. `splits`: honest ways to split it. `embargo`: days that a time split
     leaves out. `series`: rows follow each other in time within a group, or in the whole table.
+    `entity`: a feature whose values have a series each, though no role says so.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Base:
     splits: tuple[str, ...] = ("random",)
     embargo: float = 0.0
     series: bool = False
+    entity: str | None = None
 
     @property
     def numeric(self) -> list[str]:
@@ -64,11 +66,26 @@ def loaded(data: Path | None) -> list[Callable[[int], Base]]:
     Without the folder of public data there are only generated ones.
     """
     real = (
-        [_bike, _bank, _beijing, _cmapss, _titanic, _sms, _bbbp, _esol, _mnist, _diabetes, _wisdm]
+        [
+            _bike,
+            _bank,
+            _beijing,
+            _stations,
+            _cmapss,
+            _titanic,
+            _sms,
+            _bbbp,
+            _esol,
+            _mnist,
+            _adult,
+            _houses,
+            _diabetes,
+            _wisdm,
+        ]
         if data
         else []
     )
-    made = [_plain, _grouped, _timed, _panel, _documents]
+    made = [_plain, _grouped, _timed, _panel, _documents, _matches, _meters]
     return [
         *(lambda seed, f=f: f(data, seed) for f in real),
         *(lambda seed, f=f: f(seed) for f in made),
@@ -168,6 +185,26 @@ def _beijing(data: Path, seed: int) -> Base:
     )
 
 
+def _stations(data: Path, seed: int) -> Base:
+    """Return the same hours of three air stations, whose column is a feature."""
+    hours = ROWS // 3
+    frames = [_read(data / f"beijing_air_{n}.csv.gz") for n in ("dongsi", "huairou", "wanliu")]
+    start = int(np.random.default_rng(seed).integers(0, len(frames[0]) - hours))
+    frame = pd.concat([f.iloc[start : start + hours] for f in frames]).dropna(subset=["PM2.5"])
+    at = pd.to_datetime(frame[["year", "month", "day", "hour"]])
+    frame = frame.drop(columns=["No", "year", "day", "PM10"]).assign(at=at)
+    return Base(
+        "beijing_stations",
+        _with_ids(frame.reset_index(drop=True), seed),
+        "regression",
+        "PM2.5",
+        time="at",
+        splits=("time",),
+        embargo=2,
+        entity="station",
+    )
+
+
 def _cmapss(data: Path, seed: int) -> Base:
     """Return engine cycles by unit."""
     frame = _read(data / "cmapss_fd001.parquet").drop(columns=["split"])
@@ -253,6 +290,31 @@ def _mnist(data: Path, seed: int) -> Base:
         group="writer",
         image="image",
         splits=("group",),
+    )
+
+
+def _adult(data: Path, seed: int) -> Base:
+    """Return people of the census, each once."""
+    frame = _read(data / "adult.csv.gz", na_values="?")
+    label = frame.columns[-1]
+    features = [c for c in frame.columns if c != label]
+    return Base(
+        "adult", _with_ids(_some(frame.drop_duplicates(features), seed), seed), "binary", label
+    )
+
+
+def _houses(data: Path, seed: int) -> Base:
+    """Return sales of houses in order of time, each house once."""
+    frame = _read(data / "kc_house.csv.gz").drop_duplicates("id").drop(columns=["id"])
+    frame = frame.assign(date=pd.to_datetime(frame["date"]))
+    return Base(
+        "kc_house",
+        _with_ids(_some(frame, seed), seed),
+        "regression",
+        "price",
+        time="date",
+        splits=("time",),
+        embargo=7,
     )
 
 
@@ -390,6 +452,70 @@ def _panel(seed: int) -> Base:
         splits=("time",),
         embargo=10,
         series=True,
+    )
+
+
+def _matches(seed: int) -> Base:
+    """Return matches of 120 numbered players at moments of their own, with their form so far."""
+    rng = np.random.default_rng(6000 + seed)
+    columns, signal = _features(rng, ROWS)
+    player = rng.integers(0, 120, ROWS)
+    minute = np.sort(rng.choice(730 * 1440, ROWS, replace=False))
+    outcome = 20 + 3 * rng.normal(size=120)[player] + 3 * signal + 3 * rng.normal(size=ROWS)
+    form = (
+        pd.Series(outcome)
+        .groupby(player)
+        .transform(lambda s: s.shift(1).rolling(5, min_periods=1).mean())
+    )
+    frame = pd.DataFrame(
+        {
+            **columns,
+            "player": 1000 + 7 * player,
+            "form": form,
+            "played": pd.Timestamp("2022-01-01") + pd.to_timedelta(minute, unit="min"),
+            "outcome": outcome,
+        }
+    )
+    return Base(
+        "generated_matches",
+        _with_ids(frame, seed),
+        "regression",
+        "outcome",
+        time="played",
+        splits=("time",),
+        embargo=7,
+        entity="player",
+    )
+
+
+def _meters(seed: int) -> Base:
+    """Return hourly readings of 60 meters with a level and the hour's own course; no time is known.
+
+    Readings of one meter are a group; the last reading is a lawful feature.
+    """
+    rng = np.random.default_rng(7000 + seed)
+    meters, hours = 60, 66
+    columns, signal = _features(rng, meters * hours)
+    level = np.zeros((hours, meters))
+    level[0] = rng.normal(size=meters)
+    for t in range(1, hours):
+        level[t] = 0.8 * level[t - 1] + 0.6 * rng.normal(size=meters)
+    reading = 20 + 4 * level.ravel() + 2 * signal
+    frame = pd.DataFrame(
+        {
+            **columns,
+            "meter": np.tile([f"M {m:02d}" for m in range(meters)], hours),
+            "last": pd.Series(reading).shift(meters),
+            "reading": reading,
+        }
+    )
+    return Base(
+        "generated_meters",
+        _with_ids(frame, seed),
+        "regression",
+        "reading",
+        group="meter",
+        splits=("group",),
     )
 
 

@@ -83,6 +83,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("copies", rows.new_ids, COPIES, MIX, NEAR),
     _kind("copies", rows.other_labels, f"{COPIES} label_conflicts", MIX, NEAR),
     _kind("copies", rows.noisy_numbers, COPIES, MIX, NEAR),
+    _kind("copies", rows.respelt_copies, COPIES, f"{MIX} StringMismatchComparison", NEAR),
     _kind("copies", rows.jittered, COPIES, MIX, NEAR),
     _kind("copies", rows.interpolated, COPIES, MIX, NEAR),
     _kind("copies", rows.recased_text, COPIES, f"{MIX} StringMismatchComparison", NEAR),
@@ -92,6 +93,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("label", labels.strong_proxy, COLUMN, PPS, rates=ANY),
     _kind("label", labels.proxy, COLUMN, PPS, rates=ANY),
     _kind("label", labels.weak_proxy, COLUMN, PPS, rates=ANY),
+    _kind("label", labels.sibling, COLUMN, PPS, rates=ANY),
     _kind("label", labels.post_outcome, COLUMN, PPS),
     _kind("label", labels.missingness, COLUMN, PPS),
     _kind("label", labels.pure_category, COLUMN, PPS),
@@ -99,6 +101,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("order", labels.id_order, "id_order", "IdentifierLabelCorrelation"),
     _kind("order", labels.row_order, "file_order", "", "non_iid"),
     _kind("order", labels.look_ahead, f"look_ahead {COLUMN}", PPS, rates=ANY),
+    _kind("order", labels.look_ahead_of_entity, f"look_ahead {COLUMN}", PPS, rates=ANY),
     _kind(
         "fitted",
         labels.target_encoding,
@@ -115,6 +118,7 @@ KINDS: tuple[Kind, ...] = (
         rates=ANY,
         by_poison=True,
     ),
+    _kind("fitted", labels.selected, COLUMN, PPS, rates=ANY, by_poison=True),
     _kind("fitted", labels.scaled, "pooled_scaling pooled_fill", rates=ANY, by_poison=True),
     _kind("fitted", labels.imputed, "pooled_scaling pooled_fill", rates=ANY, by_poison=True),
 )

@@ -99,6 +99,47 @@ def _moved(rows: pd.DataFrame, column: str, rng: Rng) -> pd.DataFrame:
     return rows.assign(**{column: list(noisy.reshape(len(rows), -1))})
 
 
+def respelt_copies(sides: Sides, rate: float, rng: Rng) -> Planted | None:
+    """Copies whose categories are spelt otherwise: case, spaces, punctuation or accents."""
+    names = [
+        c
+        for c in sides.base.categorical
+        if sides.train[c].map(lambda v: isinstance(v, str) and any(map(str.isalpha, v))).mean()
+        > 0.5
+    ]
+    if len(names) < 1 or len(sides.base.numeric) < 2:
+        return None
+
+    def respell(rows: pd.DataFrame, r: Rng) -> pd.DataFrame:
+        ways = r.integers(0, len(RESPELLINGS), (len(rows), len(names)))
+        return rows.assign(
+            **{
+                c: [
+                    RESPELLINGS[w](v) if isinstance(v, str) else v
+                    for w, v in zip(ways[:, i], rows[c], strict=True)
+                ]
+                for i, c in enumerate(names)
+            }
+        )
+
+    return copied(sides, rate, rng, respell)
+
+
+def _accented(text: str) -> str:
+    """Return the text with an accent on its first vowel, or in capitals if there is none."""
+    accented = re.sub("[aeiou]", lambda m: m[0] + "\u0301", text, count=1, flags=re.IGNORECASE)
+    return accented if accented != text else text.upper()
+
+
+RESPELLINGS: tuple[Callable[[str], str], ...] = (
+    lambda text: text.upper() if text.upper() != text else text.lower(),
+    lambda text: f" {text} ",
+    lambda text: f"{text}.",
+    lambda text: text.capitalize() if text.capitalize() != text else text.lower(),
+    _accented,
+)
+
+
 def interpolated(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """Synthetic rows, as oversampling before the split makes them: between a train row and its
     nearest neighbour there.

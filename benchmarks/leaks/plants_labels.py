@@ -9,6 +9,7 @@ from benchmarks.leaks.plants_roles import Planted, Rng, some
 from benchmarks.leaks.splitting import Sides
 
 COLUMN = "v_17"  # a name without meaning
+SELECTED, SELECTED_FROM = (10, 1000)  # columns of noise
 
 
 def _both(sides: Sides) -> tuple[pd.DataFrame, int]:
@@ -94,6 +95,11 @@ def proxy(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 def weak_proxy(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """A number with noise of half the label's spread."""
     return _proxy(sides, rng, 0.5)
+
+
+def sibling(sides: Sides, rate: float, rng: Rng) -> Planted | None:
+    """Another score of the same thing: its correlation with the label is 0.95."""
+    return _proxy(sides, rng, np.sqrt(1 / 0.95**2 - 1))
 
 
 def post_outcome(sides: Sides, rate: float, rng: Rng) -> Planted | None:
@@ -189,6 +195,34 @@ def look_ahead(sides: Sides, rate: float, rng: Rng) -> Planted | None:
         .transform(lambda s: s[::-1].rolling(4, min_periods=1).mean()[::-1].shift(-1))
     )
     return _with(sides, ahead.reindex(whole.index).to_numpy())
+
+
+def look_ahead_of_entity(sides: Sides, rate: float, rng: Rng) -> Planted | None:
+    """A centred rolling mean of each entity's label, where no role says which column that is."""
+    base = sides.base
+    if base.entity is None or base.time is None:
+        return None
+    whole, _ = _both(sides)
+    order = whole.sort_values(base.time, kind="stable").index
+    centred = (
+        pd.Series(_codes(sides, whole), index=whole.index)
+        .loc[order]
+        .groupby(whole[base.entity].loc[order])
+        .transform(lambda s: s.rolling(5, center=True, min_periods=1).mean())
+    )
+    return _with(sides, centred.reindex(whole.index).to_numpy())
+
+
+def selected(sides: Sides, rate: float, rng: Rng) -> Planted | None:
+    """Ten of a thousand columns of noise, those that fit the labels of all rows best."""
+    whole, _ = _both(sides)
+    noise = rng.normal(size=(len(whole), SELECTED_FROM))
+    codes = _codes(sides, whole)
+    strength = np.abs((codes - codes.mean()) @ noise)
+    kept = np.argsort(-strength, kind="stable")[:SELECTED]
+    names = tuple(f"f_{i}" for i in kept)
+    added = pd.DataFrame(noise[:, kept], columns=list(names), index=whole.index)
+    return _apart(sides, pd.concat([whole, added], axis=1), names)
 
 
 def target_encoding(sides: Sides, rate: float, rng: Rng) -> Planted | None:

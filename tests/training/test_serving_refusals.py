@@ -298,3 +298,69 @@ def test_predictions_of_a_partitioned_folder_are_next_to_their_own_rows(
             atol=1e-12,
         )
         assert [int(part) for part in found["part"]] == order.tolist(), "and so are the keys"
+
+
+SPEC: dict[str, Any] = {
+    "numeric": [
+        {"name": "dose", "fill": None, "low": None, "high": None, "seen": [1.0, 3.0]},
+        {"name": "age", "fill": None, "low": 0.0, "high": 99.0},
+    ],
+    "categorical": [
+        {"name": "ward", "values": ["a"], "nulls": True, "unseen_null": True},
+        {"name": "site", "values": ["x"], "nulls": True},
+    ],
+    "tensor": [],
+    "derived": {},
+    "raw": [],
+    "null_texts": [],
+}
+
+
+@pytest.mark.req("R1")
+def test_numbers_beyond_train_and_nulls_that_train_never_had_are_counted() -> None:
+    from training.serving import serving
+
+    frame = pd.DataFrame(
+        {
+            "dose": [1.0, 3.0, 3.5, 0.2],
+            "age": [5.0, 100.0, 6.0, 7.0],
+            "ward": ["a", None, "b", "a"],
+            "site": [None, "x", "x", "x"],
+        }
+    )
+    found: dict[str, dict[str, Any]] = {}
+    serving.inputs(SPEC, frame, unfamiliar=found)
+    assert {name: (f["what"], f["rows"]) for name, f in found.items()} == {
+        "dose": ("outside", 2),
+        "age": ("clipped", 1),
+        "ward": ("unknown", 2),
+    }
+    assert serving.in_words(found)[0] == (
+        "column 'dose': 2 rows hold a number outside the range of the rows that the model was"
+        " fitted to (first: 3.5)"
+    )
+    found.clear()
+    serving.inputs(SPEC, frame.iloc[:1], unfamiliar=found)
+    assert found == {}
+
+
+@pytest.mark.req("R1")
+def test_missing_columns_are_named_before_anything_else_is_refused() -> None:
+    from training.serving import serving
+
+    frame = pd.DataFrame({"dose": ["many"], "site": [None]})
+    with pytest.raises(ValueError, match=r"^missing columns: 'age', 'ward'$"):
+        serving.inputs(SPEC, frame)
+
+
+@pytest.mark.req("R1")
+def test_the_spec_names_the_range_of_a_column_that_is_not_clipped_alone(
+    registry: Registry,
+) -> None:
+    from schemas.records import NumericStats
+    from training.serving.export import _seen
+
+    dose = NumericStats(name="dose", method="smooth", min=1.0, max=3.0)
+    assert _seen(dose, None) == {"seen": [1.0, 3.0]} and _seen(dose, 0.5) == {}
+    assert not any("seen" in c for c in registry.champion.spec["numeric"] if c["low"] is not None)
+    assert not any("unseen_null" in c for c in registry.champion.spec["categorical"])

@@ -66,10 +66,10 @@ REASONS: dict[str, str] = {
         " time's side to agree."
     ),
     "split.pin": "No group's side is fixed by hand.",
+    "split.balance": "A hash alone says the side of a group; few groups may fall unevenly.",
     "split.bins": "Enough quantile bins to keep the label's spread alike on every side.",
     "split.cuts": (
-        "Cut points follow from the shares and are then frozen, so that later rows do not move"
-        " them."
+        "Cut points follow from the shares and are then frozen; later rows do not move them."
     ),
     "split.embargo": (
         "No gap after a cut; declare one where features look back or labels look ahead."

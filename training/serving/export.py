@@ -27,6 +27,7 @@ from schemas.load import declare
 from schemas.records import (
     ExportedModel,
     FileRef,
+    NumericStats,
     RunSpec,
     Statistics,
     TestTable,
@@ -197,11 +198,17 @@ def make_spec(
                 "boolean": s.name in run.spec.boolean,
                 "low": low,
                 "high": high,
+                **_seen(s, low),
             }
             for s, (low, high) in zip(statistics.numeric, fitted_ranges(statistics), strict=True)
         ],
         "categorical": [
-            {"name": s.name, "values": list(s.values), "nulls": nulls}
+            {
+                "name": s.name,
+                "values": list(s.values),
+                "nulls": nulls,
+                **({"unseen_null": True} if nulls and not s.nulls else {}),
+            }
             for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
         ],
         "tensor": [
@@ -218,6 +225,13 @@ def make_spec(
         **raw_columns.describe(run, expressions),
         **describe_run(run, declaration, program),
     }
+
+
+def _seen(column: NumericStats, low: float | None) -> dict[str, Any]:
+    """Return train's range of a column that is not clipped: serving counts numbers outside it."""
+    if low is not None or column.min is None or column.max is None:
+        return {}
+    return {"seen": [column.min, column.max]}
 
 
 def _with_nulls(run: RunSpec, declaration: Declaration) -> list[bool]:

@@ -380,6 +380,7 @@ def in_words(unfamiliar: Unfamiliar) -> list[str]:
     meant = {
         "unknown": "a category that training did not know",
         "clipped": "a number outside the range that the model was fitted to, which is clipped",
+        "outside": "a number outside the range of the rows that the model was fitted to",
     }
     return [
         f"column {name!r}: {found['rows']} rows hold {meant[found['what']]} (first:"
@@ -500,23 +501,15 @@ def inputs(
             [codes(frame[c["name"]], c, nulls) for c in spec["categorical"]], axis=1
         )
     for position, c in enumerate(spec["numeric"]):
-        if c.get("low") is not None:
-            given = blocks["numeric"][:, position]
-            note(
-                unfamiliar,
-                c["name"],
-                "clipped",
-                (given < c["low"]) | (given > c["high"]),
-                frame[c["name"]],
-            )
+        given, cells = blocks["numeric"][:, position], frame[c["name"]]
+        seen = c.get("seen", (None, None))  # of a column that is not clipped
+        for what, low, high in (("clipped", c.get("low"), c.get("high")), ("outside", *seen)):
+            if low is not None:
+                note(unfamiliar, c["name"], what, (given < low) | (given > high), cells)
     for position, c in enumerate(spec["categorical"]):
-        note(
-            unfamiliar,
-            c["name"],
-            "unknown",
-            blocks["categorical"][:, position] == UNKNOWN,
-            frame[c["name"]],
-        )
+        given, cells = blocks["categorical"][:, position], frame[c["name"]]
+        strange = (given == UNKNOWN) | (c.get("unseen_null", False) & (given == NULL))
+        note(unfamiliar, c["name"], "unknown", strange, cells)
     # in the order of their names, as the program was exported
     return {
         name: torch.from_numpy(np.ascontiguousarray(block))

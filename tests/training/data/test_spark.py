@@ -33,7 +33,8 @@ from training.data.engine.spark_engine import SparkConnection, connect_spark, op
 from training.data.fit.normalize import fit
 from training.data.leakage import check_leakage, check_overlap
 from training.data.sources.source import fingerprint
-from training.data.split.split import hash_sql, split
+from training.data.split.hash_sides import hash_sql
+from training.data.split.split import split
 from training.data.table.validate import validate
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
@@ -129,8 +130,9 @@ def test_clinic_visits_by_group_and_time(example: Declaration, tmp_path: Path) -
     assert found["plan"]["cuts_from"].startswith("shares of rows") and found["raw rows"] is not None
 
 
-def test_clinic_visits_stratified_by_group_also_when_rows_arrive(
-    clinic: Path, tmp_path: Path
+@pytest.mark.parametrize("way", [{"kind": "stratified_group"}, {"kind": "group", "balance": True}])
+def test_clinic_visits_by_frozen_groups_also_when_rows_arrive(
+    clinic: Path, tmp_path: Path, way: dict[str, Any]
 ) -> None:
     columns = {
         "visit_id": "id",
@@ -145,7 +147,7 @@ def test_clinic_visits_stratified_by_group_also_when_rows_arrive(
         declaration = declared(
             tmp_path / "t.parquet",
             columns,
-            split={"kind": "stratified_group", "seed": 7},
+            split={**way, "seed": 7},
             normalize={"scale": "robust"},
         )
         ledgers = [tmp_path / engine / "ledger" for engine in ("duckdb", "spark")]

@@ -24,7 +24,7 @@ from tests.subset import some
 from tests.training.data.chain import declared, read, sides_of, split_of, write_table
 from training.data.engine.engine import connect, rows
 from training.data.leakage import check_overlap, require_passed
-from training.data.split.split import cut_point, hash_side_sql
+from training.data.split.hash_sides import cut_point, hash_side_sql
 
 COLUMNS: dict[str, Any] = {
     "id": "id",
@@ -51,6 +51,7 @@ WAYS: dict[
         {"who", "at"},
     ),
     "predefined": ({"kind": "predefined", "carve_val": 0.4}, {"who", "side"}),
+    "balanced": ({"kind": "group", "seed": 2, "balance": True}, {"who"}),
 }
 
 

@@ -328,3 +328,15 @@ def test_text_in_another_encoding_is_converted_by_the_line_of_its_message(
     validated = validated_of(declaration, tmp_path / "out")
     first = pq.read_table(validated.table.file.path).to_pandas()
     assert {f"{word}{i}" for i in range(3)} in [set(first[c]) for c in first]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_texts_that_pandas_reads_as_nulls_are_told(suffix: str, tmp_path: Path) -> None:
+    garage = np.where(np.arange(N) % 3 == 0, "None", np.where(np.arange(N) % 3 == 1, "shed", "big"))
+    frame = pd.DataFrame({"id": range(N), "garage": garage, "size": VALUES, "y": LABEL})
+    path = tmp_path / f"t{suffix}"
+    frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
+    text = drafted(path)[1]
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("garage:"))
+    assert "'None' in 33.3% of the rows is a value here, not a gap; pandas reads it as" in line
+    assert text.count("pandas reads it") == 1

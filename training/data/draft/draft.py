@@ -14,6 +14,7 @@ from schemas.errors import ConfigError
 from training.data.draft.guesses import Draft, Guess, Table
 from training.data.draft.label_guess import Ask, guess_label, guess_task
 from training.data.draft.number_columns import csv_lines, remark_of, variants_note, written_role
+from training.data.draft.pandas_nulls import pandas_nulls_note
 from training.data.draft.profile import SAMPLE, SAMPLE_ROWS, plain, read_table
 from training.data.draft.rare_values import min_count
 from training.data.draft.rehearsal import Judge, Rehearsal, amended, rehearse
@@ -245,7 +246,13 @@ def _with_remark(table: Table, name: str, guess: Guess) -> str:
         if is_text and guess.role in ("label", "categorical")
         else ""
     )
-    return "; ".join(filter(None, (guess.why, remark_of(table.connection, name), variants)))
+    nulls = (
+        pandas_nulls_note(table.connection, SAMPLE, name)
+        if is_text and guess.role in ("label", "categorical", "feature")
+        else ""
+    )
+    remarks = (guess.why, remark_of(table.connection, name), variants, nulls)
+    return "; ".join(filter(None, remarks))
 
 
 def _model_lines(table: Table, found: Draft) -> list[Line]:

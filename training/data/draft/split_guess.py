@@ -111,7 +111,7 @@ def _grouped(table: Table, draft: Draft, groups: int, several: bool) -> Plan:
         )
     return Plan(
         _without_time(draft, f"{groups} groups are too few to split by time as well"),
-        "{kind: group}",
+        "{kind: group, balance: true}" if groups < MANY_GROUPS else "{kind: group}",
         f"whole groups ({groups}), so that test holds new ones",
     )
 

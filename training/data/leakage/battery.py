@@ -14,10 +14,12 @@ from training.data.leakage.label_traces import (
     judge_missingness,
     judge_pure_values,
 )
+from training.data.leakage.lone_columns import OwnPast
 from training.data.leakage.look_ahead import look_ahead_results
 from training.data.leakage.near_duplicates import near_duplicate_results
 from training.data.leakage.order import find_order, judge_order
 from training.data.leakage.pooled_scaling import pooled_results
+from training.data.leakage.respelt_rows import with_respelt
 from training.data.leakage.sampled import Sampled, sampled
 from training.data.leakage.scores import Halves, halves
 from training.data.leakage.shared_times import shared_time_results
@@ -33,7 +35,7 @@ def label_results(rows: Sampled, parts: Halves, sides: Sides) -> list[CheckResul
     """Check how well columns, their nulls, values and sums predict the label."""
     checks = sides.declaration.checks
     return [
-        *judge_proxies(find_proxies(rows, parts), rows, parts, checks),
+        *judge_proxies(find_proxies(rows, parts), rows, parts, checks, OwnPast(sides)),
         *judge_combinations(find_combinations(rows, parts, checks), rows, checks),
         *judge_missingness(find_missingness(rows, parts), rows, checks),
         *judge_pure_values(find_pure_values(rows, checks.pure_value_chance), rows, checks),
@@ -52,7 +54,9 @@ def statistical_results(sides: Sides, is_fold: bool = False) -> list[CheckResult
     parts = halves(rows, sides.declaration.split.kind, sides.declaration.split.kind in TIMED)
     results = [
         *(label_results(rows, parts, sides) if rows.labels else []),
-        *near_duplicate_results(rows, sides.declaration.checks),
+        *with_respelt(
+            near_duplicate_results(rows, sides.declaration.checks), rows, sides.declaration.checks
+        ),
     ]
     results += judge_text_copies(find_text_copies(sides, rows), sides.declaration.checks)
     results += [

@@ -176,7 +176,7 @@ CATALOGUE: dict[str, Explanation] = {
     ),
     "near_duplicates": Explanation(
         "Near-copies of train rows",
-        "held-out rows that differ from a train row by noise",
+        "held-out rows that differ from a train row by noise, or by the spelling of categories",
         "distance to the nearest train row over that to the nearest of yet another group, against"
         " the same of train rows",
         ("collision_chance", "collision_warning"),
@@ -215,12 +215,12 @@ CATALOGUE: dict[str, Explanation] = {
     ),
     "label_proxy": Explanation(
         "A column that is (almost) the label",
-        "a column that alone predicts the label, or without which little is known",
+        "a column that alone predicts the label, its sibling, or one that little is known without",
         "strength (2 AUROC - 1, or explained variance of ranks) learned on half of train, scored on"
         " the other half, with errors by group",
         ("proxy_strength", "proxy_warning", "dominance_ratio"),
-        "The halves are split as the sides are, two standard errors are taken off, and coarse"
-        " settings (hour, sex) may dominate lawfully.",
+        "Two standard errors are taken off; coarse settings and the label's last values are lawful."
+        " A sibling fails only if nothing else explains the label or what the column leaves open.",
         SAMPLE + ": under a second",
         GIVEN,
         "Declare role ignore for it if it is not known when the prediction is made.",
@@ -315,9 +315,9 @@ CATALOGUE: dict[str, Explanation] = {
         " last ones, against the reverse",
         ("look_ahead_gain",),
         "Trends and seasons are in the present and last values already; calendars have few values;"
-        " countdowns have nothing new. Where moments repeat and no group is declared, a category"
-        " that has a value for each row of a moment is taken for the entity.",
-        "40,000 train rows in order of time: under a second",
+        " countdowns have nothing new. Each category or whole number that may name an entity is"
+        " tried as one, too; of these only a column with nearly all of the next values fails.",
+        "40,000 rows in order of time, 12,000 for each possible entity: about a second",
         "The model reads the next values instead of predicting them.",
         "End the window at the last label that is known when the prediction is made.",
     ),

@@ -13,6 +13,13 @@ import numpy as np
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
+from training.data.leakage.lone_columns import (
+    LEAST_ALONE,
+    MOST_COMPANY,
+    OwnPast,
+    holds_labels_of_other_rows,
+    left_open,
+)
 from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
 from training.data.leakage.scores import (
     Halves,
@@ -34,6 +41,9 @@ LEAST_ALIKE, LEAST_UNRIVALLED = (
     0.7,
     0.8,
 )
+# share of what a column leaves open that others explain: together they make up the label, as the
+# inputs of a formula do
+LEAST_SHARED = 0.5
 FEWEST_OTHERS = 3  # compared with a dominant column
 RIDGE = 1e-3
 REMEDY = (
@@ -45,8 +55,9 @@ REMEDY = (
 class Proxy(NamedTuple):
     """One column and one label, with strengths of the column, of all, and of all others.
 
-    The last two are NaN if not computed. `is_alias`: it has hardly more values than the label has
-    classes.
+    The last two are NaN if not computed, as is `rest`: the share of what the column leaves open
+    that the others explain. `is_alias`: it has hardly more values than the label has classes.
+    `least_alone`: strength from which it explains nearly all of the label.
     """
 
     column: str
@@ -56,6 +67,18 @@ class Proxy(NamedTuple):
     others: float = np.nan
     distinct: int = 0
     is_alias: bool = False
+    rest: float = np.nan
+    least_alone: float = np.inf
+
+    @property
+    def is_lone(self) -> bool:
+        """Return True if it explains nearly all of the label and nothing else explains any."""
+        return (
+            self.alone.strength - 2 * self.alone.error >= self.least_alone
+            and self.distinct >= FINE
+            and self.others <= MOST_COMPANY
+            and self.rest <= MOST_COMPANY
+        )
 
     @property
     def ratio(self) -> float:
@@ -77,13 +100,26 @@ def find_proxies(rows: Sampled, halves: Halves) -> list[Proxy]:
                 and found.distinct <= len(np.unique(label.values[~np.isnan(label.values)])) + 1
             )
             if score.strength >= LEAST_DOMINANT and len(codes) > FEWEST_OTHERS:
-                others = combined_strength(
-                    {n: c for n, c in codes.items() if n != name}, label, halves, rows.group
+                company = {n: c for n, c in codes.items() if n != name}
+                others = combined_strength(company, label, halves, rows.group)
+                found = _with_rest(
+                    found._replace(together=together, others=others), rows, label, halves, company
                 )
-                found = found._replace(together=together, others=others)
             if name not in best or score.strength > best[name].alone.strength:
                 best[name] = found
     return sorted(best.values(), key=lambda p: (-p.alone.strength, p.column))
+
+
+def _with_rest(
+    proxy: Proxy, rows: Sampled, label: Label, halves: Halves, company: dict[str, Codes]
+) -> Proxy:
+    """Return the proxy with what others explain of the rest, if it is a number."""
+    least, name = LEAST_ALONE.get(label.kind), proxy.column
+    if name not in rows.numeric or least is None:
+        return proxy
+    rest = combined_strength(company, left_open(rows, name, label, halves.a), halves, rows.group)
+    is_lag = holds_labels_of_other_rows(rows, name, label)
+    return proxy._replace(rest=rest, least_alone=np.inf if is_lag else least)
 
 
 def _distinct(rows: Sampled, name: str) -> int:
@@ -133,17 +169,34 @@ def _mask(positions: Codes, size: int) -> Flags:
 
 
 def judge_proxies(
-    found: list[Proxy], rows: Sampled, halves: Halves, checks: ChecksConfig
+    found: list[Proxy],
+    rows: Sampled,
+    halves: Halves,
+    checks: ChecksConfig,
+    past: OwnPast | None = None,
 ) -> list[CheckResult]:
     """Fail for a column that predicts the label as well as the label itself would.
 
-    Warn for one that comes close or that dominates all others.
+    Fail also for one that explains nearly all of it where nothing else does. Warn for one that
+    comes close or that dominates all others.
+
+    Args:
+        found: columns and their strengths.
+        rows: the sample.
+        halves: of train.
+        checks: thresholds.
+        past: tells lawful lags of the label from other columns, and how much a lag says; none
+            are known without it.
     """
+    found = [
+        p._replace(rest=np.nan) if p.is_lone and past and past.share(p.label) > MOST_COMPANY else p
+        for p in found
+    ]
     results = [
         _proxy_result(p, verdict, why, rows, checks)
         for p in found
         for verdict, why in [_verdict(p, checks)]
-        if verdict != "pass"
+        if verdict == "fail" or (verdict == "warn" and not (past and past.holds(p.column, p.label)))
     ]
     if results:
         return results
@@ -173,6 +226,17 @@ def _verdict(proxy: Proxy, checks: ChecksConfig) -> tuple[str, str]:
         return "pass", ""
     if alone.strength - 2 * alone.error >= checks.proxy_strength:
         return "fail", f"predicts {proxy.label!r} by itself as if it were the label"
+    if proxy.is_lone:
+        return (
+            "fail",
+            (
+                f"explains nearly all of {proxy.label!r}, and nothing else does: all other columns"
+                f" together reach {max(proxy.others, 0.0):.2f} of 1, as another measurement of the"
+                " same thing would leave it"
+            ),
+        )
+    if proxy.rest >= LEAST_SHARED:
+        return "pass", ""
     if alone.strength - 2 * alone.error >= checks.proxy_warning:
         return "warn", f"almost predicts {proxy.label!r} by itself"
     if alone.strength - 2 * alone.error >= (

@@ -5,27 +5,25 @@ Shapes: T rows in order of entity and time, C numeric features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
-from training.data.engine.engine import count_distinct, ident, literal, row
+from training.data.engine.engine import row
+from training.data.leakage.entity_series import Series, series_of
 from training.data.leakage.label_sql import LabelNumber, label_numbers
-from training.data.leakage.sampled import Codes, Flags, Floats, numbers
+from training.data.leakage.sampled import Flags, Floats, numbers
 from training.data.leakage.sides import Sides
 
-ROWS = 40_000
 EVIDENCE_ROWS = 5
 WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 24, 30, 48)
 FEWEST_ROWS = 300
-LEAST_LENGTH = 10  # rows of a series, on average
-MOST_REPEATED = 0.05  # share of rows at a time that their entity already has
 LEAST_EXPLAINED = 0.3  # of the next values' surprise; below it a warning would be pointless
 LEAST_CERTAIN = 0.9  # of the surprise: no column that is known in time holds nearly all of it
+LEAST_UNEVEN = 0.5  # from here on a window of even length is tried
 FINE_VALUES = 100  # calendars legitimately know the future, and have few values
 # share of the next values' variance that the present does not explain; a countdown has none
 LEAST_SURPRISE = 1e-3
@@ -44,6 +42,7 @@ class LookAhead(NamedTuple):
     past: float
     rows: int
     fine: bool = True
+    by: str = ""  # the undeclared column whose values have a series each
     shown: tuple[dict[str, Any], ...] = ()  # rows with the feature next to the label's next values
 
 
@@ -54,30 +53,36 @@ def find_look_ahead(sides: Sides) -> list[LookAhead]:
     """
     if sides.spec.time is None or not sides.spec.numeric:
         return []
-    found: dict[str, LookAhead] = {}
-    for label in label_numbers(sides, with_places=True):
-        for item in _of_label(sides, label):
-            if (
-                item.column not in found
-                or item.future - item.past > found[item.column].future - found[item.column].past
-            ):
-                found[item.column] = item
+    found = _best(
+        item for label in label_numbers(sides, with_places=True) for item in _of_label(sides, label)
+    )
     return sorted(found.values(), key=lambda f: (f.past - f.future, f.column))
 
 
+def _best(items: Iterable[LookAhead]) -> dict[str, LookAhead]:
+    """Return the strongest finding of each column.
+
+    One that holds nearly all of the next values comes before one that is only ahead of its past:
+    a centred window knows both alike.
+    """
+    found: dict[str, LookAhead] = {}
+    for item in items:
+        if item.column not in found or _strength(item) > _strength(found[item.column]):
+            found[item.column] = item
+    return found
+
+
+def _strength(item: LookAhead) -> tuple[bool, float]:
+    return item.future >= LEAST_CERTAIN, item.future - item.past
+
+
 def _of_label(sides: Sides, label: LabelNumber) -> list[LookAhead]:
-    series = next(
-        (
-            found
-            for entity in _entities(sides)
-            if (found := _in_order(sides, label, entity)) is not None
-        ),
-        None,
-    )
-    if series is None:
-        return []
-    table, entity = series
-    columns = {n: numbers(table[n]) for n in sides.spec.numeric}
+    """Return the findings of each column, for each entity whose rows have an order."""
+    return [item for series in series_of(sides, label) for item in _of_series(sides, label, series)]
+
+
+def _of_series(sides: Sides, label: LabelNumber, series: Series) -> list[LookAhead]:
+    columns = {n: numbers(series.table[n]) for n in sides.spec.numeric if n != series.by}
     varied = {
         n: np.nan_to_num(v - np.nanmean(v))
         for n, v in columns.items()
@@ -85,23 +90,27 @@ def _of_label(sides: Sides, label: LabelNumber) -> list[LookAhead]:
     }
     if not varied:
         return []
-    features, target = np.stack(list(varied.values()), axis=1), numbers(table["target"])
+    features, target = np.stack(list(varied.values()), axis=1), series.target
     is_fine = {n: len(np.unique(v)) >= FINE_VALUES for n, v in varied.items()}
     items = [
-        item._replace(fine=is_fine[item.column])
+        item._replace(fine=is_fine[item.column], by=series.by)
         for window in WINDOWS
-        for item in _of_window(list(varied), features, target, entity, window, label.name)
+        for item in _of_window(list(varied), features, target, series, window, label.name)
     ]
+    if series.is_guess:  # of which only nearly all of the next values is a finding
+        items = [
+            i if i.future >= LEAST_CERTAIN else i._replace(future=0.0, past=0.0) for i in items
+        ]
     return [
-        item._replace(shown=_shown(table, item, entity)) if item.future >= LEAST_EXPLAINED else item
-        for item in items
+        item._replace(shown=_shown(series, item)) if item.future >= LEAST_EXPLAINED else item
+        for item in _best(items).values()
     ]
 
 
-def _shown(table: pa.Table, item: LookAhead, entity: Codes) -> tuple[dict[str, Any], ...]:
+def _shown(series: Series, item: LookAhead) -> tuple[dict[str, Any], ...]:
     """Return some rows: the feature next to the label's past and future values."""
-    target = numbers(table["target"])
-    past, future, whole = _windows(target, entity, item.window)
+    table, target = series.table, series.target
+    past, future, whole = _windows(target, series, item.window)
     places = np.flatnonzero(whole)[:: max(1, int(whole.sum()) // EVIDENCE_ROWS)][:EVIDENCE_ROWS]
     ids, values = table["__id"].take(places).to_pylist(), numbers(table[item.column])
     return tuple(
@@ -116,97 +125,20 @@ def _shown(table: pa.Table, item: LookAhead, entity: Codes) -> tuple[dict[str, A
     )
 
 
-def _entities(sides: Sides) -> Iterator[str]:
-    """Return SQL of the entities of a series.
-
-    It is the declared group, or the whole table; else a category with a value for every row of a
-    time.
-    """
-    train = sides.relations["train"]
-    yield "__group" if sides.spec.group else "''"
-    names = sides.spec.categorical
-    if not names:
-        return
-    crowd, total = row(
-        sides.connection,
-        f"select max(n), sum(n) from (select count(*) as n from {train} where __time is not null"
-        " group by __time)",
-    )
-    counts = [count_distinct(sides.connection, ident(n), train) for n in names]
-    yield from (
-        ident(n)
-        for n, count in zip(names, counts, strict=True)
-        if crowd <= count and count * LEAST_LENGTH <= total
-    )
-
-
-def _in_order(sides: Sides, label: LabelNumber, by: str) -> tuple[pa.Table, Codes] | None:
-    """Return rows of train and their entities [T] in order.
-
-    Return None if entities have one row each, or several at one time.
-    """
-    table = _series(sides, label, by)
-    entity = np.asarray(
-        table["entity"].combine_chunks().dictionary_encode().indices.to_numpy(), dtype=np.int64
-    )
-    time, same = numbers(table["__time"]), entity[1:] == entity[:-1]
-    return (
-        None
-        if not same.any() or (time[1:] == time[:-1])[same].mean() > MOST_REPEATED
-        else (table, entity)
-    )
-
-
-def _series(sides: Sides, label: LabelNumber, by: str) -> pa.Table:
-    """Return whole entities of train, up to this many rows.
-
-    Entities whose names have the lowest hashes come first. Of one long series, return its
-    beginning.
-    """
-    train, entity = sides.relations["train"], f"coalesce({by}, '')"
-    known = (
-        f"{label.sql} is not null and __time is not null and"
-        f" {_low_hashes(sides, entity, f'{label.sql} is not null and __time is not null')}"
-    )
-    sizes = f"select {entity} as g, count(*) as n from {train} where {known} group by 1"
-    ordered = f"select g, sum(n) over (order by md5(g), g) - n as before from ({sizes})"
-    listed = ", ".join(ident(n) for n in sides.spec.numeric)
-    kept = f"{known} and {entity} in (select g from ({ordered}) where before < {literal(ROWS)})"
-    sql = (
-        f"select {entity} as entity, __time, {label.sql} as target, __id, {listed} from {train}"
-        f" where {kept} order by entity, __time, __id limit {ROWS}"
-    )
-    return sides.connection.sql(sql).to_arrow_table()
-
-
-def _low_hashes(sides: Sides, entity: str, known: str) -> str:
-    """Return an SQL condition for the entities whose names hash lowest, with at least `ROWS` rows.
-
-    The others need no sort.
-    """
-    share = 2 * ROWS / max(1, sides.num_rows["train"])
-    while share < 1:
-        low = f"substr(md5({entity}), 1, 8) < {literal(f'{int(share * 2**32):08x}')}"
-        if (
-            row(
-                sides.connection,
-                f"select count(*) from {sides.relations['train']} where {known} and {low}",
-            )[0]
-            >= ROWS
-        ):
-            return low
-        share *= 8
-    return "true"
-
-
 def _of_window(
-    names: list[str], features: Floats, target: Floats, entity: Codes, window: int, label: str
+    names: list[str], features: Floats, target: Floats, series: Series, window: int, label: str
 ) -> list[LookAhead]:
-    past, future, whole = _windows(target, entity, window)
+    past, future, whole = _windows(target, series, window)
     if whole.sum() < FEWEST_ROWS:
         return []
     inputs, now = features[whole], target[whole]
     ahead = _partial(inputs, future[whole], [now, past[whole]])
+    if ((ahead >= LEAST_UNEVEN) & (ahead < LEAST_CERTAIN)).any():
+        # a window of even length that is centred reaches one row further back than ahead
+        earlier, _, reached = _windows(target, series, window + 1)
+        both = whole & reached
+        uneven = _partial(features[both], future[both], [target[both], past[both], earlier[both]])
+        ahead = np.where(uneven >= LEAST_CERTAIN, uneven, ahead)
     behind = _partial(inputs, past[whole], [now, future[whole]])
     return [
         LookAhead(n, label, window, float(a), float(b), int(whole.sum()))
@@ -214,16 +146,18 @@ def _of_window(
     ]
 
 
-def _windows(target: Floats, entity: Codes, window: int) -> tuple[Floats, Floats, Flags]:
+def _windows(target: Floats, series: Series, window: int) -> tuple[Floats, Floats, Flags]:
     """Return means [T] of the last and of the next values of the same entity, without the present.
 
-    Also return where both windows are complete.
+    Also return where both windows are complete, and no time repeats in them.
     """
     total, rows = np.concatenate([[0.0], np.cumsum(target)]), len(target)
     place = np.arange(rows)
     whole = (place >= window) & (place + window < rows)
     before, after = np.clip(place - window, 0, None), np.clip(place + window, None, rows - 1)
+    entity, repeats = series.entity, series.repeats
     whole &= (entity[before] == entity) & (entity[after] == entity)
+    whole &= repeats[before] == repeats[after]
     return (
         (total[place] - total[before]) / window,
         (total[after + 1] - total[place + 1]) / window,
@@ -271,7 +205,7 @@ def judge_look_ahead(
                 summary=(
                     f"column {f.column!r} predicts {f.future:.0%} of what is new in the next"
                     f" {f.window} values of {f.label!r}, and {f.past:.0%} of what was in the last"
-                    f" {f.window}"
+                    f" {f.window}" + (f" (rows of one {f.by!r} in order of time)" if f.by else "")
                 ),
                 figures={
                     "future": round(f.future, 4),

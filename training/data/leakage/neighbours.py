@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from training.data.leakage.one_spelling import one_spelling
 from training.data.leakage.sampled import Codes, Flags, Floats, Sampled
 
 FINE_VALUES = 100  # least distinct values of a number for which a near miss has a meaning
@@ -37,7 +38,7 @@ def space_of(rows: Sampled) -> Space:
     """Return the coordinates of rows.
 
     A null becomes a number's mean and a difference in the next coordinate. Categories that hardly
-    repeat are left out.
+    repeat are left out; values that differ in spelling alone are one.
     """
     names = [
         n
@@ -47,7 +48,7 @@ def space_of(rows: Sampled) -> Space:
     coarse = [n for n in rows.numeric if n not in names]
     columns = [_standard(rows.numeric[n], rows.train) for n in (*names, *coarse)]
     columns += [np.isnan(v).astype(np.float64) for v in rows.numeric.values() if np.isnan(v).any()]
-    for codes, texts in ((rows.category[n], rows.texts[n]) for n in rows.category):
+    for codes, texts in ((codes, rows.texts[n]) for n, codes in one_spelling(rows).items()):
         if len(texts) < 0.5 * len(codes):
             directions = np.random.default_rng(len(texts)).normal(
                 size=(len(texts) + 1, CATEGORY_WIDTH)

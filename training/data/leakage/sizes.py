@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from schemas.records import CheckResult
+from schemas.config import Declaration, GroupSplit
+from schemas.records import CheckResult, SplitTables
 from training.data.engine.engine import count_distinct, ident, rows
 from training.data.leakage.arrangements import (
     ENOUGH_UNITS,
@@ -14,6 +15,7 @@ from training.data.leakage.sides import Sides
 
 FEWEST_DIFFERENT = 5  # rows of features in test
 LOOKED_AT = 1000
+FEWEST_GROUPS = 5  # in test: four different ones can be ordered in 24 ways, 40 are needed at 95 %
 
 
 def size_results(sides: Sides) -> list[CheckResult]:
@@ -32,8 +34,8 @@ def size_results(sides: Sides) -> list[CheckResult]:
     elif few:
         summary = f"too few test rows to say whether a model has skill: {few}"
         remedy = (
-            "give more test rows (split.fractions, more data, or more groups); a model is not"
-            " registered on these unless register.require_skill is false"
+            f"give more test rows (split.fractions, more data, or more groups{_balance(sides)}); a"
+            " model is not registered on these unless register.require_skill is false"
         )
     else:
         summary, remedy = f"every side has at least {limit} row{'' if limit == 1 else 's'}", ""
@@ -47,6 +49,41 @@ def size_results(sides: Sides) -> list[CheckResult]:
             remedy=remedy,
         )
     ]
+
+
+def _balance(sides: Sides) -> str:
+    way = sides.declaration.split
+    if isinstance(way, GroupSplit) and not way.balance:
+        return ", or split.balance: true, which gives test its share of few groups"
+    return ""
+
+
+def few_at_once(made: SplitTables, declaration: Declaration) -> str:
+    """Say from the figures of a split alone that test has too few groups or rows of a class.
+
+    The result is empty if it has enough; `size_results` looks at the rows themselves.
+    """
+    figures = made.summary.get("test", {})
+    if isinstance(groups := figures.get("groups"), int) and groups < FEWEST_GROUPS:
+        advice = (
+            "; split.balance: true gives test its share of few groups"
+            if isinstance(declaration.split, GroupSplit) and not declaration.split.balance
+            else ""
+        )
+        return _few_groups(groups) + advice
+    counts = figures.get("label", {}).get("counts", {})
+    if declaration.task.kind != "binary" or not counts:
+        return ""
+    value, fewest = min(counts.items(), key=lambda item: item[1])
+    what = f"row{'' if fewest == 1 else 's'} with label {value!r}"
+    return shortage_of_class(fewest, figures["rows"], what)
+
+
+def _few_groups(groups: int) -> str:
+    return (
+        f"{groups} group{'' if groups == 1 else 's'} in test: no claim can be made,"
+        f" {FEWEST_GROUPS} are needed"
+    )
 
 
 def too_few_test_rows(sides: Sides) -> str:
@@ -82,13 +119,12 @@ def too_few_test_rows(sides: Sides) -> str:
     of_units = (
         f"select string_agg({label}, ',' order by __id) as labels from {relation} group by {unit}"
     )
-    return shortage(
-        [
-            n
-            for (n,) in rows(sides.connection, f"select count(*) from ({of_units}) group by labels")
-        ],
-        noun,
-        confidence,
+    counts = rows(sides.connection, f"select count(*) from ({of_units}) group by labels")
+    why = shortage([n for (n,) in counts], noun, confidence)
+    return (
+        f"{_few_groups(num_units)}; {why}"
+        if why and spec.grouped and num_units < FEWEST_GROUPS
+        else why
     )
 
 

@@ -24,15 +24,13 @@ from schemas.records import SplitTables, TableSpec, ValidatedTable, digest_of
 from training.data.engine.engine import count_distinct, engine_for, literal, parquet
 from training.data.split.fold_times import END, TimeFold, time_fold_sql, time_folds
 from training.data.split.groups import BRIDGES, settled_sql
+from training.data.split.hash_sides import cut_point, hash_sql, known_side_sql
 from training.data.split.ledger import Ledger, opened
 from training.data.split.side_summary import refuse_unusable
 from training.data.split.split import (
     ROWS,
     SIDED,
     SIDES,
-    cut_point,
-    hash_sql,
-    known_side_sql,
     sides_in_order,
     way_of,
     write_sides,

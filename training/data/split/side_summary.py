@@ -16,8 +16,8 @@ from training.data.split.time_cuts import time_text
 REMEDIES = {
     "random": "change split.seed or split.fractions, or give more rows",
     "group": (
-        "fix some groups by hand with split.pin, e.g. {NAME: val}, or change split.seed or"
-        " split.fractions"
+        "fix some groups by hand with split.pin, e.g. {NAME: val}, set split.balance: true, or"
+        " change split.seed or split.fractions"
     ),
     "stratified": "change split.fractions, or give more rows",
     "stratified_group": "give more groups, or use split.kind: group with split.pin",

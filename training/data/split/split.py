@@ -25,7 +25,6 @@ from schemas.config import (
     GROUPED,
     SPLITS,
     Declaration,
-    Fractions,
     GroupSplit,
     GroupTimeSplit,
     PredefinedSplit,
@@ -58,6 +57,7 @@ from training.data.engine.engine import (
 from training.data.engine.hash_order import in_hash_order
 from training.data.engine.in_memory import CODE, Rows, held, hold, let_go, registered, relation
 from training.data.engine.threads import at_once, beside
+from training.data.split.balanced_groups import balanced_plan, deal_groups
 from training.data.split.first_rows import first_rows, of_known_classes
 from training.data.split.groups import (
     BRIDGES,
@@ -67,6 +67,13 @@ from training.data.split.groups import (
     grouping_way,
     needs_group_ledger,
     settled_sql,
+)
+from training.data.split.hash_sides import (
+    cut_point,
+    hash_side_sql,
+    hash_sql,
+    known_side_sql,
+    pinned_sql,
 )
 from training.data.split.ledger import Ledger, opened
 from training.data.split.side_summary import refuse_unusable, summarize
@@ -294,45 +301,16 @@ def decide(
         "fractions": way.fractions.model_dump(),
         **({"pin": pins} if pins else {}),
     }
+    if isinstance(way, GroupSplit) and way.balance:
+        return _balanced(connection, spec, way, book, pins, plan)
     return Decision(pinned_sql(pins, hash_side_sql(_key(way), way.seed, way.fractions)), plan)
-
-
-def hash_side_sql(key: str, seed: int, fractions: Fractions) -> str:
-    """Return SQL for the split of a key by its hash: the rule that decides."""
-    train, val = cut_point(fractions.train), cut_point(fractions.train + fractions.val)
-    digits = hash_sql(key, seed)
-    return (
-        f"case when {digits} < {literal(train)} then 'train' when {digits} < {literal(val)} then"
-        " 'val' else 'test' end"
-    )
-
-
-def hash_sql(key: str, seed: int | str) -> str:
-    """Return SQL for the eight hexadecimal digits of a key under a seed, or a salt.
-
-    Every engine computes them alike.
-    """
-    return f"substr(md5(concat({literal(f'{seed}:')}, {key})), 1, 8)"
-
-
-def cut_point(share: float) -> str:
-    """Return the eight hexadecimal digits below which a share of all hashes lies.
-
-    >>> cut_point(0.8), cut_point(0.9)
-    ('cccccccc', 'e6666666')
-    """
-    return f"{min(int(round(share, 12) * 2**32), 2**32 - 1):08x}"
-
-
-def pinned_sql(pins: Mapping[str, str], otherwise: str) -> str:
-    """Return SQL for the split of a group that may be fixed by hand."""
-    whens = "".join(f" when {literal(group)} then {literal(side)}" for group, side in pins.items())
-    return f"case __group{whens} else {otherwise} end" if pins else otherwise
 
 
 def needs_ledger(declaration: Declaration) -> bool:
     """Return True if splits depend on more than the row, so that they are frozen."""
     way = declaration.split
+    if isinstance(way, GroupSplit):
+        return way.balance
     return isinstance(way, StratifiedSplit) or (isinstance(way, TimeSplit) and way.cuts is None)
 
 
@@ -347,6 +325,8 @@ def way_of(declaration: Declaration, spec: TableSpec) -> dict[str, Any]:
     used = {n for names in roles.values() for n in (names if isinstance(names, list) else [names])}
     derived = {n: text for n, text in sorted(declaration.data.derive.items()) if n in used}
     way = declaration.split.model_dump(mode="json", exclude={"embargo", "pin", "cuts"})
+    if not way.get("balance", True):
+        del way["balance"]  # older ledgers and folds do not name it
     by = (
         {"group_by": grouping_way(declaration, spec)}
         if declaration.data.group_by and declaration.split.kind in GROUPED
@@ -512,6 +492,34 @@ def _stratified(
         **({"bin_edges": edges} if edges else {}),
     }
     frozen = {"bin_edges": edges} if edges and not book.frozen else {}
+    return _looked_up("known.side", spec, book, key, plan, frozen)
+
+
+def _balanced(
+    connection: duckdb.DuckDBPyConnection,
+    spec: TableSpec,
+    way: GroupSplit,
+    book: Ledger | None,
+    pins: Mapping[str, str],
+    plan: dict[str, Any],
+) -> Decision:
+    """Return splits of groups: as frozen in the ledger, and new ones where splits lack most."""
+    if book is None:
+        raise RuntimeError("a balanced split needs its ledger")
+    deal_groups(connection, ROWS, way, book.assigned, pins)
+    side = pinned_sql(pins, "known.side")
+    return _looked_up(side, spec, book, "__group", balanced_plan(plan))
+
+
+def _looked_up(
+    side_sql: str,
+    spec: TableSpec,
+    book: Ledger,
+    key: str,
+    plan: dict[str, Any],
+    frozen: Mapping[str, Any] = MappingProxyType({}),
+) -> Decision:
+    """Return the decision that looks the split of a unit up in `unit_sides`, as `known.side`."""
     # a row may belong to a group that was decided before and has no other rows now
     known = (
         f"(select key_hash, side from unit_sides union select key_hash, side from {book.assigned}"
@@ -519,22 +527,11 @@ def _stratified(
     )
     sides = known if spec.group_by else "unit_sides"
     return Decision(
-        "known.side",
+        side_sql,
         plan,
         frozen,
         "(select key_hash, side from unit_sides where is_new)",
         known_side_sql(sides, key),
-    )
-
-
-def known_side_sql(sides: str, key: str) -> str:
-    """Return the join of rows with the split of their unit, `known.side`.
-
-    It is looked up in a relation of `key_hash` (unique) and `side`.
-    """
-    return (
-        f"left join (select key_hash, side from {sides} as sides) as known on known.key_hash ="
-        f" md5({key})"
     )
 
 
