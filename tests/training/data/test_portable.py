@@ -196,7 +196,10 @@ def test_without_derived_features_nothing_is_kept(tmp_path: Path) -> None:
         tmp_path / "out",
     )
     assert (made.spec.derived, made.raw_rows, made.spec.null_texts) == ({}, None, ("?",))
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["validated.parquet"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "row_places.parquet",
+        "validated.parquet",
+    ]
 
 
 @pytest.mark.req("S2")
