@@ -95,11 +95,8 @@ def judge_challenger(
         (*prepared.checks.results, *preflight.checks.results),
         comparison,
     )
-    say(
-        "gate",
-        gate.verdict,
-        "done" if gate.passed else "cached" if gate.verdict.startswith(UNCHANGED) else "warn",
-    )
+    stays = gate.verdict.startswith(UNCHANGED) or not gate.replaces
+    say("gate", gate.verdict, "cached" if stays else "done" if gate.passed else "warn")
     return gate
 
 

@@ -22,6 +22,7 @@ from schemas.calibration_records import Calibration
 from schemas.config import Declaration, SplitName
 from schemas.evaluate_config import HALF
 from schemas.load import declare
+from schemas.look_records import Looks, with_bounds
 from schemas.records import (
     EvaluationReport,
     FileRef,
@@ -70,6 +71,7 @@ def evaluate(
     out_dir: Path,
     thresholds: Mapping[str, float] | None = None,
     training_note: str = "",
+    looks: Looks = (),
 ) -> EvaluationReport:
     """Evaluate one split: metrics with bootstrap intervals, next to baselines and the base rate.
 
@@ -84,6 +86,7 @@ def evaluate(
         out_dir: Created; files of an earlier evaluation are replaced.
         thresholds: Label to threshold, where one is declared.
         training_note: Of `next_step.unfinished`; goes to a verdict that it may explain.
+        looks: At these rows, counted; get their bounds here.
 
     Raises:
         IntegrityError: weights or arrays were changed after they were written.
@@ -91,15 +94,10 @@ def evaluate(
     """
     declaration, statistics = declare(run.declaration), run.statistics
     arrays = run.arrays.side(side)
-    network = reference_network(
-        run, digest.verify(weights) if isinstance(weights, FileRef) else weights
-    )
+    weights = digest.verify(weights) if isinstance(weights, FileRef) else weights
+    network = reference_network(run, weights)
     labels, threshold = decided(targets_of(declaration, statistics), thresholds or {})
-    scored = (
-        _score_documents(network, arrays)
-        if statistics.tokens
-        else _score_rows(run, declaration, network, arrays, (labels, threshold))
-    )
+    scored = _scored(run, declaration, network, arrays, (labels, threshold))
     predictions, target, ids, weight = scored.predictions, scored.target, scored.ids, scored.weight
     group = None if ids["__group"].isna().all() else ids["__group"].to_numpy()
     clusters, note = clusters_of(group)
@@ -128,6 +126,7 @@ def evaluate(
         calibration=scored.calibration,
         thresholds=dict(thresholds or {}),
         against=measure_yardsticks(run, own, bool(thresholds)) if others else (),
+        looks=with_bounds(looks, metrics, declaration.evaluate.confidence),
         **compared,
     )
     digest.write_atomic(out_dir / "evaluation.json", report.model_dump_json(indent=1))
@@ -164,6 +163,19 @@ class Scored(NamedTuple):
     write: Callable[[Path], FileRef]
     calibration: tuple[Calibration, ...] = ()
     spread: np.ndarray | None = None  # of an ensemble's members
+
+
+def _scored(
+    run: RunSpec,
+    declaration: Declaration,
+    network: nn.Module,
+    arrays: SplitArrays,
+    decides: Decides,
+) -> Scored:
+    """Score rows or documents."""
+    if run.statistics.tokens:
+        return _score_documents(network, arrays)
+    return _score_rows(run, declaration, network, arrays, decides)
 
 
 def _score_rows(

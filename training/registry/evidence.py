@@ -86,6 +86,7 @@ def build_evidence(
         search=searched(declaration, evaluated),
         thresholds=evaluated.thresholds,
         against=evaluated.against,
+        looks=evaluated.looks,
         refit=served.refit,
         members=served.trained.members,
     )
