@@ -17,7 +17,7 @@ from schemas.records import GateReport, Interval
 from tests.training.mlflow_home import declaration
 from tests.training.test_gate import against, evaluation, judged
 from training.registry.gate import judge
-from training.registry.ladder import LEVEL, noise_of
+from training.registry.ladder import LEVEL, MOST_ERRORS, noise_of
 
 SE = 0.01
 HALF = SE * NormalDist().inv_cdf(0.975)
@@ -50,7 +50,7 @@ def test_more_looks_ask_for_more_and_fresh_rows_for_less() -> None:
     noises = [noise_of(interval, 0.95, looks) for looks in (1, 2, 14, 365)]
     assert noises == sorted(noises)
     assert noises[0] == pytest.approx(SE * NormalDist().inv_cdf(1 - LEVEL))
-    assert noises[-1] == pytest.approx(SE * 3.64, rel=1e-2)
+    assert noises[-1] == pytest.approx(SE * MOST_ERRORS)
     assert "noise 0.03 at look" not in gained(0.0, looks=1).verdict
     assert "at look 14" in gained(0.0, looks=14).verdict
 

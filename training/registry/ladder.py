@@ -5,11 +5,12 @@ model pass that is not worse promotes that one in the end, and its score is too 
 of nightly retrains by up to one standard error of a test. Here d = challenger - champion, with the
 sign that more is better, is held against the noise
 
-    noise = s × z,   z = normal quantile of 1 - LEVEL / k
+    noise = s × z,   z = normal quantile of 1 - LEVEL / k, at most MOST_ERRORS
 
 with s the standard error of d (half of its interval over the interval's normal quantile) and k the
 number of models that were scored on these rows (training/run/look_ledger.py). The luckiest of k
-equal challengers exceeds it with a chance of at most `LEVEL`.
+equal challengers exceeds it with a chance of about `LEVEL`. From 37 looks on z stays at
+`MOST_ERRORS`: a larger one makes real gains wait, and the claim is safe without it.
 
 - d > noise: better. It takes the champion's place, and the claim rises by d - noise.
 - d >= -tolerance - noise: equal. It is registered, the champion and its claim stay, unless the
@@ -38,6 +39,7 @@ from schemas.look_records import Claim, look_at, standard_error
 from schemas.records import CheckResult, EvaluationReport, Evidence, Interval, Record
 
 LEVEL = 0.05
+MOST_ERRORS = 3.0
 NORMAL = NormalDist()
 KEPT = "kept"
 
@@ -75,7 +77,8 @@ class Place(NamedTuple):
 def noise_of(difference: Interval, confidence: float, looks: int) -> float | None:
     """Return the gain that chance alone explains among so many looks; None without an interval."""
     error = standard_error(difference, confidence)
-    return None if error is None else error * NORMAL.inv_cdf(1 - LEVEL / max(1, looks))
+    quantile = NORMAL.inv_cdf(1 - LEVEL / max(1, looks))
+    return None if error is None else error * min(quantile, MOST_ERRORS)
 
 
 def place_of(
