@@ -27,6 +27,8 @@ from training.report.headline import headline
 def scored(run: RunSpec, weights: Path, model: str, side: Any = "test") -> EvaluationReport:
     """The evaluation of a training that gave these weights."""
     report = trained(best_checkpoint=file_ref(weights), model_sha256=model * 64)
+    few = {"evaluate": {"bootstrap": 60, "baselines": ["constant"]}}
+    run = run.model_copy(update={"declaration": run.declaration | few})
     with disable_run_logger():
         return evaluate_model.fn(run, report, weights.parent, side)
 
