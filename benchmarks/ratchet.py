@@ -174,8 +174,8 @@ def error_of_a_test(setting: Setting) -> float:
     """Return the standard error of one test of so many rows, in units of the metric."""
     world, metric = World(setting, min(setting.rows, 5000), 1), METRICS[setting.kind]
     found = intervals(declared(setting), world.model(), world.target, resamples=300)[metric]
-    scale = (len(world.known) / setting.rows) ** 0.5
-    return (standard_error(found, 0.95) or 0.0) * scale
+    scale = float(np.sqrt(len(world.known) / setting.rows))
+    return float((standard_error(found, 0.95) or 0.0) * scale)
 
 
 def share_of(setting: Setting, gain: float) -> float:
@@ -244,15 +244,15 @@ def nights_to_win(registry: Registry, share: float, night: int) -> int:
 def settings() -> list[Setting]:
     """Return what the page shows."""
     return [
-        Setting("binary", 500, 8),
-        Setting("binary", 500, 8, own=0.6),
-        Setting("binary", 1653, 6),
-        Setting("binary", 5000, 3),
-        Setting("regression", 500, 8),
-        Setting("regression", 5000, 4),
-        Setting("regression", 50_000, 2, resamples=50),
-        Setting("binary", 1653, 2, grows=5),
-        Setting("binary", 500, 4, rule="not_worse", resamples=20),
+        Setting("binary", 500, 4),
+        Setting("binary", 500, 4, own=0.6),
+        Setting("binary", 1653, 2),
+        Setting("binary", 5000, 1),
+        Setting("regression", 500, 6),
+        Setting("regression", 5000, 3),
+        Setting("regression", 50_000, 1, resamples=50),
+        Setting("binary", 1653, 1, grows=5),
+        Setting("binary", 500, 1, rule="not_worse", resamples=20),
     ]
 
 
@@ -330,7 +330,7 @@ def page(years: dict[Setting, list[Year]], seconds: float) -> str:
 
 TEXT = f"""# Do claimed scores rise with luck?
 
-`make bench-ratchet` lets the gate judge {NIGHTS} nightly retrains of equally good models on the same test rows, with the
+`make bench-ratchet` hands the gate {NIGHTS} nightly retrains of equally good models on the same test rows, with the
 functions that a run uses. All figures are in standard errors of one test of so many rows. Limits: the claim ends at most
 {MOST_BIAS} too high, at most {MOST_PROMOTIONS:.0%} of the nights promote, and a model that is better by {BETTER:g} standard
 errors is promoted within {BETTER_NIGHTS} nights.

@@ -36,7 +36,8 @@ def test_a_gain_within_the_noise_is_registered_and_the_champion_stays() -> None:
         assert (report.passed, report.replaces) == (True, False)
         assert report.verdict.startswith("kept: auroc") and "version 3 stays" in report.verdict
         assert report.claim is not None and report.claim.value == 0.8
-    better, worse = gained(0.03), gained(-0.03)
+    assert gained(-0.03).passed  # the champion may be a lucky draw
+    better, worse = gained(0.03), gained(-0.045)
     assert (better.passed, better.replaces) == (True, True)
     assert better.verdict.startswith("passed: auroc") and "unseen by both" in better.verdict
     assert (worse.passed, worse.replaces, worse.claim) == (False, True, None)
@@ -45,8 +46,8 @@ def test_a_gain_within_the_noise_is_registered_and_the_champion_stays() -> None:
 
 @pytest.mark.req("R2")
 def test_more_looks_ask_for_more_and_fresh_rows_for_less() -> None:
-    assert gained(0.025, looks=2).replaces and not gained(0.025, looks=14).replaces
-    interval = Interval(value=0.025, low=0.025 - HALF, high=0.025 + HALF)
+    assert gained(0.023, looks=2).replaces and not gained(0.023, looks=14).replaces
+    interval = Interval(value=0.023, low=0.023 - HALF, high=0.023 + HALF)
     noises = [noise_of(interval, 0.95, looks) for looks in (1, 2, 14, 365)]
     assert noises == sorted(noises)
     assert noises[0] == pytest.approx(SE * NormalDist().inv_cdf(1 - LEVEL))
@@ -64,7 +65,7 @@ def test_a_claim_rises_by_the_excess_over_the_noise_alone(
     noise = noise_of(Interval(value=value, low=value - half, high=value + half), 0.95, looks)
     assert noise is not None
     if report.claim is None:
-        assert not report.passed and value < -noise
+        assert not report.passed and value < -2 * noise
         return
     assert report.claim.value == pytest.approx(0.7 + max(0.0, value - noise))
     assert report.replaces == (value > noise) == (report.claim.value > 0.7)
@@ -99,7 +100,7 @@ def test_an_equal_one_replaces_a_champion_that_is_stale_or_breaks_a_bound_now() 
     assert held.passed and not held.replaces
     fallen = gained(0.01, champion=0.785, challenger=0.795, register=bound)
     assert fallen.replaces and "breaks register.thresholds.auroc today" in fallen.verdict
-    assert not gained(-0.05, stale="old").passed  # worse is worse
+    assert not gained(-0.06, stale="old").passed  # worse is worse
 
 
 @pytest.mark.req("R2")

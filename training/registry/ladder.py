@@ -9,15 +9,16 @@ sign that more is better, is held against the noise
 
 with s the standard error of d (half of its interval over the interval's normal quantile) and k the
 number of models that were scored on these rows (training/run/look_ledger.py). The luckiest of k
-equal challengers exceeds it with a chance of about `LEVEL`. From 37 looks on z stays at
+equal challengers exceeds it with a chance of about `LEVEL`. From 9 looks on z stays at
 `MOST_ERRORS`: a larger one makes real gains wait, and the claim is safe without it.
 
 - d > noise: better. It takes the champion's place, and the claim rises by d - noise.
-- d >= -tolerance - noise: equal. It is registered, the champion and its claim stay, unless the
+- d >= -tolerance - 2 noise: equal. It is registered, the champion and its claim stay, unless the
   champion is stale (`register.stale_after`), or breaks a bound of `register.thresholds` on today's
   rows. With `register.replace: not_worse` it takes the place by the rule of
   training/registry/gate.py; the claim stays there, too.
-- else: worse, and refused.
+- else: worse, and refused. Once the noise is for the challenger's bad luck, once for the champion's
+  good luck, which made it champion.
 
 Fresh rows begin again: k counts only models that saw them, and where hardly any of the rows of the
 champion's claim are left (`LEAST_SHARE`), its score on today's rows is the claim to start from.
@@ -39,7 +40,7 @@ from schemas.look_records import Claim, look_at, standard_error
 from schemas.records import CheckResult, EvaluationReport, Evidence, Interval, Record
 
 LEVEL = 0.05
-MOST_ERRORS = 3.0
+MOST_ERRORS = 2.5
 NORMAL = NormalDist()
 KEPT = "kept"
 
@@ -104,7 +105,7 @@ def place_of(
     if section.replaces_equal:
         worse = value < -section.tolerance or (high is not None and high < -section.tolerance)
     else:
-        worse = value < -section.tolerance - (noise or 0.0)
+        worse = value < -section.tolerance - 2 * (noise or 0.0)
     better = noise is not None and value > noise
     open_to_equals = _breaks_a_bound(declaration, comparison) or comparison.stale
     replaces = better or section.replaces_equal or by_hand or bool(open_to_equals)
