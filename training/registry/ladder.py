@@ -184,7 +184,12 @@ def _incomparable(comparison: Comparison) -> CheckResult:
 def _equal_words(
     comparison: Comparison, noise: float | None, replaces: bool, open_to_equals: str
 ) -> str:
-    how = "equal within the noise" if noise is not None else "the difference has no interval"
+    value = comparison.difference.value if comparison.difference else None
+    how = "equal within the noise"
+    if noise is None:
+        how = "the difference has no interval"
+    elif value is not None and value < -noise:
+        how = "worse, though the champion may be a lucky draw"
     if not replaces:
         return f"; {how}, so version {comparison.version} stays champion"
     return f"; {how}, and {open_to_equals}" if open_to_equals else f"; {how}"
