@@ -6,7 +6,7 @@ CONFIG ?= examples/clinic_visits.yaml
 export BULKHEAD_HOME ?= $(CURDIR)/.bulkhead
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all check lint types bench bench-gpu bench-quality gpu-check bench-leaks cost docs faults test-spark screenshots ui constraints clean
+.PHONY: help install run test test-all check lint types bench bench-gpu bench-quality gpu-check bench-leaks bench-ratchet cost docs faults test-spark screenshots ui constraints clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -68,6 +68,9 @@ bench-quality: $(VENV)/.runtime ## compare with boosting libraries and reference
 bench-leaks: $(VENV)/.dev ## plant leaks, split honestly, and let this project and its peers look (about an hour on 2 quiet cores)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[chem]'
 	@$(BIN)/python -m benchmarks.leaks
+
+bench-ratchet: $(VENV)/.runtime ## let the gate judge simulated years of nightly retrains, and write docs/benchmarks-ratchet.md (about 10 minutes on 2 quiet cores)
+	@$(BIN)/python -m benchmarks.ratchet
 
 docs: $(VENV)/.runtime ## write docs/leaks.md from the checks
 	@$(BIN)/python -m training.data.leakage.catalogue_page docs/leaks.md

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from schemas.fold_records import CrossValidation
+from schemas.look_records import Looks
 from schemas.new_rows import NewRows
 from schemas.records import (
     EvaluationReport,
@@ -23,13 +24,18 @@ from schemas.search_records import SearchOutcome
 from tasks.claim import used_servers
 from tasks.context import RunContext
 
+OUTCOMES: dict[Outcome, str] = {
+    "refused": "; exit code 1",
+    "kept": ": the new version is equal within the noise, so the champion stays",
+}
+
 
 class RunSummary(Record):
     """Result of a pipeline run.
 
     `cached`: the prepared data were reused. `metrics`: metrics of the test rows, with confidence
     intervals. `outcome`: outcome of the model. `new_rows`: difference from the rows of the last
-    run; null without one.
+    run; null without one. `looks`: how many models were scored on the test rows.
     """
 
     name: str
@@ -38,6 +44,7 @@ class RunSummary(Record):
     task: str
     metric: str
     metrics: dict[str, Interval]
+    looks: Looks = ()
     verdict: str
     cached: bool
     registered: Registered
@@ -87,6 +94,7 @@ def summarise(
         task=run.declaration.task.kind,
         metric=run.declaration.metric,
         metrics=evaluated.metrics,
+        looks=evaluated.looks,
         verdict=evaluated.verdict,
         cached=prepared.cached,
         registered=registered,
@@ -145,19 +153,20 @@ def print_summary(summary: RunSummary) -> None:
             f"{summary.metric} {interval_text(summary.metrics[summary.metric])}  "
             f" ({summary.confidence:.0%} interval; {', '.join(others[:2])})"
         ),
+        **_look_lines(summary.looks),
         "verdict": summary.verdict,
         "model": (
             f"{registered.uri}  (version {registered.version})"
             if registered.registered
             else f"nothing registered; {registered.verdict}"
         ),
-        "outcome": summary.outcome + ("; exit code 1" if summary.outcome == "refused" else ""),
+        "outcome": summary.outcome + OUTCOMES.get(summary.outcome, ""),
         **({"rows": summary.new_rows.sentence} if summary.new_rows else {}),
         "report": summary.report,
         "promise": summary.promise,
         "look further": where_to_look(summary.tracking_uri),
     }
-    if registered.registered:
+    if registered.registered and summary.outcome != "kept":
         lines["use it"] = (
             f"mlflow.pyfunc.load_model('{registered.uri}') with"
             f" MLFLOW_TRACKING_URI={summary.tracking_uri}"
@@ -165,6 +174,12 @@ def print_summary(summary: RunSummary) -> None:
     print()
     for name, text in lines.items():
         print(f"  {name:<13} {text}")
+
+
+def _look_lines(looks: Looks) -> dict[str, str]:
+    """Return the line on looks at the test rows; none at the first look."""
+    found = [look.sentence for look in looks if look.number > 1]
+    return {"looks": found[0]} if found else {}
 
 
 def print_search(found: SearchSummary) -> None:

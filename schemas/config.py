@@ -45,6 +45,7 @@ from schemas.model_config import (
 )
 from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
 from schemas.recipes import fill_recipe
+from schemas.register_config import RegisterConfig, Threshold
 from schemas.schedule_config import (
     ConstantSchedule,
     CosineRestartsSchedule,
@@ -205,55 +206,6 @@ class NormalizeConfig(Section):
     )
     columns: dict[str, ColumnNormalize] = Field(
         default_factory=dict, description="Exceptions by column."
-    )
-
-
-class Threshold(Section):
-    """Bounds that a test metric must keep."""
-
-    min: float | None = None
-    max: float | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> Threshold:
-        if self.min is None and self.max is None:
-            raise ValueError("give min, max or both")
-        return self
-
-
-class RegisterConfig(Section):
-    """The gate before the registry."""
-
-    enabled: bool = True
-    thresholds: dict[str, Threshold] = Field(
-        default_factory=dict, description="Test metric to its bounds, e.g. {auroc: {min: 0.65}}."
-    )
-    metric: str | None = Field(
-        None, description="Metric of the champion comparison. Default: the one of train.metric."
-    )
-    tolerance: float = Field(
-        0.0, ge=0, description="Loss of that metric against the champion that is still accepted."
-    )
-    promotion: Literal["automatic", "approval", "never"] = Field(
-        "automatic",
-        description=(
-            "What a version that passed the gate becomes. automatic: champion; approval:"
-            " challenger, until a person promotes it; never: no alias."
-        ),
-    )
-    require_skill: bool = Field(
-        True,
-        description=(
-            "Refuse a model that is not better than the constant baseline, or that too few rows"
-            " were there to judge."
-        ),
-    )
-    allow_behind: tuple[Baseline, ...] = Field(
-        ("boosting",),
-        description=(
-            "Baselines that a model may be behind beyond uncertainty. A model behind any other,"
-            " such as the linear model, is refused."
-        ),
     )
 
 

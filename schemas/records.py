@@ -8,6 +8,7 @@ from pydantic import Field
 
 from schemas.calibration_records import Calibrations, Choices, Coverages, Margins, Thresholds
 from schemas.comparison_records import Interval, Standing, Yardsticks
+from schemas.look_records import Claim, Looks
 from schemas.member_records import Kept, Members, Uncertainty
 from schemas.observed import Observed
 from schemas.references import (
@@ -78,7 +79,9 @@ __all__ = [
 ]
 
 Verdict = Literal["pass", "warn", "fail", "allowed", "unknown"]
-Outcome = Literal["promoted", "waiting", "registered", "unchanged", "refused", "not registered"]
+Outcome = Literal[
+    "promoted", "waiting", "registered", "kept", "unchanged", "refused", "not registered"
+]
 
 
 # ------------------------------------------------------------------------------------------ checks
@@ -266,7 +269,8 @@ class EvaluationReport(Record):
     rows of an ensemble's column of this name, the standard deviation of its members (single label).
     `by_label`: of several labels, each one's known rows, base rate, metrics and baselines.
     `label_note`: which labels a mean over labels leaves out. `against`: estimators of
-    `evaluate.against` on the same rows.
+    `evaluate.against` on the same rows. `looks`: of test rows, how many models were scored on
+    them, for each metric that decides.
     """
 
     side: SplitName
@@ -292,6 +296,7 @@ class EvaluationReport(Record):
     coverage: Coverages = ()
     uncertainty: Uncertainty = None
     against: Yardsticks = ()
+    looks: Looks = ()
 
 
 class ExportedModel(Record):
@@ -308,7 +313,11 @@ class ExportedModel(Record):
 
 
 class GateReport(Record):
-    """Why a model was registered or not: one row per condition."""
+    """Why a model was registered or not: one row per condition.
+
+    `replaces`: it takes the champion's place; false of a model that is equal within the noise.
+    `claim`: the score that the version claims; null where it was not compared.
+    """
 
     passed: bool
     verdict: str
@@ -316,6 +325,8 @@ class GateReport(Record):
     champion_version: str | None = None
     difference: Interval | None = None
     compared_rows: int = 0
+    replaces: bool = Field(True, exclude_if=lambda found: found)
+    claim: Claim | None = Field(None, exclude_if=lambda found: found is None)
 
 
 class Registered(Record):
@@ -362,6 +373,7 @@ class Evidence(Record):
     refit: Refit | None = Field(None, exclude_if=lambda found: found is None)
     members: Members = ()
     against: Yardsticks = ()
+    looks: Looks = ()
 
 
 class Verification(Record):

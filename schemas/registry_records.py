@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from schemas.look_records import Looks
 from schemas.records import (
     CheckReport,
     ExportedModel,
@@ -129,7 +130,7 @@ class Reevaluation(Record):
 
     `rows`: of these; `learned`, `tested`: of the source, the rows it learned from and was tested
     on. `metrics`: on the new rows; `registered`: on its test rows then. `verdict`: the worst of
-    `checks`, in a sentence.
+    `checks`, in a sentence. `looks`: models that were scored on the new rows.
     """
 
     name: str
@@ -145,6 +146,7 @@ class Reevaluation(Record):
     features: tuple[Drift, ...]
     predictions: tuple[Drift, ...]
     report: str = ""
+    looks: Looks = ()
 
     @property
     def outcome(self) -> Verdict:

@@ -11,6 +11,7 @@ from schemas.calibration_records import Coverage, thresholds_of
 from schemas.config import SplitName
 from schemas.load import declare
 from schemas.records import EvaluationReport, RunSpec, TrainReport
+from tasks.looks import count_looks, scored_rows
 from tasks.say import say
 from training.evaluation.decisions import calibration_words
 from training.evaluation.evaluate import evaluate
@@ -30,13 +31,23 @@ from training.evaluation.yardstick_words import yardstick_words
 def evaluate_model(
     spec: RunSpec, trained: TrainReport, run_dir: Path, side: SplitName
 ) -> EvaluationReport:
-    """Return metrics of one split with uncertainty, and the results of the baselines."""
+    """Return metrics of one split with uncertainty, and the results of the baselines.
+
+    A look at test rows is counted before they are scored.
+    """
     thresholds = thresholds_of(trained.threshold)
     out_dir = run_dir / "evaluation" / side
     declaration = declare(spec.declaration)
     note = unfinished(declaration, trained)
+    looks = (
+        count_looks(declaration, scored_rows(spec.arrays.test), trained.model_sha256, "evaluate")
+        if side == "test"
+        else ()
+    )
     report = evaluate(
-        spec, trained.best_checkpoint, side, out_dir, thresholds, note, trained.margins
+        *(spec, trained.best_checkpoint, side, out_dir, thresholds, note),
+        margins=trained.margins,
+        looks=looks,
     )
     found = report.metrics[trained.metric]
     bounds = (
@@ -53,6 +64,8 @@ def evaluate_model(
     say("evaluate", f"{side} {trained.metric} {value} over {report.rows:,} rows{others}")
     if report.verdict:
         say("", report.verdict, "info" if report.has_skill else "warn")
+    for sentence in (look.sentence for look in report.looks if look.number > 1):
+        say("", sentence, "info")
     for yardstick in report.against:
         is_bad = yardstick.standing == "behind" or yardstick.problem
         words = yardstick_words(declaration, yardstick)

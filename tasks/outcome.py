@@ -1,5 +1,5 @@
-"""Outcome of a run for its model: promoted, waiting, registered, unchanged, refused or
-unregistered.
+"""Outcome of a run for its model: promoted, waiting, registered, kept (the champion stays, as the
+new version is equal), unchanged, refused or unregistered.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ NAMES: dict[Outcome, str] = {  # name of Prefect's state
     "promoted": "Promoted",
     "waiting": "Waiting for approval",
     "registered": "Registered",
+    "kept": "Champion kept",
     "unchanged": "Unchanged",
     "refused": "Refused",
     "not registered": "Not registered",
@@ -34,6 +35,8 @@ NAMES: dict[Outcome, str] = {  # name of Prefect's state
 def outcome_of(declaration: Declaration, gate: GateReport, registered: Registered) -> Outcome:
     """Return the outcome of the model; refused only if it was to be registered."""
     if registered.registered:
+        if not gate.replaces and declaration.register_.promotion != "never":
+            return "kept"
         return (
             "registered"
             if registered.alias is None
@@ -49,7 +52,7 @@ def outcome_of(declaration: Declaration, gate: GateReport, registered: Registere
 @task(
     name="report outcome",
     description=(
-        "Tag of the MLflow run, event for Prefect: promoted, waiting, unchanged or refused."
+        "Tag of the MLflow run, event for Prefect: promoted, waiting, kept, unchanged, refused."
     ),
     tags=["track"],
     cache_policy=NO_CACHE,

@@ -19,17 +19,26 @@ from prefect.settings import PREFECT_API_URL
 from schemas.confinement import require_registered
 from schemas.errors import RegistryError
 from schemas.home import home
-from schemas.records import GateReport, Outcome, Registered, SplitTables, ValidatedTable
+from schemas.look_records import look_at
+from schemas.records import (
+    GateReport,
+    Outcome,
+    Registered,
+    SplitTables,
+    TableRef,
+    ValidatedTable,
+)
 from schemas.registry_records import Promotion
 from schemas.scratch import scratch_folder
 from tasks.context import RunContext
 from tasks.live import announce_outcome
+from tasks.looks import count_looks
 from tasks.say import say
 from training.data.arrays.shards import materialise_rows
 from training.registry import promotion
 from training.registry.compare_champion import Rows, challenge_version
 from training.registry.gate import UNCHANGED, judge
-from training.registry.registry import CHAMPION, load_model
+from training.registry.registry import CHAMPION, LoadedModel, load_model
 from training.registry.verify import verify_version
 from training.registry.version_record import Recorded, recorded_version
 from training.tracking.mlflow import default_tracking_uri
@@ -98,6 +107,9 @@ def promote_registered(registered: Registered, gate: GateReport, run: RunContext
     """Return the version that the run registered, with the alias of `register.promotion`."""
     how = run.declaration.register_.promotion
     if not registered.registered or registered.version is None or how == "never":
+        return registered
+    if not gate.replaces:
+        say("promote", f"version {gate.champion_version} stays {CHAMPION}", "cached")
         return registered
     alias = CHAMPION if how == "automatic" else promotion.CHALLENGER
     with one_promotion(registered.name):
@@ -197,13 +209,17 @@ def judge_version(
             arrays = materialise_rows(
                 split.test, validated.spec, known.statistics, scratch / "test"
             )
+            looks = _count_both(known, current, split.test)
             comparison = challenge_version(
                 known.declaration,
                 Rows(validated.spec, known.statistics, split.test, arrays),
                 known.model,
                 current,
+                looks,
             )
-    gate = judge(known.declaration, known.evaluation, known.evidence.checks, comparison)
+    gate = judge(
+        known.declaration, known.evaluation, known.evidence.checks, comparison, by_hand=True
+    )
     say("gate", gate.verdict, "done" if gate.passed else "fail")
     if not gate.passed:
         outcome: Outcome = "unchanged" if gate.verdict.startswith(UNCHANGED) else "refused"
@@ -214,6 +230,17 @@ def judge_version(
         )
         raise RegistryError(f"{known.uri} is not promoted: {gate.verdict}")
     return gate
+
+
+def _count_both(known: Recorded, current: LoadedModel, table: TableRef) -> int:
+    """Count the looks of a version and of the one that has the alias; return those so far."""
+    weights = (known.evidence.model_sha256, (current.evidence or {}).get("model_sha256"))
+    counted = [
+        count_looks(known.declaration, table, str(model), "promote") for model in weights if model
+    ]
+    metric = known.declaration.register_.metric or known.declaration.metric
+    look = look_at(counted[-1], metric)
+    return look.number if look else 1
 
 
 @task(

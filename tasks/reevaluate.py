@@ -10,10 +10,12 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
 from schemas.errors import RegistryError
+from schemas.look_records import Look, with_bounds
 from schemas.records import SplitTables, ValidatedTable
 from schemas.registry_records import Reevaluation
 from schemas.scratch import scratch_folder
 from tasks.context import RunContext
+from tasks.looks import count_looks
 from tasks.say import say
 from training.registry.reevaluate import has_drifted, reevaluate
 from training.registry.registry import CHAMPION
@@ -56,7 +58,8 @@ def reevaluate_champion(
 ) -> Reevaluation:
     """Compare the champion's results on the new rows with those at registration."""
     with scratch_folder(run.run_dir, "rows") as scratch:
-        known = champion.evidence.metrics
+        known, looks = champion.evidence.metrics, list[Look]()
+        weights = champion.evidence.model_sha256
         found = reevaluate(
             run.declaration,
             champion.model,
@@ -65,7 +68,10 @@ def reevaluate_champion(
             validated.spec,
             split,
             scratch,
+            lambda new: looks.extend(count_looks(run.declaration, new, weights, "reevaluate")),
         )
+    bounded = with_bounds(tuple(looks), found.metrics, run.declaration.evaluate.confidence)
+    found = found.model_copy(update={"looks": bounded})
     for result in found.checks.results:
         say(result.name[:14], result.summary, KINDS.get(result.verdict, "done"))
     return found

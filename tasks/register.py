@@ -23,6 +23,7 @@ from schemas.records import (
 )
 from schemas.registry_records import Served
 from tasks.context import RunContext, await_servers
+from tasks.looks import count_looks, scored_rows
 from tasks.say import say
 from training.data.split.unseen import evaluated_keys, trained_keys
 from training.registry.compare_champion import challenge
@@ -83,24 +84,27 @@ def judge_challenger(
     """Return the gate's verdict with one row for each condition."""
     await_servers(run)
     champion = load_champion(spec.name, run.tracker.uri)
-    comparison = (
-        challenge(
-            run.declaration, spec, prepared.split.test, evaluated, exported.program.sha256, champion
+    comparison = None
+    if champion:
+        weights = (champion.evidence or {}).get("model_sha256")
+        test = scored_rows(spec.arrays.test)
+        looks = count_looks(run.declaration, test, weights, "gate") if weights else evaluated.looks
+        comparison = challenge(
+            run.declaration,
+            spec,
+            prepared.split.test,
+            evaluated.model_copy(update={"looks": looks}),
+            exported.program.sha256,
+            champion,
         )
-        if champion
-        else None
-    )
     gate = judge(
         run.declaration,
         evaluated,
         (*prepared.checks.results, *preflight.checks.results),
         comparison,
     )
-    say(
-        "gate",
-        gate.verdict,
-        "done" if gate.passed else "cached" if gate.verdict.startswith(UNCHANGED) else "warn",
-    )
+    stays = gate.verdict.startswith(UNCHANGED) or not gate.replaces
+    say("gate", gate.verdict, "cached" if stays else "done" if gate.passed else "warn")
     return gate
 
 

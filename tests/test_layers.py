@@ -255,6 +255,7 @@ def test_tasks_never_import_each_other_except_what_they_share() -> None:
     shared = {
         "tasks.say",
         "tasks.live",
+        "tasks.looks",
         "tasks.store",
         "tasks.context",
         "tasks.turns",

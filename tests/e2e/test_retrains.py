@@ -4,6 +4,7 @@ learned from, nothing is orphaned.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from prefect.testing.utilities import prefect_test_harness
 
+from flows.promote import promote
 from schemas.records import GateReport, Prepared
 from tests.e2e.growing import Growing
 from training.registry.registry import load_model
@@ -93,3 +95,33 @@ def retrain(growing: Growing, times: int) -> None:
 @pytest.mark.timeout(3000)
 def test_twenty_retrains_on_growing_data(growing: Growing) -> None:
     retrain(growing, 20)
+
+
+@pytest.mark.long
+@pytest.mark.req("R2")
+@pytest.mark.timeout(900)
+def test_an_equal_retrain_is_registered_and_the_champion_stays(growing: Growing) -> None:
+    """Until a person names it; its claim is the champion's in both cases."""
+    growing.grow(groups=200)
+    first = growing.run("register.require_skill=false")
+    assert first.outcome == "promoted" and first.looks[0].number == 1
+    growing.grow(groups=4)
+    equal = growing.run("register.require_skill=false", "train.seed=1")
+    assert (equal.outcome, equal.registered.version, equal.registered.alias) == ("kept", "2", None)
+    assert equal.looks[0].number == 2 and equal.looks[0].optimism > 0
+    assert growing.aliases() == {"champion": "1"}
+    claims = []
+    for version in ("1", "2"):
+        evidence = load_model(f"models:/growing/{version}", growing.uri).evidence
+        tags = growing.client.get_model_version("growing", version).tags
+        claims.append(evidence["gate"]["claim"]["value"])
+        assert tags["bulkhead.claimed.auroc"] == f"{claims[-1]:.6g}"
+        assert tags["bulkhead.looks.auroc"] == version
+    assert claims[0] == claims[1] == pytest.approx(first.metrics["auroc"].value)
+    again = growing.run("register.require_skill=false", "train.seed=1")
+    assert again.looks[0].number == 2  # the same program on the same rows is no new look
+    made = promote(model_uri="models:/growing/2")
+    assert growing.aliases() == {"champion": "2", "previous": "1"}
+    assert "equal within the noise" in made.verdict
+    lines = (growing.home / "ledgers" / "looks.jsonl").read_text().splitlines()
+    assert len({json.loads(line)["model"] for line in lines}) == 2

@@ -16,7 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from prefect import flow
+from prefect.testing.utilities import prefect_test_harness
 
+from flows.prepare import prepare_data
+from flows.search import try_values
+from schemas.load import load_declaration
+from tasks.context import tracked
+from tasks.ranks import with_ranks
+from tasks.search import searching
 from tests.e2e.test_crossvalidate import ROOT, client_of, declare, variables
 
 pytestmark = pytest.mark.long  # minutes: four searches with real programs
@@ -173,3 +181,31 @@ def test_other_test_rows_change_nothing_of_it(searched: dict[str, Any], tmp_path
     here, there = winner(found), winner(searched)
     assert here["log"] == there["log"] and here["weights"] == there["weights"]
     assert found["best"]["metrics"] != searched["best"]["metrics"]  # they were changed indeed
+
+
+def test_checks_and_trials_open_no_file_of_test_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test rows are away from the end of the preparation to the choice of the winner."""
+    file = write(tmp_path / "a")
+    monkeypatch.setenv("BULKHEAD_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    given = ("search.trials=2", "search.space={optimizer.lr: [0.01, 0.05]}")
+
+    @flow(persist_result=False)
+    def trials_alone() -> Any:
+        declaration = searching(with_ranks(load_declaration(str(file), given)))
+        with tracked(declaration, "search") as run:
+            prepared = prepare_data(declaration)
+            arrays, table = prepared.arrays.test, prepared.split.test
+            away = [table.file, arrays.ids, *arrays.arrays.values()]
+            for ref in away:
+                ref.file.rename(f"{ref.path}.away")
+            found = try_values(prepared, run)
+            assert not any(ref.file.exists() for ref in away)
+        return found
+
+    with prefect_test_harness(server_startup_timeout=180):
+        found = trials_alone()
+    assert [trial.state for trial in found.trials] == ["complete", "complete"]
+    assert not (tmp_path / "home" / "ledgers" / "looks.jsonl").exists()

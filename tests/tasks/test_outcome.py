@@ -36,6 +36,7 @@ PASSED, REFUSED = (
     GateReport(passed=True, verdict="passed: fine", conditions=()),
     GateReport(passed=False, verdict="refused: worse", conditions=()),
 )
+EQUAL = GateReport(passed=True, verdict="kept: equal", conditions=(), replaces=False)
 SAME = GateReport(passed=False, verdict="unchanged: the program is version 3", conditions=())
 
 
@@ -56,6 +57,9 @@ def registered(version: str | None = None, alias: str | None = None) -> Register
         (PASSED, registered("3", "champion"), {}, "promoted"),
         (PASSED, registered("3", "challenger"), {"promotion": "approval"}, "waiting"),
         (PASSED, registered("3"), {"promotion": "never"}, "registered"),
+        (EQUAL, registered("3"), {}, "kept"),
+        (EQUAL, registered("3"), {"promotion": "approval"}, "kept"),
+        (EQUAL, registered("3"), {"promotion": "never"}, "registered"),
         (SAME, registered(), {}, "unchanged"),
         (REFUSED, registered(), {}, "refused"),
         (REFUSED, registered(), {"enabled": False}, "not registered"),

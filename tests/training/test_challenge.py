@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,10 @@ import pytest
 
 from schemas.digest import file_ref
 from schemas.errors import IntegrityError
+from schemas.look_records import Look
 from schemas.records import ExportedModel
 from tests.training.cases import Case, champion_of, evaluation_of, expected, make_case
-from training.data.split.unseen import trained_keys
+from training.data.split.unseen import evaluated_keys, trained_keys
 from training.objectives.metrics import compute_predictions
 from training.registry.compare_champion import challenge
 from training.registry.gate import judge
@@ -81,6 +84,35 @@ def test_both_are_scored_on_the_same_raw_rows(two: Two) -> None:
     assert found.difference.value == pytest.approx(ours - theirs, abs=1e-12)
     assert found.challenger > found.champion + 0.1
     assert judge(two.new.declaration, two.evaluation, (), found).passed
+
+
+@pytest.mark.req("R2")
+def test_the_champions_claim_and_age_and_the_looks_come_with_the_comparison(two: Two) -> None:
+    """Its claim counts as long as it rests on today's rows; else its score today does."""
+    test, champion = two.new.split.test, two.champion
+    created = datetime.now(UTC) - timedelta(days=40)
+    claim = {"metric": "auroc", "value": 0.61}
+    known = {
+        "created": created.isoformat(timespec="seconds"),
+        "metrics": {"auroc": {"value": 0.66}},
+        "gate": {"claim": claim},
+    }
+    tested = evaluated_keys(test)
+    same = replace(champion, evidence=known, tested_on=tested)
+    look = Look(rows_sha256="0" * 64, metric="auroc", number=7)
+    seen = two.evaluation.model_copy(update={"looks": (look,)})
+    found = two.challenge(champion=same, evaluation=seen)
+    assert (found.claim, found.looks, found.stale) == (0.61, 7, "")
+    earlier = replace(same, evidence=known | {"gate": None})
+    assert two.challenge(champion=earlier).claim == 0.66
+    assert two.challenge(champion=replace(same, tested_on=tested[:4])).claim is None
+    assert two.challenge(champion=replace(same, tested_on=tested[:10])).claim == 0.61
+    declared = two.new.declaration
+    for age, stale in (("30d", True), ("60d", False)):
+        section = declared.register_.model_copy(update={"stale_after": age})
+        aged = declared.model_copy(update={"register_": section})
+        why = two.challenge(declaration=aged, champion=same).stale
+        assert (f"older than register.stale_after ({age})" in why) == stale
 
 
 @pytest.mark.req("D10")

@@ -9,7 +9,8 @@ import pytest
 
 from schemas.records import CheckResult, EvaluationReport, FileRef, GateReport, Interval
 from tests.training.mlflow_home import declaration
-from training.registry.gate import Comparison, compare, judge
+from training.registry.gate import compare, judge
+from training.registry.ladder import Comparison
 
 SIMPLER: dict[str, dict[str, float | None]] = {
     "constant": {"auroc": 0.5},
@@ -169,11 +170,13 @@ def test_a_model_behind_a_simpler_one_is_no_first_champion_unless_the_file_says_
         ((0.01, None, None), 0.0, True),  # no interval
     ],
 )
-def test_the_champion_is_replaced_only_by_one_that_is_not_worse(
+def test_if_declared_the_champion_is_replaced_by_any_that_is_not_worse(
     difference: tuple[float, float | None, float | None], tolerance: float, passes: bool
 ) -> None:
-    report = judged(against(*difference), tolerance=tolerance)
-    assert report.passed == passes
+    report = judged(against(*difference), tolerance=tolerance, replace="not_worse")
+    assert report.passed == passes and report.replaces
+    if tolerance:  # a loss that is accepted says so as well
+        assert judged(against(*difference), tolerance=tolerance).passed == passes
     assert (report.champion_version, report.compared_rows, report.difference) == (
         "3",
         80,

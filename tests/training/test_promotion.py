@@ -125,11 +125,13 @@ def test_a_version_that_does_not_work_any_more_is_not_gone_back_to(
 
 @pytest.mark.req("R2")
 @pytest.mark.parametrize(
-    ("promotion", "alias", "named"),
+    ("promotion", "alias", "named", "replaces"),
     [
-        ("never", None, {}),
-        ("approval", "challenger", {"challenger": "1"}),
-        ("automatic", "champion", {"champion": "1"}),
+        ("never", None, {}, True),
+        ("approval", "challenger", {"challenger": "1"}, True),
+        ("automatic", "champion", {"champion": "1"}, True),
+        ("approval", None, {}, False),  # equal within the noise
+        ("automatic", None, {}, False),
     ],
 )
 def test_the_declaration_says_what_a_new_version_becomes(
@@ -138,6 +140,7 @@ def test_the_declaration_says_what_a_new_version_becomes(
     promotion: str,
     alias: str | None,
     named: dict[str, str],
+    replaces: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[dict[str, object]] = []
@@ -160,11 +163,13 @@ def test_the_declaration_says_what_a_new_version_becomes(
         tracker=SimpleNamespace(uri=uri),
     )
     made = tasks.promote.promote_registered.fn(
-        registered, GateReport(passed=True, verdict="passed", conditions=()), run
+        registered,
+        GateReport(passed=True, verdict="passed", conditions=(), replaces=replaces),
+        run,
     )
     assert (made.alias, made.uri) == (
         alias,
         f"models:/clinic@{alias}" if alias else "models:/clinic/1",
     )
     assert aliases(uri) == named
-    assert [t["uri"] for t in told] == (["models:/clinic/1"] if promotion == "automatic" else [])
+    assert [t["uri"] for t in told] == (["models:/clinic/1"] if alias == "champion" else [])

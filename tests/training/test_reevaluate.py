@@ -61,6 +61,7 @@ class Known:
         )
         self.since = [make_case(folder / str(seed), seed=seed, **OPTIONS).split for seed in SINCE]
         self.folder = folder
+        self.looks: list[int] = []  # rows that were looked at
 
     def today(self, folder: Path, plant: Plant | None = None, new: bool = True) -> SplitTables:
         """The sides as they were, and with them the rows that came since, changed by `plant`."""
@@ -93,6 +94,7 @@ class Known:
             spec,
             self.today(folder, plant, new),
             folder / "scratch",
+            lambda table: self.looks.append(table.rows),
         )
 
 
@@ -143,6 +145,7 @@ def rarer(table: pa.Table) -> pa.Table:
 @pytest.mark.req("R3")
 def test_honest_rows_pass_and_are_counted(known: Known, tmp_path: Path) -> None:
     found = known.again(tmp_path)
+    assert known.looks == [found.rows]
     assert (found.rows, found.learned, found.tested) == (210 * len(SINCE), 160, 50)
     assert {r.name: r.verdict for r in found.checks.results} == dict.fromkeys(
         ["new rows", "performance", "drift", "prediction drift", "calibration"], "pass"

@@ -26,6 +26,7 @@ from schemas.errors import DataError
 from schemas.records import CheckReport, CheckResult, GateReport, Interval, Registered
 from tests.training.report_inputs import CLASSES, DAY, HOSTILE, START, build
 from training import formatting as report_format
+from training.evaluation import next_step
 from training.report import appendix as report_appendix
 from training.report import blocks as report_blocks
 from training.report import curves as report_curves
@@ -33,6 +34,7 @@ from training.report import plots as report_plots
 from training.report import prediction_plots as report_prediction_plots
 from training.report import reasons as report_reasons
 from training.report import svg as report_svg
+from training.report.curve_section import curve_blocks
 from training.report.curves import Event, read_curves, read_history
 from training.report.data import read_predictions, read_sides
 from training.report.headline import ReportInputs, headline
@@ -591,6 +593,49 @@ def test_planted_curves_are_read(name: str) -> None:
     train, val, kept, ended_early, words = CURVES[name]
     found = read_curves(train, val, kept, 0.6931, ended_early)
     assert found.kind == KIND_OF[name] and words in found.words
+
+
+def annealed(n: int, start: float, end: float, rate: float) -> list[float]:
+    """A loss that falls with the sum of the learning rates of half a cosine."""
+    steps = np.cumsum(0.5 * (1 + np.cos(np.pi * np.arange(n) / n)))
+    return [float(end + (start - end) * np.exp(-rate * s)) for s in steps]
+
+
+@pytest.mark.req("P8")
+def test_a_schedule_that_ended_before_the_learning_is_underfitting_with_its_slope() -> None:
+    """The end of a cosine is flat whatever is left to learn; the half before it is not."""
+    cut = annealed(20, 0.68, 0.40, 0.12)
+    found = read_curves(cut, cut, 19, 0.6931, False, annealed=True)
+    assert (found.kind, found.cut_short) == ("underfitting", True)
+    fall, slope = cut[9] - cut[19], (cut[19] - cut[9]) / 10
+    assert "The schedule ended, not the learning" in found.words
+    assert f"{slope:+.2g} from one evaluation to the next" in found.words
+    assert found.figures["end_fall"] == pytest.approx(fall / 0.6931) and fall / cut[19] > 0.02
+    done = annealed(20, 0.68, 0.40, 0.9)
+    assert read_curves(done, done, 19, 0.6931, False, annealed=True).kind == "healthy"
+    assert read_curves(cut, cut, 19, 0.6931, True, annealed=True).kind == "healthy"
+    rest = [0.12 - 0.001 * i for i in range(20)]  # 0.7 % of U in the last quarter, 5 % of the loss
+    assert read_curves(rest, rest, 19, 1.0, False).kind == "underfitting"
+
+
+@pytest.mark.req("P8")
+def test_the_curves_never_call_healthy_what_the_verdict_calls_unfinished(tmp_path: Path) -> None:
+    inputs = build(tmp_path, "binary")
+    train = inputs.train.model_copy(update={"best_step": inputs.train.steps, "status": "finished"})
+    note = next_step.unfinished(inputs.declaration, train)
+    behind = inputs.test.model_copy(update={"verdict": f"It is behind.{note}"})
+    losses = falling(20, 0.66, 0.43, 12)
+    steps = np.linspace(1, train.steps, 20).astype(int)
+    points = tuple(
+        report_curves.Point(int(s), None, {"train_eval/loss": v, "val/loss": v})
+        for s, v in zip(steps, losses, strict=True)
+    )
+    history = report_curves.History(evaluations=points)
+    for test, kind in ((inputs.test, "Healthy"), (behind, "Underfitting")):
+        callout = curve_blocks(inputs.declaration, history, train, inputs.preflight, test)[0]
+        assert callout.title == kind
+    line = next_step.longer_line(inputs.declaration, train)
+    assert note.endswith(f"set {line}.") and callout.text.endswith(f"Set {line}.")
 
 
 def test_still_falling_is_no_finding_when_patience_ended_the_run() -> None:

@@ -22,6 +22,7 @@ from schemas.calibration_records import Calibration, Margin
 from schemas.config import Declaration, SplitName
 from schemas.evaluate_config import HALF
 from schemas.load import declare
+from schemas.look_records import Looks, with_bounds
 from schemas.records import (
     EvaluationReport,
     FileRef,
@@ -72,6 +73,7 @@ def evaluate(
     thresholds: Mapping[str, float] | None = None,
     training_note: str = "",
     margins: Sequence[Margin] = (),
+    looks: Looks = (),
 ) -> EvaluationReport:
     """Evaluate one split: metrics with bootstrap intervals, next to baselines and the base rate.
 
@@ -87,6 +89,7 @@ def evaluate(
         thresholds: Label to threshold, where one is declared.
         training_note: Of `next_step.unfinished`; goes to a verdict that it may explain.
         margins: Of validation rows, where intervals are declared.
+        looks: At these rows, counted; get their bounds here.
 
     Raises:
         IntegrityError: weights or arrays were changed after they were written.
@@ -94,15 +97,10 @@ def evaluate(
     """
     declaration, statistics = declare(run.declaration), run.statistics
     arrays = run.arrays.side(side)
-    network = reference_network(
-        run, digest.verify(weights) if isinstance(weights, FileRef) else weights
-    )
+    weights = digest.verify(weights) if isinstance(weights, FileRef) else weights
+    network = reference_network(run, weights)
     labels, threshold = decided(targets_of(declaration, statistics), thresholds or {})
-    scored = (
-        _score_documents(network, arrays)
-        if statistics.tokens
-        else _score_rows(run, declaration, network, arrays, (labels, threshold))
-    )
+    scored = _scored(run, declaration, network, arrays, (labels, threshold))
     predictions, target, ids, weight = scored.predictions, scored.target, scored.ids, scored.weight
     group = None if ids["__group"].isna().all() else ids["__group"].to_numpy()
     clusters, note = clusters_of(group)
@@ -132,6 +130,7 @@ def evaluate(
         thresholds=dict(thresholds or {}),
         coverage=coverage_of(run, margins, predictions, target, group) if margins else (),
         against=measure_yardsticks(run, own, bool(thresholds)) if others else (),
+        looks=with_bounds(looks, metrics, declaration.evaluate.confidence),
         **compared,
     )
     digest.write_atomic(out_dir / "evaluation.json", report.model_dump_json(indent=1))
@@ -168,6 +167,19 @@ class Scored(NamedTuple):
     write: Callable[[Path], FileRef]
     calibration: tuple[Calibration, ...] = ()
     spread: np.ndarray | None = None  # of an ensemble's members
+
+
+def _scored(
+    run: RunSpec,
+    declaration: Declaration,
+    network: nn.Module,
+    arrays: SplitArrays,
+    decides: Decides,
+) -> Scored:
+    """Score rows or documents."""
+    if run.statistics.tokens:
+        return _score_documents(network, arrays)
+    return _score_rows(run, declaration, network, arrays, decides)
 
 
 def _score_rows(

@@ -146,15 +146,19 @@ def unfinished(declaration: Declaration, trained: TrainReport) -> str:
     ended_best = trained.best_metric is not None and trained.best_step == trained.steps
     if trained.status != "finished" or trained.members or not ended_best:
         return ""
-    if isinstance(declaration.model, BoostingModel):
-        count, line = "iteration", f"model.max_iter: {2 * declaration.model.max_iter}"
-    else:
-        times = min(MOST_TIMES, max(2, -(-FEW_STEPS // max(1, trained.steps))))
-        count, line = "update", f"train.epochs: {times * declaration.train.epochs}"
+    count = "iteration" if isinstance(declaration.model, BoostingModel) else "update"
     return (
         f" The training was not finished: the last of {plural(trained.steps, count)} was the best;"
-        f" set {line}."
+        f" set {longer_line(declaration, trained)}."
     )
+
+
+def longer_line(declaration: Declaration, trained: TrainReport) -> str:
+    """Return the line of the declaration that lets a training go on for longer."""
+    if isinstance(declaration.model, BoostingModel):
+        return f"model.max_iter: {2 * declaration.model.max_iter}"
+    times = min(MOST_TIMES, max(2, -(-FEW_STEPS // max(1, trained.steps))))
+    return f"train.epochs: {times * declaration.train.epochs}"
 
 
 def add_unfinished(compared: dict[str, Any], note: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ N rows, C classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 from schemas.config import GROUPED, Declaration
 from schemas.digest import verify
 from schemas.errors import IntegrityError
+from schemas.look_records import look_at
 from schemas.records import (
     EvaluationReport,
     RunSpec,
@@ -26,14 +28,16 @@ from schemas.records import (
 )
 from training.data.arrays.shards import load_arrays
 from training.data.engine.batches import arrow_batches
-from training.data.split.unseen import unseen_rows
+from training.data.split.unseen import evaluated_keys, unseen_rows
 from training.engine.token_scoring import document_facts
 from training.evaluation.evaluate import given_targets
 from training.evaluation.evaluate_text import read_documents, sums_of
 from training.evaluation.row_ids import read_ids
 from training.objectives.targets import Targets, targets_of
-from training.registry.gate import Comparison, compare
+from training.registry.gate import compare
+from training.registry.ladder import Comparison
 from training.registry.registry import LoadedModel
+from training.run.look_ledger import LEAST_SHARE
 from training.serving.export import probability_columns
 from training.serving.signature import thresholds_of
 
@@ -97,7 +101,10 @@ def challenge(
 
     identical = _would_serve(champion) == (program_sha256, declaration.train.refit)
     ours = Challenger(identical, evaluation.thresholds, evaluated)
-    return _compared(declaration, rows, ours, champion, champion.trained_on)
+    compared = _compared(declaration, rows, ours, champion, champion.trained_on)
+    look = look_at(evaluation.looks, declaration.register_.metric or declaration.metric)
+    known = champion_facts(declaration, champion, test)
+    return compared.model_copy(update=known | {"looks": look.number if look else 1})
 
 
 def _would_serve(champion: LoadedModel) -> tuple[str, str]:
@@ -112,7 +119,11 @@ def _would_serve(champion: LoadedModel) -> tuple[str, str]:
 
 
 def challenge_version(
-    declaration: Declaration, rows: Rows, challenger: LoadedModel, champion: LoadedModel
+    declaration: Declaration,
+    rows: Rows,
+    challenger: LoadedModel,
+    champion: LoadedModel,
+    looks: int = 1,
 ) -> Comparison:
     """Compare two registered versions on rows outside both models' train rows and groups.
 
@@ -122,6 +133,7 @@ def challenge_version(
             excluded here.
         challenger: fetched from the registry.
         champion: fetched from the registry.
+        looks: models that were scored on these rows.
 
     Raises:
         IntegrityError: a file changed after it was written.
@@ -133,7 +145,42 @@ def challenge_version(
         thresholds_of(challenger.spec),
         lambda: predictions_of(challenger, declaration, rows),
     )
-    return _compared(declaration, rows, ours, champion, seen)
+    compared = _compared(declaration, rows, ours, champion, seen)
+    facts = champion_facts(declaration, champion, rows.table)
+    return compared.model_copy(update=facts | {"looks": looks})
+
+
+def champion_facts(
+    declaration: Declaration, champion: LoadedModel, table: TableRef
+) -> dict[str, Any]:
+    """Return `claim` and `stale` of a comparison: the champion's claim, and why it is too old.
+
+    There is no claim if it rests on other rows than today's: then the champion's score today is as
+    honest as a first one.
+    """
+    evidence = champion.evidence or {}
+    metric = declaration.register_.metric or declaration.metric
+    claim = (evidence.get("gate") or {}).get("claim") or {}
+    value = claim.get("value") if claim.get("metric") == metric else None
+    if value is None:
+        value = (evidence.get("metrics") or {}).get(metric, {}).get("value")
+    if champion.tested_on is not None:
+        shared = np.isin(evaluated_keys(table), champion.tested_on)
+        value = value if shared.size and shared.mean() >= LEAST_SHARE else None
+    return {"claim": value, "stale": _why_stale(declaration, champion, evidence.get("created"))}
+
+
+def _why_stale(declaration: Declaration, champion: LoadedModel, created: str | None) -> str:
+    limit = declaration.register_.stale_seconds
+    if limit is None or created is None:
+        return ""
+    age = datetime.now(UTC) - datetime.fromisoformat(created)
+    if age.total_seconds() < limit:
+        return ""
+    return (
+        f"version {champion.version} is of {created[:10]}, older than register.stale_after"
+        f" ({declaration.register_.stale_after})"
+    )
 
 
 def _compared(

@@ -87,6 +87,7 @@ def build_evidence(
         thresholds=evaluated.thresholds,
         margins=served.trained.margins,
         against=evaluated.against,
+        looks=evaluated.looks,
         refit=served.refit,
         members=served.trained.members,
     )

@@ -9,11 +9,14 @@ Each condition has its own verdict:
 - `baselines`: no simpler baseline is better beyond uncertainty, except those of
   `register.allow_behind`.
 - `champion`: on test rows that neither model learned from, the challenger is not worse than the
-  champion by more than `register.tolerance`. d = challenger - champion, with its sign set so that
-  more is better, has a paired bootstrap interval. Fail if d or the interval's upper end is below
-  -tolerance. If only the lower end is below it, it passes: one draw decides nothing.
+  champion. d = challenger - champion, with its sign set so that more is better, has a paired
+  bootstrap interval. Whether d is more than chance, and who is champion then, is decided in
+  training/registry/ladder.py. With `register.replace: not_worse` it fails if d or the interval's
+  upper end is below -`register.tolerance`. If only the lower end is below it, it passes: one draw
+  decides nothing.
 
-A program with the champion's SHA-256 is `unchanged`: neither better nor worse, and not registered
+A challenger that passes and is equal within the noise is `kept`: registered, but not champion. A
+program with the champion's SHA-256 is `unchanged`: neither better nor worse, and not registered
 again.
 """
 
@@ -24,36 +27,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from schemas.config import Declaration, Threshold
-from schemas.records import CheckResult, EvaluationReport, GateReport, Interval, Record
+from schemas.records import CheckResult, EvaluationReport, GateReport, Interval
 from training.evaluation.next_step import CONSTANTS, NAMES, perfect_baselines
 from training.formatting import metric_name, number
 from training.objectives.bootstrap import paired_difference
 from training.objectives.measures import declared_measures
 from training.objectives.metrics import compute_predictions
 from training.objectives.targets import Targets, decided
+from training.registry.ladder import KEPT, Comparison, claim_of, place_of
 
 MIN_ROWS = 30  # fewer unseen rows are too few to compare with a champion
 UNCHANGED = "unchanged"
 Pair = tuple[Mapping[str, float], Mapping[str, float]]
 NOTHING: Pair = ({}, {})
-
-
-class Comparison(Record):
-    """Challenger and champion on the same rows, unseen by both; or the `problem` that prevented it.
-
-    `difference`: challenger - champion, with the sign that more is better. `excluded_rows`: test
-    rows that the champion learned from, or whose group it knows.
-    """
-
-    version: str
-    identical: bool = False
-    metric: str = ""
-    rows: int = 0
-    excluded_rows: int = 0
-    champion: float | None = None
-    challenger: float | None = None
-    difference: Interval | None = None
-    problem: str = ""
 
 
 def compare(
@@ -140,6 +126,7 @@ def judge(
     evaluation: EvaluationReport,
     checks: Sequence[CheckResult],
     comparison: Comparison | None,
+    by_hand: bool = False,
 ) -> GateReport:
     """Return the verdict, with one row for each condition.
 
@@ -150,7 +137,9 @@ def judge(
         evaluation: evaluation on test.
         checks: all checks of the run, preparation and preflight.
         comparison: with the champion; None if there is none yet.
+        by_hand: a person named the version: it is promoted if it is equal.
     """
+    place = place_of(declaration, comparison, by_hand)
     conditions = (
         *(
             keeps(metric, bounds, evaluation.metrics)
@@ -159,29 +148,38 @@ def judge(
         _checks_are_green(checks),
         _has_skill(declaration, evaluation),
         *_not_behind(declaration, evaluation),
-        _not_worse(declaration, comparison),
+        place.condition,
     )
     failed = [c for c in conditions if c.verdict == "fail"]
     identical = comparison is not None and comparison.identical
-    if identical and comparison is not None:
-        verdict = (
-            f"{UNCHANGED}: the program is version {comparison.version}, the champion, byte for"
-            " byte; nothing is registered"
-        )
-    else:
-        verdict = (
-            f"refused: {'; '.join(c.summary for c in failed)}"
-            if failed
-            else "passed: " + conditions[-1].summary
-        )
+    passed = not failed and not identical
     return GateReport(
-        passed=not failed and not identical,
-        verdict=verdict,
+        passed=passed,
+        verdict=_verdict(failed, conditions[-1], comparison, place.replaces),
         conditions=conditions,
         champion_version=comparison.version if comparison else None,
         difference=comparison.difference if comparison else None,
         compared_rows=comparison.rows if comparison else 0,
+        replaces=place.replaces or not passed,
+        claim=claim_of(declaration, evaluation, comparison) if passed else None,
     )
+
+
+def _verdict(
+    failed: Sequence[CheckResult],
+    champion: CheckResult,
+    comparison: Comparison | None,
+    replaces: bool,
+) -> str:
+    """Return the outcome in a sentence."""
+    if comparison is not None and comparison.identical:
+        return (
+            f"{UNCHANGED}: the program is version {comparison.version}, the champion, byte for"
+            " byte; nothing is registered"
+        )
+    if failed:
+        return f"refused: {'; '.join(c.summary for c in failed)}"
+    return f"{'passed' if replaces else KEPT}: {champion.summary}"
 
 
 def keeps(metric: str, bounds: Threshold, metrics: Mapping[str, Interval]) -> CheckResult:
@@ -294,65 +292,3 @@ def _not_behind(declaration: Declaration, evaluation: EvaluationReport) -> list[
             reason="" if refused else f"register.allow_behind names {', '.join(behind)}",
         )
     ]
-
-
-def _not_worse(declaration: Declaration, comparison: Comparison | None) -> CheckResult:
-    """Check the champion's condition; the module docstring gives the rule."""
-    if comparison is None:
-        return CheckResult(name="champion", verdict="pass", summary="there is no champion yet")
-    if comparison.identical:
-        return CheckResult(
-            name="champion",
-            verdict="pass",
-            summary=f"the same program as version {comparison.version}",
-        )
-    if comparison.problem or comparison.difference is None or comparison.difference.value is None:
-        return CheckResult(
-            name="champion",
-            verdict="fail",
-            summary=(
-                f"cannot be compared with version {comparison.version}:"
-                f" {comparison.problem or 'no difference was found'}"
-            ),
-            figures={"rows": comparison.rows, "excluded_rows": comparison.excluded_rows},
-            remedy=(
-                "keep the split (seed, cuts) of the champion so that test rows stay unseen, add new"
-                " rows, or register under another name"
-            ),
-        )
-    return _judged(
-        comparison,
-        comparison.difference,
-        comparison.difference.value,
-        declaration.register_.tolerance,
-    )
-
-
-def _judged(
-    comparison: Comparison, difference: Interval, value: float, tolerance: float
-) -> CheckResult:
-    worse = value < -tolerance or (difference.high is not None and difference.high < -tolerance)
-    interval = (
-        ""
-        if difference.low is None or difference.high is None
-        else f" [{difference.low:+.4g}, {difference.high:+.4g}]"
-    )
-    return CheckResult(
-        name="champion",
-        verdict="fail" if worse else "pass",
-        summary=(
-            f"{comparison.metric} {comparison.challenger:.6g} against {comparison.champion:.6g} of"
-            f" version {comparison.version} on {comparison.rows} rows unseen by"
-            f" both{f' ({comparison.excluded_rows} left out)' if comparison.excluded_rows else ''}:"
-            f" {value:+.4g}{interval}, more is better, tolerance {tolerance:g}"
-        ),
-        figures={
-            "difference": value,
-            "low": difference.low,
-            "high": difference.high,
-            "tolerance": tolerance,
-            "rows": comparison.rows,
-            "excluded_rows": comparison.excluded_rows,
-        },
-        remedy="keep the champion, improve the model, or raise register.tolerance" if worse else "",
-    )

@@ -22,6 +22,7 @@ groups of rows, old or new). N rows, K columns of predictions.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +92,7 @@ def reevaluate(
     spec: TableSpec,
     split: SplitTables,
     folder: Path,
+    count_look: Callable[[TableRef], None] = lambda _: None,
 ) -> Reevaluation:
     """Evaluate a registered version on rows that it neither learned from nor was tested on.
 
@@ -102,6 +104,7 @@ def reevaluate(
         spec: columns and their meaning.
         split: today's splits.
         folder: for temporary files.
+        count_look: gets the new rows before they are scored.
 
     Raises:
         RegistryError: the model predicts something else, or has no record of the rows it learned
@@ -112,17 +115,10 @@ def reevaluate(
     counts, tables = divide(model, declaration, spec, split, folder)
     if problem := unlike(declaration, spec, statistics, model):
         raise RegistryError(f"{model.uri} cannot be held against {declaration.name!r}: {problem}")
+    if tables["new"].rows:
+        count_look(tables["new"])
     kinds = {
-        name: _kind(
-            declaration,
-            model,
-            Rows(
-                spec,
-                statistics,
-                table,
-                materialise_rows(table, spec, statistics, folder / f"{name}-arrays"),
-            ),
-        )
+        name: _kind(declaration, model, _rows(spec, statistics, table, folder / f"{name}-arrays"))
         for name, table in tables.items()
         if table.rows
     }
@@ -163,9 +159,6 @@ def reevaluate(
         features=features,
         predictions=predicted,
     )
-
-
-# ------------------------------------------------------------------------------------------- rows
 
 
 def divide(
@@ -231,6 +224,10 @@ def _chosen(split: SplitTables, masks: list[np.ndarray], path: Path, limit: int 
     return TableRef(file=file_ref(path), rows=rows)
 
 
+def _rows(spec: TableSpec, statistics: Statistics, table: TableRef, folder: Path) -> Rows:
+    return Rows(spec, statistics, table, materialise_rows(table, spec, statistics, folder))
+
+
 def _kind(declaration: Declaration, model: LoadedModel, rows: Rows) -> Kind:
     columns = ["__id", "__group", *(c for c in rows.spec.features if c not in rows.spec.tensor)]
     frame = pq.read_table(rows.table.file.file, columns=columns).to_pandas()
@@ -256,9 +253,6 @@ def _metrics(
         declaration.train.seed,
         *decided(facts.labels, thresholds),
     )
-
-
-# ------------------------------------------------------------------------------------------ judging
 
 
 def _enough(rows: int) -> CheckResult:

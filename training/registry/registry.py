@@ -38,6 +38,7 @@ from schemas.errors import IntegrityError, RegistryError, shortened
 from schemas.records import Evidence, ExportedModel, Registered, RunSpec
 from training.data import serving_expressions, serving_text
 from training.registry import signing
+from training.registry.ladder import look_tags
 from training.registry.trust import (
     CODE,
     DIGEST_TAG,
@@ -264,10 +265,6 @@ def _keys(path: Path) -> np.ndarray | None:
     return np.asarray(np.load(path, allow_pickle=False)) if path.exists() else None
 
 
-# ---------------------------------------------------------------------------------------
-# registering
-
-
 def register(
     exported: ExportedModel,
     run: RunSpec,
@@ -377,7 +374,7 @@ def _write_evidence(
 
 
 def version_tags(evidence: Evidence, digests: Mapping[str, str]) -> dict[str, str]:
-    """Return a version's tags: digests of its files and inputs, its commit, its test metrics."""
+    """Return a version's tags: digests of its files and inputs, its commit, test metrics, looks."""
     git = evidence.provenance.get("git") or {}
     made_from = (
         "config_sha256",
@@ -399,6 +396,7 @@ def version_tags(evidence: Evidence, digests: Mapping[str, str]) -> dict[str, st
             for name, value in metrics.items()
             if value is not None
         },
+        **look_tags(evidence),
     }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from schemas.config import Declaration
-from schemas.records import PreflightReport, TrainReport
+from schemas.records import EvaluationReport, PreflightReport, TrainReport
+from training.evaluation.next_step import longer_line, unfinished
 from training.formatting import MISSING, count, duration, metric_name, number, plain, plural
 from training.report import plots
 from training.report.blocks import Block, Callout, Facts, Gallery, Heading, Tone, Words, table
@@ -20,8 +21,23 @@ READING_TONES: dict[str, Tone] = {
 }
 
 
-def reading(history: History, train: TrainReport, preflight: PreflightReport) -> Reading:
-    """Decide over- or underfitting of this run; unknown if the log lacks the losses."""
+ANNEALED = 0.5  # last share of the highest learning rate, below which the schedule lowered it
+
+
+def reading(
+    history: History,
+    train: TrainReport,
+    preflight: PreflightReport,
+    said_unfinished: bool = False,
+) -> Reading:
+    """Decide over- or underfitting of this run; unknown if the log lacks the losses.
+
+    Args:
+        history: the run's log.
+        train: its result.
+        preflight: gives the loss of an uninformed model.
+        said_unfinished: the verdict says so, see `next_step.unfinished`.
+    """
     both = [
         p for p in history.evaluations if "train_eval/loss" in p.values and "val/loss" in p.values
     ]
@@ -41,14 +57,27 @@ def reading(history: History, train: TrainReport, preflight: PreflightReport) ->
         kept,
         uninformed,
         train.status != "finished",
+        _is_annealed(history),
+        said_unfinished,
     )
 
 
+def _is_annealed(history: History) -> bool:
+    """Return True if the schedule lowered the learning rate towards the end."""
+    rates = history.series("steps", "lr")[1]
+    return bool(rates) and rates[-1] < ANNEALED * max(rates)
+
+
 def curve_blocks(
-    declaration: Declaration, history: History, train: TrainReport, preflight: PreflightReport
+    declaration: Declaration,
+    history: History,
+    train: TrainReport,
+    preflight: PreflightReport,
+    test: EvaluationReport | None = None,
 ) -> list[Block]:
     """Show over- or underfitting in words, the curves, the kept step, and problems on the way."""
-    found, trees = reading(history, train, preflight), is_boosting(declaration)
+    note, trees = unfinished(declaration, train), is_boosting(declaration)
+    found = reading(history, train, preflight, bool(note and test and note in test.verdict))
     unit = "iteration" if trees else "step"
     # the loss has its own picture
     metric = declaration.metric if declaration.metric != "loss" else "accuracy"
@@ -67,6 +96,7 @@ def curve_blocks(
     ]
     shown: tuple[Picture, ...] = tuple(p for p in pictures if p is not None)
     words = in_terms_of_trees(found.words) if trees else found.words
+    words += f" Set {longer_line(declaration, train)}." if found.cut_short else ""
     title = found.kind.capitalize() if found.kind != "unknown" else "Not read"
     blocks: list[Block] = [Callout(READING_TONES[found.kind], title, words)]
     blocks += [Gallery(shown)] if shown else [Words("No learning curves were logged.")]

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from schemas.config import Declaration
+from schemas.look_records import look_at
 from schemas.new_rows import NewRows
 from schemas.observed import Checklist
 from schemas.records import (
@@ -84,7 +85,7 @@ def headline(inputs: ReportInputs) -> Headline:
         else "warn"
     )
     sentence = (
-        f"{_metric_words(inputs)}; {_skill_words(inputs)}."
+        f"{_metric_words(inputs)}; {_skill_words(inputs)}.{_look_words(inputs)}"
         f" {capital(sections.tally_words(results))}. {_registry_words(inputs)}"
     )
     return Headline(
@@ -118,6 +119,12 @@ def _metric_words(inputs: ReportInputs) -> str:
         f"{capital(metric_name(metric))} {number(value.value)}{bounds} on"
         f" {plural(test.rows, 'test row')}"
     )
+
+
+def _look_words(inputs: ReportInputs) -> str:
+    """Say how many models were scored on these rows, from the second on."""
+    look = look_at(inputs.test.looks, inputs.declaration.metric)
+    return f" {capital(look.sentence)}." if look and look.number > 1 else ""
 
 
 def _skill_words(inputs: ReportInputs) -> str:
@@ -160,7 +167,13 @@ def _registry_words(inputs: ReportInputs) -> str:
     if (found := inputs.registered) is not None and found.registered:
         alias = f", alias {plain(found.alias)}" if found.alias else ""
         name = f"{plain(found.name)} version {plain(found.version)}{alias}"
-        return f"Registered as {name}. {plain(found.note, 1000)}".rstrip()
+        kept = (
+            f" Version {plain(inputs.gate.champion_version)} stays champion: equal within the"
+            " noise."
+            if inputs.gate is not None and not inputs.gate.replaces
+            else ""
+        )
+        return f"Registered as {name}.{kept} {plain(found.note, 1000)}".rstrip()
     why = (
         found.verdict
         if found is not None

@@ -112,7 +112,7 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
     sides, history = read_sides(prepared), read_history(inputs.metrics_path)
     predictions = [*_prediction_blocks(test, prepared), *choices.choice_blocks(train, test)]
     members = member_blocks(declaration, train, test)
-    curves = [] if members else curve_blocks(declaration, history, train, inputs.preflight)
+    curves = [] if members else curve_blocks(declaration, history, train, inputs.preflight, test)
     parts: tuple[tuple[str, str, str, list[Block]], ...] = (
         (
             "metrics",

@@ -26,7 +26,6 @@ from training.formatting import (
     duration,
     figure,
     instant,
-    interval,
     metric_name,
     number,
     percent,
@@ -53,6 +52,7 @@ from training.report.blocks import (
     table,
 )
 from training.report.data import Side
+from training.report.gate_section import gate_blocks, look_blocks
 from training.report.svg import SIDE_NAMES
 from training.report.yardstick_section import yardstick_blocks
 
@@ -150,6 +150,7 @@ def metric_blocks(
             f" {plural(test.rows, 'test row')} are scored once."
         ),
     ]
+    blocks += look_blocks(test)
     if test.base_rate:
         blocks += [
             Heading(BASE_TITLES.get(declaration.task.kind, "Base rate")),
@@ -161,11 +162,7 @@ def metric_blocks(
             ),
         ]
     if test.baselines:
-        shown = [
-            (m, directions[m])
-            for m in names
-            if m in directions and test.metrics[m].value is not None
-        ][:4]
+        shown = [(m, directions[m]) for m in names if test.metrics[m].value is not None][:4]
         blocks += [
             Heading("Next to baselines"),
             *([Gallery((plots.forest(test, shown),))] if shown else []),
@@ -440,7 +437,7 @@ def check_blocks(
         Bullets(undecided(declaration, prepared)),
     ]
     if gate is not None:
-        blocks += [Heading("Gate before the registry"), *_gate_blocks(gate)]
+        blocks += [Heading("Gate before the registry"), *gate_blocks(gate)]
     return blocks
 
 
@@ -516,22 +513,3 @@ def undecided(declaration: Declaration, prepared: Prepared) -> tuple[str, ...]:
             f"Whether the model works for a {groups} that it has never seen: some are on two sides."
         )
     return tuple(found)
-
-
-def _gate_blocks(gate: GateReport) -> list[Block]:
-    blocks: list[Block] = [
-        Callout(
-            "good" if gate.passed else "bad",
-            "The model may be registered" if gate.passed else "The model may not be registered",
-            capital(plain(gate.verdict, 1000)),
-        )
-    ]
-    if gate.champion_version is not None:
-        difference = "" if gate.difference is None else f"; difference {interval(gate.difference)}"
-        blocks.append(
-            Words(
-                f"Compared with champion version {plain(gate.champion_version)} on"
-                f" {plural(gate.compared_rows, 'row')}{difference}."
-            )
-        )
-    return [*blocks, checks(gate.conditions)]

@@ -43,6 +43,7 @@ TERMS = (
         "The kept trees are those up to the lowest validation loss, from before most of that rise;"
         " more of them would not help.",
     ),
+    ("The schedule ended, not the learning", "The iterations ended, not the learning"),
     ("its epoch limit", "its limit of iterations"),
     ("More epochs", "More iterations (model.max_iter)"),
     ("kept step", "kept iteration"),
