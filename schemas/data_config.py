@@ -31,7 +31,7 @@ Role = Literal[
     "ignore",
 ]
 LEAST_MEMORY = 200_000_000  # smallest data.memory_limit in bytes
-Kind = Literal["auto", "numeric", "categorical", "tensor", "text"]
+Kind = Literal["auto", "numeric", "categorical", "date", "tensor", "text"]
 
 
 class ColumnConfig(Section):
@@ -48,8 +48,9 @@ class ColumnConfig(Section):
     kind: Kind = Field(
         "auto",
         description=(
-            "How a feature is read; `auto` goes by the column's type. text: the documents of a"
-            " language model."
+            "How a feature is read; `auto` goes by the column's type. date: its days, and weekday,"
+            " day of the year and hour as points on circles. text: the documents of a language"
+            " model."
         ),
     )
     nullable: bool | None = Field(
@@ -108,6 +109,12 @@ class ColumnConfig(Section):
                 "written makes numbers of texts, so it is for numeric features, labels and"
                 f" weights, not for role {self.role!r}, kind {self.kind}; remove it"
             )
+        if self.kind == "date" and (
+            self.unique or any(limit is not None for limit in (self.min, self.max, self.allowed))
+        ):
+            raise ValueError(
+                "a date feature has no min, max, allowed or unique; leave rows out with data.filter"
+            )
         if (self.kind == "tensor") != (self.shape is not None):
             raise ValueError("a tensor feature needs kind: tensor together with shape: [..]")
         return self
@@ -132,7 +139,7 @@ def _column_shorthand(value: Any) -> Any:
     """Expand `age: numeric` to role feature and that kind, `pid: group` to that role."""
     if not isinstance(value, str):
         return value
-    if value in ("numeric", "categorical", "text", "auto"):
+    if value in ("numeric", "categorical", "date", "text", "auto"):
         return {"role": "feature", "kind": value}
     return {"role": value}
 

@@ -18,8 +18,11 @@ class NumericStats(Record):
     scores. Smooth scaling bounds the scaled value softly by 3. `indicator`: a 0/1 column for nulls
     is added. `nullable`: a null at serving is filled, not refused.
 
+    `bounded`: values beyond `min` and `max` of train are taken for these, as the days of a date.
+
     `bins`: strictly increasing edges in raw units, where the model asks for bins. The record is
-    written without them where they are empty, so that its digest stays what it was.
+    written without them where they are empty, and without `bounded` where it is false, so that its
+    digest stays what it was.
     """
 
     name: str
@@ -28,6 +31,7 @@ class NumericStats(Record):
     scale: float = 1.0
     knots: tuple[float, ...] = ()
     bins: tuple[float, ...] = Field((), exclude_if=lambda edges: not edges)
+    bounded: bool = Field(False, exclude_if=lambda is_bounded: not is_bounded)
     fill: float | None = None
     indicator: bool = False
     nulls: int = 0

@@ -152,7 +152,7 @@ def test_dates_become_features(tmp_path: Path) -> None:
     sent = TIMES + pd.to_timedelta(gap, "D")
     frame = pd.DataFrame({"ordered": TIMES.strftime("%Y-%m-%d"), "sent": sent.strftime("%Y-%m-%d")})
     found = guessed(frame.assign(back=(gap > 20).astype(int)), tmp_path)[0]
-    assert found.time == "ordered" and found.columns["sent"].role == "ignore"
+    assert found.time == "ordered" and found.columns["sent"].role == "date"
     assert found.columns["days_ordered_to_sent"].role == "numeric"
     (line, why) = found.checks[0]
     assert 'allow: [{check: label_proxy, column: "days_ordered_to_sent"' in line
@@ -160,6 +160,10 @@ def test_dates_become_features(tmp_path: Path) -> None:
     assert not guessed(frame.assign(back=Y), tmp_path)[0].checks
     alone = frame[["ordered"]].assign(y=Y)
     assert "ordered_season_sine" in guessed(alone, tmp_path)[0].derive
+    other = frame.assign(sent=sent.strftime("%d.%m.%Y"), x=A, y=Y)
+    found = guessed(other, tmp_path)[0]
+    assert found.columns["sent"].role == "ignore" and found.columns["sent_date"].role == "date"
+    assert found.derive["sent_date"][0] == "strptime(sent, '%d.%m.%Y')"
 
 
 def test_siblings_of_two_values_and_nulls_are_several_labels(tmp_path: Path) -> None:

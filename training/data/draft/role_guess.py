@@ -166,7 +166,7 @@ def _features(
     can_group = bool(importlib.util.find_spec("rdkit"))
     for column in columns:
         if column.family in ("date", "instant"):
-            guesses[column.name] = Guess("ignore", "a date is no feature as such")
+            guesses[column.name] = Guess("date", "dates; check that it is known when predicting")
             continue
         guess = _with_note(table, column, _feature(column))
         if column.name in told:

@@ -134,6 +134,9 @@ def _fit(train: TrainRows, sha256: str) -> Statistics:
 
 
 def _judge_constants(train: TrainRows, dropped: dict[str, str]) -> None:
+    # a date goes on without the parts that do not vary, such as the hour of whole days
+    kept_dates = {train.spec.dates[n] for n in train.spec.dates if n not in dropped}
+    dropped = {n: why for n, why in dropped.items() if train.spec.dates.get(n) not in kept_dates}
     shown = first_few((f"{name} ({reason})" for name, reason in dropped.items()), limit=50)
     if dropped and train.declaration.checks.constant_features == "fail":
         raise DataError(
@@ -156,11 +159,7 @@ def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
         if rows is None
         else held_moments(rows, names)
     )
-    levels = {
-        c: found
-        for c, m in moments.items()
-        if m.present and (found := _levels(c, m, train.declaration))
-    }
+    levels = {c: found for c, m in moments.items() if m.present and (found := _levels(c, m, train))}
     if rows is None:
         quantiles = column_quantiles(
             train.connection, train.table, levels, {c: m.present for c, m in moments.items()}
@@ -182,7 +181,7 @@ def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
             name,
             column,
             dict(zip(levels.get(name, ()), quantiles.get(name, ()), strict=True)),
-            train.declaration,
+            train,
         )
         if column.low == column.high and not stats.indicator and stats.fill in (None, column.low):
             dropped[name] = f"always {column.low:g}"
@@ -190,34 +189,38 @@ def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
     return fitted, dropped
 
 
-def _settings(column: str, declaration: Declaration) -> tuple[str, str]:
-    """Return scaling and imputation of a column; its own setting overrides the default."""
-    own = declaration.normalize.columns.get(column)
-    return (own and own.scale) or declaration.normalize.scale, (
-        own and own.impute
-    ) or declaration.normalize.impute
+def _settings(column: str, train: TrainRows) -> tuple[str, str]:
+    """Return scaling and imputation of a column; its own setting overrides the default.
+
+    A point on a circle is not scaled by default, so that it stays on the circle.
+    """
+    rule = train.declaration.normalize
+    own = rule.columns.get(column)
+    default = "none" if train.spec.is_on_circle(column) else rule.scale
+    return (own and own.scale) or default, (own and own.impute) or rule.impute
 
 
-def _filled(column: str, found: Moments, declaration: Declaration) -> bool:
+def _filled(column: str, found: Moments, train: TrainRows) -> bool:
     """Return True if nulls are filled: train has some, or the column is declared nullable.
 
     In other columns nulls are refused.
     """
-    declared = declaration.data.column(column)
+    declared = train.declaration.data.column(train.spec.dates.get(column, column))
     nullable = declared.nullable if declared else None
     return nullable is True or (nullable is None and found.nulls > 0)
 
 
-def _levels(column: str, found: Moments, declaration: Declaration) -> tuple[float, ...]:
+def _levels(column: str, found: Moments, train: TrainRows) -> tuple[float, ...]:
     """Return the quantile levels of a column's scaling, imputation and bins; most need none."""
-    scale, impute = _settings(column, declaration)
+    scale, impute = _settings(column, train)
     if scale == "quantile":
         levels = LEVELS
     elif scale in ("robust", "smooth"):
         levels = QUARTILES
     else:
-        levels = MEDIAN if impute == "median" and _filled(column, found, declaration) else ()
-    return (*levels, *(level for level in _bin_levels(declaration) if level not in levels))
+        levels = MEDIAN if impute == "median" and _filled(column, found, train) else ()
+    bins = _bin_levels(train.declaration)
+    return (*levels, *(level for level in bins if level not in levels))
 
 
 def _bin_levels(declaration: Declaration) -> tuple[float, ...]:
@@ -227,11 +230,11 @@ def _bin_levels(declaration: Declaration) -> tuple[float, ...]:
 
 
 def _numeric_stats(
-    name: str, found: Moments, quantile: dict[float, float], declaration: Declaration
+    name: str, found: Moments, quantile: dict[float, float], train: TrainRows
 ) -> NumericStats:
-    scale, impute = _settings(name, declaration)
+    scale, impute = _settings(name, train)
     mean, std = found.mean or 0.0, found.std or 0.0
-    filled = _filled(name, found, declaration)
+    filled, declaration = _filled(name, found, train), train.declaration
     if scale == "robust" and not quantile[0.75] - quantile[0.25]:
         log.warning(
             "%s: half of the train values are equal (IQR 0), so robust scaling is impossible;"
@@ -248,12 +251,17 @@ def _numeric_stats(
         knots=tuple(quantile[level] for level in LEVELS) if scale == "quantile" else (),
         # sorted: interpolation between equal neighbours may be off by the last bit
         bins=tuple(sorted({quantile[level] for level in _bin_levels(declaration)})),
+        bounded=name in train.spec.dates and not train.spec.is_on_circle(name),
         fill=(
             {"mean": mean, "median": quantile.get(0.5, 0.0), "zero": 0.0}[impute]
             if filled
             else None
         ),
-        indicator=filled and found.nulls > 0 and declaration.normalize.indicators,
+        # one for all parts of a date
+        indicator=filled
+        and found.nulls > 0
+        and declaration.normalize.indicators
+        and not train.spec.is_on_circle(name),
         nulls=found.nulls,
         mean=mean,
         std=std,

@@ -398,10 +398,9 @@ def _feature_fits(where: str, name: str, config: ColumnConfig, found: Family) ->
                 " documents"
             )
     elif found in ("date", "instant"):
-        part = _derived(f"{name}_month", f"month({sql_name(name)})")
         raise SchemaError(
-            f"{where}: {WORDS[found]} are no feature as such; derive parts, e.g. {part}, and set"
-            f" data.columns: {{{role_of(name, 'ignore')}}}"
+            f"{where}: got {WORDS[found]}; declare data.columns: {{{role_of(name, 'date')}}}, which"
+            f" gives its days and seasons, or {{{role_of(name, 'ignore')}}}"
         )
     elif found == "list":
         raise SchemaError(
