@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from schemas.bag_config import BagConfig
 from schemas.csv_config import CsvConfig
 from schemas.duration import Unit
 from schemas.group_config import GroupByConfig
@@ -31,7 +32,7 @@ Role = Literal[
     "ignore",
 ]
 LEAST_MEMORY = 200_000_000  # smallest data.memory_limit in bytes
-Kind = Literal["auto", "numeric", "categorical", "date", "tensor", "text"]
+Kind = Literal["auto", "numeric", "categorical", "date", "tensor", "text", "set"]
 
 
 class ColumnConfig(Section):
@@ -49,8 +50,8 @@ class ColumnConfig(Section):
         "auto",
         description=(
             "How a feature is read; `auto` goes by the column's type. date: its days, and weekday,"
-            " day of the year and hour as points on circles. text: the documents of a language"
-            " model."
+            " day of the year and hour as points on circles. text: words, or the documents of a"
+            " language model. set: lists of values, or text with a separator between them."
         ),
     )
     nullable: bool | None = Field(
@@ -87,6 +88,18 @@ class ColumnConfig(Section):
         ),
     )
 
+    separator: str | None = Field(
+        None,
+        min_length=1,
+        exclude_if=lambda text: text is None,  # an old declaration keeps its digest
+        description="Kind set: what stands between two values of a text, e.g. ';'.",
+    )
+    bag: BagConfig | None = Field(
+        None,
+        exclude_if=lambda bag: bag is None,
+        description="Kinds text and set: which words or values are kept, and how they are joined.",
+    )
+
     @model_validator(mode="after")
     def _possible(self) -> ColumnConfig:
         if self.min is not None and self.max is not None and self.min > self.max:
@@ -109,15 +122,26 @@ class ColumnConfig(Section):
                 "written makes numbers of texts, so it is for numeric features, labels and"
                 f" weights, not for role {self.role!r}, kind {self.kind}; remove it"
             )
-        if self.kind == "date" and (
-            self.unique or any(limit is not None for limit in (self.min, self.max, self.allowed))
-        ):
-            raise ValueError(
-                "a date feature has no min, max, allowed or unique; leave rows out with data.filter"
-            )
+        self._require_no_limits()
         if (self.kind == "tensor") != (self.shape is not None):
             raise ValueError("a tensor feature needs kind: tensor together with shape: [..]")
         return self
+
+    def _require_no_limits(self) -> None:
+        if self.kind in ("date", "set") and (
+            self.unique or any(v is not None for v in (self.min, self.max, self.allowed))
+        ):
+            raise ValueError(
+                f"a {self.kind} feature has no min, max, allowed or unique; leave rows out with"
+                " data.filter"
+            )
+        if self.separator is not None and self.kind != "set":
+            raise ValueError("separator is for kind set; remove it, or declare kind: set")
+        if self.bag is not None and self.kind not in ("text", "set"):
+            raise ValueError(
+                f"bag is for kinds text and set, not for kind {self.kind}; remove it, or declare"
+                " kind: text"
+            )
 
 
 def num_bytes(size: str) -> int:
@@ -139,7 +163,7 @@ def _column_shorthand(value: Any) -> Any:
     """Expand `age: numeric` to role feature and that kind, `pid: group` to that role."""
     if not isinstance(value, str):
         return value
-    if value in ("numeric", "categorical", "date", "text", "auto"):
+    if value in ("numeric", "categorical", "date", "text", "set", "auto"):
         return {"role": "feature", "kind": value}
     return {"role": value}
 
@@ -254,7 +278,7 @@ class DataConfig(Section):
                     "data.spark is for data.engine: spark; set it, or remove the section"
                 )
             return self
-        wide = [n for n, c in self.columns.items() if c.kind in ("tensor", "text")]
+        wide = [n for n, c in self.columns.items() if c.kind in ("tensor", "text", "set")]
         written = [n for n, c in self.columns.items() if c.written is not None]
         problem = (
             f"column {wide[0]!r} of kind {self.columns[wide[0]].kind}"

@@ -100,6 +100,9 @@ class TableSpec(Record):
     empty: `label` alone. Of several labels any may be null in a row, and `label` is their names in
     one text, for people.
 
+    `bags`: features that are texts, or sets of values in one text (see `training.data.fit.bags`);
+    the record is written without them where there are none.
+
     `text`: the column of a language model's documents, which is its `label` too. `derived`: trees
     of the derived features (see `training.data.serving_expressions`), by which the registered model
     computes them. `dates`: numeric features that are parts of a date, with the column that they are
@@ -130,6 +133,7 @@ class TableSpec(Record):
     ignored: tuple[str, ...] = ()
     text: str | None = None
     derived: dict[str, dict[str, Any]] = {}
+    bags: dict[str, Literal["text", "set"]] = Field({}, exclude_if=lambda kinds: not kinds)
     dates: dict[str, str] = Field({}, exclude_if=lambda parts: not parts)
     null_texts: tuple[str, ...] = ()
     labels: dict[str, LabelColumn] = {}
@@ -156,11 +160,12 @@ class TableSpec(Record):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Feature columns in model order: numeric, categorical, tensors, or the text."""
+        """Feature columns in model order: numeric, categorical, tensors, bags, or the text."""
         return (
             *self.numeric,
             *self.categorical,
             *self.tensor,
+            *self.bags,
             *((self.text,) if self.text else ()),
         )
 

@@ -24,7 +24,7 @@ ALLOWED = {
 INNER: dict[str, set[str]] = {
     "boosting": {"checkpoint", "data.arrays", "engine", "launch", "models", "objectives", "run"},
     "checkpoint": {"distributed", "optim", "run"},
-    "data.arrays": {"data.engine", "data.fit", "data.serving_text"},
+    "data.arrays": {"data.engine", "data.fit", "data.serving_expressions", "data.serving_text"},
     "data.draft": {
         "data.engine",
         "data.fit",
@@ -34,7 +34,7 @@ INNER: dict[str, set[str]] = {
         "data.table",
     },
     "data.engine": set(),
-    "data.fit": {"data.engine", "data.serving_text"},
+    "data.fit": {"data.engine", "data.serving_expressions", "data.serving_text"},
     "data.leakage": {"data.draft", "data.engine", "data.sources", "data.split", "data.table"},
     "data.look": {"data.draft", "data.engine", "data.sources", "data.table"},
     "data.serving_expressions": set(),

@@ -31,6 +31,7 @@ from training.data.arrays.shards import load_arrays
 from training.data.leakage.arrangements import tail
 from training.evaluation import ngrams
 from training.evaluation.estimators import best_constant, boosting_loss, linear_estimator
+from training.evaluation.linear_inputs import linear_inputs
 from training.evaluation.next_step import (
     CONSTANTS,
     NAMES,
@@ -170,8 +171,10 @@ def _constant(
 def _linear(
     declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
 ) -> Predict:
-    """Fit logistic or ridge regression on scaled numbers and one-hot categories (sparse)."""
+    """Fit logistic or ridge regression on scaled numbers, one-hot categories and TF-IDF."""
     some = first_rows(statistics, MAX_LINEAR_VALUES)
+    if statistics.bags:
+        return _of_texts(declaration, statistics, train, some)
     one_hot = ("categories", OneHotEncoder(handle_unknown="ignore"), category_columns(statistics))
     encode = ColumnTransformer([one_hot], remainder="passthrough", sparse_threshold=1.0)
     steps = WIDE_LINEAR_STEPS if num_columns(statistics) > WIDE else LINEAR_STEPS
@@ -186,6 +189,20 @@ def _linear(
             fit__sample_weight=_weight(train, some),
         )
     return predictor(declaration, statistics, model)
+
+
+def _of_texts(
+    declaration: Declaration, statistics: Statistics, train: Arrays, some: slice
+) -> Predict:
+    model = linear_estimator(declaration, len(train["label"][some]), LINEAR_STEPS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(
+            linear_inputs(statistics, train, some),
+            train["label"][some],
+            sample_weight=_weight(train, some),
+        )
+    return predictor(declaration, statistics, model, linear_inputs)
 
 
 def _boosting(
@@ -238,7 +255,7 @@ def predictor(
         inputs = inputs_of(statistics, rows, some)
         if declaration.task.kind == "regression":
             return in_label_units(statistics, np.asarray(model.predict(inputs), dtype=np.float64))
-        probabilities = np.zeros((len(inputs), len(statistics.classes)))
+        probabilities = np.zeros((inputs.shape[0], len(statistics.classes)))
         probabilities[:, np.asarray(model.classes_, dtype=np.int64)] = model.predict_proba(inputs)
         # scikit-learn's may be float32
         return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))

@@ -247,6 +247,7 @@ def statistics_blocks(prepared: Prepared) -> list[Block]:
         [Heading("Categorical features"), _category_table(fitted)] if fitted.categorical else []
     )
     blocks += [Heading("Tensor features"), _tensor_table(fitted)] if fitted.tensor else []
+    blocks += [Heading("Texts and sets"), _bag_table(fitted)] if fitted.bags else []
     blocks += [Heading("Label"), _label_table(fitted)]
     if fitted.dropped:
         rows = [[plain(name, 60), plain(why, 200)] for name, why in fitted.dropped.items()]
@@ -337,6 +338,36 @@ def _tensor_table(fitted: Statistics) -> Table:
     )
 
 
+def _bag_table(fitted: Statistics) -> Table:
+    rows = []
+    for s in fitted.bags:
+        top = ", ".join(
+            f"{plain(v, 24)} ({count(n)})" for v, n in zip(s.values[:4], s.counts, strict=False)
+        )
+        pieces = "values" if s.separator is not None else f"{s.unit}, {s.ngrams[0]}-{s.ngrams[1]}"
+        rows.append(
+            [
+                plain(s.name, 40),
+                pieces,
+                count(len(s.values)),
+                count(s.length),
+                count(s.unknown_rows),
+                count(s.nulls),
+                top,
+            ]
+        )
+    return table(
+        [
+            *("Column", "Pieces", "Vocabulary", "Most of a row", "Rows with an unknown piece"),
+            *("Missing", "Most frequent"),
+        ],
+        rows,
+        words=(0, 1, 6),
+        limit=MAX_ROWS,
+        what="texts and sets",
+    )
+
+
 def _label_table(fitted: Statistics) -> Table:
     if fitted.labels:
         return report_labels.statistics_table(fitted)
@@ -409,7 +440,8 @@ def _resolved_columns(prepared: Prepared) -> list[Block]:
         ("numeric", spec.numeric),
         ("categorical", spec.categorical),
         ("tensor", tuple(spec.tensor)),
-        ("text", _text(spec)),
+        ("text", (*_text(spec), *(n for n, kind in spec.bags.items() if kind == "text"))),
+        ("set", tuple(n for n, kind in spec.bags.items() if kind == "set")),
         ("ignored", spec.ignored),
     )
     rows = [[kind, count(len(names)), _names(names)] for kind, names in kinds if names]

@@ -26,6 +26,7 @@ from schemas.records import (
 from training.data.engine.engine import chosen_engine, ident
 from training.data.engine.in_memory import held, relation
 from training.data.engine.threads import at_once
+from training.data.fit.bags import fit_bags
 from training.data.fit.held_columns import held_counts, held_moments, held_quantiles
 from training.data.fit.labels import fit_labels
 from training.data.fit.moments import Moments, column_moments, column_quantiles
@@ -120,6 +121,8 @@ def _fit(train: TrainRows, sha256: str) -> Statistics:
     categorical = [_fit_category(train, c) for c in train.spec.categorical]
     dropped |= {c.name: reason for c in categorical if (reason := _constant_category(c))}
     tensor = [_fit_tensor(train, name, dropped) for name in train.spec.tensor]
+    bags, useless = fit_bags(train)
+    dropped |= useless
     _judge_constants(train, dropped)
     return Statistics(
         train_sha256=sha256,
@@ -127,6 +130,7 @@ def _fit(train: TrainRows, sha256: str) -> Statistics:
         numeric=tuple(s for s in numeric if s.name not in dropped),
         categorical=tuple(s for s in categorical if s.name not in dropped),
         tensor=tuple(s for s in tensor if s.name not in dropped),
+        bags=tuple(s for s in bags if s.name not in dropped),
         dropped=dropped,
         clip=train.declaration.normalize.clip,
         **fit_labels(train),

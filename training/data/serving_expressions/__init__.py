@@ -12,12 +12,13 @@ A tree: `{"sql", "columns": {name: SQL type}, "root": node}`; a node: `{"op", "t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from . import bags as bag_codes
 from . import casts, dates, number_texts, numbers, text
 from .vectors import BadRows, Vector, column, constant, dtype, nulls, series
 
@@ -32,6 +33,7 @@ def derive(
     wanted: Collection[str] | None = None,
     null_texts: tuple[str, ...] = (),
     spellings: Mapping[str, Mapping[str, Any]] | None = None,
+    bags: Sequence[bag_codes.Rule] = (),
 ) -> pd.DataFrame:
     """Return the frame with its derived columns; existing ones are used as given.
 
@@ -41,6 +43,7 @@ def derive(
         wanted: the derived columns to add; default: all.
         null_texts: texts that meant null in the training source.
         spellings: raw columns of numbers in another spelling; read first, see `number_texts`.
+        bags: texts and sets whose codes are added last, see `bags.with_codes`.
 
     Returns:
         A new frame; numbers with nulls as NaN or None, decimals as doubles.
@@ -62,7 +65,8 @@ def derive(
         )
         for name in missing
     }
-    return pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
+    found = pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
+    return bag_codes.with_codes(found, bags, null_texts) if bags else found
 
 
 def _converted(

@@ -126,7 +126,7 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
             _tensor_fits(name, config.shape or (), types[name])
     _one_clock(roles, used, types)
     spec = _with_labels(
-        _spec(roles, used, {n: family(types[n]) for n in used}, types),
+        _spec(roles, used, {n: family(types[n]) for n in used}, types, declaration.task),
         roles["label"],
         used,
         types,
@@ -343,7 +343,7 @@ def _role_fits(name: str, config: ColumnConfig, kind: str, task: TaskConfig) -> 
     if config.role == "label":
         _label_fits(where, config, found, task.label(name).kind)
     if config.role == "feature":
-        _feature_fits(f"column {name!r}", name, config, found)
+        _feature_fits(f"column {name!r}", name, config, kind)
     if (config.min is not None or config.max is not None) and _kind(config, found) != "numeric":
         raise SchemaError(
             f"{where}: min and max are for numbers, got {words}; remove them, or declare kind:"
@@ -384,13 +384,16 @@ def _label_fits(where: str, config: ColumnConfig, found: Family, task: str) -> N
         )
 
 
-def _feature_fits(where: str, name: str, config: ColumnConfig, found: Family) -> None:
+def _feature_fits(where: str, name: str, config: ColumnConfig, kind: str) -> None:
+    found = family(kind)
     if config.kind == "tensor":
         if found != "list":
             raise SchemaError(
                 f"{where}: a tensor feature needs lists of numbers, got {WORDS[found]}; remove"
                 " kind: tensor"
             )
+    elif config.kind == "set":
+        _set_fits(where, config, found, kind)
     elif config.kind == "text":
         if found != "text":
             raise SchemaError(
@@ -404,13 +407,32 @@ def _feature_fits(where: str, name: str, config: ColumnConfig, found: Family) ->
         )
     elif found == "list":
         raise SchemaError(
-            f"{where}: got lists; declare {{kind: tensor, shape: [..]}}, or ignore it"
+            f"{where}: got lists; declare {{kind: tensor, shape: [..]}} for numbers, kind: set for"
+            " values of which a row has several, or ignore it"
         )
     elif found == "other":
         raise SchemaError(
             f"{where}: expected numbers, text, true/false or lists, got another type; derive one,"
             " or ignore it"
         )
+
+
+def _set_fits(where: str, config: ColumnConfig, found: Family, kind: str) -> None:
+    if found == "text":
+        if config.separator is None:
+            raise SchemaError(
+                f"{where}: a set in a text needs separator: what stands between two values, e.g."
+                " {kind: set, separator: ';'}"
+            )
+        return
+    inner = family(kind.partition("[")[0])
+    if found != "list" or nesting(kind) != 1 or inner not in ("text", "int", "bool"):
+        raise SchemaError(
+            f"{where}: kind set needs lists of text or whole numbers, or text with a separator, got"
+            f" {kind}; derive another column, or ignore it"
+        )
+    if config.separator is not None:
+        raise SchemaError(f"{where}: separator is for text, and this column holds lists; remove it")
 
 
 def _tensor_fits(name: str, shape: tuple[int, ...], kind: str) -> None:
@@ -465,10 +487,12 @@ def _spec(
     configs: Mapping[str, ColumnConfig],
     families: Mapping[str, Family],
     types: Mapping[str, str],
+    task: TaskConfig,
 ) -> TableSpec:
     features = roles["feature"]
     kinds = {n: _kind(configs[n], families[n]) for n in features}
-    text = next((n for n in features if kinds[n] == "text"), None)
+    has_tokens = task.kind == "causal_lm"
+    text = next((n for n in features if kinds[n] == "text"), None) if has_tokens else None
     label, time = text or roles["label"][0], next(iter(roles["time"]), None)
     tensors = {n: configs[n].shape or () for n in features if kinds[n] == "tensor"}
     return TableSpec(
@@ -486,6 +510,11 @@ def _spec(
         numeric=tuple(n for n in features if kinds[n] == "numeric"),
         categorical=tuple(n for n in features if kinds[n] == "categorical"),
         tensor=tensors,
+        bags={
+            n: "text" if kinds[n] == "text" else "set"
+            for n in features
+            if kinds[n] in ("text", "set") and n != text
+        },
         text=text,
         tensor_dtype={
             n: "uint8" if types[n].startswith("UTINYINT[") else "float32" for n in tensors
