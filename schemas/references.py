@@ -100,8 +100,8 @@ class TableSpec(Record):
     empty: `label` alone. Of several labels any may be null in a row, and `label` is their names in
     one text, for people.
 
-    `bags`: features that are texts, or sets of values in one text (see `training.data.fit.bags`);
-    the record is written without them where there are none.
+    `bags`: features that are texts, or sets of values in one text (see `BagStats`); the record is
+    written without them where there are none.
 
     `text`: the column of a language model's documents, which is its `label` too. `derived`: trees
     of the derived features (see `training.data.serving_expressions`), by which the registered model

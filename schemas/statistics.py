@@ -164,10 +164,12 @@ class BagStats(Record):
         return 2 + len(self.values)
 
     def rule(self) -> dict[str, Any]:
-        """Return what `training.data.serving_expressions.bags` needs, as JSON."""
-        names = ("name", "separator", "unit", "ngrams", "values", "length")
+        """Return what `training.data.serving_expressions.bag_codes` needs, as JSON."""
+        names = ("name", "separator", "unit", "ngrams", "values")
         found: dict[str, Any] = self.model_dump(mode="json", include=set(names))
-        return found
+        # columns of a frame that get the codes and what is unknown
+        own = {"codes": f"__codes_{self.name}", "unread": f"__unread_{self.name}"}
+        return found | own | {"shape": [self.length], "dtype": "int32"}
 
 
 class Statistics(LabelFit):

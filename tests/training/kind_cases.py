@@ -79,3 +79,63 @@ def evaluated(case: Prepared, weights: Path, side: str) -> dict[str, float]:
 def digests(case: Prepared, side: str) -> dict[str, str]:
     """The SHA-256 of each array of a side."""
     return {name: ref.sha256 for name, ref in case.run.arrays.side(side).arrays.items()}
+
+
+WORDS = [
+    "free",
+    "prize",
+    "call",
+    "now",
+    "meet",
+    "at",
+    "noon",
+    "see",
+    "you",
+    "later",
+    "thanks",
+    "urgent",
+    "cash",
+]
+TAGS = ("I10", "E11.9", "J45", "N18", "Z99")
+MIXED: dict[str, Any] = {
+    "row": "id",
+    "y": "label",
+    "note": {"kind": "text", "bag": {"size": 4}},
+    "reply": {"kind": "text", "bag": {"unit": "characters", "size": 4}},
+    "tags": {"kind": "set", "bag": {"size": 3}},
+    "codes": {"kind": "set", "separator": ";"},
+    "seen": "date",
+    "ward": "categorical",
+    "x": "numeric",
+}
+
+
+def mixed_rows(count: int = 160, seed: int = 0) -> pd.DataFrame:
+    """Rows with two texts, a list, a delimited text, a date, a category and a number."""
+    rng = np.random.default_rng(seed)
+    notes, replies = (
+        [" ".join(rng.choice(WORDS, rng.integers(0, 9))) for _ in range(count)] for _ in range(2)
+    )
+    tags = [sorted(rng.choice(TAGS, rng.integers(0, 4), replace=False)) for _ in range(count)]
+    missing = rng.random(count) < 0.1
+    days = pd.to_timedelta(rng.integers(0, 900 * 24, count), unit="h")
+    return pd.DataFrame(
+        {
+            "row": [f"r{i:03d}" for i in range(count)],
+            "y": [int("prize" in note) for note in notes],
+            "note": pd.Series(notes, dtype=object).where(~missing, None),
+            "reply": replies,
+            "tags": pd.Series(tags, dtype=object).where(~np.roll(missing, 3), None),
+            "codes": [";".join(t) for t in tags],
+            "seen": pd.Series(pd.Timestamp("2020-05-01") + days).astype("datetime64[us]"),
+            "ward": rng.choice(["a", "b", "c"], count),
+            "x": rng.normal(size=count).round(3),
+        }
+    )
+
+
+def mixed_run(folder: Path, **sections: Any) -> RunSpec:
+    """Prepare `mixed_rows` and write `resolved.json` of a run over them."""
+    run = prepared(folder, mixed_rows(), MIXED, **sections).run
+    (folder / "resolved.json").write_text(run.model_dump_json())
+    return run

@@ -8,7 +8,7 @@ import numpy as np
 
 from schemas.records import Statistics
 from schemas.statistics import BagStats
-from training.models.bags import num_columns as num_columns_of_bag
+from training.models.bag_vectors import num_columns as num_columns_of_bag
 from training.models.shape import FIRST_VALUE
 
 Arrays = dict[str, np.ndarray]
@@ -47,7 +47,7 @@ def dense_columns(
 
 
 def _present(codes: np.ndarray, num_codes: int) -> np.ndarray:
-    """Return which frequent pieces rows have, as `training.models.bags.Present` does."""
+    """Return which frequent pieces rows have, as `training.models.bag_vectors.Present` does."""
     width = num_columns_of_bag(num_codes)
     found = np.zeros((len(codes), width + 1), dtype=np.float32)
     np.put_along_axis(found, np.where(codes <= width, codes, 0).astype(np.int64), 1.0, axis=1)

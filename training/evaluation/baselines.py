@@ -173,36 +173,18 @@ def _linear(
 ) -> Predict:
     """Fit logistic or ridge regression on scaled numbers, one-hot categories and TF-IDF."""
     some = first_rows(statistics, MAX_LINEAR_VALUES)
-    if statistics.bags:
-        return _of_texts(declaration, statistics, train, some)
+    inputs_of = linear_inputs if statistics.bags else matrix
     one_hot = ("categories", OneHotEncoder(handle_unknown="ignore"), category_columns(statistics))
     encode = ColumnTransformer([one_hot], remainder="passthrough", sparse_threshold=1.0)
     steps = WIDE_LINEAR_STEPS if num_columns(statistics) > WIDE else LINEAR_STEPS
     estimator = linear_estimator(declaration, len(train["label"][some]), steps)
-    model = Pipeline([("encode", encode), ("fit", estimator)])
+    model = Pipeline([("encode", encode), ("fit", estimator)][bool(statistics.bags) :])
     with warnings.catch_warnings():
         # capped iterations: accurate enough for a baseline
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(
-            matrix(statistics, train, some),
-            train["label"][some],
-            fit__sample_weight=_weight(train, some),
-        )
-    return predictor(declaration, statistics, model)
-
-
-def _of_texts(
-    declaration: Declaration, statistics: Statistics, train: Arrays, some: slice
-) -> Predict:
-    model = linear_estimator(declaration, len(train["label"][some]), LINEAR_STEPS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(
-            linear_inputs(statistics, train, some),
-            train["label"][some],
-            sample_weight=_weight(train, some),
-        )
-    return predictor(declaration, statistics, model, linear_inputs)
+        inputs, weight = inputs_of(statistics, train, some), _weight(train, some)
+        model.fit(inputs, train["label"][some], fit__sample_weight=weight)
+    return predictor(declaration, statistics, model, inputs_of)
 
 
 def _boosting(

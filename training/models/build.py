@@ -35,7 +35,7 @@ from schemas.config import (
 from schemas.errors import ConfigError
 from schemas.model_config import BoostingModel
 from schemas.records import Statistics, TensorStats
-from training.models.bags import body_shape, build_bags
+from training.models.bag_vectors import body_shape, build_bags
 from training.models.causal_transformer import CausalTransformer
 from training.models.cnn import Cnn
 from training.models.drawn_rows import drawn_rows

@@ -58,7 +58,7 @@ class ModelShape:
         label_range: Smallest and largest score of a train label, for a model that clamps its
             predictions; None for classes, several labels, and models that do not clamp.
         bags: Batch key `bag_<column>` to its shape. A body never sees them: it gets a vector of
-            each as one more tensor (`training.models.bags`).
+            each as one more tensor (`training.models.bag_vectors`).
     """
 
     numeric: int

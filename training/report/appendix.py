@@ -47,6 +47,7 @@ from training.report.blocks import (
     table,
 )
 from training.report.data import Ints, Predictions
+from training.report.feature_tables import bag_table, tensor_table
 from training.report.language_model import vocabulary_blocks
 from training.report.reasons import column_rows, settings
 from training.report.svg import Picture
@@ -246,8 +247,8 @@ def statistics_blocks(prepared: Prepared) -> list[Block]:
     blocks += (
         [Heading("Categorical features"), _category_table(fitted)] if fitted.categorical else []
     )
-    blocks += [Heading("Tensor features"), _tensor_table(fitted)] if fitted.tensor else []
-    blocks += [Heading("Texts and sets"), _bag_table(fitted)] if fitted.bags else []
+    blocks += [Heading("Tensor features"), tensor_table(fitted)] if fitted.tensor else []
+    blocks += [Heading("Texts and sets"), bag_table(fitted)] if fitted.bags else []
     blocks += [Heading("Label"), _label_table(fitted)]
     if fitted.dropped:
         rows = [[plain(name, 60), plain(why, 200)] for name, why in fitted.dropped.items()]
@@ -315,56 +316,6 @@ def _category_table(fitted: Statistics) -> Table:
         words=(0, 4),
         limit=MAX_ROWS,
         what="categorical features",
-    )
-
-
-def _tensor_table(fitted: Statistics) -> Table:
-    rows = [
-        [
-            plain(s.name, 40),
-            " × ".join(map(str, s.shape)),
-            s.dtype,
-            ", ".join(map(number, s.mean[:8])),
-            ", ".join(map(number, s.std[:8])),
-        ]
-        for s in fitted.tensor
-    ]
-    return table(
-        ["Column", "Shape", "Stored as", "Mean by channel", "Deviation by channel"],
-        rows,
-        words=(0, 1, 2),
-        limit=MAX_ROWS,
-        what="tensor features",
-    )
-
-
-def _bag_table(fitted: Statistics) -> Table:
-    rows = []
-    for s in fitted.bags:
-        top = ", ".join(
-            f"{plain(v, 24)} ({count(n)})" for v, n in zip(s.values[:4], s.counts, strict=False)
-        )
-        pieces = "values" if s.separator is not None else f"{s.unit}, {s.ngrams[0]}-{s.ngrams[1]}"
-        rows.append(
-            [
-                plain(s.name, 40),
-                pieces,
-                count(len(s.values)),
-                count(s.length),
-                count(s.unknown_rows),
-                count(s.nulls),
-                top,
-            ]
-        )
-    return table(
-        [
-            *("Column", "Pieces", "Vocabulary", "Most of a row", "Rows with an unknown piece"),
-            *("Missing", "Most frequent"),
-        ],
-        rows,
-        words=(0, 1, 6),
-        limit=MAX_ROWS,
-        what="texts and sets",
     )
 
 

@@ -376,8 +376,7 @@ def in_words(unfamiliar: Unfamiliar) -> list[str]:
     """Return a sentence for each column."""
     meant = {
         "unknown": "a category that training did not know",
-        "unlisted": "a value that training did not know in its sets",
-        "unread": "a text of which training knew no word",
+        "unread": "a value that training did not know, or a text of which it knew no word",
         "clipped": "a number outside the range that the model was fitted to, which is clipped",
     }
     return [
@@ -493,12 +492,8 @@ def inputs(
         frame = derive(dates(spec, frame), spec["derived"], derived, nulls, **how)
     blocks = {f"tensor_{c['name']}": tensors(frame[c["name"]], c) for c in spec["tensor"]}
     for c in bags:
-        cells = frame[f"__codes_{c['name']}"].to_list()
-        empty = np.empty((0, c["length"]), dtype=np.int32)
-        blocks[f"bag_{c['name']}"] = np.stack(cells) if cells else empty
-        found = frame[f"__unknown_{c['name']}"].to_numpy(dtype=bool)
-        what = "unread" if c["separator"] is None else "unlisted"
-        note(unfamiliar, c["name"], what, found, frame[c["name"]])
+        blocks[f"bag_{c['name']}"] = tensors(frame[c["codes"]], c)
+        note(unfamiliar, c["name"], "unread", frame[c["unread"]].to_numpy(), frame[c["name"]])
     if spec["numeric"]:
         blocks["numeric"] = np.stack(
             [numbers(frame[c["name"]], c, nulls) for c in spec["numeric"]], axis=1
@@ -510,21 +505,11 @@ def inputs(
     for position, c in enumerate(spec["numeric"]):
         if c.get("low") is not None:
             given = blocks["numeric"][:, position]
-            note(
-                unfamiliar,
-                c["name"],
-                "clipped",
-                (given < c["low"]) | (given > c["high"]),
-                frame[c["name"]],
-            )
+            beyond = (given < c["low"]) | (given > c["high"])
+            note(unfamiliar, c["name"], "clipped", beyond, frame[c["name"]])
     for position, c in enumerate(spec["categorical"]):
-        note(
-            unfamiliar,
-            c["name"],
-            "unknown",
-            blocks["categorical"][:, position] == UNKNOWN,
-            frame[c["name"]],
-        )
+        unknown = blocks["categorical"][:, position] == UNKNOWN
+        note(unfamiliar, c["name"], "unknown", unknown, frame[c["name"]])
     # in the order of their names, as the program was exported
     return {
         name: torch.from_numpy(np.ascontiguousarray(block))

@@ -9,7 +9,7 @@ import pandas as pd
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 
-from training.data.serving_expressions.bags import OF_LISTS
+from training.data.serving_expressions.bag_codes import OF_LISTS
 from training.serving.serving import output_columns
 
 OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": "string"}

@@ -31,18 +31,18 @@ from schemas.records import (
     Statistics,
     TableRef,
     TableSpec,
+    TensorStats,
     ValidatedTable,
     digest_of,
 )
 from schemas.scratch import scratch_folder
-from schemas.statistics import BagStats
 from training.data.arrays.apply import CategoryCodes, encode_label, encode_labels, transform_columns
+from training.data.arrays.bag_array import encode_bag
 from training.data.arrays.sequences import write_sequences
 from training.data.engine.engine import TableWriter, chosen_engine, connect, engine_for, ident
 from training.data.engine.in_memory import batches, held, relation
 from training.data.engine.threads import at_once, beside, one_by_one
 from training.data.fit.tensors import rows_per_batch, tensor_array
-from training.data.serving_expressions.bags import encode
 
 SIDES: tuple[SplitName, ...] = ("train", "val", "test")
 BATCH_ROWS = 16_384  # a column of so many stays in the processor's cache during the work
@@ -240,13 +240,9 @@ def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
     if statistics.categorical:
         layout["categorical"] = ("int64", (len(statistics.categorical),), CategoryCodes(statistics))
     for stats in statistics.tensor:
-        layout[f"tensor_{stats.name}"] = (
-            stats.dtype,
-            stats.shape,
-            _tensor_maker(stats.name, stats.shape, stats.dtype),
-        )
+        layout[f"tensor_{stats.name}"] = (stats.dtype, stats.shape, _tensor_maker(stats))
     for bag in statistics.bags:
-        layout[bag.key] = ("int32", (bag.length,), _bag_maker(bag))
+        layout[bag.key] = ("int32", (bag.length,), partial(encode_bag, bag))
     if statistics.labels:
         layout["label"] = (
             "float32",
@@ -265,13 +261,8 @@ def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
     return layout
 
 
-def _tensor_maker(name: str, shape: tuple[int, ...], dtype: str) -> Maker:
-    return lambda batch: tensor_array(batch.column(name), name, shape, dtype)
-
-
-def _bag_maker(bag: BagStats) -> Maker:
-    rule = bag.rule()
-    return lambda batch: encode(batch.column(bag.name).to_pylist(), rule)[0]
+def _tensor_maker(s: TensorStats) -> Maker:
+    return lambda batch: tensor_array(batch.column(s.name), s.name, s.shape, s.dtype)
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:

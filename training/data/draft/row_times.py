@@ -11,7 +11,7 @@ from training.data.draft.column_hints import BIRTHS, TIMES, has_word
 from training.data.draft.guesses import Guess, Table, left
 from training.data.draft.profile import SAMPLE, Profile, date_format, plain
 from training.data.engine.engine import ident, literal, row
-from training.data.table.columns import INTEGERS
+from training.data.table.sql_types import INTEGERS
 
 EPOCHS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 ISO = r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}"
@@ -152,7 +152,7 @@ def text_moment(table: Table, column: Profile) -> Moment | None:
         form, several = found
         why = f"every value has the form {form}"
         why += "; other forms fit as well, check it" if several else ""
-        return Moment(column, f"strptime({table.sql(column)}, {literal(form)})", why, True)
+        return Moment(column, f"strptime({table.sql(column)}, {literal(form)})", why)
     if column.family != "text" or not column.present:
         return None
     example = row(table.connection, f"select any_value({ident(column.name)}) from {SAMPLE}")[0]
@@ -168,7 +168,7 @@ def text_moment(table: Table, column: Profile) -> Moment | None:
     if fits < column.present:
         return None
     why = f"ISO times, {offsets} of {fits} with an offset; the others are read as UTC"
-    return Moment(column, f"cast({name} as timestamptz)", why, True)
+    return Moment(column, f"cast({name} as timestamptz)", why)
 
 
 def _digits(table: Table, column: Profile) -> Moment | None:
@@ -179,7 +179,7 @@ def _digits(table: Table, column: Profile) -> Moment | None:
     good = row(table.connection, f"select count({'try_' + expression}) from {SAMPLE}")[0]
     if good < column.present or not has_word(column.name, TIMES | {"day"}):
         return None
-    return Moment(column, expression, "every number has the form %Y%m%d", True)
+    return Moment(column, expression, "every number has the form %Y%m%d")
 
 
 def _epoch_unit(table: Table, column: Profile) -> str | None:

@@ -26,7 +26,7 @@ from schemas.records import (
 from training.data.engine.engine import chosen_engine, ident
 from training.data.engine.in_memory import held, relation
 from training.data.engine.threads import at_once
-from training.data.fit.bags import fit_bags
+from training.data.fit.bag_vocabulary import fit_bags
 from training.data.fit.held_columns import held_counts, held_moments, held_quantiles
 from training.data.fit.labels import fit_labels
 from training.data.fit.moments import Moments, column_moments, column_quantiles

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from . import bags as bag_codes
-from . import casts, dates, number_texts, numbers, text
+from . import bag_codes, casts, dates, number_texts, numbers, text
 from .vectors import BadRows, Vector, column, constant, dtype, nulls, series
 
 Tree = Mapping[str, Any]
@@ -43,7 +42,7 @@ def derive(
         wanted: the derived columns to add; default: all.
         null_texts: texts that meant null in the training source.
         spellings: raw columns of numbers in another spelling; read first, see `number_texts`.
-        bags: texts and sets whose codes are added last, see `bags.with_codes`.
+        bags: texts and sets whose codes are added last, see `bag_codes.with_codes`.
 
     Returns:
         A new frame; numbers with nulls as NaN or None, decimals as doubles.
@@ -57,16 +56,12 @@ def derive(
     missing = [name for name in (trees if wanted is None else wanted) if name not in frame.columns]
     _refuse_absent(frame, trees, missing)
     known: dict[str, Vector] = {}
-    added = {
-        name: series(
-            _derived(name, frame, trees, known, null_texts),
-            trees[name]["root"]["type"],
-            frame.index,
-        )
-        for name in missing
-    }
-    found = pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
-    return bag_codes.with_codes(found, bags, null_texts) if bags else found
+    added: dict[str, pd.Series] = {}
+    for name in missing:
+        found = _derived(name, frame, trees, known, null_texts)
+        added[name] = series(found, trees[name]["root"]["type"], frame.index)
+    frame = pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
+    return bag_codes.with_codes(frame, bags, null_texts)
 
 
 def _converted(

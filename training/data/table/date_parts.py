@@ -16,7 +16,7 @@ from schemas.references import DAYS
 from training.data.advice import in_yaml, sql_name
 from training.data.engine.engine import rows
 from training.data.engine.expressions import derived_sql
-from training.data.table.columns import WORDS, family
+from training.data.table.sql_types import WORDS, family
 
 # name of a part -> its angle in turns, of a timestamp t
 TURNS = {

@@ -14,8 +14,9 @@ from schemas.records import LabelColumn, TableSpec
 from schemas.tables import LABEL_TYPES, allowed_values
 from training.data.engine.engine import ident, literal, row_md5_sql, without_nan
 from training.data.serving_expressions import raw_columns
-from training.data.serving_expressions.bags import OF_LISTS
-from training.data.table.columns import Resolved, family, nesting
+from training.data.serving_expressions.bag_codes import OF_LISTS
+from training.data.table.columns import Resolved
+from training.data.table.sql_types import family, nesting
 from training.data.table.time_units import scale
 
 KEPT = ("__id", "__key", "__group", "__time")

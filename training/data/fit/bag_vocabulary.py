@@ -12,7 +12,7 @@ from schemas.bag_config import BagConfig
 from schemas.statistics import BagStats
 from training.data.engine.batches import arrow_batches
 from training.data.fit.train_rows import TrainRows
-from training.data.serving_expressions.bags import OF_LISTS, pieces
+from training.data.serving_expressions.bag_codes import OF_LISTS, pieces
 
 BATCH_ROWS = 4096
 READ_WHOLE = 0.99  # least share of train rows of which every known piece is read

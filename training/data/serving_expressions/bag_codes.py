@@ -1,7 +1,7 @@
 """Texts and sets of values as codes of their pieces; pieces are words, characters or values.
 
-A rule: `{"name", "separator", "unit", "ngrams", "values", "length"}`, as a model's spec has it. N
-rows, L codes of a row.
+A rule is what a model's spec has for such a column: `separator`, `unit` and `ngrams` of its pieces,
+the known `values`, `shape` [L], and names of the columns for `codes` and `unread`. N rows, L codes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def encode(texts: Sequence[str | None], rule: Rule) -> tuple[np.ndarray, np.ndar
         of a set that training did not know, or a text in which it knows nothing.
     """
     known = {value: FIRST + place for place, value in enumerate(rule["values"])}
-    codes = np.zeros((len(texts), rule["length"]), dtype=np.int32)
+    codes = np.zeros((len(texts), rule["shape"][0]), dtype=np.int32)
     unknown = np.zeros(len(texts), dtype=bool)
     for row, text in enumerate(texts):
         if text is None:
@@ -75,7 +75,7 @@ def encode(texts: Sequence[str | None], rule: Rule) -> tuple[np.ndarray, np.ndar
             continue
         found = pieces(text, rule)
         own = [known[piece] for piece in found if piece in known]
-        codes[row, : len(own)] = own[: rule["length"]]
+        codes[row, : len(own)] = own[: rule["shape"][0]]
         unknown[row] = len(own) < len(found) and (rule["separator"] is not None or not own)
     return codes, unknown
 
@@ -83,11 +83,10 @@ def encode(texts: Sequence[str | None], rule: Rule) -> tuple[np.ndarray, np.ndar
 def with_codes(
     frame: pd.DataFrame, rules: Sequence[Rule], null_texts: Collection[str] = ()
 ) -> pd.DataFrame:
-    """Return the frame with `__codes_NAME` (a row of codes in each cell) and `__unknown_NAME`."""
+    """Return the frame with columns for the codes [L] of each row and for unknown, as rules say."""
     added: dict[str, Any] = {}
     for rule in rules:
-        name = rule["name"]
-        texts = [as_text(value, null_texts) for value in frame[name]]
+        texts = [as_text(value, null_texts) for value in frame[rule["name"]]]
         codes, unknown = encode(texts, rule)
-        added |= {f"__codes_{name}": list(codes), f"__unknown_{name}": unknown}
-    return pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
+        added |= {rule["codes"]: list(codes), rule["unread"]: unknown}
+    return pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1) if added else frame

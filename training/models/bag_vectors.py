@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from training.models.shape import BagShape, ModelShape
 
+FIRST_STD = 0.1
 FREQUENT = 200  # pieces that trees see, each as a column of its own
 
 
@@ -56,12 +57,15 @@ class Bags(nn.Module):
 class Pooled(nn.Embedding):
     """Learned vectors of a row's pieces, joined to one: codes [B, L] → [B, E].
 
-    Vectors are N(0, 1), so that with `combine: root` each element of the joined one has deviation
-    1. The filling has vector 0 and no gradient; a row without any piece gets zeros.
+    Vectors are N(0, 0.1²): from small ones a network first learns what each piece says alone; of
+    large ones it learns rows by heart. The filling has vector 0 and no gradient; a row without any
+    piece gets zeros.
     """
 
     def __init__(self, bag: BagShape) -> None:
         super().__init__(bag.codes, bag.size, padding_idx=0)
+        with torch.no_grad():
+            self.weight.mul_(FIRST_STD)
         self.combine = bag.combine
 
     def forward(self, codes: Tensor) -> Tensor:
