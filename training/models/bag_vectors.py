@@ -58,7 +58,7 @@ class Pooled(nn.Embedding):
     """Learned vectors of a row's pieces, joined to one: codes [B, L] → [B, E].
 
     Vectors are N(0, 0.1²): from small ones a network first learns what each piece says alone; of
-    large ones it learns rows by heart. The filling has vector 0 and no gradient; a row without any
+    large ones it overfits at once. The filling has vector 0 and no gradient; a row without any
     piece gets zeros.
     """
 

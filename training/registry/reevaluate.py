@@ -232,7 +232,8 @@ def _chosen(split: SplitTables, masks: list[np.ndarray], path: Path, limit: int 
 
 
 def _kind(declaration: Declaration, model: LoadedModel, rows: Rows) -> Kind:
-    columns = ["__id", "__group", *(c for c in rows.spec.features if c not in rows.spec.tensor)]
+    apart = {*rows.spec.tensor, *rows.spec.bags}  # without a distribution of few values
+    columns = ["__id", "__group", *(c for c in rows.spec.features if c not in apart)]
     frame = pq.read_table(rows.table.file.file, columns=columns).to_pandas()
     predictions = predictions_of(model, declaration, rows)
     for position, values in enumerate(predictions.reshape(len(frame), -1).T):
@@ -244,12 +245,11 @@ def _metrics(
     declaration: Declaration, kind: Kind, thresholds: dict[str, float]
 ) -> dict[str, Interval]:
     settings, facts = declaration.evaluate, kind.facts
-    clusters, _ = clusters_of(facts.group)
     return intervals(
         declaration,
         kind.predictions,
         facts.target,
-        clusters,
+        clusters_of(facts.group)[0],
         facts.weight,
         settings.bootstrap,
         settings.confidence,
