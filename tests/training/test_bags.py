@@ -231,8 +231,7 @@ def test_a_text_that_is_not_read_is_named(case: Prepared) -> None:
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_boosting_takes_frequent_pieces_and_serves_raw_rows(tmp_path: Path, task: str) -> None:
     case = prepared(tmp_path, mixed_rows(), MIXED, task=task, model={"kind": "boosting"})
-    fit_trees(case.run, tmp_path / "run")
-    weights = next((tmp_path / "run").glob("checkpoints/**/*.pt"))
+    weights = Path(fit_trees(case.run, tmp_path / "run").best_checkpoint.path)
     model = export_model(case.run, weights, tmp_path / "model", case.split.val)
     assert model.parity < 1e-6
 
