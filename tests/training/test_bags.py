@@ -176,6 +176,7 @@ def test_the_linear_baseline_is_tf_idf_as_in_scikit_learn(case: Prepared) -> Non
 TRAIN = {"epochs": 3, "batch_size": 16, "micro_batch_size": 6, "checkpoint_every": 4, "threads": 1}
 
 
+@pytest.mark.long
 @pytest.mark.req("C5")
 def test_a_run_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Path) -> None:
     mixed_run(tmp_path, train=TRAIN)

@@ -131,7 +131,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", some(FORMS, 3))
+@pytest.mark.parametrize("form", some(FORMS, len(FORMS)))
 def test_the_exported_model_takes_raw_dates_in_any_form(tmp_path: Path, form: str) -> None:
     frame = rows()
     case = prepared(tmp_path, frame.assign(seen=FORMS[form](frame["seen"])), COLUMNS)
