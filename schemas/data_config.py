@@ -4,113 +4,20 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from schemas.column_config import Column, ColumnConfig, Kind, Role
 from schemas.csv_config import CsvConfig
-from schemas.duration import Unit
 from schemas.group_config import GroupByConfig
 from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
 from schemas.spark_config import SparkConfig
 from schemas.task_metrics import default_metric
-from schemas.written_config import WrittenConfig
 
 __all__ = ["Column", "ColumnConfig", "CsvConfig", "DataConfig", "Kind", "Role", "TaskConfig"]
-Role = Literal[
-    "id",
-    "group",
-    "time",
-    "label",
-    "label_time",
-    "available",
-    "weight",
-    "split",
-    "feature",
-    "ignore",
-]
 LEAST_MEMORY = 200_000_000  # smallest data.memory_limit in bytes
-Kind = Literal["auto", "numeric", "categorical", "tensor", "text"]
-
-
-class ColumnConfig(Section):
-    """One column: its role, and for a feature its kind and limits."""
-
-    role: Role = Field(
-        "feature",
-        description=(
-            "What the column is; several columns may be `id` (composite) or `group`. time: when the"
-            " prediction is made; label_time: when the label became known; available: when features"
-            " became known (see `of`)."
-        ),
-    )
-    kind: Kind = Field(
-        "auto",
-        description=(
-            "How a feature is read; `auto` goes by the column's type. text: the documents of a"
-            " language model."
-        ),
-    )
-    nullable: bool | None = Field(
-        None, description="Nulls allowed. Default: yes for features, no for roles."
-    )
-    min: float | None = Field(None, description="Smallest value allowed.")
-    max: float | None = Field(None, description="Largest value allowed.")
-    allowed: tuple[str | int | float | bool, ...] | None = Field(
-        None, description="The only values allowed."
-    )
-    unique: bool = Field(False, description="Refuse repeated values.")
-    shape: tuple[int, ...] | None = Field(
-        None, description="Shape of a tensor feature, e.g. [28, 28] or [3, 32, 32]."
-    )
-    unit: Unit | None = Field(
-        None,
-        description=(
-            "What a time of plain numbers counts: ns, us, ms, s, min, h, d or w. Needed where a"
-            " length of time, such as an embargo of 7d, meets it."
-        ),
-    )
-    of: tuple[str, ...] | None = Field(
-        None,
-        description=(
-            "Role available: names or patterns of the features whose time of availability this is."
-            " Default: all."
-        ),
-    )
-    written: WrittenConfig | None = Field(
-        None,
-        description=(
-            "The texts of this column are numbers in this spelling, e.g. {units: ['$'],"
-            " thousands: ','} for $1,234. A column that is numbers already stays as it is."
-        ),
-    )
-
-    @model_validator(mode="after")
-    def _possible(self) -> ColumnConfig:
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}")
-        if self.role != "feature" and self.kind != "auto" and self.role != "label":
-            raise ValueError(f"kind is for features; role {self.role!r} needs none")
-        if self.unit is not None and self.role not in ("time", "label_time", "available"):
-            raise ValueError(
-                "unit is for times (roles time, label_time and available), not for role"
-                f" {self.role!r}; remove it"
-            )
-        if self.of is not None and self.role != "available":
-            raise ValueError(
-                "of is for a column of role available: it names the features that it speaks of"
-            )
-        if self.written is not None and (
-            self.kind not in ("auto", "numeric") or self.role not in ("feature", "label", "weight")
-        ):
-            raise ValueError(
-                "written makes numbers of texts, so it is for numeric features, labels and"
-                f" weights, not for role {self.role!r}, kind {self.kind}; remove it"
-            )
-        if (self.kind == "tensor") != (self.shape is not None):
-            raise ValueError("a tensor feature needs kind: tensor together with shape: [..]")
-        return self
 
 
 def num_bytes(size: str) -> int:
@@ -126,18 +33,6 @@ def num_bytes(size: str) -> int:
     if found is None:
         raise ValueError(f"expected a size with its unit, such as 512MB, 1GB or 2GiB, got {size!r}")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** (" MGT".index(found[2]) + 1))
-
-
-def _column_shorthand(value: Any) -> Any:
-    """Expand `age: numeric` to role feature and that kind, `pid: group` to that role."""
-    if not isinstance(value, str):
-        return value
-    if value in ("numeric", "categorical", "text", "auto"):
-        return {"role": "feature", "kind": value}
-    return {"role": value}
-
-
-Column = Annotated[ColumnConfig, BeforeValidator(_column_shorthand)]
 
 
 class DataConfig(Section):
@@ -247,7 +142,7 @@ class DataConfig(Section):
                     "data.spark is for data.engine: spark; set it, or remove the section"
                 )
             return self
-        wide = [n for n, c in self.columns.items() if c.kind in ("tensor", "text")]
+        wide = [n for n, c in self.columns.items() if c.kind in ("tensor", "text", "set")]
         written = [n for n, c in self.columns.items() if c.written is not None]
         problem = (
             f"column {wide[0]!r} of kind {self.columns[wide[0]].kind}"

@@ -23,7 +23,10 @@ def json_schema() -> dict[str, Any]:
     schema["title"] = "Bulkhead declaration"
     column = schema["$defs"].pop("ColumnConfig")
     short = {
-        "enum": ["numeric", "categorical", "text", "auto", *column["properties"]["role"]["enum"]],
+        "enum": [
+            *("numeric", "categorical", "date", "text", "set", "auto"),
+            *column["properties"]["role"]["enum"],
+        ],
         "description": "Short form: a role, or the kind of a feature.",
     }
     schema["$defs"]["ColumnConfig"] = {"anyOf": [short, column], "title": "Column"}

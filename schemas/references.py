@@ -11,11 +11,13 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.duration import TimeUnit
 from schemas.label_config import Value
 from schemas.split_config import SplitName
+
+DAYS = ".days"  # ends the name of the part of a date that is no point on a circle
 
 
 class Record(BaseModel):
@@ -98,9 +100,14 @@ class TableSpec(Record):
     empty: `label` alone. Of several labels any may be null in a row, and `label` is their names in
     one text, for people.
 
+    `bags`: features that are texts, or sets of values in one text (see `BagStats`); the record is
+    written without them where there are none.
+
     `text`: the column of a language model's documents, which is its `label` too. `derived`: trees
     of the derived features (see `training.data.serving_expressions`), by which the registered model
-    computes them. `null_texts`: texts that a delimited source had for null.
+    computes them. `dates`: numeric features that are parts of a date, with the column that they are
+    part of; the record is written without them where there are none, so that its digest stays what
+    it was. `null_texts`: texts that a delimited source had for null.
 
     `group_by`: in words, the ways of `data.group_by`. The validated table's `__group` is then the
     declared group alone, that of the sides the whole group (see `training.data.split.groups`).
@@ -126,9 +133,15 @@ class TableSpec(Record):
     ignored: tuple[str, ...] = ()
     text: str | None = None
     derived: dict[str, dict[str, Any]] = {}
+    bags: dict[str, Literal["text", "set"]] = Field({}, exclude_if=lambda kinds: not kinds)
+    dates: dict[str, str] = Field({}, exclude_if=lambda parts: not parts)
     null_texts: tuple[str, ...] = ()
     labels: dict[str, LabelColumn] = {}
     group_by: tuple[str, ...] = ()
+
+    def is_on_circle(self, name: str) -> bool:
+        """Return True for a part of a date that is a sine or a cosine, in contrast to its days."""
+        return name in self.dates and not name.endswith(DAYS)
 
     @property
     def grouped(self) -> bool:
@@ -147,11 +160,12 @@ class TableSpec(Record):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Feature columns in model order: numeric, categorical, tensors, or the text."""
+        """Feature columns in model order: numeric, categorical, tensors, bags, or the text."""
         return (
             *self.numeric,
             *self.categorical,
             *self.tensor,
+            *self.bags,
             *((self.text,) if self.text else ()),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -18,8 +18,11 @@ class NumericStats(Record):
     scores. Smooth scaling bounds the scaled value softly by 3. `indicator`: a 0/1 column for nulls
     is added. `nullable`: a null at serving is filled, not refused.
 
+    `bounded`: values beyond `min` and `max` of train are taken for these, as the days of a date.
+
     `bins`: strictly increasing edges in raw units, where the model asks for bins. The record is
-    written without them where they are empty, so that its digest stays what it was.
+    written without them where they are empty, and without `bounded` where it is false, so that its
+    digest stays what it was.
     """
 
     name: str
@@ -28,6 +31,7 @@ class NumericStats(Record):
     scale: float = 1.0
     knots: tuple[float, ...] = ()
     bins: tuple[float, ...] = Field((), exclude_if=lambda edges: not edges)
+    bounded: bool = Field(False, exclude_if=lambda is_bounded: not is_bounded)
     fill: float | None = None
     indicator: bool = False
     nulls: int = 0
@@ -128,6 +132,46 @@ class TokenStats(Record):
         return 4 + len(self.values)
 
 
+class BagStats(Record):
+    """One text or set column: `values` are the pieces that train rows have often enough.
+
+    `counts`: train rows with each. A row is stored as the codes of its different pieces, filled up
+    with 0 to `length`: 1 is null, then `values` in this order from 2. `unknown_rows`: train rows
+    with a piece that is none of them. `separator`: between the values of a set; None for a text,
+    whose pieces are `ngrams` words or characters long. `size` and `combine`: of their vectors.
+    """
+
+    name: str
+    separator: str | None
+    unit: Literal["words", "characters"]
+    ngrams: tuple[int, int]
+    values: tuple[str, ...]
+    counts: tuple[int, ...]
+    nulls: int
+    unknown_rows: int
+    length: int
+    size: int
+    combine: Literal["root", "mean", "sum"]
+
+    @property
+    def key(self) -> str:
+        """Name of its array, and of its input in a batch."""
+        return f"bag_{self.name}"
+
+    @property
+    def num_codes(self) -> int:
+        """Number of codes: filling, null and the values."""
+        return 2 + len(self.values)
+
+    def rule(self) -> dict[str, Any]:
+        """Return what `training.data.serving_expressions.bag_codes` needs, as JSON."""
+        names = ("name", "separator", "unit", "ngrams", "values")
+        found: dict[str, Any] = self.model_dump(mode="json", include=set(names))
+        # columns of a frame that get the codes and what is unknown
+        own = {"codes": f"__codes_{self.name}", "unread": f"__unread_{self.name}"}
+        return found | own | {"shape": [self.length], "dtype": "int32"}
+
+
 class Statistics(LabelFit):
     """Everything fitted on train, and nothing else is. `digest_of(statistics)` identifies it.
 
@@ -140,6 +184,7 @@ class Statistics(LabelFit):
     numeric: tuple[NumericStats, ...]
     categorical: tuple[CategoryStats, ...]
     tensor: tuple[TensorStats, ...]
+    bags: tuple[BagStats, ...] = Field((), exclude_if=lambda found: not found)
     dropped: dict[str, str] = {}
     clip: float | None = None
     labels: tuple[LabelStats, ...] = ()

@@ -106,11 +106,6 @@ def conflicts(declaration: Declaration) -> Iterator[str]:
                 f" some of {list(known)}"
             )
     if declaration.task.kind != TASK:
-        if texts:
-            yield (
-                f"data.columns.{texts[0]}: kind text is read by task.kind: causal_lm alone; declare"
-                " it categorical, or ignore it"
-            )
         if declaration.tokens is not None:
             yield (
                 f"tokens: only task.kind: causal_lm has tokens, this is {declaration.task.kind!r};"
@@ -119,6 +114,11 @@ def conflicts(declaration: Declaration) -> Iterator[str]:
         if isinstance(declaration.model, CausalTransformerModel):
             yield "model.kind 'causal_transformer' predicts tokens; it needs task.kind: causal_lm"
         return
+    if any(columns[name].bag is not None for name in texts):
+        yield (
+            f"data.columns.{texts[0]}.bag: task causal_lm reads tokens in their order (section"
+            " tokens); remove bag"
+        )
     others = [
         name
         for name, column in columns.items()

@@ -76,6 +76,9 @@ def validate_table(source: SourceRef, declaration: Declaration) -> Any:
             else f"{len(spec.numeric)} numeric, {len(spec.categorical)} categorical"
         )
         kinds += f", {len(spec.tensor)} tensor" if spec.tensor else ""
+        bags = list(spec.bags.values())
+        for kind in ("text", "set"):
+            kinds += f", {bags.count(kind)} {kind}" if kind in bags else ""
         left_out = (
             f"; left out: {made.filtered_rows:,} by filter, {made.unlabelled_rows:,} without label"
             if made.filtered_rows or made.unlabelled_rows

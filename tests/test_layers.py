@@ -24,7 +24,7 @@ ALLOWED = {
 INNER: dict[str, set[str]] = {
     "boosting": {"checkpoint", "data.arrays", "engine", "launch", "models", "objectives", "run"},
     "checkpoint": {"distributed", "optim", "run"},
-    "data.arrays": {"data.engine", "data.fit", "data.serving_text"},
+    "data.arrays": {"data.engine", "data.fit", "data.serving_expressions", "data.serving_text"},
     "data.dependence": set(),
     "data.draft": {
         "data.dependence",
@@ -36,7 +36,7 @@ INNER: dict[str, set[str]] = {
         "data.table",
     },
     "data.engine": set(),
-    "data.fit": {"data.engine", "data.serving_text"},
+    "data.fit": {"data.engine", "data.serving_expressions", "data.serving_text"},
     "data.leakage": {
         "data.dependence",
         "data.draft",

@@ -101,8 +101,8 @@ def test_defaults_suit_the_task_and_count_as_defaults() -> None:
         ({**BINARY, "tokens": {"context": 8}}, "only task.kind: causal_lm has tokens"),
         ({**BINARY, "model": {"kind": "causal_transformer"}}, "needs task.kind: causal_lm"),
         (
-            {**BINARY, "data": {"uri": "x", "columns": {"y": "label", "a": "text"}}},
-            "data.columns.a: kind text",
+            {**TREE, "data": {"uri": "x", "columns": {"a": {"kind": "text", "bag": {}}}}},
+            "task causal_lm reads tokens in their order",
         ),
         ({**BINARY, "evaluate": {"baselines": ["5-gram"]}}, "'5-gram' does not fit task 'binary'"),
     ],

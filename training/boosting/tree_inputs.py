@@ -7,6 +7,8 @@ import math
 import numpy as np
 
 from schemas.records import Statistics
+from schemas.statistics import BagStats
+from training.models.bag_vectors import num_columns as num_columns_of_bag
 from training.models.shape import FIRST_VALUE
 
 Arrays = dict[str, np.ndarray]
@@ -16,7 +18,7 @@ ALL = slice(None)
 def dense_columns(
     statistics: Statistics, arrays: Arrays, rows: slice = ALL, scaled: bool = True
 ) -> np.ndarray:
-    """Return numeric columns and flattened tensors, float32 [N, D].
+    """Return numeric columns, flattened tensors and frequent pieces of bags, float32 [N, D].
 
     Args:
         statistics: fitted on train.
@@ -36,11 +38,25 @@ def dense_columns(
             )
             values = (values - mean) / std
         parts.append(values.reshape(count, -1))
+    parts += [_present(arrays[bag.key][rows], bag.num_codes) for bag in statistics.bags]
     return (
         np.concatenate(parts, axis=1, dtype=np.float32)
         if parts
         else np.zeros((count, 0), np.float32)
     )
+
+
+def _present(codes: np.ndarray, num_codes: int) -> np.ndarray:
+    """Return which frequent pieces rows have, as `training.models.bag_vectors.Present` does."""
+    width = num_columns_of_bag(num_codes)
+    found = np.zeros((len(codes), width + 1), dtype=np.float32)
+    np.put_along_axis(found, np.where(codes <= width, codes, 0).astype(np.int64), 1.0, axis=1)
+    return found[:, 1:]
+
+
+def frequent_pieces(bag: BagStats) -> list[str]:
+    """Return what each column of a bag says: null, then the frequent pieces."""
+    return ["null", *bag.values][: num_columns_of_bag(bag.num_codes)]
 
 
 def matrix(
@@ -60,6 +76,7 @@ def num_columns(statistics: Statistics) -> int:
     return (
         statistics.num_numeric
         + sum(math.prod(t.shape) for t in statistics.tensor)
+        + sum(num_columns_of_bag(b.num_codes) for b in statistics.bags)
         + len(statistics.categorical)
     )
 

@@ -34,6 +34,7 @@ from training.data.arrays.shards import load_arrays
 from training.engine.batches import as_tensors
 from training.engine.result import best_weights, finished_report, in_words
 from training.engine.validation import Validation
+from training.models.bag_vectors import body_shape
 from training.models.build import build_model
 from training.models.shape import model_shape, prior_scores
 from training.objectives.losses import make_loss, pos_weight
@@ -306,7 +307,8 @@ def network_of(
     """Return the network over the kept trees, in eval mode."""
     network = build_model(declaration, statistics)
     native = native_columns(statistics, _model(declaration).max_bins)
-    network.load_state_dict(trees_of(ensembles, model_shape(declaration, statistics), native))
+    shape = body_shape(model_shape(declaration, statistics), is_of_trees=True)
+    network.load_state_dict(trees_of(ensembles, shape, native))
     return network.eval()
 
 

@@ -31,6 +31,7 @@ from training.data.arrays.shards import load_arrays
 from training.data.leakage.arrangements import tail
 from training.evaluation import ngrams
 from training.evaluation.estimators import best_constant, boosting_loss, linear_estimator
+from training.evaluation.linear_inputs import linear_inputs
 from training.evaluation.next_step import (
     CONSTANTS,
     NAMES,
@@ -170,22 +171,20 @@ def _constant(
 def _linear(
     declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
 ) -> Predict:
-    """Fit logistic or ridge regression on scaled numbers and one-hot categories (sparse)."""
+    """Fit logistic or ridge regression on scaled numbers, one-hot categories and TF-IDF."""
     some = first_rows(statistics, MAX_LINEAR_VALUES)
+    inputs_of = linear_inputs if statistics.bags else matrix
     one_hot = ("categories", OneHotEncoder(handle_unknown="ignore"), category_columns(statistics))
     encode = ColumnTransformer([one_hot], remainder="passthrough", sparse_threshold=1.0)
     steps = WIDE_LINEAR_STEPS if num_columns(statistics) > WIDE else LINEAR_STEPS
     estimator = linear_estimator(declaration, len(train["label"][some]), steps)
-    model = Pipeline([("encode", encode), ("fit", estimator)])
+    model = Pipeline([("encode", encode), ("fit", estimator)][bool(statistics.bags) :])
     with warnings.catch_warnings():
         # capped iterations: accurate enough for a baseline
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(
-            matrix(statistics, train, some),
-            train["label"][some],
-            fit__sample_weight=_weight(train, some),
-        )
-    return predictor(declaration, statistics, model)
+        inputs, weight = inputs_of(statistics, train, some), _weight(train, some)
+        model.fit(inputs, train["label"][some], fit__sample_weight=weight)
+    return predictor(declaration, statistics, model, inputs_of)
 
 
 def _boosting(
@@ -238,7 +237,7 @@ def predictor(
         inputs = inputs_of(statistics, rows, some)
         if declaration.task.kind == "regression":
             return in_label_units(statistics, np.asarray(model.predict(inputs), dtype=np.float64))
-        probabilities = np.zeros((len(inputs), len(statistics.classes)))
+        probabilities = np.zeros((inputs.shape[0], len(statistics.classes)))
         probabilities[:, np.asarray(model.classes_, dtype=np.int64)] = model.predict_proba(inputs)
         # scikit-learn's may be float32
         return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))

@@ -8,7 +8,7 @@ import re
 import pandas as pd
 
 from schemas.records import Statistics
-from training.boosting.tree_inputs import ALL, Arrays, dense_columns
+from training.boosting.tree_inputs import ALL, Arrays, dense_columns, frequent_pieces
 from training.models.shape import FIRST_VALUE
 
 
@@ -40,6 +40,7 @@ def column_names(statistics: Statistics) -> list[str]:
         *(s.name for s in statistics.numeric),
         *(f"{s.name}_null" for s in statistics.numeric if s.indicator),
         *(f"{t.name}_{i}" for t in statistics.tensor for i in range(math.prod(t.shape))),
+        *(f"{b.name}_{piece}" for b in statistics.bags for piece in frequent_pieces(b)),
         *(c.name for c in statistics.categorical),
     ]
     found: dict[str, None] = {}

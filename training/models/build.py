@@ -1,10 +1,10 @@
 """Resolve a declaration to a network with the contract `forward(batch) -> scores [B, K]`, float32.
 
 Batch keys: `numeric` float32 [B, Dn], `categorical` int64 [B, Dc], `tensor_<column>` as stored
-(uint8 or float32) [B, *shape]. K = 1 for binary (log odds) and regression (scaled label), the
-number of classes for multiclass (logits), one less for loss ordinal. Of a text column: `tokens` and
-`segments` int [B, T], scores [B, T, V] (models/token_network.py). The loss is never inside: scores
-are raw.
+(uint8 or float32) [B, *shape], `bag_<column>` int32 [B, codes of a row]. K = 1 for
+binary (log odds) and regression (scaled label), the number of classes for multiclass (logits), one
+less for loss ordinal. Of a language model: `tokens` and `segments` int [B, T], scores [B, T, V]
+(models/token_network.py). The loss is never inside: scores are raw.
 
 A body with a whole number `members` returns [B, M, K]; the network's scores are then [B, M, K] in
 train mode and [B, K] in eval mode (models/members.py).
@@ -35,6 +35,7 @@ from schemas.config import (
 from schemas.errors import ConfigError
 from schemas.model_config import BoostingModel
 from schemas.records import Statistics, TensorStats
+from training.models.bag_vectors import body_shape, build_bags
 from training.models.causal_transformer import CausalTransformer
 from training.models.cnn import Cnn
 from training.models.drawn_rows import drawn_rows
@@ -74,7 +75,8 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
         torch.manual_seed(declaration.train.seed)
         if shape.context:
             return TokenNetwork(shape, _body(declaration, shape, statistics))
-        body = _body(declaration, shape, statistics)
+        is_of_trees = isinstance(declaration.model, BoostingModel)
+        body = _body(declaration, body_shape(shape, is_of_trees), statistics)
         counted = isinstance(getattr(body, "members", None), int)
         join = member_mean(declaration, statistics) if counted else None
         temperature = build_temperature(declaration, statistics)
@@ -109,6 +111,7 @@ class Network(nn.Module):
         self.body = body
         self.temperature, self.join = temperature, join
         scaled = not isinstance(body, Trees)
+        self.bags = build_bags(shape, is_of_trees=not scaled)
         self.scaled = tuple(shape.tensors) if scaled else ()
         for index, stats in enumerate(statistics.tensor if scaled else ()):
             self.register_buffer(f"mean_{index}", _per_channel(stats, stats.mean), persistent=False)
@@ -127,6 +130,8 @@ class Network(nn.Module):
         for index, key in enumerate(self.scaled):
             mean, std = getattr(self, f"mean_{index}"), getattr(self, f"std_{index}")
             inputs[key] = (batch[key].to(mean.dtype) - mean) / std
+        if self.bags is not None:
+            inputs |= self.bags(batch)
         scores = self.body(inputs)
         members = () if self.join is None else (self.body.members,)
         check_scores(self.shape, next(iter(batch.values())).shape[0], scores, members)
@@ -148,6 +153,7 @@ def check_batch(shape: ModelShape, batch: dict[str, Tensor]) -> None:
             " weight are not inputs"
         )
     widths = {"numeric": (shape.numeric,), "categorical": (len(shape.categories),), **shape.tensors}
+    widths |= {key: (bag.length,) for key, bag in shape.bags.items()}
     for key, value in batch.items():
         if tuple(value.shape[1:]) != widths[key]:
             raise ConfigError(

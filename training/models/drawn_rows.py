@@ -19,7 +19,8 @@ def drawn_rows(statistics: Statistics, rows: int) -> dict[str, Tensor]:
 
     Each column is drawn for itself and then transformed as train is, so that the rows vary as much
     as those of train: `numeric` float32 [N, W], `categorical` int64 [N, C], `tensor_<column>`
-    standard normal. They follow from the statistics and torch's random state on the CPU.
+    and the vectors of bags standard normal. They follow from the statistics and torch's random
+    state on the CPU.
     """
     batch = {}
     if statistics.numeric:
@@ -35,7 +36,8 @@ def drawn_rows(statistics: Statistics, rows: int) -> dict[str, Tensor]:
             ],
             dim=1,
         )
-    return batch | {f"tensor_{t.name}": torch.randn(rows, *t.shape) for t in statistics.tensor}
+    batch |= {f"tensor_{t.name}": torch.randn(rows, *t.shape) for t in statistics.tensor}
+    return batch | {b.key: torch.randn(rows, b.size) for b in statistics.bags}
 
 
 def _numbers(column: NumericStats, train_rows: int, rows: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -19,6 +19,19 @@ from training.objectives.targets import targets_of
 
 UNKNOWN, NULL = 0, 1  # codes of every categorical column; known values start at 2
 FIRST_VALUE = 2
+
+
+@dataclass(frozen=True)
+class BagShape:
+    """Input `bag_<column>`, int32 [B, length], of codes 0 to codes - 1; see `BagStats`.
+
+    `size` and `combine`: of the vectors that a network learns for them.
+    """
+
+    length: int
+    codes: int
+    size: int
+    combine: str
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,8 @@ class ModelShape:
             for none.
         label_range: Smallest and largest score of a train label, for a model that clamps its
             predictions; None for classes, several labels, and models that do not clamp.
+        bags: Batch key `bag_<column>` to its shape. A body never sees them: it gets a vector of
+            each as one more tensor (`training.models.bag_vectors`).
     """
 
     numeric: int
@@ -56,6 +71,7 @@ class ModelShape:
     context: int = 0
     bins: tuple[tuple[float, ...], ...] = ()
     label_range: tuple[float, float] | None = None
+    bags: dict[str, BagShape] = field(default_factory=dict)
 
     @property
     def tensor_width(self) -> int:
@@ -71,6 +87,7 @@ class ModelShape:
             *(("numeric",) if self.numeric else ()),
             *(("categorical",) if self.categories else ()),
             *self.tensors,
+            *self.bags,
         )
 
 
@@ -92,6 +109,7 @@ def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
         prior=prior,
         bins=scaled_bins(statistics),
         label_range=scaled_label_range(declaration, statistics),
+        bags={b.key: BagShape(b.length, b.num_codes, b.size, b.combine) for b in statistics.bags},
     )
 
 

@@ -68,7 +68,8 @@ def input_columns(statistics: Statistics, shape: ModelShape) -> list[Column]:
         for i, s in enumerate(statistics.categorical)
         if shape.categories[i] > FIRST_VALUE
     ]
-    return columns + [Column(key, 0, key.removeprefix("tensor_")) for key in shape.tensors]
+    columns += [Column(key, 0, key.removeprefix("tensor_")) for key in shape.tensors]
+    return columns + [Column(key, 0, key.removeprefix("bag_")) for key in shape.bags]
 
 
 def moved(network: nn.Module, rows: Batch, changed: Sequence[Batch]) -> Tensor:
@@ -132,6 +133,8 @@ def unread_columns(
             values = _values(part, column)
             if column.key == "categorical":
                 other = (values + number + 1) % shape.categories[column.index]
+            elif column.key in shape.bags:
+                other = (values + number + 1) % shape.bags[column.key].codes
             else:
                 other = way(values)
             changed.append(_with(part, column, other))

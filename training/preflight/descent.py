@@ -182,7 +182,10 @@ def directions(probe: Probe) -> Tensor:
 
 
 def _columns(name: str, values: Tensor) -> Tensor:
-    """Return an input as numbers [B, columns], with one column per category or flattened."""
+    """Return an input as numbers [B, columns], with one column per code or flattened."""
     if name == "categorical":
         return torch.cat([nn.functional.one_hot(column).float() for column in values.T], dim=1)
+    if name.startswith("bag_"):
+        found = torch.zeros(len(values), int(values.max()) + 1)
+        return found.scatter(1, values.long(), 1.0)[:, 1:]
     return values.reshape(len(values), -1).float() / (255 if values.dtype == torch.uint8 else 1)

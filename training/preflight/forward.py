@@ -222,7 +222,8 @@ def _check_extreme(subject: Subject, few: Probe, bound: float, code: int) -> Che
     inputs = {}
     for name, values in few.inputs.items():
         of_bytes = values.dtype == torch.uint8
-        value = code if name == "categorical" else 255 * (bound > 0) if of_bytes else bound
+        is_code = name == "categorical" or name.startswith("bag_")
+        value = code if is_code else 255 * (bound > 0) if of_bytes else bound
         inputs[name] = torch.full_like(values, value)
     what = f"inputs of {bound:+g} standard deviations and category code {code}"
     if not bound:

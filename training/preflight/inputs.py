@@ -135,6 +135,8 @@ def _drawn(rows: Batch, shape: ModelShape) -> Batch:
     if "categorical" in inputs:
         drawn = torch.rand(inputs["categorical"].shape) * torch.tensor(shape.categories)
         inputs["categorical"] = drawn.long()
+    for key, bag in shape.bags.items():
+        inputs[key] = torch.randint_like(inputs[key], bag.codes)
     return inputs
 
 

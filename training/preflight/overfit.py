@@ -108,6 +108,7 @@ def _attempts(
     if declaration.model.kind != "linear":
         return tuple((min(rows, available), lr) for rows, lr in ATTEMPTS)
     inputs = shape.numeric + shape.tensor_width + sum(n - 1 for n in shape.categories)
+    inputs += sum(bag.codes - 1 for bag in shape.bags.values())
     rows = max(2, min(ROWS, available, inputs // 2))
     return (rows, LR_LINEAR), (max(2, rows // 4), LR_LINEAR), (2, LR_LINEAR)
 

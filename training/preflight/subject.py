@@ -249,10 +249,11 @@ def shifted(values: Tensor) -> Tensor:
 
 
 def with_other_first_row(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the batch with other values in its first row; categories come from its last row."""
+    """Return the batch with other values in its first row; codes come from its last row."""
     changed = copied(inputs)
     for name, t in changed.items():
-        t[0] = inputs[name][-1] if name == "categorical" else shifted(inputs[name][0])
+        is_code = name == "categorical" or name.startswith("bag_")
+        t[0] = inputs[name][-1] if is_code else shifted(inputs[name][0])
     return changed
 
 

@@ -324,7 +324,9 @@ def predictions_of(model: LoadedModel, declaration: Declaration, rows: Rows) -> 
         IntegrityError: table and arrays contain other rows, or in another order.
     """
     columns = [
-        c["name"] for kind in ("numeric", "categorical", "tensor", "raw") for c in model.spec[kind]
+        c["name"]
+        for kind in ("numeric", "categorical", "tensor", "bags", "raw")
+        for c in model.spec.get(kind, [])
     ]
     columns += [model.spec["text"]["name"]] if "text" in model.spec else []
     parts, seen = [], []

@@ -229,7 +229,8 @@ def _rows(spec: TableSpec, statistics: Statistics, table: TableRef, folder: Path
 
 
 def _kind(declaration: Declaration, model: LoadedModel, rows: Rows) -> Kind:
-    columns = ["__id", "__group", *(c for c in rows.spec.features if c not in rows.spec.tensor)]
+    apart = {*rows.spec.tensor, *rows.spec.bags}  # without a distribution of few values
+    columns = ["__id", "__group", *(c for c in rows.spec.features if c not in apart)]
     frame = pq.read_table(rows.table.file.file, columns=columns).to_pandas()
     predictions = predictions_of(model, declaration, rows)
     for position, values in enumerate(predictions.reshape(len(frame), -1).T):
@@ -241,12 +242,11 @@ def _metrics(
     declaration: Declaration, kind: Kind, thresholds: dict[str, float]
 ) -> dict[str, Interval]:
     settings, facts = declaration.evaluate, kind.facts
-    clusters, _ = clusters_of(facts.group)
     return intervals(
         declaration,
         kind.predictions,
         facts.target,
-        clusters,
+        clusters_of(facts.group)[0],
         facts.weight,
         settings.bootstrap,
         settings.confidence,

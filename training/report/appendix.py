@@ -47,6 +47,7 @@ from training.report.blocks import (
     table,
 )
 from training.report.data import Ints, Predictions
+from training.report.feature_tables import bag_table, tensor_table
 from training.report.language_model import vocabulary_blocks
 from training.report.reasons import column_rows, settings
 from training.report.svg import Picture
@@ -246,7 +247,8 @@ def statistics_blocks(prepared: Prepared) -> list[Block]:
     blocks += (
         [Heading("Categorical features"), _category_table(fitted)] if fitted.categorical else []
     )
-    blocks += [Heading("Tensor features"), _tensor_table(fitted)] if fitted.tensor else []
+    blocks += [Heading("Tensor features"), tensor_table(fitted)] if fitted.tensor else []
+    blocks += [Heading("Texts and sets"), bag_table(fitted)] if fitted.bags else []
     blocks += [Heading("Label"), _label_table(fitted)]
     if fitted.dropped:
         rows = [[plain(name, 60), plain(why, 200)] for name, why in fitted.dropped.items()]
@@ -314,26 +316,6 @@ def _category_table(fitted: Statistics) -> Table:
         words=(0, 4),
         limit=MAX_ROWS,
         what="categorical features",
-    )
-
-
-def _tensor_table(fitted: Statistics) -> Table:
-    rows = [
-        [
-            plain(s.name, 40),
-            " × ".join(map(str, s.shape)),
-            s.dtype,
-            ", ".join(map(number, s.mean[:8])),
-            ", ".join(map(number, s.std[:8])),
-        ]
-        for s in fitted.tensor
-    ]
-    return table(
-        ["Column", "Shape", "Stored as", "Mean by channel", "Deviation by channel"],
-        rows,
-        words=(0, 1, 2),
-        limit=MAX_ROWS,
-        what="tensor features",
     )
 
 
@@ -409,7 +391,8 @@ def _resolved_columns(prepared: Prepared) -> list[Block]:
         ("numeric", spec.numeric),
         ("categorical", spec.categorical),
         ("tensor", tuple(spec.tensor)),
-        ("text", _text(spec)),
+        ("text", (*_text(spec), *(n for n, kind in spec.bags.items() if kind == "text"))),
+        ("set", tuple(n for n, kind in spec.bags.items() if kind == "set")),
         ("ignored", spec.ignored),
     )
     rows = [[kind, count(len(names)), _names(names)] for kind, names in kinds if names]

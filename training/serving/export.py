@@ -59,9 +59,9 @@ class Program(nn.Module):
     """Module from raw values to predictions, which serving calls.
 
     Each input is present only if the model has such columns: `numeric` float64 [B, D] (NaN is
-    null), `categorical` int64 [B, columns], `tensor_<column>` as stored. Output float64:
-    probabilities [B, C] (two columns for binary), or values [B] in the label's units. For several
-    labels it is [B, K], like `training.objectives.metrics.predict`.
+    null), `categorical` int64 [B, columns], `tensor_<column>` and `bag_<column>` as stored.
+    Output float64: probabilities [B, C] (two columns for binary), or values [B] in the label's
+    units. For several labels it is [B, K], like `training.objectives.metrics.predict`.
 
     Args:
         network: In eval mode; runs in the precision of its parameters.
@@ -214,6 +214,7 @@ def make_spec(
         "tensor": [
             {"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor
         ],
+        **({"bags": [bag.rule() for bag in statistics.bags]} if statistics.bags else {}),
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),

@@ -34,6 +34,13 @@ class NumericBlock(nn.Module):
         self.register_buffer("scale", _column(s.scale for s in stats))
         self.register_buffer("rounded", torch.from_numpy(rounded_columns(statistics)))
         self.register_buffer("bound", torch.from_numpy(clip_bounds(statistics)))
+        low, high = (
+            _column((s.min, s.max)[end] if s.bounded else (-np.inf, np.inf)[end] for s in stats)
+            for end in (0, 1)
+        )
+        is_bounded = any(s.bounded for s in stats)
+        self.register_buffer("low", low if is_bounded else None)
+        self.register_buffer("high", high if is_bounded else None)
         self.register_buffer(
             "indicated",
             torch.tensor([i for i, s in enumerate(stats) if s.indicator], dtype=torch.int64),
@@ -48,6 +55,8 @@ class NumericBlock(nn.Module):
         """Fill, scale and clip raw float64 [B, D] with NaN for null; append the null indicators."""
         nulls = torch.isnan(values)
         values = torch.where(self.rounded, values.float().double(), values)
+        if self.low is not None:
+            values = torch.maximum(torch.minimum(values, self.high), self.low)
         scaled = (torch.where(nulls, self.fill, values) - self.center) / self.scale
         if self.quantile_map is not None:
             scaled = scaled.index_copy(

@@ -36,7 +36,8 @@ PLAIN: dict[str, Any] = {"n": 1, "b": True, "d": "2020-06-15", "s": "2020-06-15 
 
 def served_trees(spec: TableSpec, statistics: Statistics) -> tuple[dict[str, Any], list[str]]:
     """Return trees of the model's derived features and their inputs, and these features' names."""
-    features = [*(s.name for s in statistics.numeric), *(s.name for s in statistics.categorical)]
+    kinds = (statistics.numeric, statistics.categorical, statistics.bags)
+    features = [s.name for kind in kinds for s in kind]
     kept = [name for name in features if name in spec.derived]
     needed = set(kept)
     for name in reversed(spec.derived):
@@ -119,7 +120,7 @@ def code(package: ModuleType = serving_expressions) -> tuple[str, bytes]:
 
 def write_code(run: RunSpec, folder: Path) -> FileRef | None:
     """Write the zip in a folder; if no column needs it, return None and remove an old zip."""
-    if served_trees(run.spec, run.statistics)[1] or spellings(run):
+    if served_trees(run.spec, run.statistics)[1] or spellings(run) or run.statistics.bags:
         return write_atomic(folder / EXPRESSIONS, code()[1])
     (folder / EXPRESSIONS).unlink(missing_ok=True)
     return None

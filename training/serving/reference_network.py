@@ -96,6 +96,9 @@ def blank_batch(
         f"tensor_{t.name}": torch.zeros((rows, *t.shape), dtype=getattr(torch, t.dtype))
         for t in statistics.tensor
     }
+    batch |= {
+        bag.key: torch.zeros((rows, bag.length), dtype=torch.int32) for bag in statistics.bags
+    }
     if statistics.numeric:
         batch["numeric"] = torch.zeros(
             (rows, statistics.num_numeric if width is None else width), dtype=numeric

@@ -379,6 +379,7 @@ def in_words(unfamiliar: Unfamiliar) -> list[str]:
     """Return a sentence for each column."""
     meant = {
         "unknown": "a category that training did not know",
+        "unread": "a value that training did not know, or a text of which it knew no word",
         "clipped": "a number outside the range that the model was fitted to, which is clipped",
         "outside": "a number outside the range of the rows that the model was fitted to",
     }
@@ -464,7 +465,8 @@ def inputs(
 ) -> dict[str, torch.Tensor]:
     """Return the program's inputs from raw named columns.
 
-    These are `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`.
+    These are `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`, and
+    `bag_<column>` int32 [N, L] of a text or set.
 
     Args:
         spec: spec of the model.
@@ -475,7 +477,8 @@ def inputs(
     Raises:
         ValueError: a column is missing or given twice, or a value is refused.
     """
-    columns = [*spec["numeric"], *spec["categorical"], *spec["tensor"]]
+    bags = spec.get("bags", [])
+    columns = [*spec["numeric"], *spec["categorical"], *spec["tensor"], *bags]
     absent = [c["name"] for c in columns if c["name"] not in frame.columns]
     derived = [name for name in absent if derive is not None and name in spec["derived"]]
     if len(absent) > len(derived):
@@ -488,10 +491,13 @@ def inputs(
     repeated = [name for name in dict.fromkeys(taken) if isinstance(frame[name], pd.DataFrame)]
     if repeated:
         raise ValueError(f"columns given twice: {', '.join(map(repr, repeated))}; keep one of each")
-    nulls, how = tuple(spec["null_texts"]), {n: spec[n] for n in ("spellings",) if n in spec}
+    nulls, how = tuple(spec["null_texts"]), {n: spec[n] for n in ("spellings", "bags") if n in spec}
     if derive is not None and (derived or how):
         frame = derive(dates(spec, frame), spec["derived"], derived, nulls, **how)
     blocks = {f"tensor_{c['name']}": tensors(frame[c["name"]], c) for c in spec["tensor"]}
+    for c in bags:
+        blocks[f"bag_{c['name']}"] = tensors(frame[c["codes"]], c)
+        note(unfamiliar, c["name"], "unread", frame[c["unread"]].to_numpy(), frame[c["name"]])
     if spec["numeric"]:
         blocks["numeric"] = np.stack(
             [numbers(frame[c["name"]], c, nulls) for c in spec["numeric"]], axis=1

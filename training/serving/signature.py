@@ -9,6 +9,7 @@ import pandas as pd
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 
+from training.data.serving_expressions.bag_codes import OF_LISTS
 from training.serving.serving import output_columns
 
 OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": "string"}
@@ -18,8 +19,8 @@ def input_columns(spec: dict[str, Any]) -> list[str]:
     """Return raw columns of the model: features, with the inputs of derived ones in their place."""
     features = [
         c["name"]
-        for kind in ("numeric", "categorical", "tensor")
-        for c in spec[kind]
+        for kind in ("numeric", "categorical", "tensor", "bags")
+        for c in spec.get(kind, [])
         if c["name"] not in spec["derived"]
     ]
     features += [spec["text"]["name"]] if "text" in spec else []
@@ -78,6 +79,9 @@ def input_types(spec: dict[str, Any]) -> dict[str, str]:
         | {c["name"]: "string" for c in spec["categorical"]}
         | {c["name"]: f"{c['dtype']}{c['shape']}" for c in spec["tensor"]}
     )
+    known |= {
+        c["name"]: "list" if c["separator"] == OF_LISTS else "string" for c in spec.get("bags", [])
+    }
     known |= {spec["text"]["name"]: "string"} if "text" in spec else {}
     return {name: raw.get(name) or known[name] for name in input_columns(spec)}
 
@@ -124,7 +128,17 @@ def input_example(spec: dict[str, Any]) -> pd.DataFrame:
         ]
     for column in spec["tensor"]:
         columns[column["name"]] = [np.zeros(column["shape"], dtype=column["dtype"]).tolist()] * 2
+    for column in spec.get("bags", []):
+        columns[column["name"]] = [_bag_example(column)] * 2
     if any(column["example"] is None for column in spec["raw"]):
         return pd.DataFrame(columns)
     columns |= {column["name"]: [column["example"]] * 2 for column in spec["raw"]}
     return pd.DataFrame(columns)[input_columns(spec)]
+
+
+def _bag_example(column: dict[str, Any]) -> Any:
+    """Return a made-up text or set of frequent pieces."""
+    some = column["values"][:3]
+    if column["separator"] == OF_LISTS:
+        return some
+    return (column["separator"] or " ").join(some)

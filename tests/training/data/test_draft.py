@@ -81,7 +81,7 @@ def test_roles_are_guessed_and_explained(tmp_path):
         "flat": "ignore",
         "rarely": "ignore",
         "verdict": "ignore",
-        "note": "ignore",
+        "note": "text",
         "weekly": "numeric",
         "outcome": "label",
     }

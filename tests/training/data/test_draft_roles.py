@@ -25,11 +25,17 @@ TIMES = pd.date_range("2021-01-01", periods=N, freq="7h")
 PERSON = np.repeat(np.arange(100), 6)
 
 
-def guessed(frame: pd.DataFrame, folder: Path, label: str | None = None) -> tuple[Draft, Plan, str]:
+def guessed(
+    frame: pd.DataFrame, folder: Path, label: str | None = None, form: str = "csv"
+) -> tuple[Draft, Plan, str]:
     """Return roles, first split and task of a table, without a trial run."""
-    frame.to_csv(folder / "t.csv", index=False)
+    path = folder / f"t.{form}"
+    if form == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path, index=False)
     with closing(connect()) as connection:
-        data, columns, total, relation = read_table(connection, str(folder / "t.csv"))
+        data, columns, total, relation = read_table(connection, str(path))
         table = Table(connection, data, tuple(columns), total, relation, total <= SAMPLE_ROWS)
         found = guess_roles(table, *guess_label(table, label))
         task, why = guess_task(table, found.label, found.labels)
@@ -152,7 +158,7 @@ def test_dates_become_features(tmp_path: Path) -> None:
     sent = TIMES + pd.to_timedelta(gap, "D")
     frame = pd.DataFrame({"ordered": TIMES.strftime("%Y-%m-%d"), "sent": sent.strftime("%Y-%m-%d")})
     found = guessed(frame.assign(back=(gap > 20).astype(int)), tmp_path)[0]
-    assert found.time == "ordered" and found.columns["sent"].role == "ignore"
+    assert found.time == "ordered" and found.columns["sent"].role == "date"
     assert found.columns["days_ordered_to_sent"].role == "numeric"
     (line, why) = found.checks[0]
     assert 'allow: [{check: label_proxy, column: "days_ordered_to_sent"' in line
@@ -160,6 +166,20 @@ def test_dates_become_features(tmp_path: Path) -> None:
     assert not guessed(frame.assign(back=Y), tmp_path)[0].checks
     alone = frame[["ordered"]].assign(y=Y)
     assert "ordered_season_sine" in guessed(alone, tmp_path)[0].derive
+    other = frame.assign(sent=sent.strftime("%d.%m.%Y"), x=A, y=Y)
+    found = guessed(other, tmp_path)[0]
+    assert found.columns["sent"].role == "ignore" and found.columns["sent_date"].role == "date"
+    assert found.derive["sent_date"][0] == "strptime(sent, '%d.%m.%Y')"
+
+
+def test_texts_of_several_words_and_lists_are_read(tmp_path: Path) -> None:
+    words = RNG.choice(["pain", "in", "the", "left", "knee", "since", "may"], (N, 6))
+    frame = pd.DataFrame({"a": A, "note": [" ".join(w) for w in words], "y": Y})
+    frame["name"] = [f"person {i}" for i in range(N)]
+    frame["tags"] = [list(w[: i % 4]) for i, w in enumerate(words)]
+    found = guessed(frame, tmp_path, form="parquet")[0].columns
+    assert found["note"].role == "text" and found["note"].why.startswith("6 words a row")
+    assert found["tags"].role == "set" and found["name"].role in ("ignore", "id")
 
 
 def test_siblings_of_two_values_and_nulls_are_several_labels(tmp_path: Path) -> None:

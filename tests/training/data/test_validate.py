@@ -383,7 +383,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
         changed(born=GOOD["at"]),
         ROLES,
         {},
-        r"column 'born': timestamps are no feature as such; derive parts.*month\(born\)",
+        r"column 'born': got timestamps; declare data.columns: \{born: date\}, which gives",
     ),
     (
         "list feature",

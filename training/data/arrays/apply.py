@@ -70,6 +70,8 @@ def transform_columns(columns: Sequence[np.ndarray], statistics: Statistics) -> 
         for index, (given, stats) in enumerate(zip(columns, statistics.numeric, strict=True)):
             nulls = np.isnan(given)
             values = given.astype(np.float32).astype(np.float64) if rounded[index] else given
+            if stats.bounded:
+                values = np.clip(values, stats.min, stats.max)
             scaled = (
                 np.where(nulls, np.nan if stats.fill is None else stats.fill, values) - stats.center
             ) / stats.scale
@@ -135,7 +137,7 @@ def fitted_ranges(statistics: Statistics) -> list[tuple[float | None, float | No
     """
     ranges: list[tuple[float | None, float | None]] = []
     for column, limit in zip(statistics.numeric, clip_bounds(statistics).tolist(), strict=True):
-        if column.method == "quantile":
+        if column.method == "quantile" or column.bounded:
             ranges.append((column.min, column.max))
             continue
         bound = _before_smoothing(limit) if column.method == "smooth" else limit

@@ -31,11 +31,13 @@ from schemas.records import (
     Statistics,
     TableRef,
     TableSpec,
+    TensorStats,
     ValidatedTable,
     digest_of,
 )
 from schemas.scratch import scratch_folder
 from training.data.arrays.apply import CategoryCodes, encode_label, encode_labels, transform_columns
+from training.data.arrays.bag_array import encode_bag
 from training.data.arrays.sequences import write_sequences
 from training.data.engine.engine import TableWriter, chosen_engine, connect, engine_for, ident
 from training.data.engine.in_memory import batches, held, relation
@@ -238,11 +240,9 @@ def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
     if statistics.categorical:
         layout["categorical"] = ("int64", (len(statistics.categorical),), CategoryCodes(statistics))
     for stats in statistics.tensor:
-        layout[f"tensor_{stats.name}"] = (
-            stats.dtype,
-            stats.shape,
-            _tensor_maker(stats.name, stats.shape, stats.dtype),
-        )
+        layout[f"tensor_{stats.name}"] = (stats.dtype, stats.shape, _tensor_maker(stats))
+    for bag in statistics.bags:
+        layout[bag.key] = ("int32", (bag.length,), partial(encode_bag, bag))
     if statistics.labels:
         layout["label"] = (
             "float32",
@@ -261,8 +261,8 @@ def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
     return layout
 
 
-def _tensor_maker(name: str, shape: tuple[int, ...], dtype: str) -> Maker:
-    return lambda batch: tensor_array(batch.column(name), name, shape, dtype)
+def _tensor_maker(s: TensorStats) -> Maker:
+    return lambda batch: tensor_array(batch.column(s.name), s.name, s.shape, s.dtype)
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:

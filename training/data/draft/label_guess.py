@@ -15,7 +15,7 @@ from training.data.draft.profile import SAMPLE, Profile, plain, split_values
 from training.data.draft.target import task_line
 from training.data.draft.yaml_lines import quoted
 from training.data.engine.engine import ident, row, rows
-from training.data.table.columns import WORDS
+from training.data.table.sql_types import WORDS
 
 LABEL_NAMES = (
     "label",

@@ -19,7 +19,7 @@ from training.data.engine.engine import connect, ident, literal, row, rows
 from training.data.sources.source import fingerprint, relation_sql, unreadable, usable
 from training.data.sources.text_files import csv_texts
 from training.data.sources.text_types import typed_sql
-from training.data.table.columns import Family, family, is_whole
+from training.data.table.sql_types import Family, family, is_whole
 
 SAMPLE_ROWS = 200_000
 SAMPLE, TEXTS = "bulkhead_sample", "bulkhead_file"

@@ -22,7 +22,7 @@ from training.data.draft.row_times import date_features, guess_time
 from training.data.draft.rows_alike import coarse_rows
 from training.data.draft.sparse import telling_nulls
 from training.data.draft.telling_dates import allow_telling_dates
-from training.data.engine.engine import ident
+from training.data.engine.engine import ident, row
 from training.data.sources.written_numbers import category_note
 from training.data.table.columns import RESERVED
 
@@ -31,6 +31,7 @@ CODE_WORDS = (
     *("category", "zip", "zipcode", "region"),
 )
 MOLECULES = ("smiles", "canonical_smiles", "smiles_canonical", "mol_smiles")
+FEW_WORDS = 3.5  # of a typical text; with fewer it is a name or a code
 MANY = 1_000  # values of a text that may be numbers in another spelling
 SPARSE = 0.95  # share of nulls above which a column is left out
 
@@ -168,7 +169,11 @@ def _useless(table: Table, column: Profile, label: Profile, told: dict[str, str]
     return (
         "neither number, text nor list of one length"
         if column.family == "other"
-        or (column.family == "list" and column.shortest != column.longest)
+        or (
+            column.family == "list"
+            and column.type != "VARCHAR[]"
+            and column.shortest != column.longest
+        )
         else None
     )
 
@@ -193,9 +198,9 @@ def _features(
     can_group = bool(importlib.util.find_spec("rdkit"))
     for column in columns:
         if column.family in ("date", "instant"):
-            guesses[column.name] = Guess("ignore", "a date is no feature as such")
+            guesses[column.name] = Guess("date", "dates; check that it is known when predicting")
             continue
-        guess = _with_note(table, column, _feature(column))
+        guess = _with_note(table, column, _of_words(table, column) or _feature(column))
         if column.name in told:
             guess = Guess(guess.role, f"{guess.why}; kept: {told[column.name]}")
         if column.name.lower() in MOLECULES and not can_group:
@@ -204,6 +209,26 @@ def _features(
                 " scaffold (data.group_by)"
             )
         guesses[column.name] = guess
+
+
+def _of_words(table: Table, column: Profile) -> Guess | None:
+    """Return the guess of a text of several words, or of lists of texts; else None."""
+    if column.type == "VARCHAR[]":
+        return Guess("set", f"lists of up to {column.longest} values")
+    if column.family != "text" or not _hardly_repeats(column):
+        return None
+    words = row(
+        table.connection,
+        f"select avg(len(string_split_regex(trim({ident(column.name)}), '\\s+'))) from {SAMPLE}",
+    )[0]
+    if words < FEW_WORDS:
+        return None
+    return Guess("text", f"{words:.0f} words a row; its words and pairs of words are read")
+
+
+def _hardly_repeats(column: Profile) -> bool:
+    share = 0.5 if column.distinct > MANY else 0.9
+    return column.distinct > 20 and column.distinct > share * max(column.present, 1)
 
 
 def _with_note(table: Table, column: Profile, guess: Guess) -> Guess:
@@ -241,9 +266,7 @@ def _feature(column: Profile) -> Guess:
             if coded
             else Guess("numeric", f"{column.low:g} to {column.high:g}{nulls}", obvious=True)
         )
-    if column.distinct > 20 and column.distinct > (0.5 if column.distinct > MANY else 0.9) * max(
-        column.present, 1
-    ):
+    if _hardly_repeats(column):
         return Guess(
             "ignore",
             f"text that hardly repeats ({column.distinct} values in {column.present} rows)",

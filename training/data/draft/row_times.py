@@ -11,7 +11,7 @@ from training.data.draft.column_hints import BIRTHS, TIMES, has_word
 from training.data.draft.guesses import Guess, Table, left
 from training.data.draft.profile import SAMPLE, Profile, date_format, plain
 from training.data.engine.engine import ident, literal, row
-from training.data.table.columns import INTEGERS
+from training.data.table.sql_types import INTEGERS
 
 EPOCHS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 ISO = r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}"
@@ -22,12 +22,15 @@ MOST_DATES = 4  # dates from which features are derived
 
 
 class Moment(NamedTuple):
-    """A column that is a date or a time, the expression that makes it one, and the reason."""
+    """A column that is a date or a time, the expression that makes it one, and the reason.
+
+    `form`: of a text, how its dates are written.
+    """
 
     column: Profile
     expression: str
     why: str
-    is_text: bool = False
+    form: str | None = None
 
 
 class RowTime(NamedTuple):
@@ -181,7 +184,7 @@ def text_moment(table: Table, column: Profile) -> Moment | None:
         form, several = found
         why = f"every value has the form {form}"
         why += "; other forms fit as well, check it" if several else ""
-        return Moment(column, f"strptime({table.sql(column)}, {literal(form)})", why, True)
+        return Moment(column, f"strptime({table.sql(column)}, {literal(form)})", why)
     if column.family != "text" or not column.present:
         return None
     example = row(table.connection, f"select any_value({ident(column.name)}) from {SAMPLE}")[0]
@@ -197,7 +200,7 @@ def text_moment(table: Table, column: Profile) -> Moment | None:
     if fits < column.present:
         return None
     why = f"ISO times, {offsets} of {fits} with an offset; the others are read as UTC"
-    return Moment(column, f"cast({name} as timestamptz)", why, True)
+    return Moment(column, f"cast({name} as timestamptz)", why)
 
 
 def _digits(table: Table, column: Profile) -> Moment | None:
@@ -208,7 +211,7 @@ def _digits(table: Table, column: Profile) -> Moment | None:
     good = row(table.connection, f"select count({'try_' + expression}) from {SAMPLE}")[0]
     if good < column.present or not has_word(column.name, TIMES | {"day"}):
         return None
-    return Moment(column, expression, "every number has the form %Y%m%d", True)
+    return Moment(column, expression, "every number has the form %Y%m%d")
 
 
 def _epoch_unit(table: Table, column: Profile) -> str | None:
@@ -249,10 +252,10 @@ def _year(value: float, unit: str) -> int:
 def date_features(
     table: Table, others: Sequence[Profile], time: str | None, guesses: dict[str, Guess]
 ) -> dict[str, tuple[str, str]]:
-    """Return derived features of dates: the days between two, and the season of each.
+    """Return derived features of dates: the days between two, and texts as dates.
 
-    The time of the row itself gives its season only where no other feature is left. Dates become
-    `ignore` with a reason, as they are no feature as such.
+    Dates become features of kind `date`; a date of birth only as the days to another one. The time
+    of the row itself gives its season where no other feature is left.
     """
     dates = [m for c in others if (m := _date(table, c))][:MOST_DATES]
     free = [m for m in dates if m.column.name in {c.name for c in left(others, guesses)}]
@@ -265,18 +268,32 @@ def date_features(
                 f"days from {plain(a.column.name)} to {plain(b.column.name)}; check that both are"
                 " known when predicting",
             )
+    numbers = {name: made for name, made in derive.items() if _varies(table, made[0])}
+    texts: dict[str, tuple[str, str]] = {}
     for moment in dates:
-        own = moment in free
-        born = bool(derive) and has_word(moment.column.name, BIRTHS)
-        if born or (not own and (has_other or derive)):
-            continue
-        derive |= _parts(table, moment, with_days=own and not time)
-    derive = {name: made for name, made in derive.items() if _varies(table, made[0])}
-    for moment in free:
-        guesses[moment.column.name] = Guess("ignore", "features are derived of the date")
-    for name in derive:
+        if moment not in free:
+            if not (has_other or derive):
+                numbers |= _season(table, moment)
+        elif derive and has_word(moment.column.name, BIRTHS):
+            guesses[moment.column.name] = Guess("ignore", "the days to another date are derived")
+        else:
+            texts |= _as_date(table, moment, guesses)
+    for name in numbers:
         guesses[name] = Guess("numeric", "derived above")
-    return derive
+    return numbers | texts
+
+
+def _as_date(table: Table, moment: Moment, guesses: dict[str, Guess]) -> dict[str, tuple[str, str]]:
+    """Guess a date as a feature of kind `date`; return the expression where it must be read."""
+    column = moment.column
+    note = "its days, weekday and day of the year; check that it is known when predicting"
+    if moment.form is None or moment.form.startswith("%Y-%m-%d"):
+        guesses[column.name] = Guess("date", f"{moment.why}: {note}")
+        return {}
+    name = _new(table, f"{column.name}_date")
+    guesses[column.name] = Guess("ignore", "the date is derived of it")
+    guesses[name] = Guess("date", note)
+    return {name: (f"strptime({table.sql(column)}, {literal(moment.form)})", moment.why)}
 
 
 def _could_learn(column: Profile) -> bool:
@@ -297,10 +314,10 @@ def _date(table: Table, column: Profile) -> Moment | None:
     if found is None:
         return None
     expression = f"cast(strptime({table.sql(column)}, {literal(found[0])}) as date)"
-    return Moment(column, expression, f"dates of the form {found[0]}", True)
+    return Moment(column, expression, f"dates of the form {found[0]}", found[0])
 
 
-def _parts(table: Table, moment: Moment, with_days: bool) -> dict[str, tuple[str, str]]:
+def _season(table: Table, moment: Moment) -> dict[str, tuple[str, str]]:
     name, day = plain(moment.column.name), moment.expression
     angle = f"2 * pi() * dayofyear({day}) / 365.25"
     parts = {
@@ -308,10 +325,11 @@ def _parts(table: Table, moment: Moment, with_days: bool) -> dict[str, tuple[str
         "season_cosine": (f"cos({angle})", f"season of {name}, second part"),
         "weekday": (f"isodow({day})", f"weekday of {name}, 1 is Monday"),
     }
-    if with_days:
-        since = f"date_diff('day', date '1970-01-01', {day})"
-        parts = {"days": (since, f"{name} in days since 1970")} | parts
-    return {_new(table, f"{moment.column.name}_{part}"): made for part, made in parts.items()}
+    return {
+        _new(table, f"{moment.column.name}_{part}"): made
+        for part, made in parts.items()
+        if _varies(table, made[0])
+    }
 
 
 def _new(table: Table, name: str) -> str:

@@ -26,6 +26,7 @@ from schemas.records import (
 from training.data.engine.engine import chosen_engine, ident
 from training.data.engine.in_memory import held, relation
 from training.data.engine.threads import at_once
+from training.data.fit.bag_vocabulary import fit_bags
 from training.data.fit.held_columns import held_counts, held_moments, held_quantiles
 from training.data.fit.labels import fit_labels
 from training.data.fit.moments import Moments, column_moments, column_quantiles
@@ -120,6 +121,8 @@ def _fit(train: TrainRows, sha256: str) -> Statistics:
     categorical = [_fit_category(train, c) for c in train.spec.categorical]
     dropped |= {c.name: reason for c in categorical if (reason := _constant_category(c))}
     tensor = [_fit_tensor(train, name, dropped) for name in train.spec.tensor]
+    bags, useless = fit_bags(train)
+    dropped |= useless
     _judge_constants(train, dropped)
     return Statistics(
         train_sha256=sha256,
@@ -127,6 +130,7 @@ def _fit(train: TrainRows, sha256: str) -> Statistics:
         numeric=tuple(s for s in numeric if s.name not in dropped),
         categorical=tuple(s for s in categorical if s.name not in dropped),
         tensor=tuple(s for s in tensor if s.name not in dropped),
+        bags=tuple(s for s in bags if s.name not in dropped),
         dropped=dropped,
         clip=train.declaration.normalize.clip,
         **fit_labels(train),
@@ -134,6 +138,9 @@ def _fit(train: TrainRows, sha256: str) -> Statistics:
 
 
 def _judge_constants(train: TrainRows, dropped: dict[str, str]) -> None:
+    # a date goes on without the parts that do not vary, such as the hour of whole days
+    kept_dates = {train.spec.dates[n] for n in train.spec.dates if n not in dropped}
+    dropped = {n: why for n, why in dropped.items() if train.spec.dates.get(n) not in kept_dates}
     shown = first_few((f"{name} ({reason})" for name, reason in dropped.items()), limit=50)
     if dropped and train.declaration.checks.constant_features == "fail":
         raise DataError(
@@ -156,11 +163,7 @@ def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
         if rows is None
         else held_moments(rows, names)
     )
-    levels = {
-        c: found
-        for c, m in moments.items()
-        if m.present and (found := _levels(c, m, train.declaration))
-    }
+    levels = {c: found for c, m in moments.items() if m.present and (found := _levels(c, m, train))}
     if rows is None:
         quantiles = column_quantiles(
             train.connection, train.table, levels, {c: m.present for c, m in moments.items()}
@@ -182,7 +185,7 @@ def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
             name,
             column,
             dict(zip(levels.get(name, ()), quantiles.get(name, ()), strict=True)),
-            train.declaration,
+            train,
         )
         if column.low == column.high and not stats.indicator and stats.fill in (None, column.low):
             dropped[name] = f"always {column.low:g}"
@@ -190,34 +193,38 @@ def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
     return fitted, dropped
 
 
-def _settings(column: str, declaration: Declaration) -> tuple[str, str]:
-    """Return scaling and imputation of a column; its own setting overrides the default."""
-    own = declaration.normalize.columns.get(column)
-    return (own and own.scale) or declaration.normalize.scale, (
-        own and own.impute
-    ) or declaration.normalize.impute
+def _settings(column: str, train: TrainRows) -> tuple[str, str]:
+    """Return scaling and imputation of a column; its own setting overrides the default.
+
+    A point on a circle is not scaled by default, so that it stays on the circle.
+    """
+    rule = train.declaration.normalize
+    own = rule.columns.get(column)
+    default = "none" if train.spec.is_on_circle(column) else rule.scale
+    return (own and own.scale) or default, (own and own.impute) or rule.impute
 
 
-def _filled(column: str, found: Moments, declaration: Declaration) -> bool:
+def _filled(column: str, found: Moments, train: TrainRows) -> bool:
     """Return True if nulls are filled: train has some, or the column is declared nullable.
 
     In other columns nulls are refused.
     """
-    declared = declaration.data.column(column)
+    declared = train.declaration.data.column(train.spec.dates.get(column, column))
     nullable = declared.nullable if declared else None
     return nullable is True or (nullable is None and found.nulls > 0)
 
 
-def _levels(column: str, found: Moments, declaration: Declaration) -> tuple[float, ...]:
+def _levels(column: str, found: Moments, train: TrainRows) -> tuple[float, ...]:
     """Return the quantile levels of a column's scaling, imputation and bins; most need none."""
-    scale, impute = _settings(column, declaration)
+    scale, impute = _settings(column, train)
     if scale == "quantile":
         levels = LEVELS
     elif scale in ("robust", "smooth"):
         levels = QUARTILES
     else:
-        levels = MEDIAN if impute == "median" and _filled(column, found, declaration) else ()
-    return (*levels, *(level for level in _bin_levels(declaration) if level not in levels))
+        levels = MEDIAN if impute == "median" and _filled(column, found, train) else ()
+    bins = _bin_levels(train.declaration)
+    return (*levels, *(level for level in bins if level not in levels))
 
 
 def _bin_levels(declaration: Declaration) -> tuple[float, ...]:
@@ -227,11 +234,11 @@ def _bin_levels(declaration: Declaration) -> tuple[float, ...]:
 
 
 def _numeric_stats(
-    name: str, found: Moments, quantile: dict[float, float], declaration: Declaration
+    name: str, found: Moments, quantile: dict[float, float], train: TrainRows
 ) -> NumericStats:
-    scale, impute = _settings(name, declaration)
+    scale, impute = _settings(name, train)
     mean, std = found.mean or 0.0, found.std or 0.0
-    filled = _filled(name, found, declaration)
+    filled, declaration = _filled(name, found, train), train.declaration
     if scale == "robust" and not quantile[0.75] - quantile[0.25]:
         log.warning(
             "%s: half of the train values are equal (IQR 0), so robust scaling is impossible;"
@@ -248,12 +255,17 @@ def _numeric_stats(
         knots=tuple(quantile[level] for level in LEVELS) if scale == "quantile" else (),
         # sorted: interpolation between equal neighbours may be off by the last bit
         bins=tuple(sorted({quantile[level] for level in _bin_levels(declaration)})),
+        bounded=name in train.spec.dates and not train.spec.is_on_circle(name),
         fill=(
             {"mean": mean, "median": quantile.get(0.5, 0.0), "zero": 0.0}[impute]
             if filled
             else None
         ),
-        indicator=filled and found.nulls > 0 and declaration.normalize.indicators,
+        # one for all parts of a date
+        indicator=filled
+        and found.nulls > 0
+        and declaration.normalize.indicators
+        and not train.spec.is_on_circle(name),
         nulls=found.nulls,
         mean=mean,
         std=std,

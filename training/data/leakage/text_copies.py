@@ -80,7 +80,9 @@ def text_columns(sample: Sampled) -> list[str]:
 def find_text_copies(sides: Sides, sample: Sampled) -> list[TextCopies]:
     """Find every kind of copy for every text column, and for the documents of a language model."""
     found = []
-    for name in (*text_columns(sample), *((sides.spec.text,) if sides.spec.text else ())):
+    texts = [name for name, kind in sides.spec.bags.items() if kind == "text"]
+    texts += [sides.spec.text] if sides.spec.text else []
+    for name in (*text_columns(sample), *texts):
         molecules = canonical_molecules(sides, name) if name in sample.texts else None
         if molecules is not None:
             found.append(_matched(sides, name, "canonical SMILES", molecules))

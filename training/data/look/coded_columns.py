@@ -20,7 +20,7 @@ from schemas.table_look import LookKind
 from training.data.draft.profile import SAMPLE, Profile, date_format
 from training.data.engine.engine import ident, literal
 from training.data.look.row_sample import RowSample
-from training.data.table.columns import Family, family, is_whole
+from training.data.table.sql_types import Family, family, is_whole
 
 TRUTHS = ({"0", "1"}, {"yes", "no"}, {"y", "n"}, {"true", "false"}, {"t", "f"})
 MANY, MOSTLY = 1000, 0.5  # a text of more values, in more of its rows, hardly repeats

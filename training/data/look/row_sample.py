@@ -16,7 +16,7 @@ from training.data.engine.engine import ident, literal, row, rows
 from training.data.sources.source import relation_sql, unreadable
 from training.data.sources.text_files import csv_texts
 from training.data.sources.text_types import typed_sql
-from training.data.table.columns import family
+from training.data.table.sql_types import family
 
 MOST_ROWS, LEAST_ROWS = 200_000, 5_000
 MOST_CELLS = 20_000_000

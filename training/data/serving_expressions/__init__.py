@@ -12,13 +12,13 @@ A tree: `{"sql", "columns": {name: SQL type}, "root": node}`; a node: `{"op", "t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from . import casts, dates, number_texts, numbers, text
+from . import bag_codes, casts, dates, number_texts, numbers, text
 from .vectors import BadRows, Vector, column, constant, dtype, nulls, series
 
 Tree = Mapping[str, Any]
@@ -32,6 +32,7 @@ def derive(
     wanted: Collection[str] | None = None,
     null_texts: tuple[str, ...] = (),
     spellings: Mapping[str, Mapping[str, Any]] | None = None,
+    bags: Sequence[bag_codes.Rule] = (),
 ) -> pd.DataFrame:
     """Return the frame with its derived columns; existing ones are used as given.
 
@@ -41,6 +42,7 @@ def derive(
         wanted: the derived columns to add; default: all.
         null_texts: texts that meant null in the training source.
         spellings: raw columns of numbers in another spelling; read first, see `number_texts`.
+        bags: texts and sets whose codes are added last, see `bag_codes.with_codes`.
 
     Returns:
         A new frame; numbers with nulls as NaN or None, decimals as doubles.
@@ -54,15 +56,12 @@ def derive(
     missing = [name for name in (trees if wanted is None else wanted) if name not in frame.columns]
     _refuse_absent(frame, trees, missing)
     known: dict[str, Vector] = {}
-    added = {
-        name: series(
-            _derived(name, frame, trees, known, null_texts),
-            trees[name]["root"]["type"],
-            frame.index,
-        )
-        for name in missing
-    }
-    return pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
+    added: dict[str, pd.Series] = {}
+    for name in missing:
+        found = _derived(name, frame, trees, known, null_texts)
+        added[name] = series(found, trees[name]["root"]["type"], frame.index)
+    frame = pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
+    return bag_codes.with_codes(frame, bags, null_texts)
 
 
 def _converted(

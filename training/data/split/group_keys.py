@@ -98,7 +98,7 @@ def near_columns(
     """Return the columns that nearly equal rows have in common, and how each is compared."""
     if by.near_duplicates == "features":
         kinds = dict.fromkeys(spec.numeric, "number") | dict.fromkeys(
-            (*spec.categorical, *((spec.text,) if spec.text else ())), "text"
+            (*spec.categorical, *spec.bags, *((spec.text,) if spec.text else ())), "text"
         )
         found = [GroupColumn(n, ident(n), kinds.get(n, "exact")) for n in spec.features]
     else:

@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from schemas.config import ColumnConfig, DataConfig, Declaration, GroupByConfig, TaskConfig
 from schemas.errors import SchemaError, first_few
 from schemas.records import LabelColumn, TableSpec
-from training.data.advice import in_yaml, role_of, sql_name
+from training.data.advice import in_yaml, sql_name
+from training.data.table.kind_fits import require_kind_fits, require_shape_fits
+from training.data.table.sql_types import WORDS, Family, family, is_whole
 from training.data.table.time_units import declared_lengths, in_time_units
 
-Family = Literal["int", "float", "bool", "text", "date", "instant", "list", "other"]
+__all__ = ["RESERVED", "Family", "Resolved", "family", "resolve"]
 RESERVED = ("__id", "__key", "__group", "__time", "__label_time")
 TIMES = ("time", "label_time", "available")
-INTEGERS = {
-    "TINYINT",
-    "SMALLINT",
-    "INTEGER",
-    "BIGINT",
-    "HUGEINT",
-    "UTINYINT",
-    "USMALLINT",
-    "UINTEGER",
-    "UBIGINT",
-    "UHUGEINT",
-}
-WORDS = {
-    "int": "whole numbers",
-    "float": "numbers",
-    "bool": "true/false",
-    "text": "text",
-    "date": "dates",
-    "instant": "timestamps",
-    "list": "lists",
-    "other": "values",
-}
 PATTERN = frozenset("*?[")
 
 
@@ -54,45 +33,6 @@ class Resolved(NamedTuple):
     types: dict[str, str]
     grouping: dict[str, str] = {}
     computed: frozenset[str] = frozenset()
-
-
-def family(kind: str) -> Family:
-    """Return the family of values of an SQL type.
-
-    >>> family("DECIMAL(10,2)"), family("UTINYINT[784]"), family("TIMESTAMP WITH TIME ZONE")
-    ('float', 'list', 'instant')
-    """
-    if kind.endswith("]"):
-        return "list"
-    if kind in INTEGERS:
-        return "int"
-    if kind in ("FLOAT", "DOUBLE") or kind.startswith("DECIMAL"):
-        return "float"
-    if kind in ("VARCHAR", "UUID", '"NULL"') or kind.startswith("ENUM"):
-        return "text"
-    if kind.startswith("TIMESTAMP"):
-        return "instant"
-    return "bool" if kind == "BOOLEAN" else "date" if kind == "DATE" else "other"
-
-
-def is_whole(kind: str) -> bool:
-    """Return True for SQL types of whole numbers, which compare reliably.
-
-    Decimals without a fraction are among them.
-
-    >>> is_whole("BIGINT"), is_whole("DECIMAL(38,0)"), is_whole("DECIMAL(10,2)")
-    (True, True, False)
-    """
-    return kind in INTEGERS or bool(re.fullmatch(r"DECIMAL\(\d+,0\)", kind))
-
-
-def nesting(kind: str) -> int:
-    """Return the list depth of an SQL type.
-
-    >>> nesting("UTINYINT[]"), nesting("FLOAT[28][28]"), nesting("DOUBLE")
-    (1, 2, 0)
-    """
-    return kind.count("[")
 
 
 def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
@@ -123,10 +63,10 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
     for name, config in used.items():
         _role_fits(name, config, types[name], declaration.task)
         if config.kind == "tensor":
-            _tensor_fits(name, config.shape or (), types[name])
+            require_shape_fits(name, config.shape or (), types[name])
     _one_clock(roles, used, types)
     spec = _with_labels(
-        _spec(roles, used, {n: family(types[n]) for n in used}, types),
+        _spec(roles, used, {n: family(types[n]) for n in used}, types, declaration.task),
         roles["label"],
         used,
         types,
@@ -343,7 +283,7 @@ def _role_fits(name: str, config: ColumnConfig, kind: str, task: TaskConfig) -> 
     if config.role == "label":
         _label_fits(where, config, found, task.label(name).kind)
     if config.role == "feature":
-        _feature_fits(f"column {name!r}", name, config, found)
+        require_kind_fits(f"column {name!r}", name, config, kind)
     if (config.min is not None or config.max is not None) and _kind(config, found) != "numeric":
         raise SchemaError(
             f"{where}: min and max are for numbers, got {words}; remove them, or declare kind:"
@@ -381,47 +321,6 @@ def _label_fits(where: str, config: ColumnConfig, found: Family, task: str) -> N
         )
         raise SchemaError(
             f"{where}: a regression label must be numeric, got {WORDS[found]}; {advice}"
-        )
-
-
-def _feature_fits(where: str, name: str, config: ColumnConfig, found: Family) -> None:
-    if config.kind == "tensor":
-        if found != "list":
-            raise SchemaError(
-                f"{where}: a tensor feature needs lists of numbers, got {WORDS[found]}; remove"
-                " kind: tensor"
-            )
-    elif config.kind == "text":
-        if found != "text":
-            raise SchemaError(
-                f"{where}: kind text needs text, got {WORDS[found]}; name the column that holds the"
-                " documents"
-            )
-    elif found in ("date", "instant"):
-        part = _derived(f"{name}_month", f"month({sql_name(name)})")
-        raise SchemaError(
-            f"{where}: {WORDS[found]} are no feature as such; derive parts, e.g. {part}, and set"
-            f" data.columns: {{{role_of(name, 'ignore')}}}"
-        )
-    elif found == "list":
-        raise SchemaError(
-            f"{where}: got lists; declare {{kind: tensor, shape: [..]}}, or ignore it"
-        )
-    elif found == "other":
-        raise SchemaError(
-            f"{where}: expected numbers, text, true/false or lists, got another type; derive one,"
-            " or ignore it"
-        )
-
-
-def _tensor_fits(name: str, shape: tuple[int, ...], kind: str) -> None:
-    if nesting(kind) not in (1, len(shape)) or family(kind.split("[", maxsplit=1)[0]) not in (
-        "int",
-        "float",
-    ):
-        raise SchemaError(
-            f"column {name!r}: shape {list(shape)} needs lists of numbers, flat or {len(shape)}"
-            f" deep, got {kind}; fix the shape, or derive another column"
         )
 
 
@@ -466,10 +365,12 @@ def _spec(
     configs: Mapping[str, ColumnConfig],
     families: Mapping[str, Family],
     types: Mapping[str, str],
+    task: TaskConfig,
 ) -> TableSpec:
     features = roles["feature"]
     kinds = {n: _kind(configs[n], families[n]) for n in features}
-    text = next((n for n in features if kinds[n] == "text"), None)
+    has_tokens = task.kind == "causal_lm"
+    text = next((n for n in features if kinds[n] == "text"), None) if has_tokens else None
     label, time = text or roles["label"][0], next(iter(roles["time"]), None)
     tensors = {n: configs[n].shape or () for n in features if kinds[n] == "tensor"}
     return TableSpec(
@@ -487,6 +388,11 @@ def _spec(
         numeric=tuple(n for n in features if kinds[n] == "numeric"),
         categorical=tuple(n for n in features if kinds[n] == "categorical"),
         tensor=tensors,
+        bags={
+            n: "text" if kinds[n] == "text" else "set"
+            for n in features
+            if kinds[n] in ("text", "set") and n != text
+        },
         text=text,
         tensor_dtype={
             n: "uint8" if types[n].startswith("UTINYINT[") else "float32" for n in tensors

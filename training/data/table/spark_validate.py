@@ -35,6 +35,7 @@ from training.data.engine.engine import (
 from training.data.engine.expressions import derived_sql, filtered_sql
 from training.data.sources.source import relation_sql, usable
 from training.data.table.columns import Resolved, resolve
+from training.data.table.date_parts import with_date_parts
 from training.data.table.label_values import label_violations, labelled_rows
 from training.data.table.raw_rows import NUM_ROWS, keep_raw_rows
 from training.data.table.typed import raw_names, typed_sql, validated_columns
@@ -121,13 +122,18 @@ def _plan(source: SourceRef, declaration: Declaration, folder: Path) -> Plan:
         base = relation_sql(source, declaration.data, connection)
         confine(connection, [f.path for f in source.files])
         types = column_types(connection, base)
+        declaration, parts = with_date_parts(connection, base, declaration)
         relation = filtered_sql(
             connection,
             derived_sql(connection, base, declaration.data.derive),
             declaration.data.filter,
         )
         resolved = served(
-            resolve(column_types(connection, relation), declaration), types, source, declaration
+            resolve(column_types(connection, relation), declaration),
+            types,
+            source,
+            declaration,
+            parts,
         )
     groups = [
         (f.path, group)

@@ -1,8 +1,8 @@
 """Typed table as SQL: columns cast to one form each, and keys that identify and split rows.
 
 Forms: numbers float64 (NaN is null, no -0.0); categories text (1.0 is '1', so that whole numbers
-read alike from any file format); tensors flat lists of one length; keys unicode NFC text; time
-float64, UTC epoch seconds of a timestamp.
+read alike from any file format); texts and sets text; tensors flat lists of one length; keys
+unicode NFC text; time float64, UTC epoch seconds of a timestamp.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from schemas.records import LabelColumn, TableSpec
 from schemas.tables import LABEL_TYPES, allowed_values
 from training.data.engine.engine import ident, literal, row_md5_sql, without_nan
 from training.data.serving_expressions import raw_columns
-from training.data.table.columns import Resolved, family, nesting
+from training.data.serving_expressions.bag_codes import OF_LISTS
+from training.data.table.columns import Resolved
+from training.data.table.sql_types import family, nesting
 from training.data.table.time_units import scale
 
 KEPT = ("__id", "__key", "__group", "__time")
@@ -161,6 +163,8 @@ def _feature(name: str, resolved: Resolved) -> str:
     if name in resolved.spec.tensor:
         return _tensor(name, resolved)
     kind = resolved.types[name]
+    if name in resolved.spec.bags:
+        return _joined(name, kind)
     return (
         _number(name, kind, resolved)
         if name in resolved.spec.numeric
@@ -213,6 +217,14 @@ def _tensor(name: str, resolved: Resolved) -> str:
         f"case when {wrong_shape_sql(name, shape, kind)} then null else cast({flat} as"
         f" {element}[]) end"
     )
+
+
+def _joined(name: str, kind: str) -> str:
+    """Return a text as it is, and the different values of a list as one text in their order."""
+    if family(kind) != "list":
+        return f"cast({ident(name)} as varchar)"
+    values = f"list_sort(list_distinct(cast({ident(name)} as varchar[])))"
+    return f"array_to_string({values}, {literal(OF_LISTS)})"
 
 
 def _flat(column: str, times: int) -> str:

@@ -31,6 +31,7 @@ from training.data.sources.source import (
 )
 from training.data.sources.written_numbers import category_notes
 from training.data.table.columns import Resolved, resolve
+from training.data.table.date_parts import with_date_parts
 from training.data.table.label_values import label_violations, labelled_rows
 from training.data.table.portable import portable
 from training.data.table.raw_rows import keep_raw_rows
@@ -91,6 +92,7 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
     with engine_for(declaration.data) as connection:
         base = relation_sql(source, declaration.data, connection)
         confine(connection, [f.path for f in source.files])
+        declaration, parts = with_date_parts(connection, base, declaration)
         derived = derived_sql(connection, base, declaration.data.derive)
         derived = numbered_sql(connection, derived, declaration.data.row_number)
         relation = filtered_sql(connection, derived, declaration.data.filter)
@@ -99,6 +101,7 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
             column_types(connection, base),
             source,
             declaration,
+            parts,
         )
         try:
             if source.format == "csv":  # parsed only once more, not for every query
@@ -120,13 +123,22 @@ def column_types(connection: duckdb.DuckDBPyConnection, relation: str) -> dict[s
 
 
 def served(
-    resolved: Resolved, source_types: dict[str, str], source: SourceRef, declaration: Declaration
+    resolved: Resolved,
+    source_types: dict[str, str],
+    source: SourceRef,
+    declaration: Declaration,
+    dates: dict[str, str],
 ) -> Resolved:
-    """Return the spec with what the registered model must know to take the source's rows."""
+    """Return the spec with what the registered model must know to take the source's rows.
+
+    `dates`: from `with_date_parts`.
+    """
     trees = portable(declaration.data.derive, source_types, resolved.spec.features)
     null_texts = declaration.data.csv.null_values if source.format == "csv" else ()
     return resolved._replace(
-        spec=resolved.spec.model_copy(update={"derived": trees, "null_texts": null_texts})
+        spec=resolved.spec.model_copy(
+            update={"derived": trees, "null_texts": null_texts, "dates": dates}
+        )
     )
 
 
