@@ -31,6 +31,7 @@ from training.evaluation.text_samples import logits_of, make_samples, sampled
 from training.models.build import build_model
 from training.registry.compare_champion import challenge
 from training.registry.gate import judge
+from training.registry.ladder import noise_of
 from training.registry.registry import LoadedModel
 from training.registry.score_file import predict_file
 from training.serving import serving
@@ -502,7 +503,10 @@ def test_champion_and_challenger_are_compared_on_the_same_documents(
     verdicts = {
         c.name: c.verdict for c in judge(corpus.declaration, evaluation, (), found).conditions
     }
-    assert verdicts["champion"] == ("pass" if found.difference.value >= 0 else "fail")
+    noise = noise_of(found.difference, corpus.declaration.evaluate.confidence, found.looks)
+    assert noise is not None
+    is_worse = found.difference.value < -2 * noise
+    assert verdicts["champion"] == ("fail" if is_worse else "pass")
     assert (
         "register.metric: bits_per_character"
         in challenge(**fields, champion=champion(tokenizer="bytes")).problem

@@ -45,6 +45,12 @@ OWN_REASONS: dict[str, str] = MEMBER_REASONS | {
     "optimizer.weight_decay_schedule": "The decay holds to the last step.",
     "train.patience_factor": "The wait is the same wherever the best evaluation was.",
     "evaluate.calibrate": "The model as it was trained.",
+    "checks.dependence_fall": (
+        "Quick learners lose as much on some honest splits; a tenth asks for a look."
+    ),
+    "checks.dependence_left": (
+        "A score that falls below two fifths of its strength rests on rows that belong together."
+    ),
     "evaluate.threshold": "The model as it was trained.",
     "evaluate.threshold.at": "Only a rule for recall or precision has a least value.",
     "evaluate.threshold.costs": "Only a rule for costs has them.",

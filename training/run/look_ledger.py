@@ -17,7 +17,8 @@ The number of looks is the number of different models in these lines. A model th
 is no new look, on the same rows or on rows that were added: nothing was chosen in between.
 
 Of each set of rows the ledger keeps the digest and the `SKETCH` smallest hashes of ids, which tell
-the share of common rows to a few percent (exactly up to that many rows).
+the share of common rows to a few percent where both sets are of like size (exactly up to that many
+rows); of a small set next to a large one fewer hashes can be compared.
 
 Source of the sketch: Bar-Yossef et al. 2002, counting distinct elements by the smallest hashes.
 """

@@ -173,7 +173,7 @@ def test_an_executor_of_spark_puts_the_keys_to_its_rows(tmp_path: Path) -> None:
         [(f.path, 0) for f in source.files],
         types,
         source,
-        served(resolve(types, declaration), types, source, declaration),
+        served(resolve(types, declaration), types, source, declaration, {}),
         declaration,
         str(tmp_path),
     )
