@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from schemas.config import Declaration
 from schemas.records import CheckResult, SplitTables, ValidatedTable
-from training.data.draft.draft import draft
+from training.data.draft.draft import FINDING, draft
 from training.data.draft.label_guess import Ask, LabelChoice
 from training.data.leakage import check_leakage, check_overlap
 
-__all__ = ["Ask", "LabelChoice", "draft_declaration", "failed_checks"]
+__all__ = ["Ask", "LabelChoice", "draft_declaration", "failed_checks", "findings_of"]
 
 
 def draft_declaration(uri: str, label: str | None, name: str | None, ask: Ask | None = None) -> str:
@@ -17,6 +17,12 @@ def draft_declaration(uri: str, label: str | None, name: str | None, ask: Ask | 
     `ask` chooses the label among candidates, where neither `label` nor a name tells.
     """
     return draft(uri, label=label, name=name, judge=failed_checks, ask=ask)
+
+
+def findings_of(text: str) -> list[str]:
+    """Return what a draft says on top of the checks that its run will stop at."""
+    lines = text.splitlines()
+    return [line.removeprefix("# ") for line in lines if line.startswith(FINDING)]
 
 
 def failed_checks(

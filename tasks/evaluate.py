@@ -73,7 +73,7 @@ def evaluate_model(
     for part in report.calibration:
         say("", f"on {side}, {calibration_words(part, on_val=False)}", "info")
     for held in report.coverage:
-        say("", coverage_words(held, side))
+        say("", coverage_words(held, side), "info")
     if report.interval_note:
         say("", report.interval_note, "warn")
     return report

@@ -55,10 +55,10 @@ def _finish_model(
 
 def margin_words(found: Margin) -> str:
     """Describe a margin in one line."""
-    of = f"{found.groups:,} groups" if found.groups else f"{found.rows:,} rows"
+    count, units = (found.groups, "groups") if found.groups else (found.rows, "rows")
     if found.margin is None:
         return (
-            f"{found.label}: {of} of validation are too few for intervals that hold"
+            f"{found.label}: {count:,} {units} of validation are too few for intervals that hold"
             f" {found.coverage:.0%}; those of this model have no bounds"
         )
     wide = {
@@ -67,7 +67,7 @@ def margin_words(found: Margin) -> str:
         "log1p": f"within a factor of {math.exp(found.margin):.4g} of the prediction (plus one)",
         "probability": f"among the classes of probability {1 - found.margin:.4g} or more",
     }[found.scale]
-    return f"{found.label}: {found.coverage:.0%} of the truth is {wide}, by {of} of validation"
+    return f"{found.label}: {wide} in {found.coverage:.0%} of new {units} ({count:,} of validation)"
 
 
 def threshold_words(choice: ThresholdChoice) -> str:

@@ -45,7 +45,7 @@ def init(
     """Draft a declaration from a table, with the reason for each guess."""
     from schemas.digest import write_atomic
     from schemas.output_file import require_room
-    from tasks.draft import draft_declaration
+    from tasks.draft import draft_declaration, findings_of
 
     if output is not None:
         require_room(output, "--output")
@@ -57,6 +57,8 @@ def init(
         print(text, end="")
     else:
         write_atomic(output, text)
+        for finding in findings_of(text):
+            print(f"! {finding}", file=sys.stderr)
         print(
             f"✓ {output}: read it, correct what was guessed wrong, then: bulkhead run {output}",
             file=sys.stderr,

@@ -14,7 +14,7 @@ from schemas.config import SPLITS, Declaration
 from schemas.errors import ConfigError
 from schemas.load import declare
 from schemas.records import SplitTables
-from tasks.draft import failed_checks
+from tasks.draft import failed_checks, findings_of
 from tests.training.data.stranger_tables import stranger_table, write
 from training.data.draft.draft import draft
 from training.data.engine.in_memory import holding
@@ -179,4 +179,5 @@ def test_what_no_line_takes_out_stands_on_top_with_its_remedy(tmp_path: Path) ->
     frame = pd.DataFrame({"hospital": names[who], "a": rng.normal(size=900)})
     text = judged(frame.assign(y=rng.integers(0, 2, 900)), tmp_path)
     assert text.startswith("# Its run will stop at group_alias: ")
+    assert [f[:34] for f in findings_of(text)] == ["Its run will stop at group_alias: "]
     assert "To go on: bring the key to one spelling in data.derive" in text

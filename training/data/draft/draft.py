@@ -33,6 +33,7 @@ READ_MOLECULES = 3_000  # whose scaffolds are found in a second
 ODD_ROWS = 20  # that differ from all others: fewer may all be held out
 BOUNDED = 100  # rows, or groups, of which validation has enough to bound 90 %
 ROUNDS = 4  # of a draft without the columns that its own checks refuse
+FINDING = "# Its run will stop at"  # begins a line on top of a draft
 Line = tuple[str, str]
 
 
@@ -132,7 +133,7 @@ def _tried(
 def _with_findings(text: str, tried: Rehearsal) -> str:
     """Put the checks that will stop the run, with their remedies, on top of the text."""
     found = "".join(
-        f"# Its run will stop at {plain(r.name)}: {plain(r.summary)}. To go on: {plain(r.remedy)}\n"
+        f"{FINDING} {plain(r.name)}: {plain(r.summary)}. To go on: {plain(r.remedy)}\n"
         for r in tried.failed
     )
     return found + text
