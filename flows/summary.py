@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from schemas.fold_records import CrossValidation
@@ -35,7 +36,8 @@ class RunSummary(Record):
 
     `cached`: the prepared data were reused. `metrics`: metrics of the test rows, with confidence
     intervals. `outcome`: outcome of the model. `new_rows`: difference from the rows of the last
-    run; null without one. `looks`: how many models were scored on the test rows.
+    run; null without one. `looks`: how many models were scored on the test rows. `cautions`: checks
+    that warn, with what they found.
     """
 
     name: str
@@ -46,6 +48,7 @@ class RunSummary(Record):
     metrics: dict[str, Interval]
     looks: Looks = ()
     verdict: str
+    cautions: tuple[str, ...] = ()
     cached: bool
     registered: Registered
     outcome: Outcome
@@ -96,6 +99,11 @@ def summarise(
         metrics=evaluated.metrics,
         looks=evaluated.looks,
         verdict=evaluated.verdict,
+        cautions=tuple(
+            f"{found.name}: {found.summary}"
+            for found in prepared.checks.results
+            if found.verdict == "warn"
+        ),
         cached=prepared.cached,
         registered=registered,
         outcome=outcome,
@@ -140,6 +148,14 @@ def where_to_look(tracking_uri: str) -> str:
     )
 
 
+def _caution_lines(cautions: Sequence[str]) -> dict[str, str]:
+    """Return the first check that warns, and the names of the others."""
+    if not cautions:
+        return {}
+    others = ", ".join(caution.partition(":")[0] for caution in cautions[1:])
+    return {"caution": cautions[0] + (f"; also: {others}" if others else "")}
+
+
 def print_summary(summary: RunSummary) -> None:
     """Print the outcome: the test metric, the model, the report, and further commands."""
     others = [
@@ -155,6 +171,7 @@ def print_summary(summary: RunSummary) -> None:
         ),
         **_look_lines(summary.looks),
         "verdict": summary.verdict,
+        **_caution_lines(summary.cautions),
         "model": (
             f"{registered.uri}  (version {registered.version})"
             if registered.registered

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prefect.logging import disable_run_logger
 
-from flows.summary import print_summary
+from flows.summary import _caution_lines, print_summary
 from schemas.digest import file_ref
 from schemas.look_records import Look
 from schemas.records import EvaluationReport, RunSpec
@@ -108,3 +108,9 @@ def test_the_last_lines_of_a_run_say_it_from_the_second_look_on(
     assert (f"looks         look {number} at these rows" in text) == shown
     assert ("so the champion stays" in text) == (outcome == "kept")
     assert ("use it" in text) == (outcome != "kept")
+
+
+def test_the_first_check_that_warns_is_shown_and_the_others_are_named() -> None:
+    assert _caution_lines(()) == {}
+    both = _caution_lines(("dependence: rows belong together", "shift: columns moved"))
+    assert both == {"caution": "dependence: rows belong together; also: shift"}

@@ -393,6 +393,23 @@ def test_headline_says_why_nothing_was_registered(binary: ReportInputs) -> None:
     assert headline(change(binary, gate=None, registered=None)).tone == "warn"
 
 
+def test_checks_that_warn_are_named_in_the_verdict(binary: ReportInputs) -> None:
+    results = tuple(
+        r.model_copy(update={"verdict": "warn" if n < 2 else "pass"})
+        for n, r in enumerate(binary.prepared.checks.results)
+    )
+    checks = binary.prepared.checks.model_copy(update={"results": results})
+    prepared = binary.prepared.model_copy(update={"checks": checks})
+    names = [r.name.replace("_", " ") for r in results[:2]]
+    sentence = headline(change(binary, prepared=prepared)).sentence
+    assert f"2 warned; warnings: {names[0]}, {names[1]}. " in sentence
+    passed = checks.model_copy(
+        update={"results": tuple(r.model_copy(update={"verdict": "pass"}) for r in results)}
+    )
+    prepared = binary.prepared.model_copy(update={"checks": passed})
+    assert "warnings" not in headline(change(binary, prepared=prepared)).sentence
+
+
 @pytest.mark.req("P8")
 def test_headline_says_when_there_is_no_skill(binary: ReportInputs) -> None:
     test = binary.test.model_copy(

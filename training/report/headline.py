@@ -10,10 +10,12 @@ from typing import Any
 from pydantic import Field
 
 from schemas.config import Declaration
+from schemas.errors import first_few
 from schemas.look_records import look_at
 from schemas.new_rows import NewRows
 from schemas.observed import Checklist
 from schemas.records import (
+    CheckResult,
     EvaluationReport,
     GateReport,
     PreflightReport,
@@ -86,7 +88,8 @@ def headline(inputs: ReportInputs) -> Headline:
     )
     sentence = (
         f"{_metric_words(inputs)}; {_skill_words(inputs)}.{_look_words(inputs)}"
-        f" {capital(sections.tally_words(results))}. {_registry_words(inputs)}"
+        f" {capital(sections.tally_words(results))}{_warned_words(results)}."
+        f" {_registry_words(inputs)}"
     )
     return Headline(
         sentence,
@@ -98,6 +101,12 @@ def headline(inputs: ReportInputs) -> Headline:
             _registry_tile(inputs),
         ),
     )
+
+
+def _warned_words(results: Sequence[CheckResult]) -> str:
+    """Name the checks that warn."""
+    names = [r.name.replace("_", " ") for r in results if r.verdict == "warn"]
+    return f"; warnings: {first_few(names)}" if names else ""
 
 
 def _metric_words(inputs: ReportInputs) -> str:
