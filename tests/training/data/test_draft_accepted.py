@@ -47,12 +47,17 @@ def accepted(seed: int, folder: Path) -> bool:
     """Return False if a table is refused by name; fail if its own run refuses the draft."""
     frame = stranger_table(seed)
     try:
-        text = draft(str(write(frame, folder, seed)))
+        text = draft(str(write(frame, folder, seed)), judge=failed_checks)
     except ConfigError as error:
         assert HONEST.search(str(error)), str(error)
         return False
-    assert all("  # " in line or line.endswith(":") for line in text.splitlines()[2:])
-    prepared(text, folder)
+    said = findings_of(text)
+    assert all("  # " in line or line.endswith(":") for line in text.splitlines()[2 + len(said) :])
+    declaration, sides = prepared(text, folder)
+    validated = validate(fingerprint(declaration.data), declaration, folder / "again")
+    with holding():
+        found = failed_checks(sides, validated, declaration)
+    assert [f.name for f in found] == [f.split()[5].rstrip(":") for f in said]
     return True
 
 
