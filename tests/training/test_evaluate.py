@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -20,6 +22,7 @@ from schemas.records import EvaluationReport, RunSpec
 from tests.training.toys import CLASSES, declare, make_arrays, write_run
 from training.evaluation.by_group import group_table
 from training.evaluation.evaluate import base_rate, evaluate
+from training.evaluation.label_evaluation import numbers
 from training.models.build import build_model
 from training.objectives.losses import make_loss
 from training.objectives.metrics import predict
@@ -194,3 +197,13 @@ def test_changed_weights_and_scores_that_are_not_finite_are_refused(tmp_path: Pa
     ):
         evaluate(run, weights, "test", tmp_path / "evaluation")
     assert not (tmp_path / "evaluation").exists()
+
+
+def test_given_labels_of_any_type_are_numbers_and_large_ones_are_rounded() -> None:
+    types = pa.int64(), pa.float32(), pa.decimal128(25, 2), pa.uint8()
+    for kind in types:
+        column = pa.array([1, None, 3], pa.int64()).cast(kind)
+        found = numbers(pd.Series(column, dtype=pd.ArrowDtype(kind)))
+        np.testing.assert_array_equal(found, [1, np.nan, 3])
+    large = pd.Series(pa.array([2**55 + 1, -(2**53) - 1]), dtype=pd.ArrowDtype(pa.int64()))
+    np.testing.assert_array_equal(numbers(large), [float(2**55 + 1), float(-(2**53) - 1)])

@@ -44,6 +44,7 @@ from training.evaluation.label_evaluation import (
     base_rates,
     given_values,
     label_table,
+    numbers,
     prediction_columns,
 )
 from training.evaluation.margins import coverage_of
@@ -249,7 +250,7 @@ def given_targets(
         return given_values(targets_of(declaration, statistics), label, given)
     if declaration.task.kind != "regression":
         return targets(declaration, statistics, label)
-    return np.asarray(given["label"].astype("float64[pyarrow]"), dtype=np.float64)
+    return numbers(given["label"])
 
 
 def _compare(

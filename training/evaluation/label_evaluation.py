@@ -18,6 +18,17 @@ from training.objectives.metrics import compute_predictions, predicted_class
 from training.objectives.targets import Target, Targets
 
 
+def numbers(column: pd.Series) -> np.ndarray:
+    """Return a column of any type of number as float64 [N], NaN for null.
+
+    Whole numbers beyond 2^53 are rounded, as everywhere that numbers are learned from.
+    """
+    found = pa.array(column, from_pandas=True)
+    return np.asarray(
+        found.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64
+    )
+
+
 def given_values(labels: Targets, stored: np.ndarray, given: pd.DataFrame) -> np.ndarray:
     """Return true values float64 [N, L], NaN if unknown: class indices as stored, values as given.
 
@@ -29,15 +40,7 @@ def given_values(labels: Targets, stored: np.ndarray, given: pd.DataFrame) -> np
         given: columns `label_<name>` of the same rows.
     """
     columns = [
-        (
-            np.asarray(
-                given[f"label_{t.name}"]
-                .astype("float64[pyarrow]")
-                .to_numpy(dtype=np.float64, na_value=np.nan)
-            )
-            if t.kind == "regression"
-            else stored[:, i]
-        )
+        (numbers(given[f"label_{t.name}"]) if t.kind == "regression" else stored[:, i])
         for i, t in enumerate(labels)
     ]
     return np.stack(columns, axis=1).astype(np.float64)

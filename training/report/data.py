@@ -129,7 +129,7 @@ def _side_of_documents(name: SplitName, documents: FileRef, prepared: Prepared) 
 
 
 def _times(column: pa.ChunkedArray) -> Floats:
-    values: Floats = column.cast(pa.float64()).to_numpy()
+    values: Floats = column.cast(pa.float64(), safe=False).to_numpy()
     return values
 
 
@@ -171,7 +171,7 @@ def read_predictions(report: EvaluationReport, prepared: Prepared) -> Prediction
 
 
 def _values(column: pa.ChunkedArray) -> Floats:
-    values: Floats = column.cast(pa.float64()).to_numpy()
+    values: Floats = column.cast(pa.float64(), safe=False).to_numpy()
     return values
 
 

@@ -299,7 +299,7 @@ def encode_label(
             " drop"
         )
     if not statistics.classes:
-        scale = transform_labels(statistics.target_transform, values.cast(pa.float64()))
+        scale = transform_labels(statistics.target_transform, values.cast(pa.float64(), safe=False))
         number = np.asarray(scale.to_numpy(), dtype=np.float64)
         return ((number - statistics.target_center) / statistics.target_scale).astype(np.float32)
     classes = pa.array(statistics.classes)

@@ -267,7 +267,8 @@ def _tensor_maker(s: TensorStats) -> Maker:
 
 def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
     """Return a numeric column as float64 [N], null as NaN."""
-    return np.asarray(batch.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False))
+    column = batch.column(name).cast(pa.float64(), safe=False)
+    return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def _write_arrays(

@@ -106,7 +106,7 @@ def sampled(
 
 def numbers(column: pa.ChunkedArray) -> Floats:
     """Return a numeric column [N] with NaN for null."""
-    return np.asarray(pc.cast(column, pa.float64()).to_numpy(), dtype=np.float64)
+    return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(), dtype=np.float64)
 
 
 def coded_texts(column: pa.ChunkedArray) -> tuple[Codes, NDArray[Any]]:

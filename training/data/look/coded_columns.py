@@ -196,7 +196,7 @@ def _read_times(connection: duckdb.DuckDBPyConnection, column: CodedColumn) -> N
         moment = f"epoch(strptime({ident(column.name)}, {literal(form)}))"
         read = connection.sql(f"select {moment} as moment from {SAMPLE}").to_arrow_table()
         numbers: NDArray[np.float64] = np.asarray(
-            read.column(0).cast(pa.float64()).to_numpy(), dtype=np.float64
+            read.column(0).cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64
         )
         by_code = np.full(column.distinct, math.nan)
         by_code[column.codes[column.codes >= 0]] = numbers[column.codes >= 0]
