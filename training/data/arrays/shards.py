@@ -267,8 +267,7 @@ def _tensor_maker(s: TensorStats) -> Maker:
 
 def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
     """Return a numeric column as float64 [N], null as NaN."""
-    column = batch.column(name).cast(pa.float64(), safe=False)
-    return np.asarray(column.to_numpy(zero_copy_only=False))
+    return np.asarray(batch.column(name).cast(pa.float64(), safe=False).to_numpy(False))
 
 
 def _write_arrays(
