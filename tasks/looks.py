@@ -13,7 +13,7 @@ from training.run.look_ledger import FILE, Scope, record_look, row_set
 
 
 def looks_path() -> Path:
-    """Return the ledger of looks, beside those of the splits."""
+    """Return the ledger of looks, next to those of the splits."""
     return home() / "ledgers" / FILE
 
 

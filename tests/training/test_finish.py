@@ -12,7 +12,7 @@ import pytest
 import torch
 from sklearn import metrics as sk
 
-from schemas.calibration_records import thresholds_of
+from schemas.calibration_records import Coverage, thresholds_of
 from schemas.config import Declaration
 from schemas.digest import file_ref, sha256_file
 from schemas.errors import IntegrityError
@@ -38,6 +38,7 @@ from training.models.ensemble import Ensemble
 from training.models.temperature import KEY, temperature_of
 from training.objectives.losses import make_loss
 from training.registry.compare_champion import challenge
+from training.registry.ladder import claim_of, place_of
 from training.report.choices import choice_blocks
 from training.run.record import RESULT, SPEC
 from training.run.result_files import FINAL, read_run
@@ -287,6 +288,24 @@ def test_champion_and_challenger_decide_by_their_own_thresholds(clinic: Chain) -
     assert found.challenger == pytest.approx(ours) and found.champion == pytest.approx(theirs)
     assert found.difference is not None
     assert found.difference.value == pytest.approx(ours - theirs)
+
+
+def test_intervals_declared_for_the_champions_program_are_put_to_use(clinic: Chain) -> None:
+    case = clinic.case
+    champion = champion_of(case, clinic.exported, trained_keys([case.split.train, case.split.val]))
+    given = (case.declaration, case.run, case.split.test)
+    program = clinic.exported.program.sha256
+    held = Coverage(label="y", declared=0.9, seen=0.9, size=1.0, rows=100)
+    with_intervals = clinic.evaluated.model_copy(update={"coverage": (held,)})
+    found = challenge(*given, with_intervals, program, champion)
+    assert not found.identical and found.difference is not None and found.difference.value == 0
+    place = place_of(case.declaration, found)
+    assert place.replaces and "intervals are new" in place.condition.summary
+    claim = claim_of(case.declaration, with_intervals, found)
+    assert claim is not None and claim.value == found.champion  # it does not move
+    other = challenge(*given, with_intervals, "another program", champion)
+    assert not place_of(case.declaration, other).replaces  # equal, and no reason to move
+    assert challenge(*given, clinic.evaluated, program, champion).identical
 
 
 def test_the_report_shows_both(clinic: Chain) -> None:

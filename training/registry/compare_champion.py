@@ -39,7 +39,7 @@ from training.registry.ladder import Comparison
 from training.registry.registry import LoadedModel
 from training.run.look_ledger import LEAST_SHARE
 from training.serving.export import probability_columns
-from training.serving.signature import thresholds_of
+from training.serving.signature import intervals_of, thresholds_of
 
 BATCH_ROWS = 16_384
 CHARACTERS = "bits_per_character"  # the unit that all kinds of tokens share
@@ -54,14 +54,19 @@ class Rows(NamedTuple):
     arrays: SplitArrays
 
 
+NEW_PARTS = "its thresholds or intervals are new, its program is the same"
+
+
 class Challenger(NamedTuple):
     """The model that is compared: thresholds by label, and its predictions when needed.
 
-    `is_champions_program`: its program is the champion's, to the bit.
+    `is_champions_program`: its program is the champion's, to the bit. `coverages`: label to the
+    share of rows that its intervals shall hold.
     """
 
     is_champions_program: bool
     thresholds: Mapping[str, float]
+    coverages: Mapping[str, float]
     predictions: Callable[[], np.ndarray]
 
 
@@ -100,11 +105,12 @@ def challenge(
         )
 
     identical = _would_serve(champion) == (program_sha256, declaration.train.refit)
-    ours = Challenger(identical, evaluation.thresholds, evaluated)
+    declared = {held.label: held.declared for held in evaluation.coverage}
+    ours = Challenger(identical, evaluation.thresholds, declared, evaluated)
     compared = _compared(declaration, rows, ours, champion, champion.trained_on)
     look = look_at(evaluation.looks, declaration.register_.metric or declaration.metric)
     known = champion_facts(declaration, champion, test)
-    return compared.model_copy(update=known | {"looks": look.number if look else 1})
+    return _with_facts(compared, known, look.number if look else 1)
 
 
 def _would_serve(champion: LoadedModel) -> tuple[str, str]:
@@ -143,11 +149,20 @@ def challenge_version(
     ours = Challenger(
         challenger.program_sha256 == champion.program_sha256,
         thresholds_of(challenger.spec),
+        _coverages(challenger),
         lambda: predictions_of(challenger, declaration, rows),
     )
     compared = _compared(declaration, rows, ours, champion, seen)
-    facts = champion_facts(declaration, champion, rows.table)
-    return compared.model_copy(update=facts | {"looks": looks})
+    return _with_facts(compared, champion_facts(declaration, champion, rows.table), looks)
+
+
+def _with_facts(compared: Comparison, facts: dict[str, Any], looks: int) -> Comparison:
+    stale = compared.stale or facts["stale"]
+    return compared.model_copy(update=facts | {"stale": stale, "looks": looks})
+
+
+def _coverages(model: LoadedModel) -> dict[str, float]:
+    return {label: found["coverage"] for label, found in intervals_of(model.spec).items()}
 
 
 def champion_facts(
@@ -192,7 +207,8 @@ def _compared(
 ) -> Comparison:
     version = champion.version or "unregistered"
     thresholds = ours.thresholds, thresholds_of(champion.spec)
-    if ours.is_champions_program and thresholds[0] == thresholds[1]:
+    same = thresholds[0] == thresholds[1] and ours.coverages == _coverages(champion)
+    if ours.is_champions_program and same:
         return Comparison(version=version, identical=True)
     problem = unlike(declaration, rows.spec, rows.statistics, champion)
     if problem or seen is None:
@@ -213,7 +229,7 @@ def _compared(
             problem=f"it cannot score these rows: {error}",
         )
     facts = facts_of(declaration, rows)
-    return compare(
+    found = compare(
         declaration,
         version,
         challenger,
@@ -225,6 +241,9 @@ def _compared(
         labels=facts.labels,
         thresholds=thresholds,
     )
+    if ours.is_champions_program:  # no luck of another model: what was declared anew is served
+        found = found.model_copy(update={"stale": NEW_PARTS})
+    return found
 
 
 class Facts(NamedTuple):

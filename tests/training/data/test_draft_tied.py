@@ -8,8 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from schemas.records import CheckResult
 from tests.training.data.leakage.tied import people, plain, visits
+from tests.training.data.test_draft_roles import guessed
 from training.data.draft.draft import draft
+from training.data.draft.rehearsal import amended
 
 
 def lines(folder: Path, frame: pd.DataFrame) -> str:
@@ -35,3 +38,20 @@ def test_hidden_visits_are_grouped_and_independent_rows_are_not(tmp_path: Path) 
     frame, label = plain(random, 2000, 6, regression=False)
     text = lines(tmp_path, frame.assign(y=label))
     assert "group_by" not in text and "split: {kind: stratified}" in text
+
+
+@pytest.mark.parametrize(("tie", "role"), [("key", "numeric"), ("cluster", "ignore")])
+def test_a_number_that_ties_rows_is_not_left_out_for_telling_the_label(
+    tmp_path: Path, tie: str, role: str
+) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(200, 3)), columns=["who", "a", "y"])
+    found = guessed(frame, tmp_path, "y")[0]
+    failed = [
+        CheckResult(name="label_proxy", verdict="fail", summary="tells it", columns=("who",)),
+        CheckResult(
+            name="dependence", verdict="fail", summary="rests", columns=("who", "a"),
+            figures={"tie": tie},
+        ),
+    ]  # fmt: skip
+    assert amended(found, failed).columns["who"].role == role

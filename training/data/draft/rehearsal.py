@@ -68,10 +68,15 @@ def amended(draft: Draft, failed: Sequence[CheckResult]) -> Draft:
     A column that holds the answer is left out, with the finding as the reason. Rows that are equal
     or nearly so in every feature become a group, also together with a declared one.
     """
-    tying = {c for result in failed if result.name == "dependence" for c in result.columns}
+    # a column that numbers what rows belong to: without it they would stay tied
+    tying = {
+        result.columns[0]
+        for result in failed
+        if result.name == "dependence" and result.figures.get("tie") == "key"
+    }
     for result in failed:
         if result.name in ANSWERS:
-            for column in result.columns:  # without a column that ties rows, they would stay tied
+            for column in result.columns:
                 if draft.columns[column].is_feature and column not in tying:
                     draft = draft.with_column(
                         column, Guess("ignore", f"suspicious: {result.summary}; known before it?")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from schemas.checks_config import ChecksConfig
 from training.data.dependence.pool import Pool, ranks
 from training.data.dependence.search import Found, first_finding
 from training.data.dependence.strength import Floats, as_score
@@ -16,7 +17,6 @@ from training.data.engine.engine import ident
 
 ROWS, FEW = 20_000, 5_000  # a table of more rows is looked at in few of them
 MOST_COLUMNS = 40
-FALL, LEFT = 0.1, 0.4  # as checks.dependence_fall and dependence_left
 MOST_TIES = 2  # that are fitted
 
 
@@ -33,7 +33,10 @@ def tie_rows(table: Table, draft: Draft, task: str) -> Draft:
     if pool is None:
         return draft
     ties = sorted(find_value_ties(pool), key=lambda tie: -tie.shared)[:MOST_TIES]
-    finding = first_finding(((pool, tie) for tie in ties), FALL, LEFT)
+    checks = ChecksConfig()
+    finding = first_finding(
+        ((pool, tie) for tie in ties), checks.dependence_fall, checks.dependence_left
+    )
     if finding is None or finding.verdict != "fail":
         return draft
     return _grouped(table, draft, finding.found, pool)
