@@ -10,6 +10,7 @@ import numpy as np
 
 from training.data.draft.column_hints import CALENDAR, MEASURES, has_word, hint_of, is_row_name
 from training.data.draft.guesses import Guess, Table
+from training.data.draft.panels import followed_over, is_period
 from training.data.draft.profile import SAMPLE, Profile, plain
 from training.data.draft.target import are_counts
 from training.data.engine.engine import ident, row, rows
@@ -101,7 +102,11 @@ def _is_key_text(table: Table, column: Profile) -> bool:
 
 
 def guess_group(
-    table: Table, columns: Sequence[Profile], others: Sequence[Profile], guesses: dict[str, Guess]
+    table: Table,
+    columns: Sequence[Profile],
+    others: Sequence[Profile],
+    guesses: dict[str, Guess],
+    timed: bool = False,
 ) -> Profile | None:
     """Return the column whose values several rows belong to; the finest of the likeliest counts.
 
@@ -110,12 +115,20 @@ def guess_group(
         columns: candidates, the columns without a role so far.
         others: columns that may be constant within a value; the label is one.
         guesses: gets the role of every candidate that is a key.
+        timed: whether rows have a time, by which they are split; then a panel needs no group.
     """
     ranked: dict[int, list[tuple[Profile, str]]] = {}
+    periods = [] if timed else [c for c in others if is_period(c)]
     for column in columns:
         if not _repeats(table, column):
             continue
         rank, why = _rank(table, column, others)
+        if not rank and (period := followed_over(table, column, periods)):
+            rank = 4
+            why = (
+                f"{column.distinct} values, each followed over {plain(period.name)} with one row"
+                " for each: rows of one of them resemble each other"
+            )
         if rank and table.is_complete(column):
             ranked.setdefault(rank, []).append((column, why))
     found: Profile | None = None
@@ -147,7 +160,7 @@ def _repeats(table: Table, column: Profile) -> bool:
 def _rank(table: Table, column: Profile, others: Sequence[Profile]) -> tuple[int, str]:
     """Return how likely a column is a group: 1 by name, 2 as a repeated key, 3 by its values alone.
 
-    0 is no group. The reason has the figures.
+    A panel comes after these; 0 is no group. The reason has the figures.
     """
     hint = hint_of(column.name)
     share = column.distinct / column.present

@@ -19,7 +19,7 @@ from training.data.draft.column_hints import hint_of
 from training.data.draft.text_layout import layout_of
 from training.data.engine.engine import ident, literal, row, rows
 from training.data.sources.conversions import conversion_notes, converted, staged
-from training.data.sources.spelling import Guessed, guess_spelling
+from training.data.sources.spelling import Guessed, guess_spelling, plain_numbers
 from training.data.sources.text_files import csv_texts
 
 FIRST_ROWS = 1_000  # decide which columns are read as a whole
@@ -94,6 +94,8 @@ def _spelt(
     found = {n: g for n, g in found.items() if not (g.written.get("marks") and hint_of(n))}
     if decimal == "." and any(g.certain and _decimal(g) == "," for g in found.values()):
         found |= {n: g for n in found if (g := guess_spelling(counts[n], ",")) is not None}
+    plain = {n: g for n in texts if n not in found and (g := plain_numbers(counts[n])) is not None}
+    found |= {n: guess for n, guess in plain.items() if not hint_of(n)}
     if found:  # a file is read only once more for all of them
         chosen = ", ".join(f"cast({ident(n)} as varchar) as {ident(n)}" for n in found)
         connection.execute(
@@ -103,6 +105,7 @@ def _spelt(
         name: known
         for name, guess in found.items()
         if (known := _of_all_rows(connection, TEXTS, name, guess, counts[name])) is not None
+        and known.written
     }
 
 

@@ -17,6 +17,7 @@ from training.data.draft.label_guess import (
     siblings,
     unlabelled,
 )
+from training.data.draft.panels import names_of_groups
 from training.data.draft.profile import SAMPLE, Profile, like_label, profile_of, split_values
 from training.data.draft.row_times import date_features, guess_time
 from training.data.draft.rows_alike import coarse_rows
@@ -78,7 +79,8 @@ def _draft(table: Table, labels: Sequence[Profile], why: str) -> Draft:
     moment = guess_time(table, left(others, guesses), guesses)
     split = _split_column(table, left(others, guesses), guesses)
     guess_ids(table, left(others, guesses), guesses)
-    groups = guess_group(table, left(others, guesses), [*others, label], guesses)
+    known = [*others, label]
+    groups = guess_group(table, left(others, guesses), known, guesses, timed=bool(moment.name))
     derive |= moment.derive
     if groups and groups.family == "float":
         groups = _whole_group(table, groups, derive, guesses)
@@ -91,6 +93,9 @@ def _draft(table: Table, labels: Sequence[Profile], why: str) -> Draft:
     molecules = _molecules(others) if not (groups or moment.name or split) else None
     derive |= date_features(table, others, moment.name, guesses)
     _features(table, left(others, guesses), guesses, told)
+    if groups is not None:
+        categories = [c for c in others if guesses[c.name].role == "categorical"]
+        guesses |= names_of_groups(table, groups, categories)
     _keep_one(table, others, guesses)
     in_order = {c.name: guesses[c.name] for c in table.columns}
     in_order |= {name: guess for name, guess in guesses.items() if name in derive}

@@ -92,6 +92,20 @@ def guess_spelling(values: Mapping[str, int], decimal: str = ".") -> Guessed | N
     return Guessed(chosen, certain, ambiguous, max(numbers, key=lambda t: (len(t), t)))
 
 
+def plain_numbers(values: Mapping[str, int]) -> Guessed | None:
+    """Return the spelling of numbers as programs write them if each text is one, else None.
+
+    A column of texts may begin so, and hold its first other text only after many rows.
+    """
+    found = [TEXT.fullmatch(normal(text)) for text in values]
+    digits = [m["digits"] for m in found if m is not None and m[0].strip("+-") == m["digits"]]
+    if len(digits) < len(values) or len(digits) <= LEAST_PLAIN:
+        return None
+    if any(_is_code(text) or not _fits(text, ".", "") for text in digits):
+        return None
+    return Guessed({}, True, False, max(values, key=lambda t: (len(t), t)))
+
+
 def _sound(match: re.Match[str]) -> bool:
     """Return True unless there are two units or a parenthesis without its other one."""
     opened = bool(match["open"]) + bool(match["inner"])

@@ -1,0 +1,84 @@
+"""Panels in first drafts: things followed over years, and other names of the same things."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.training.data.test_draft_roles import guessed
+from training.data.draft.draft import draft
+from training.data.draft.guesses import Guess
+from training.data.draft.number_columns import FIRST_ROWS
+
+pytestmark = pytest.mark.req("P1")
+RNG = np.random.default_rng(5)
+THINGS, YEARS = 60, 12
+ROWS = THINGS * YEARS
+
+
+def columns_of(frame: pd.DataFrame, folder: Path) -> dict[str, Guess]:
+    """Return the guess for each column next to the label y."""
+    return guessed(frame, folder, "y")[0].columns
+
+
+def panel(by: str = "thing") -> pd.DataFrame:
+    """Return a row for each of 60 firms and 12 years, the rows of a firm or of a year in a run."""
+    firm, year = np.repeat(np.arange(THINGS) * 7 + 3, YEARS), np.tile(np.arange(YEARS), THINGS)
+    frame = pd.DataFrame({"fcode": firm, "year": 1990 + year})
+    frame["a"], frame["y"] = RNG.normal(size=ROWS), firm / 50 + RNG.normal(size=ROWS)
+    return frame if by == "thing" else frame.sort_values(["year", "fcode"], ignore_index=True)
+
+
+@pytest.mark.parametrize("by", ["thing", "year"])
+def test_what_is_followed_over_years_is_a_group(tmp_path: Path, by: str) -> None:
+    frame = panel(by)
+    guess = columns_of(frame, tmp_path)["fcode"]
+    assert guess.role == "group"
+    assert "60 values, each followed over year with one row for each" in guess.why
+    words = frame.assign(fcode="F" + frame.fcode.astype(str))
+    assert columns_of(words, tmp_path)["fcode"].role == "group"
+
+
+def test_values_that_come_twice_in_a_year_are_no_panel(tmp_path: Path) -> None:
+    frame = panel("year")
+    frame["fcode"] = RNG.permutation(frame.fcode)
+    assert columns_of(frame, tmp_path)["fcode"].role != "group"
+    hours = pd.DataFrame({"day": np.repeat(np.arange(1, 61), 24), "hr": np.tile(np.arange(24), 60)})
+    hours["a"], hours["y"] = RNG.normal(size=1440), RNG.normal(size=1440)
+    assert "group" not in {guess.role for guess in columns_of(hours, tmp_path).values()}
+
+
+def test_a_measure_with_ties_is_no_panel(tmp_path: Path) -> None:
+    frame = panel().drop(columns="fcode")
+    frame["rent"] = RNG.choice(5_000, ROWS, replace=False) // 3
+    assert columns_of(frame, tmp_path)["rent"].role == "numeric"
+
+
+def test_other_names_of_a_group_are_left_out(tmp_path: Path) -> None:
+    frame = panel().rename(columns={"fcode": "firm_id"})
+    frame["owner"] = "owner " + (frame.firm_id + RNG.integers(0, 2, ROWS) * 1000).astype(str)
+    frame["region"] = "r" + (frame.firm_id % 11).astype(str)
+    words = np.array([f"word{i}" for i in range(400)])
+    frame["note"] = [" ".join(row) for row in RNG.choice(words, (ROWS, 6))]  # other texts always
+    found = columns_of(frame, tmp_path)
+    assert [found[n].role for n in ("firm_id", "owner", "region", "note")] == [
+        *("group", "ignore", "categorical", "text")
+    ]
+    assert "120 values that each stand with one firm_id" in found["owner"].why
+
+
+@pytest.mark.parametrize("word", ["nil", "."])
+def test_a_word_for_a_null_may_come_late(tmp_path: Path, word: str) -> None:
+    rows = 3 * FIRST_ROWS
+    late = [f"{v:.2f}" for v in RNG.normal(20, 5, rows)]
+    late[2 * FIRST_ROWS :: 50] = [word] * len(late[2 * FIRST_ROWS :: 50])
+    frame = pd.DataFrame({"late": late, "a": RNG.normal(size=rows), "y": RNG.normal(size=rows)})
+    frame["codes"] = [f"{v:05d}" for v in RNG.integers(0, 99_999, rows)]
+    path = tmp_path / "t.csv"
+    frame.to_csv(path, index=False)
+    lines = {line.split(":")[0].strip(): line for line in draft(str(path), "y").splitlines()}
+    assert f'late: {{kind: numeric, written: {{nulls: ["{word}"]}}}}' in lines["late"]
+    assert "written" not in lines["codes"]
