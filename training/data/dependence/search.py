@@ -36,6 +36,7 @@ MOST_LEFT = 0.8  # share of the strength that is left: more is no finding
 MOST_LEFT_ALONG = 0.6  # the same along a column, whose ends no learner reaches
 UNEXPLAINED, UNEXPLAINED_VALUE, SOMEWHAT = 0.5, 0.8, 0.3
 FEWEST_TIED = 10
+TELLING = 0.4  # different numbers of a column for each tie, so that it nearly tells the tie
 FEWEST_ROWS = 100
 ORDERED = ("time", "order", "place")
 
@@ -45,7 +46,7 @@ class Found(NamedTuple):
 
     Strength as split and with ties kept whole, the fall in standard errors, the share of the honest
     errors' variance between ties, ties and rows that were tried, columns that never change within a
-    tie, and True for values of one measured column.
+    tie, and True if one of its columns is a measurement.
     """
 
     tie: Tie
@@ -136,7 +137,7 @@ def _tried(pool: Pool, tie: Tie, least_fall: float) -> Found | None:
         errors=min(t.errors for t in trials),
         unexplained=min(t.unexplained for t in trials),
         steady=steady_columns(pool, tie),
-        is_measured=len(tie.columns) == 1 and is_measured(pool, tie.columns[0]),
+        is_measured=_has_measured(pool, tie),
     )
     return mean if mean.left <= MOST_LEFT else None
 
@@ -169,7 +170,8 @@ def verdict_of(found: Found, most_left: float) -> str:
 
     A category that is rightly a feature falls, too, when its values are held out. So values of one
     column count only where other columns never change within them, or hardly anything but the value
-    says the label; and they fail only with both, or if the column is a measurement.
+    says the label; and they fail only with both, or if the column is a measurement. Combinations
+    of categories, such as the make and the trim of cars, are categories, too: they only warn.
 
     Args:
         found: a tie that was tried.
@@ -191,7 +193,22 @@ def verdict_of(found: Found, most_left: float) -> str:
         return "fail" if sure and told and strange else "warn"
     if found.unexplained < SOMEWHAT:
         return "pass"
-    return "fail" if sure and found.unexplained >= UNEXPLAINED else "warn"
+    strange = found.unexplained >= UNEXPLAINED and found.is_measured
+    return "fail" if sure and strange else "warn"
+
+
+def _has_measured(pool: Pool, tie: Tie) -> bool:
+    """Return True if a tie's column is a measurement; of several, a number that nearly tells ties.
+
+    Whole numbers that nearly tell which tie it is, such as ages of people, are no category.
+    """
+    if len(tie.columns) == 1:
+        return is_measured(pool, tie.columns[0])
+    numbers = [name for name in tie.columns if name not in pool.categories]
+    least = TELLING * (int(tie.codes.max()) + 1)
+    return any(
+        is_measured(pool, name) or len(np.unique(pool.column(name))) >= least for name in numbers
+    )
 
 
 def is_measured(pool: Pool, name: str) -> bool:
