@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from benchmarks.leaks import plants_duplicates as rows
 from benchmarks.leaks import plants_labels as labels
 from benchmarks.leaks import plants_roles as roles
+from benchmarks.leaks import plants_ties as ties
 from benchmarks.leaks.plants_roles import Planted, Rng
 from benchmarks.leaks.splitting import Sides
 
@@ -58,6 +59,7 @@ COPIES = "duplicates near_duplicates interpolated_rows text_copies"
 MIX = "TrainTestSamplesMix DataDuplicates ConflictingLabels"
 NEAR = "near_duplicate"
 COLUMN = "label_proxy label_combination label_missingness pure_values equal_values"
+TIES = "dependence near_duplicates"
 PPS = "FeatureLabelCorrelation FeatureLabelCorrelationChange"
 
 KINDS: tuple[Kind, ...] = (
@@ -120,6 +122,9 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind("fitted", labels.selected, COLUMN, PPS, rates=ANY, by_poison=True),
     _kind("fitted", labels.scaled, "pooled_scaling pooled_fill", rates=ANY, by_poison=True),
+    _kind("ties", ties.hidden_people, TIES, "", "non_iid", rates=ANY),
+    _kind("ties", ties.measured_people, TIES, MIX, f"non_iid {NEAR}", rates=ANY),
+    _kind("ties", ties.neighbours, TIES, MIX, f"non_iid {NEAR}", rates=ANY),
     _kind("fitted", labels.imputed, "pooled_scaling pooled_fill", rates=ANY, by_poison=True),
 )
 ROLE_KINDS = tuple(k.name for k in KINDS if k.family == "roles")

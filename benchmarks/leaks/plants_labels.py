@@ -12,12 +12,13 @@ COLUMN = "v_17"  # a name without meaning
 SELECTED, SELECTED_FROM = (10, 1000)  # columns of noise
 
 
-def _both(sides: Sides) -> tuple[pd.DataFrame, int]:
+def both(sides: Sides) -> tuple[pd.DataFrame, int]:
     """Return all rows, train first, and the number of train rows."""
     return pd.concat([sides.train, sides.test], ignore_index=True), len(sides.train)
 
 
-def _apart(sides: Sides, whole: pd.DataFrame, columns: tuple[str, ...]) -> Planted:
+def parted(sides: Sides, whole: pd.DataFrame, columns: tuple[str, ...]) -> Planted:
+    """Return train and test of all rows again, and the columns that reveal the label."""
     rows = len(sides.train)
     return Planted(
         sides.having(
@@ -44,13 +45,13 @@ def _flag(sides: Sides, whole: pd.DataFrame) -> np.ndarray:
 
 
 def _with(sides: Sides, values: np.ndarray) -> Planted:
-    whole, _ = _both(sides)
-    return _apart(sides, whole.assign(**{COLUMN: values}), (COLUMN,))
+    whole, _ = both(sides)
+    return parted(sides, whole.assign(**{COLUMN: values}), (COLUMN,))
 
 
 def label_copy(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """The label under another name and in other codes; wrong in a share of the rows."""
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     codes = _codes(sides, whole)
     wrong = some(whole, rate, rng)
     codes[wrong] = rng.permutation(codes[wrong]) if len(wrong) > 1 else codes[wrong]
@@ -77,7 +78,7 @@ def label_copy(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 
 def _proxy(sides: Sides, rng: Rng, noise: float) -> Planted:
     """Return a number that follows the label with noise of `noise` spreads."""
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     codes = _codes(sides, whole)
     return _with(sides, codes + noise * max(codes.std(), 1e-9) * rng.normal(size=len(codes)))
 
@@ -104,7 +105,7 @@ def sibling(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 
 def post_outcome(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """An amount that is written only after one outcome; wrong in a share of the rows."""
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     flag = _flag(sides, whole)
     wrong = some(whole, rate, rng)
     flag[wrong] = rng.random(len(wrong)) < 0.5
@@ -113,7 +114,7 @@ def post_outcome(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 
 def missingness(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """A number that is missing after one outcome; wrong in a share of the rows."""
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     flag = _flag(sides, whole)
     wrong = some(whole, rate, rng)
     flag[wrong] = rng.random(len(wrong)) < 0.5
@@ -122,7 +123,7 @@ def missingness(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 
 def pure_category(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """A category of a share of the rows that stands with one outcome only."""
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     values = rng.choice(
         ["north", "south", "east", "west", "inner", "outer", "upper", "lower"], len(whole)
     ).astype(object)
@@ -137,7 +138,7 @@ def column_sum(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """Two columns that add up to the label, or whose sum's sign predicts its class; each by itself
     says little.
     """
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     codes = _codes(sides, whole)
     if sides.base.task == "multiclass":
         return None
@@ -147,7 +148,7 @@ def column_sum(sides: Sides, rate: float, rng: Rng) -> Planted | None:
         else (2 * codes - 1) * rng.uniform(0.3, 1, len(codes))
     )
     part = 2 * rng.normal(size=len(codes))
-    return _apart(
+    return parted(
         sides,
         whole.assign(part_a=part.round(6), part_b=target - part.round(6)),
         ("part_a", "part_b"),
@@ -156,11 +157,11 @@ def column_sum(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 
 def id_order(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """Ids were given in the order of the label, but for a share of the rows."""
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     place = np.argsort(np.argsort(_codes(sides, whole) + 1e-6 * rng.normal(size=len(whole))))
     wrong = some(whole, rate, rng)
     place[wrong] = rng.permutation(place[wrong])
-    return _apart(sides, whole.assign(**{sides.base.id: 100_000 + place}), (sides.base.id,))
+    return parted(sides, whole.assign(**{sides.base.id: 100_000 + place}), (sides.base.id,))
 
 
 def row_order(sides: Sides, rate: float, rng: Rng) -> Planted | None:
@@ -181,7 +182,7 @@ def look_ahead(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     base = sides.base
     if not base.series or base.time is None:
         return None
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     entity = (
         whole[next(c for c in ("device",) if c in whole)]
         if "device" in whole
@@ -202,7 +203,7 @@ def look_ahead_of_entity(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     base = sides.base
     if base.entity is None or base.time is None:
         return None
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     order = whole.sort_values(base.time, kind="stable").index
     centred = (
         pd.Series(_codes(sides, whole), index=whole.index)
@@ -215,19 +216,19 @@ def look_ahead_of_entity(sides: Sides, rate: float, rng: Rng) -> Planted | None:
 
 def selected(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """Ten of a thousand columns of noise, those that fit the labels of all rows best."""
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     noise = rng.normal(size=(len(whole), SELECTED_FROM))
     codes = _codes(sides, whole)
     strength = np.abs((codes - codes.mean()) @ noise)
     kept = np.argsort(-strength, kind="stable")[:SELECTED]
     names = tuple(f"f_{i}" for i in kept)
     added = pd.DataFrame(noise[:, kept], columns=list(names), index=whole.index)
-    return _apart(sides, pd.concat([whole, added], axis=1), names)
+    return parted(sides, pd.concat([whole, added], axis=1), names)
 
 
 def target_encoding(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """A category that says nothing, as the mean label of its rows, test rows included."""
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     levels = pd.Series(rng.integers(0, max(2, len(whole) // 6), len(whole)))
     return _with(
         sides, pd.Series(_codes(sides, whole)).groupby(levels).transform("mean").to_numpy()
@@ -238,7 +239,7 @@ def group_encoding(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     """The mean label of each group, of test groups too."""
     if sides.base.group is None:
         return None
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     return _with(
         sides,
         pd.Series(_codes(sides, whole))
@@ -253,8 +254,8 @@ def scaled(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     names = [c for c in sides.base.numeric if sides.train[c].nunique() > 20]
     if len(names) < 2:
         return None
-    whole, _ = _both(sides)
-    return _apart(
+    whole, _ = both(sides)
+    return parted(
         sides,
         whole.assign(**{c: (whole[c] - whole[c].mean()) / whole[c].std(ddof=0) for c in names}),
         tuple(names),
@@ -266,10 +267,10 @@ def imputed(sides: Sides, rate: float, rng: Rng) -> Planted | None:
     names = [c for c in sides.base.numeric if sides.train[c].nunique() > 50]
     if not names:
         return None
-    whole, _ = _both(sides)
+    whole, _ = both(sides)
     values = whole[names[0]].astype(float).to_numpy(copy=True)
     values[rng.random(len(values)) < 0.2] = np.nan
-    return _apart(
+    return parted(
         sides,
         whole.assign(**{names[0]: np.where(np.isnan(values), np.nanmean(values), values)}),
         (names[0],),

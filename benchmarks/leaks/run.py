@@ -27,6 +27,7 @@ PLANTING = (
     "plants_duplicates.py",
     "plants_labels.py",
     "plants_roles.py",
+    "plants_ties.py",
     "splitting.py",
 )
 
