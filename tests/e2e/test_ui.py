@@ -71,6 +71,8 @@ def test_a_run_started_by_clicking_ends_with_a_version_and_its_report(operated: 
         page.click("Run")
         page.click("Custom run", "[role=menuitem], .p-overflow-menu-item, a, button")
         page.until("document.body.innerText.includes('Declaration')", "the form")
+        page.focus("textarea")
+        page.type("tests/clinic_visits.yaml")
         page.focus("input[type=number]")
         page.type(str(EPOCHS))
         page.click("Add item")
