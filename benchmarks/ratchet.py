@@ -1,10 +1,11 @@
 """Simulated years of nightly retrains, judged by the gate itself: do claimed scores rise with luck?
 
-    python -m benchmarks.ratchet [--quick]
+    python -m benchmarks.ratchet [--quick] [--seed N]
 
 Each night gives a model that is as good as every other, tested on the same rows. The project's own
 `compare` and `judge` decide. Writes docs/benchmarks-ratchet.md; exit code 1 if a limit of the
 acceptance is not kept. `--quick`: fewer years and nights, nothing is written.
+Nor with `--seed`, which draws other rows and models than those that the gate was set on.
 
 A model's score for a row is s + c + n: s is what can be known of the row, c an error that all
 models share (they are trained on the same table), n one of its own. The label is drawn from s. A
@@ -256,13 +257,13 @@ def settings() -> list[Setting]:
     ]
 
 
-def measured(chosen: Sequence[Setting]) -> dict[Setting, list[Year]]:
+def measured(chosen: Sequence[Setting], seed: int = 0) -> dict[Setting, list[Year]]:
     """Simulate every year of every setting, on all cores, the longest first."""
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         errors = list(pool.map(error_of_a_test, chosen))
         shares = list(pool.map(share_of, chosen, [BETTER * error for error in errors]))
         jobs = [
-            (setting, year, error, share)
+            (setting, seed + year, error, share)
             for setting, error, share in zip(chosen, errors, shares, strict=True)
             for year in range(setting.years)
         ]
@@ -353,14 +354,15 @@ def main() -> int:
     """Simulate, write the page, and print what does not keep its limit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
     given, started = parser.parse_args(), time.perf_counter()
     chosen = settings()
     if given.quick:
         chosen = [replace(s, years=2, nights=40) for s in chosen if s.rows <= 2000]
-    years = measured(chosen)
+    years = measured(chosen, given.seed)
     text = page(years, time.perf_counter() - started)
     print(text)
-    if not given.quick:
+    if not (given.quick or given.seed):
         write_atomic(PAGE, text)
     failed = [line for s, some in years.items() for line in broken(s, figures(s, some))]
     print("\n".join(failed), file=sys.stderr)

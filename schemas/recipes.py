@@ -192,6 +192,15 @@ def candidate_for_rows(declaration: Declaration, rows: int, effort: str) -> Decl
     return declaration.model_copy(update={"train": declaration.train.model_copy(update=update)})
 
 
+def has_recipe_rates(declaration: Declared) -> bool:
+    """Return True if the optimizer is the one that the recipe of the model's kind sets."""
+    recipe = RECIPES.get(declaration.model.kind)
+    if recipe is None or not isinstance(declaration.optimizer, AdamWConfig):
+        return False
+    rates = _rates(declaration)
+    return all(getattr(declaration.optimizer, name) == value for name, value in rates.items())
+
+
 def _rates(declaration: Declared) -> dict[str, Any]:
     """Return the recipe's values of section `optimizer`; RealMLP has other rates for numbers."""
     values = dict(RECIPES[declaration.model.kind].optimizer)

@@ -27,6 +27,7 @@ INNER: dict[str, set[str]] = {
     "data.arrays": {"data.engine", "data.fit", "data.serving_expressions", "data.serving_text"},
     "data.dependence": set(),
     "data.draft": {
+        "data.arrays",
         "data.dependence",
         "data.engine",
         "data.fit",

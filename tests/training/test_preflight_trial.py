@@ -4,6 +4,7 @@ tests/zoo.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from schemas.load import declare
+from schemas.recipes import has_recipe_rates
 from schemas.records import CheckResult
 from tests.subset import some
 from tests.training.toys import KINDS, make_toy
@@ -61,6 +64,23 @@ def test_a_rate_is_judged_by_where_it_drives_the_loss_and_the_weights(
 ) -> None:
     result = judge_rates(losses, 0.1, {"decay": share, "": share})
     assert result.verdict == verdict and words in result.summary
+
+
+def test_published_rates_fail_only_where_the_loss_is_lost() -> None:
+    moves = {"": 0.4}
+    assert judge_rates([0.7, 33.0], 1.2, moves).verdict == "fail"
+    assert judge_rates([0.7, 33.0], 1.2, moves, is_recipe=True).verdict == "pass"
+    assert judge_rates([0.7, math.inf], 1.2, moves, is_recipe=True).verdict == "fail"
+    tree: dict[str, Any] = {
+        "name": "t",
+        "data": {"uri": "t.csv", "columns": {"y": "label"}},
+        "task": {"kind": "regression"},
+        "split": {"kind": "random"},
+        "model": {"kind": "realmlp"},
+    }
+    assert has_recipe_rates(declare(tree))
+    assert not has_recipe_rates(declare(tree | {"optimizer": {"lr": 0.5}}))
+    assert not has_recipe_rates(declare(tree | {"model": {"kind": "mlp"}}))
 
 
 def test_a_group_that_stays_where_it_is_is_named_beside_others_that_move() -> None:

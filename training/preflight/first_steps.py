@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from schemas.config import Declaration, TrainConfig
 from schemas.errors import first_few
+from schemas.recipes import has_recipe_rates
 from schemas.records import CheckResult, Statistics
 from training.data.engine.in_memory import available_memory
 from training.engine.sampling import Sampler
@@ -95,7 +96,8 @@ def check_rates(trial: Trial) -> CheckResult:
     if decay is not None and max(g["weight_decay"] for g in optimizer.param_groups) >= HEAVY:
         return decay
     losses, moves = rising_steps(trial)
-    judged = judge_rates(losses, max(g["lr"] for g in optimizer.param_groups), moves)
+    peak = max(g["lr"] for g in optimizer.param_groups)
+    judged = judge_rates(losses, peak, moves, has_recipe_rates(trial.declaration))
     if judged.verdict == "pass" and decay is not None:
         return decay
     train = trial.declaration.train
@@ -161,13 +163,18 @@ def _share(before: list[Tensor], after: list[Tensor]) -> float:
     return moved / max(_norm(before), _norm([a.detach() for a in after]), 1e-30)
 
 
-def judge_rates(losses: list[float], peak: float, moves: dict[str, float]) -> CheckResult:
+def judge_rates(
+    losses: list[float], peak: float, moves: dict[str, float], is_recipe: bool = False
+) -> CheckResult:
     """Check that a rate is neither too high nor too low for training.
 
     Args:
         losses: loss of each step on one batch.
         peak: largest rate.
         moves: relative movement of the weights in the whole run, by group; "" is for all weights.
+        is_recipe: whether the rates are published ones of the model's kind, which are high for ten
+            steps on one batch and fall along its schedule; then only a loss that is not finite is
+            a failure.
     """
     first, last, share = losses[0], losses[-1], moves[""]
     figures: dict[str, Figure] = {
@@ -178,7 +185,7 @@ def judge_rates(losses: list[float], peak: float, moves: dict[str, float]) -> Ch
     }
     did = f"{len(losses)} steps on one batch up to the peak rate {peak:.3g}: loss"
     did += f" {first:.4g} → {last:.4g}"
-    if not math.isfinite(last) or last > ROSE * first:
+    if not math.isfinite(last) or (last > ROSE * first and not is_recipe):
         judge = RATES.warned if last <= DIVERGED * first else RATES.failed
         told = f"{did}: the rate is too high, the loss is driven away."
         return judge(told, "lower optimizer.lr, by ten first", **figures)

@@ -16,6 +16,7 @@ from schemas.load import declare
 from schemas.records import SplitTables
 from tasks.draft import failed_checks, findings_of
 from tests.training.data.stranger_tables import stranger_table, write
+from training.data.arrays.shards import new_nulls
 from training.data.draft.draft import draft
 from training.data.engine.in_memory import holding
 from training.data.fit.normalize import fit
@@ -40,6 +41,8 @@ def prepared(text: str, folder: Path) -> tuple[Declaration, SplitTables]:
         assert not failed, failed
         statistics = fit(sides.train, validated.spec, declaration)
         assert statistics.numeric or statistics.categorical
+        for side in filter(None, (sides.val, sides.test)):
+            assert not new_nulls(side, statistics, declaration.data)
     return declaration, sides
 
 
@@ -186,3 +189,16 @@ def test_what_no_line_takes_out_stands_on_top_with_its_remedy(tmp_path: Path) ->
     assert text.startswith("# Its run will stop at group_alias: ")
     assert [f[:34] for f in findings_of(text)] == ["Its run will stop at group_alias: "]
     assert "To go on: bring the key to one spelling in data.derive" in text
+
+
+def test_nulls_that_begin_after_train_are_filled(tmp_path: Path) -> None:
+    rows, rng = 900, np.random.default_rng(2)
+    frame = pd.DataFrame({"at": pd.date_range("2021-01-01", periods=rows, freq="h")})
+    frame["a"], frame["b"] = rng.normal(size=(2, rows))
+    frame["y"] = frame.a + rng.normal(size=rows)
+    frame.loc[rows - 40 :, "b"] = np.nan
+    frame.to_parquet(tmp_path / "t.parquet")
+    text = draft(str(tmp_path / "t.parquet"), label="y", judge=failed_checks)
+    columns = yaml.safe_load(text)["data"]["columns"]
+    assert columns["a"] == "numeric" and columns["b"] == {"kind": "numeric", "nullable": True}
+    prepared(text, tmp_path)

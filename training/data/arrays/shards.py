@@ -454,20 +454,29 @@ def _write_ids(target: Path, table: TableRef, spec: TableSpec) -> None:
     digest.settle(target)
 
 
+def new_nulls(ref: TableRef, statistics: Statistics, data: DataConfig | None) -> dict[str, int]:
+    """Return how often numbers of a side are null, for columns whose nulls nothing fills."""
+    names = [s.name for s in statistics.numeric if s.fill is None]
+    in_memory = held(ref)
+    if not names or (in_memory and not any(in_memory.table.column(n).null_count for n in names)):
+        return {}
+    with engine_for(data) if data else closing(connect()) as connection:
+        counts = connection.execute(
+            f"select {', '.join(f'count(*) - count({ident(n)})' for n in names)} from"
+            f" {relation(connection, ref)}"
+        ).fetchall()[0]
+    return {n: c for n, c in zip(names, counts, strict=True) if c}
+
+
 def _refuse_new_nulls(
     ref: TableRef, side: str, statistics: Statistics, data: DataConfig | None
 ) -> None:
     """Refuse nulls in a column where train has none: no fitted value could fill them."""
-    names = [s.name for s in statistics.numeric if s.fill is None]
-    in_memory = held(ref)
-    if not names or (in_memory and not any(in_memory.table.column(n).null_count for n in names)):
+    bad = new_nulls(ref, statistics, data)
+    if not bad:
         return
     with engine_for(data) if data else closing(connect()) as connection:
         table = relation(connection, ref)
-        counts = connection.execute(
-            f"select {', '.join(f'count(*) - count({ident(n)})' for n in names)} from {table}"
-        ).fetchall()[0]
-        bad = {n: c for n, c in zip(names, counts, strict=True) if c}
         for name, count in bad.items():
             ids = [
                 r[0]

@@ -30,6 +30,7 @@ __all__ = ["Draft", "Guess", "Table", "draft", "guess_label", "guess_roles", "gu
 LISTED = 80  # columns that are listed one by one; of more, only those that need a remark
 REHEARSED_CELLS = 600_000  # of a table that is tried: larger ones follow from the counts
 READ_MOLECULES = 3_000  # whose scaffolds are found in a second
+FEW_NULLS = 12  # fewer may all be outside train
 ODD_ROWS = 20  # that differ from all others: fewer may all be held out
 BOUNDED = 100  # rows, or groups, of which validation has enough to bound 90 %
 ROUNDS = 4  # of a draft without the columns that its own checks refuse
@@ -117,7 +118,7 @@ def _tried(
     table: Table, plan: Plan, task: Line, name: str, judge: Judge | None, small: bool
 ) -> tuple[str, Rehearsal]:
     """Return the text of a plan, and what its own run says of it; of a large table nothing."""
-    able = plan._replace(draft=_with_odd_rows(table, plan.draft))
+    able = plan._replace(draft=_with_few_nulls(table, _with_odd_rows(table, plan.draft)))
     text = _render(table, able, task, name)
     if not small:
         return text, Rehearsal(None)
@@ -127,6 +128,9 @@ def _tried(
         checked = able.draft._replace(checks=(*able.draft.checks, line))
         text = _render(table, able._replace(draft=checked), task, name)
         tried = rehearse(text, judge)
+    if tried.nullable:
+        able = able._replace(draft=able.draft._replace(nullable=tried.nullable))
+        text = _render(table, able, task, name)
     return text, tried
 
 
@@ -142,6 +146,19 @@ def _with_findings(text: str, tried: Rehearsal) -> str:
 def _constants(refusal: str) -> str:
     names = refusal.partition(": ")[2].partition(";")[0]
     return f"train rows show one value only of {plain(names)[:200]}"
+
+
+def _with_few_nulls(table: Table, found: Draft) -> Draft:
+    """Let the run fill numbers with so few nulls that train may have none of them."""
+    few = [
+        c.name
+        for c in table.columns
+        if c.is_number
+        and found.columns[c.name].is_feature
+        and c.null_share
+        and c.null_share * table.rows < FEW_NULLS
+    ]
+    return found._replace(nullable=tuple(few))
 
 
 def _with_odd_rows(table: Table, found: Draft) -> Draft:
@@ -219,9 +236,9 @@ def _column_lines(table: Table, found: Draft) -> list[Line]:
         lines.append((f"    {key(found.row_number[0])}: id", "counted above"))
     short = len(found.columns) > LISTED
     lines += [
-        (f"    {key(c)}: {written_role(g.role, table.data, c)}", _with_remark(table, c, g))
+        (f"    {key(c)}: {_role(table, found, c)}", _with_remark(table, c, g))
         for c, g in found.columns.items()
-        if not (short and g.obvious) or table.data.columns.get(c) is not None
+        if not (short and g.obvious) or c in found.nullable or c in table.data.columns
     ]
     if short:
         lines.append(('    "*": feature', "the rest: numbers are numeric, text is categorical"))
@@ -238,6 +255,16 @@ def _column_lines(table: Table, found: Draft) -> list[Line]:
         names = ", ".join(map(quoted, found.tied.columns))
         lines.append((f"  group_by: {{duplicates: [{names}]}}", found.tied.why))
     return lines
+
+
+def _role(table: Table, found: Draft, name: str) -> str:
+    """Return the role of a column as YAML, with its spelling and whether nulls are filled."""
+    role = written_role(found.columns[name].role, table.data, name)
+    if name not in found.nullable:
+        return role
+    if role.startswith("{"):
+        return f"{role.removesuffix('}')}, nullable: true}}"
+    return "{kind: numeric, nullable: true}" if role == "numeric" else role
 
 
 def _with_remark(table: Table, name: str, guess: Guess) -> str:

@@ -91,7 +91,8 @@ class Draft(NamedTuple):
     condition with its reason, `row_number` the name of an id that counts rows, with its reason,
     `checks` further lines of section `checks`. `unlabelled` is the share of rows without any label.
     `together`: whether duplicates or near_duplicates are a group, and why.
-    `tied` says which columns tie rows that no column groups.
+    `tied` says which columns tie rows that no column groups. Numbers of `nullable` are null where
+    train may have none.
     """
 
     derive: dict[str, tuple[str, str]]
@@ -108,6 +109,7 @@ class Draft(NamedTuple):
     checks: tuple[tuple[str, str], ...] = ()
     together: tuple[str, str] = ("", "")
     tied: Tied | None = None
+    nullable: tuple[str, ...] = ()
 
     def with_column(self, name: str, guess: Guess) -> Draft:
         """Return the draft with another guess for one column."""

@@ -13,6 +13,7 @@ from schemas.config import Declaration
 from schemas.errors import BulkheadError
 from schemas.load import declare
 from schemas.records import CheckResult, SplitTables, ValidatedTable
+from training.data.arrays.shards import new_nulls
 from training.data.draft.guesses import Draft, Guess
 from training.data.engine.in_memory import holding
 from training.data.fit.normalize import fit
@@ -29,12 +30,14 @@ Judge = Callable[[SplitTables, ValidatedTable, Declaration], Sequence[CheckResul
 class Rehearsal(NamedTuple):
     """What a run of the draft says before training.
 
-    `refusal` is None if it accepts, `failed` are the checks of leaks that stop it.
+    `refusal` is None if it accepts, `failed` are the checks of leaks that stop it, `nullable` are
+    numbers that are null on other sides than train.
     """
 
     refusal: str | None
     is_constant: bool = False
     failed: tuple[CheckResult, ...] = ()
+    nullable: tuple[str, ...] = ()
 
     @property
     def is_torn(self) -> bool:
@@ -54,12 +57,14 @@ def rehearse(text: str, judge: Judge | None = None) -> Rehearsal:
             declaration = declare(yaml.safe_load(text), "the draft")
             validated = validate(fingerprint(declaration.data), declaration, Path(folder))
             made = split(validated, declaration, Path(folder) / "split", Path(folder) / "ledger")
-            fit(made.train, validated.spec, declaration)
+            statistics = fit(made.train, validated.spec, declaration)
+            others = [ref for ref in (made.val, made.test) if ref is not None]
+            nulls = {n: 0 for ref in others for n in new_nulls(ref, statistics, declaration.data)}
             failed = tuple(judge(made, validated, declaration)) if judge else ()
         except BulkheadError as error:
             message = str(error)
             return Rehearsal(message, "checks.constant_features" in message)
-    return Rehearsal(None, failed=failed)
+    return Rehearsal(None, failed=failed, nullable=tuple(nulls))
 
 
 def amended(draft: Draft, failed: Sequence[CheckResult]) -> Draft:
