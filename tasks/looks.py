@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from schemas.config import Declaration
 from schemas.home import home
 from schemas.look_records import Look, Looks
@@ -35,7 +37,12 @@ def count_looks(declaration: Declaration, table: TableRef, model: str, by: str) 
     Raises:
         IntegrityError: the ledger was changed.
     """
-    rows, metrics = row_set(evaluated_keys(table)), deciding_metrics(declaration)
+    return count_keys(declaration, evaluated_keys(table), model, by)
+
+
+def count_keys(declaration: Declaration, keys: np.ndarray, model: str, by: str) -> Looks:
+    """Write down a look at the rows of these sorted distinct hashes, uint64; see `count_looks`."""
+    rows, metrics = row_set(keys), deciding_metrics(declaration)
     labels = sorted(declaration.data.named("label"))
     scope = Scope(declaration.name, digest_of([declaration.data.uri, labels]))
     counts = record_look(looks_path(), scope, rows, metrics, model, by)

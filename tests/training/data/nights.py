@@ -55,6 +55,7 @@ class Nights:
         self.declaration: Declaration = declared("rows", columns, split=way, **sections)
         self.spec: TableSpec = spec_of(
             time="at",
+            label_type="int" if self.declaration.task.kind == "binary" else "float",
             time_is_timestamp=timestamps,
             numeric=("x",),
             group=("who",) if "who" in columns else (),
