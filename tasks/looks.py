@@ -1,4 +1,4 @@
-"""Count looks: each scoring of held-out rows is a line in the ledger of this home."""
+"""Ledgers of this home: where splits are frozen, and each scoring of held-out rows is a line."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from schemas.look_records import Look, Looks
 from schemas.records import SplitArrays, TableRef, digest_of
 from training.data.split.unseen import evaluated_keys
 from training.run.look_ledger import FILE, Scope, record_look, row_set
+
+
+def ledger_path(declaration: Declaration) -> Path:
+    """Return the ledger of frozen split decisions of this model; it separates kinds of splits
+    itself.
+    """
+    return home() / "ledgers" / declaration.name
 
 
 def looks_path() -> Path:

@@ -26,9 +26,8 @@ from schemas.records import (
 )
 from schemas.registry_records import Served
 from tasks.context import RunContext, await_servers
-from tasks.looks import count_keys, count_looks, scored_rows
+from tasks.looks import count_keys, count_looks, ledger_path, scored_rows
 from tasks.say import say
-from tasks.split import ledger_path
 from training.data.split.rolling import rolls
 from training.data.split.unseen import evaluated_keys, trained_keys
 from training.registry.compare_champion import challenge

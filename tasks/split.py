@@ -10,8 +10,8 @@ from prefect import State, task
 from prefect.cache_policies import NO_CACHE
 
 from schemas.config import SPLITS, Declaration
-from schemas.home import home
 from schemas.records import CheckReport, SplitTables, ValidatedTable
+from tasks.looks import ledger_path
 from tasks.say import say
 from tasks.store import stored, stored_task
 from training.data.leakage import check_leakage, check_overlap, require_passed
@@ -20,13 +20,6 @@ from training.data.leakage.sizes import few_at_once
 from training.data.split.folds import fold_declaration, fold_way, make_fold
 from training.data.split.rolling import cuts_today, rolls
 from training.data.split.split import FROZEN_SHARES, split, way_of
-
-
-def ledger_path(declaration: Declaration) -> Path:
-    """Return the ledger of frozen split decisions of this model; it separates kinds of splits
-    itself.
-    """
-    return home() / "ledgers" / declaration.name
 
 
 @stored_task(

@@ -37,6 +37,7 @@ PASSED, REFUSED = (
     GateReport(passed=False, verdict="refused: worse", conditions=()),
 )
 EQUAL = GateReport(passed=True, verdict="kept: equal", conditions=(), replaces=False)
+WAITS = GateReport(passed=True, verdict="waits: 3 rows", conditions=(), replaces=False)
 SAME = GateReport(passed=False, verdict="unchanged: the program is version 3", conditions=())
 
 
@@ -60,6 +61,8 @@ def registered(version: str | None = None, alias: str | None = None) -> Register
         (EQUAL, registered("3"), {}, "kept"),
         (EQUAL, registered("3"), {"promotion": "approval"}, "kept"),
         (EQUAL, registered("3"), {"promotion": "never"}, "registered"),
+        (WAITS, registered("3"), {}, "undecided"),
+        (WAITS, registered("3"), {"promotion": "never"}, "registered"),
         (SAME, registered(), {}, "unchanged"),
         (REFUSED, registered(), {}, "refused"),
         (REFUSED, registered(), {"enabled": False}, "not registered"),

@@ -236,30 +236,21 @@ def _compared(
             excluded_rows=int((~unseen).sum()),
             problem=f"it cannot score these rows: {error}",
         )
-    chosen = fresh(unseen) if fresh is not None and not ours.is_champions_program else None
-    if chosen is not None:
-        unseen = chosen.mask
-        if chosen.waits:
-            counts = {"rows": int(unseen.sum()), "excluded_rows": int((~unseen).sum())}
-            return Comparison(version=version, waits=chosen.waits, **counts)
+    # no luck of another model: what was declared anew is served
+    stale = {"stale": NEW_PARTS} if ours.is_champions_program else {}
+    chosen = Fresh(unseen, None) if fresh is None or stale else fresh(unseen)
+    if chosen.waits:
+        counts = {"rows": int(chosen.mask.sum()), "excluded_rows": int((~chosen.mask).sum())}
+        return Comparison(version=version, waits=chosen.waits, **counts)
     facts = facts_of(declaration, rows)
     found = compare(
-        declaration,
-        version,
-        challenger,
-        theirs,
-        facts.target,
-        unseen,
+        *(declaration, version, challenger, theirs, facts.target, chosen.mask),
         group=facts.group,
         weight=facts.weight,
         labels=facts.labels,
         thresholds=thresholds,
     )
-    if ours.is_champions_program:  # no luck of another model: what was declared anew is served
-        found = found.model_copy(update={"stale": NEW_PARTS})
-    if chosen is not None:
-        found = found.model_copy(update={"window": chosen.window, "looks": chosen.looks})
-    return found
+    return found.model_copy(update={"window": chosen.window, "looks": chosen.looks} | stale)
 
 
 class Facts(NamedTuple):

@@ -57,7 +57,7 @@ class Fresh(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What is asked: digests of table and challenger, and the champion's version, if any."""
+    """What is compared: the table and its splits, the challenger's program, and its run."""
 
     validated: ValidatedTable
     split: SplitTables

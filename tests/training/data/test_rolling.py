@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from schemas.errors import ConfigError, SplitError
 from tests.training.data.chain import declared, read, sides_of
 from tests.training.data.nights import COLUMNS, ROLL, Nights, joined, table
+from training.data.split.ledger import copy_as_of
 from training.data.split.rolling import window_end
 
 ORDER = {"train": 0, "val": 1, "test": 2}
@@ -212,3 +213,17 @@ def test_declarations_without_roll_keep_their_digest_and_their_ledger(tmp_path: 
     assert made.plan["cuts"] == {"val": 70.0, "test": 85.0} and made.train.rows == 70
     assert "later rows never train" in made.plan["cuts_from"]
     assert nights.split(table(range(200))).train.rows == 70
+
+
+def test_a_reproduction_makes_the_cuts_of_then_from_the_ledger_of_then(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    then = nights.split(table(range(80)))
+    assert then.ledger is not None
+    nights.roll(table(range(90)))
+    moved_on = nights.split(table(range(80)))
+    assert moved_on.plan["cuts"] != then.plan["cuts"]
+    again = Nights(tmp_path / "again")
+    assert copy_as_of(nights.ledger, then.ledger.sha256, again.ledger)
+    made = again.split(table(range(80)))
+    assert [made.side(s).file.sha256 for s in ORDER] == [then.side(s).file.sha256 for s in ORDER]
+    assert made.ledger is not None and made.ledger.sha256 == then.ledger.sha256
