@@ -90,7 +90,9 @@ def judge_challenger(
     await_servers(run)
     champion = load_champion(spec.name, run.tracker.uri)
     comparison = None
-    fresh = fresh_rows_of(run, prepared, exported, champion) if rolls(run.declaration) else None
+    # a run that registers nothing decides nothing: it uses no fresh rows up
+    uses_up = rolls(run.declaration) and run.declaration.register_.enabled
+    fresh = fresh_rows_of(run, prepared, exported, champion) if uses_up else None
     if champion:
         weights = (champion.evidence or {}).get("model_sha256")
         test = scored_rows(spec.arrays.test)
