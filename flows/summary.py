@@ -28,6 +28,7 @@ from tasks.context import RunContext
 OUTCOMES: dict[Outcome, str] = {
     "refused": "; exit code 1",
     "kept": ": the new version is equal within the noise, so the champion stays",
+    "undecided": ": the gate waits for rows that came since its last decision; the champion stays",
 }
 
 
@@ -183,7 +184,7 @@ def print_summary(summary: RunSummary) -> None:
         "promise": summary.promise,
         "look further": where_to_look(summary.tracking_uri),
     }
-    if registered.registered and summary.outcome != "kept":
+    if registered.registered and summary.outcome not in ("kept", "undecided"):
         lines["use it"] = (
             f"mlflow.pyfunc.load_model('{registered.uri}') with"
             f" MLFLOW_TRACKING_URI={summary.tracking_uri}"

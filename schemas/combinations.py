@@ -11,7 +11,9 @@ from schemas.label_config import CostMatrix, ErrorCosts, value_text
 from schemas.loss_config import LossConfig
 from schemas.model_config import Model
 from schemas.optimizer_config import Optimizer, SgdConfig
+from schemas.register_config import RegisterConfig
 from schemas.schedule_config import OneCycleSchedule, Schedule
+from schemas.split_config import Split, TimeSplit
 from schemas.task_metrics import LOG_MEAN_LOSSES
 from schemas.train_config import TrainConfig
 
@@ -54,6 +56,25 @@ def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
         raise ValueError(
             f"data.columns gives {others[0]!r} role label, and task.labels does not name it; name"
             " each column there, with its kind"
+        )
+
+
+def check_rolling(split: Split, cv: CvConfig, register: RegisterConfig) -> None:
+    """Check that what depends on `split.roll` fits it.
+
+    Raises:
+        ValueError: folds are frozen while the split rolls on, or a setting has no meaning.
+    """
+    rolls = isinstance(split, TimeSplit) and split.rolls
+    if rolls and cv.folds:
+        raise ValueError(
+            "cv.folds: the folds of a table are frozen in the ledger, while split.roll moves their"
+            " rows on; cross-validate with split.cuts, or set cv.folds to 0"
+        )
+    if register.fresh_rows is not None and not rolls:
+        raise ValueError(
+            "register.fresh_rows counts rows that came since the last comparison, which only"
+            " split.roll keeps apart; declare split.roll, or remove it"
         )
 
 

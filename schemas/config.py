@@ -20,6 +20,7 @@ from schemas.combinations import (
     check_loss,
     check_momentum,
     check_refit,
+    check_rolling,
     launch_problem,
     member_problem,
 )
@@ -382,14 +383,9 @@ class Declaration(Section):
         )
         if problem is not None:
             raise ValueError(problem)
-        check_refit(
-            self.train,
-            self.task,
-            self.schedule.kind,
-            self.model,
-            self.ensemble,
-            self.evaluate.calibrate,
-        )
+        check_rolling(self.split, self.cv, self.register_)
+        refitted = (self.train, self.task, self.schedule.kind, self.model, self.ensemble)
+        check_refit(*refitted, self.evaluate.calibrate)
         return self
 
     @model_validator(mode="after")

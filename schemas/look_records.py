@@ -47,17 +47,33 @@ class Look(Record):
         )
 
 
+class Window(Record):
+    """Rows that a claim rests on, of a split whose windows move on (`split.roll`).
+
+    `after`, `until`: times in units of `__time`; test rows after the one, up to the other. A null
+    `after`: all test rows. `between`: both for people. `rows_sha256`: digest of the rows' ids.
+    """
+
+    after: float | None
+    until: float
+    between: str
+    rows: int
+    rows_sha256: str
+
+
 class Claim(Record):
     """Score that a version claims after the gate: it moves only by what exceeds chance.
 
     `looks`: models scored on these rows when it was made. `noise`: gain that chance alone explains
     among so many, in units of the metric; null without a champion or without an interval.
+    `window`: the rows of the claim, where the windows of the split move on.
     """
 
     metric: str
     value: float
     looks: int = 1
     noise: float | None = None
+    window: Window | None = Field(None, exclude_if=lambda found: found is None)
 
 
 # absent from the JSON of validation rows, and of records of earlier versions

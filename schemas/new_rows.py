@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from schemas.references import Record
 
 
@@ -9,7 +11,7 @@ class NewRows(Record):
     """Rows of each side that the run before did not have there.
 
     `since`: the run before, in words. `cut`: where a time split's validation begins; `is_frozen`:
-    whether the ledger holds it.
+    whether the ledger holds it. `moves_on`: it moves with the table (`split.roll`).
     """
 
     since: str
@@ -18,11 +20,12 @@ class NewRows(Record):
     test: int
     cut: str | None = None
     is_frozen: bool = False
+    moves_on: bool = Field(False, exclude_if=lambda found: not found)
 
     @property
     def learns_nothing_new(self) -> bool:
-        """True if rows were added and none of them is used for training."""
-        return self.train == 0 and self.val + self.test > 0
+        """True if rows were added and none of them is or will be used for training."""
+        return self.train == 0 and self.val + self.test > 0 and not self.moves_on
 
     @property
     def sentence(self) -> str:
@@ -34,6 +37,8 @@ class NewRows(Record):
         )
         if self.cut is None or self.train:
             return counts
+        if self.moves_on:
+            return f"{counts}; the cut is at {self.cut} until the windows of split.roll move on"
         ending = "; rows after it never train, see docs/scheduling.md" if self.is_frozen else ""
         return (
             f"{counts}; the cut {'is frozen' if self.is_frozen else 'stands'} at {self.cut}{ending}"

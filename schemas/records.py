@@ -80,7 +80,14 @@ __all__ = [
 
 Verdict = Literal["pass", "warn", "fail", "allowed", "unknown"]
 Outcome = Literal[
-    "promoted", "waiting", "registered", "kept", "unchanged", "refused", "not registered"
+    "promoted",
+    "waiting",
+    "registered",
+    "kept",
+    "undecided",
+    "unchanged",
+    "refused",
+    "not registered",
 ]
 
 

@@ -57,6 +57,16 @@ class RegisterConfig(Section):
             " Default: never."
         ),
     )
+    fresh_rows: int | None = Field(
+        None,
+        ge=30,
+        exclude_if=lambda found: found is None,
+        description=(
+            "With split.roll: test rows that neither champion nor challenger was trained, tuned or"
+            " gated on, of which the comparison needs so many. With fewer, the gate waits and the"
+            " champion stays. At most half of the test rows are asked for. Default: 100."
+        ),
+    )
     promotion: Literal["automatic", "approval", "never"] = Field(
         "automatic",
         description=(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from schemas.duration import Duration
+from schemas.duration import Duration, seconds_of
 from schemas.section import Section
 
 SplitName = Literal["train", "val", "test"]
@@ -84,15 +84,41 @@ class StratifiedGroupSplit(StratifiedSplit):
     kind: Literal["stratified_group"] = "stratified_group"  # type: ignore[assignment]
 
 
+Window = Annotated[Duration | None, Field(exclude_if=lambda found: found is None)]
+"""A length that other declarations do not have, so that they keep their digest."""
+
+
 class TimeSplit(Section):
     """Train before val before test, with an embargo between; cuts by share are frozen in the
-    ledger.
+    ledger, those of `roll` move on with the table.
     """
 
     model_config = ConfigDict(title="By time")
     kind: Literal["time"] = "time"
-    fractions: Fractions = Fractions()
+    fractions: Fractions = Field(
+        Fractions(),
+        description=(
+            "Shares of rows by which the cuts are decided when the table is first seen; the ledger"
+            " freezes them. Later rows are test rows and never train: for a table that grows,"
+            " declare roll, test and val instead."
+        ),
+    )
     cuts: TimeCuts | None = Field(None, description="Absolute cut points instead of shares.")
+    roll: Window = Field(
+        None,
+        description=(
+            "Instead of fractions, for a table that grows: test and val are windows that end at the"
+            " newest row, rounded down to a multiple of this length, e.g. 1d or 7d. The cuts move"
+            " forward with the table and never back, so a row goes from test to val to train."
+        ),
+    )
+    test: Window = Field(
+        None,
+        description="With roll: length of the test window, e.g. 60d; it also holds newer rows.",
+    )
+    val: Window = Field(
+        None, description="With roll: length of the validation window before it, e.g. 30d."
+    )
     embargo: Duration = Field(
         0.0,
         description=(
@@ -102,10 +128,57 @@ class TimeSplit(Section):
         ),
     )
 
+    @model_validator(mode="after")
+    def _windows_are_whole(self) -> TimeSplit:
+        problem = window_problem(self)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+    @property
+    def rolls(self) -> bool:
+        """True if the cuts move on with the table."""
+        return self.roll is not None
+
+
+def window_problem(split: TimeSplit) -> str | None:
+    """Return why the windows of `roll` cannot be; None if they can, or none are declared."""
+    windows = {"test": split.test, "val": split.val}
+    if split.roll is None:
+        given = [name for name, length in windows.items() if length is not None]
+        return f"{given[0]} is a window of roll: add roll, e.g. roll: 7d" if given else None
+    missing = [name for name, length in windows.items() if length is None]
+    if missing:
+        return (
+            "roll needs the lengths of both windows, e.g. {roll: 7d, test: 60d, val: 30d};"
+            f" {' and '.join(missing)} not given"
+        )
+    if split.cuts is not None or split.fractions != Fractions():
+        return "roll moves the cuts on: remove cuts and fractions, or remove roll, test and val"
+    lengths = {"roll": split.roll, **windows, "embargo": split.embargo}
+    sizes = {name: _size(length) for name, length in lengths.items() if length is not None}
+    if zero := [name for name in ("roll", "test", "val") if sizes[name][1] == 0]:
+        return f"{zero[0]}: expected a length above 0, e.g. 7d, got {lengths[zero[0]]!r}"
+    if len({unit for unit, size in sizes.values() if size}) > 1:
+        shown = ", ".join(f"{name} {length}" for name, length in lengths.items() if length)
+        return f"expected lengths that all have a unit, or none of them, got {shown}"
+    short = [name for name in windows if sizes[name][1] <= sizes["embargo"][1]]
+    return (
+        f"embargo {split.embargo} covers the whole {short[0]} window of {windows[short[0]]}, which"
+        " would be empty; shorten it, or lengthen the window"
+        if short
+        else None
+    )
+
+
+def _size(length: float | str) -> tuple[bool, float]:
+    """Return whether a length has a unit, and its size: seconds, or what the column counts."""
+    return isinstance(length, str), seconds_of(length) if isinstance(length, str) else length
+
 
 class GroupTimeSplit(TimeSplit):
     """New groups in later time: a row is kept only where its group's side and its time's side
-    agree.
+    agree. With `roll`, a test group's rows leave test as time goes on and are left out.
     """
 
     model_config = ConfigDict(title="By group and time")

@@ -1,8 +1,10 @@
-"""Count looks: each scoring of held-out rows is a line in the ledger of this home."""
+"""Ledgers of this home: where splits are frozen, and each scoring of held-out rows is a line."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import numpy as np
 
 from schemas.config import Declaration
 from schemas.home import home
@@ -10,6 +12,13 @@ from schemas.look_records import Look, Looks
 from schemas.records import SplitArrays, TableRef, digest_of
 from training.data.split.unseen import evaluated_keys
 from training.run.look_ledger import FILE, Scope, record_look, row_set
+
+
+def ledger_path(declaration: Declaration) -> Path:
+    """Return the ledger of frozen split decisions of this model; it separates kinds of splits
+    itself.
+    """
+    return home() / "ledgers" / declaration.name
 
 
 def looks_path() -> Path:
@@ -35,7 +44,12 @@ def count_looks(declaration: Declaration, table: TableRef, model: str, by: str) 
     Raises:
         IntegrityError: the ledger was changed.
     """
-    rows, metrics = row_set(evaluated_keys(table)), deciding_metrics(declaration)
+    return count_keys(declaration, evaluated_keys(table), model, by)
+
+
+def count_keys(declaration: Declaration, keys: np.ndarray, model: str, by: str) -> Looks:
+    """Write down a look at the rows of these sorted distinct hashes, uint64; see `count_looks`."""
+    rows, metrics = row_set(keys), deciding_metrics(declaration)
     labels = sorted(declaration.data.named("label"))
     scope = Scope(declaration.name, digest_of([declaration.data.uri, labels]))
     counts = record_look(looks_path(), scope, rows, metrics, model, by)

@@ -1,5 +1,6 @@
 """Outcome of a run for its model: promoted, waiting, registered, kept (the champion stays, as the
-new version is equal), unchanged, refused or unregistered.
+new version is equal), undecided (it stays, as too few fresh rows are there to compare), unchanged,
+refused or unregistered.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from schemas.records import GateReport, Outcome, Registered
 from tasks.context import RunContext
 from tasks.live import announce_outcome
 from training.registry.gate import UNCHANGED
+from training.registry.ladder import WAITS
 from training.registry.registry import CHAMPION
 from training.run.record import REGISTERED
 
@@ -26,6 +28,7 @@ NAMES: dict[Outcome, str] = {  # name of Prefect's state
     "waiting": "Waiting for approval",
     "registered": "Registered",
     "kept": "Champion kept",
+    "undecided": "Undecided",
     "unchanged": "Unchanged",
     "refused": "Refused",
     "not registered": "Not registered",
@@ -36,7 +39,7 @@ def outcome_of(declaration: Declaration, gate: GateReport, registered: Registere
     """Return the outcome of the model; refused only if it was to be registered."""
     if registered.registered:
         if not gate.replaces and declaration.register_.promotion != "never":
-            return "kept"
+            return "undecided" if gate.verdict.startswith(WAITS) else "kept"
         return (
             "registered"
             if registered.alias is None
@@ -52,7 +55,8 @@ def outcome_of(declaration: Declaration, gate: GateReport, registered: Registere
 @task(
     name="report outcome",
     description=(
-        "Tag of the MLflow run, event for Prefect: promoted, waiting, kept, unchanged, refused."
+        "Tag of the MLflow run, event for Prefect: promoted, waiting, kept, undecided, unchanged,"
+        " refused."
     ),
     tags=["track"],
     cache_policy=NO_CACHE,

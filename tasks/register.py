@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from schemas.calibration_records import thresholds_of
 from schemas.comparison_records import yardstick_figures
 from schemas.digest import write_atomic
+from schemas.look_records import look_at
 from schemas.records import (
     EvaluationReport,
     Evidence,
@@ -23,13 +26,15 @@ from schemas.records import (
 )
 from schemas.registry_records import Served
 from tasks.context import RunContext, await_servers
-from tasks.looks import count_looks, scored_rows
+from tasks.looks import count_keys, count_looks, ledger_path, scored_rows
 from tasks.say import say
+from training.data.split.rolling import rolls
 from training.data.split.unseen import evaluated_keys, trained_keys
 from training.registry.compare_champion import challenge
 from training.registry.evidence import build_evidence, split_manifest
+from training.registry.fresh_rows import Fresh, Question, open_window
 from training.registry.gate import UNCHANGED, judge
-from training.registry.registry import load_champion, register
+from training.registry.registry import LoadedModel, load_champion, register
 from training.serving.export import export_model
 
 
@@ -85,10 +90,15 @@ def judge_challenger(
     await_servers(run)
     champion = load_champion(spec.name, run.tracker.uri)
     comparison = None
+    # a run that registers nothing decides nothing: it uses no fresh rows up
+    uses_up = rolls(run.declaration) and run.declaration.register_.enabled
+    fresh = fresh_rows_of(run, prepared, exported, champion) if uses_up else None
     if champion:
         weights = (champion.evidence or {}).get("model_sha256")
         test = scored_rows(spec.arrays.test)
-        looks = count_looks(run.declaration, test, weights, "gate") if weights else evaluated.looks
+        looks = evaluated.looks
+        if weights and fresh is None:  # else looks are counted when the fresh rows are known
+            looks = count_looks(run.declaration, test, weights, "gate")
         comparison = challenge(
             run.declaration,
             spec,
@@ -96,16 +106,33 @@ def judge_challenger(
             evaluated.model_copy(update={"looks": looks}),
             exported.program.sha256,
             champion,
+            fresh,
         )
-    gate = judge(
-        run.declaration,
-        evaluated,
-        (*prepared.checks.results, *preflight.checks.results),
-        comparison,
-    )
+    everything = np.ones(prepared.split.test.rows, dtype=bool)
+    first = fresh(everything).window if fresh is not None and champion is None else None
+    checks = (*prepared.checks.results, *preflight.checks.results)
+    gate = judge(run.declaration, evaluated, checks, comparison, window=first)
     stays = gate.verdict.startswith(UNCHANGED) or not gate.replaces
     say("gate", gate.verdict, "cached" if stays else "done" if gate.passed else "warn")
     return gate
+
+
+def fresh_rows_of(
+    run: RunContext, prepared: Prepared, exported: ExportedModel, champion: LoadedModel | None
+) -> Callable[[np.ndarray], Fresh]:
+    """Return the function that chooses the rows of the comparison, and writes them down."""
+    asked = Question(prepared.validated, prepared.split, exported.program.sha256, run.run_id)
+    metric = run.declaration.register_.metric or run.declaration.metric
+
+    def count(keys: np.ndarray) -> int:
+        if champion is None:  # the evaluation has counted its own look
+            return 1
+        weights = (champion.evidence or {}).get("model_sha256") or champion.program_sha256
+        found = look_at(count_keys(run.declaration, keys, weights, "gate"), metric)
+        return found.number if found else 1
+
+    path = ledger_path(run.declaration)
+    return lambda unseen: open_window(path, run.declaration, asked, champion, unseen, count)
 
 
 @task(

@@ -10,22 +10,16 @@ from prefect import State, task
 from prefect.cache_policies import NO_CACHE
 
 from schemas.config import SPLITS, Declaration
-from schemas.home import home
 from schemas.records import CheckReport, SplitTables, ValidatedTable
+from tasks.looks import ledger_path
 from tasks.say import say
 from tasks.store import stored, stored_task
 from training.data.leakage import check_leakage, check_overlap, require_passed
 from training.data.leakage.fold_checks import check_folds, check_intervals
 from training.data.leakage.sizes import few_at_once
 from training.data.split.folds import fold_declaration, fold_way, make_fold
-from training.data.split.split import split
-
-
-def ledger_path(declaration: Declaration) -> Path:
-    """Return the ledger of frozen split decisions of this model; it separates kinds of splits
-    itself.
-    """
-    return home() / "ledgers" / declaration.name
+from training.data.split.rolling import cuts_today, rolls
+from training.data.split.split import FROZEN_SHARES, split, way_of
 
 
 @stored_task(
@@ -37,7 +31,7 @@ def ledger_path(declaration: Declaration) -> Path:
 )
 def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
     """Return three tables; only train can be fitted on."""
-    inputs = {
+    inputs: dict[str, Any] = {
         "table": validated.table.file.sha256,
         "spec": validated.spec,
         "split": declaration.split,
@@ -51,6 +45,9 @@ def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
         ),
         "group_columns": validated.group_columns.sha256 if validated.group_columns else None,
     }
+    if rolls(declaration):  # a stored result of these rows may have cuts that have moved on
+        way = way_of(declaration, validated.spec)
+        inputs["cuts"] = cuts_today(validated, declaration, ledger_path(declaration), way)
 
     def make(folder: Path) -> SplitTables:
         made = split(validated, declaration, folder, ledger_path(declaration))
@@ -62,6 +59,10 @@ def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
             f"; {n:,} left out ({reason})" for reason, n in made.excluded.items() if n
         )
         say("split", f"{made.strategy}: {sides}{left_out}")
+        for note in made.plan.get("notes", ()):
+            say("", note, "warn")
+        if made.plan.get("cuts_from") == FROZEN_SHARES:
+            say("", f"cuts are {FROZEN_SHARES}; split.roll moves them on", "info")
         if few := few_at_once(made, declaration):
             say("", few, "warn")
         return made

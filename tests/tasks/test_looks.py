@@ -12,7 +12,7 @@ from prefect.logging import disable_run_logger
 
 from flows.summary import _caution_lines, print_summary
 from schemas.digest import file_ref
-from schemas.look_records import Look
+from schemas.look_records import Claim, Look, Window
 from schemas.records import EvaluationReport, RunSpec
 from tasks.evaluate import evaluate_model
 from tasks.looks import count_looks, deciding_metrics, looks_path, scored_rows
@@ -86,6 +86,14 @@ def test_the_report_says_how_often_the_rows_were_seen_and_who_stays_champion(
     assert "Version 3 stays champion: equal within the noise." in sentence
     assert "√(2 ln 14)" in look_blocks(test)[0].text  # type: ignore[union-attr]
     assert gate_blocks(gate)[0].title == "Registered; the champion stays"  # type: ignore[union-attr]
+    waits = gate.model_copy(update={"verdict": "waits: 3 rows came", "claim": None})
+    shown = headline(inputs.model_copy(update={"gate": waits})).sentence
+    assert "stays champion: too few rows came to compare the two." in shown
+    assert not any("Compared with" in str(block) for block in gate_blocks(waits))
+    window = Window(after=1.0, until=2.0, between="after 1 to 2", rows=40, rows_sha256="0" * 64)
+    claim = Claim(metric="auroc", value=0.7, window=window)
+    rested = gate_blocks(gate.model_copy(update={"claim": claim}))
+    assert any("The claim rests on 40 rows after 1 to 2" in str(block) for block in rested)
 
 
 @pytest.mark.parametrize(

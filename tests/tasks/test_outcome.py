@@ -37,6 +37,7 @@ PASSED, REFUSED = (
     GateReport(passed=False, verdict="refused: worse", conditions=()),
 )
 EQUAL = GateReport(passed=True, verdict="kept: equal", conditions=(), replaces=False)
+WAITS = GateReport(passed=True, verdict="waits: 3 rows", conditions=(), replaces=False)
 SAME = GateReport(passed=False, verdict="unchanged: the program is version 3", conditions=())
 
 
@@ -60,6 +61,8 @@ def registered(version: str | None = None, alias: str | None = None) -> Register
         (EQUAL, registered("3"), {}, "kept"),
         (EQUAL, registered("3"), {"promotion": "approval"}, "kept"),
         (EQUAL, registered("3"), {"promotion": "never"}, "registered"),
+        (WAITS, registered("3"), {}, "undecided"),
+        (WAITS, registered("3"), {"promotion": "never"}, "registered"),
         (SAME, registered(), {}, "unchanged"),
         (REFUSED, registered(), {}, "refused"),
         (REFUSED, registered(), {"enabled": False}, "not registered"),
@@ -149,6 +152,10 @@ def test_new_rows_are_counted_by_side_and_a_frozen_cut_is_named(tmp_path: Path) 
         and not grown.learns_nothing_new
         and grown.sentence == "1 new train row since run x (0 val, 0 test)"
     )
+    rolled = now.model_copy(update={"plan": {"cuts_text": cuts, "newest": 9.0}})
+    found = find_new_rows(rolled, before, "version 3")
+    assert found is not None and not found.learns_nothing_new
+    assert found.sentence.endswith("until the windows of split.roll move on")
     same = find_new_rows(before, before, "run x")
     assert same is not None and (same.train, same.val, same.test, same.learns_nothing_new) == (
         0,

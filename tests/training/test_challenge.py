@@ -12,12 +12,13 @@ import pytest
 
 from schemas.digest import file_ref
 from schemas.errors import IntegrityError
-from schemas.look_records import Look
+from schemas.look_records import Look, Window
 from schemas.records import ExportedModel
 from tests.training.cases import Case, champion_of, evaluation_of, expected, make_case
 from training.data.split.unseen import evaluated_keys, trained_keys
 from training.objectives.metrics import compute_predictions
 from training.registry.compare_champion import challenge
+from training.registry.fresh_rows import Fresh
 from training.registry.gate import judge
 from training.serving.export import export_model
 from training.serving.reference_network import reference_network
@@ -207,3 +208,32 @@ def _hashes(texts: list[str]) -> np.ndarray:
     return np.array(
         [int(hashlib.md5(t.encode()).hexdigest()[:16], 16) for t in texts], dtype=np.uint64
     )
+
+
+@pytest.mark.req("R2")
+def test_fresh_rows_alone_are_compared_and_too_few_wait(two: Two) -> None:
+    """The claim starts from the champion's score on them, and the looks are theirs."""
+    known = {"metrics": {"auroc": {"value": 0.66}}}
+    champion = replace(two.champion, evidence=known, tested_on=evaluated_keys(two.new.split.test))
+    mask = np.arange(50) < 40
+    window = Window(after=1.0, until=2.0, between="after 1 to 2", rows=40, rows_sha256="0" * 64)
+    asked: list[int] = []
+
+    def fresh(unseen: np.ndarray) -> Fresh:
+        asked.append(int(unseen.sum()))
+        return Fresh(mask, window, looks=5)
+
+    found = two.challenge(champion=champion, fresh=fresh)
+    assert (found.rows, found.excluded_rows, found.window) == (40, 10, window)
+    assert (found.claim, found.looks, asked) == (None, 5, [50])
+    report = judge(two.new.declaration, two.evaluation, (), found)
+    assert "on 40 rows that neither was trained, tuned or gated on (10 left out), after 1" in (
+        report.verdict
+    )
+    assert report.claim is not None and report.claim.window == window
+    waiting = two.challenge(champion=champion, fresh=lambda _: Fresh(mask, None, "3 rows came"))
+    report = judge(two.new.declaration, two.evaluation, (), waiting)
+    assert (report.passed, report.replaces, report.claim) == (True, False, None)
+    assert report.verdict == "waits: 3 rows came"
+    same = two.challenge(program_sha256=two.old_model.program.sha256, fresh=fresh)
+    assert same.identical and len(asked) == 1  # nothing is used up for the champion itself

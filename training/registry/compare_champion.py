@@ -34,6 +34,7 @@ from training.evaluation.evaluate import given_targets
 from training.evaluation.evaluate_text import read_documents, sums_of
 from training.evaluation.row_ids import read_ids
 from training.objectives.targets import Targets, targets_of
+from training.registry.fresh_rows import Fresh
 from training.registry.gate import compare
 from training.registry.ladder import Comparison
 from training.registry.registry import LoadedModel
@@ -77,6 +78,7 @@ def challenge(
     evaluation: EvaluationReport,
     program_sha256: str,
     champion: LoadedModel,
+    fresh: Callable[[np.ndarray], Fresh] | None = None,
 ) -> Comparison:
     """Compare challenger and champion on test rows outside the champion's train rows and groups.
 
@@ -89,6 +91,8 @@ def challenge(
         evaluation: evaluation of the challenger on the same rows.
         program_sha256: digest of the exported challenger.
         champion: fetched from the registry.
+        fresh: chooses among these rows those of the comparison, where the windows of the split
+            move on; called when both models have predicted.
 
     Raises:
         IntegrityError: a file of this run changed, or predictions and test rows do not belong
@@ -107,7 +111,10 @@ def challenge(
     identical = _would_serve(champion) == (program_sha256, declaration.train.refit)
     declared = {held.label: held.declared for held in evaluation.coverage}
     ours = Challenger(identical, evaluation.thresholds, declared, evaluated)
-    compared = _compared(declaration, rows, ours, champion, champion.trained_on)
+    compared = _compared(declaration, rows, ours, champion, champion.trained_on, fresh)
+    if compared.window is not None or compared.waits:
+        facts = champion_facts(declaration, champion, test) | {"claim": None}
+        return _with_facts(compared, facts, compared.looks)
     look = look_at(evaluation.looks, declaration.register_.metric or declaration.metric)
     known = champion_facts(declaration, champion, test)
     return _with_facts(compared, known, look.number if look else 1)
@@ -204,6 +211,7 @@ def _compared(
     ours: Challenger,
     champion: LoadedModel,
     seen: np.ndarray | None,
+    fresh: Callable[[np.ndarray], Fresh] | None = None,
 ) -> Comparison:
     version = champion.version or "unregistered"
     thresholds = ours.thresholds, thresholds_of(champion.spec)
@@ -228,22 +236,21 @@ def _compared(
             excluded_rows=int((~unseen).sum()),
             problem=f"it cannot score these rows: {error}",
         )
+    # no luck of another model: what was declared anew is served
+    stale = {"stale": NEW_PARTS} if ours.is_champions_program else {}
+    chosen = Fresh(unseen, None) if fresh is None or stale else fresh(unseen)
+    if chosen.waits:
+        counts = {"rows": int(chosen.mask.sum()), "excluded_rows": int((~chosen.mask).sum())}
+        return Comparison(version=version, waits=chosen.waits, **counts)
     facts = facts_of(declaration, rows)
     found = compare(
-        declaration,
-        version,
-        challenger,
-        theirs,
-        facts.target,
-        unseen,
+        *(declaration, version, challenger, theirs, facts.target, chosen.mask),
         group=facts.group,
         weight=facts.weight,
         labels=facts.labels,
         thresholds=thresholds,
     )
-    if ours.is_champions_program:  # no luck of another model: what was declared anew is served
-        found = found.model_copy(update={"stale": NEW_PARTS})
-    return found
+    return found.model_copy(update={"window": chosen.window, "looks": chosen.looks} | stale)
 
 
 class Facts(NamedTuple):

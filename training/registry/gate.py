@@ -15,7 +15,8 @@ Each condition has its own verdict:
   upper end is below -`register.tolerance`. If only the lower end is below it, it passes: one draw
   decides nothing.
 
-A challenger that passes and is equal within the noise is `kept`: registered, but not champion. A
+A challenger that passes and is equal within the noise is `kept`: registered, but not champion. One
+that passes while too few fresh rows are there to compare (`split.roll`) `waits`, likewise. A
 program with the champion's SHA-256 is `unchanged`: neither better nor worse, and not registered
 again.
 """
@@ -27,6 +28,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from schemas.config import Declaration, Threshold
+from schemas.look_records import Window
 from schemas.records import CheckResult, EvaluationReport, GateReport, Interval
 from training.evaluation.next_step import CONSTANTS, NAMES, perfect_baselines
 from training.formatting import metric_name, number
@@ -34,7 +36,7 @@ from training.objectives.bootstrap import paired_difference
 from training.objectives.measures import declared_measures
 from training.objectives.metrics import compute_predictions
 from training.objectives.targets import Targets, decided
-from training.registry.ladder import KEPT, Comparison, claim_of, place_of
+from training.registry.ladder import KEPT, WAITS, Comparison, claim_of, place_of
 
 MIN_ROWS = 30  # fewer unseen rows are too few to compare with a champion
 UNCHANGED = "unchanged"
@@ -127,6 +129,7 @@ def judge(
     checks: Sequence[CheckResult],
     comparison: Comparison | None,
     by_hand: bool = False,
+    window: Window | None = None,
 ) -> GateReport:
     """Return the verdict, with one row for each condition.
 
@@ -138,6 +141,7 @@ def judge(
         checks: all checks of the run, preparation and preflight.
         comparison: with the champion; None if there is none yet.
         by_hand: a person named the version: it is promoted if it is equal.
+        window: test rows of a first version, where the windows of the split move on.
     """
     place = place_of(declaration, comparison, by_hand)
     conditions = (
@@ -161,7 +165,7 @@ def judge(
         difference=comparison.difference if comparison else None,
         compared_rows=comparison.rows if comparison else 0,
         replaces=place.replaces or not passed,
-        claim=claim_of(declaration, evaluation, comparison) if passed else None,
+        claim=claim_of(declaration, evaluation, comparison, window) if passed else None,
     )
 
 
@@ -179,6 +183,8 @@ def _verdict(
         )
     if failed:
         return f"refused: {'; '.join(c.summary for c in failed)}"
+    if comparison is not None and comparison.waits:
+        return f"{WAITS}: {champion.summary}"
     return f"{'passed' if replaces else KEPT}: {champion.summary}"
 
 

@@ -20,6 +20,10 @@ equal challengers exceeds it with a chance of about `LEVEL`. From 9 looks on z s
 - else: worse, and refused. Once the noise is for the challenger's bad luck, once for the champion's
   good luck, which made it champion.
 
+Under `split.roll` each comparison is made on rows that came since the last one
+(training/registry/fresh_rows.py), and the claim starts from the champion's score on them. With too
+few of them the gate waits: the challenger is registered, and the champion stays.
+
 Fresh rows begin again: k counts only models that saw them, and where hardly any of the rows of the
 champion's claim are left (`LEAST_SHARE`), its score on today's rows is the claim to start from.
 
@@ -36,13 +40,13 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from schemas.config import Declaration
-from schemas.look_records import Claim, look_at, standard_error
+from schemas.look_records import Claim, Window, look_at, standard_error
 from schemas.records import CheckResult, EvaluationReport, Evidence, Interval, Record
 
 LEVEL = 0.05
 MOST_ERRORS = 2.5
 NORMAL = NormalDist()
-KEPT = "kept"
+KEPT, WAITS = "kept", "waits"
 
 
 class Comparison(Record):
@@ -51,7 +55,8 @@ class Comparison(Record):
     `difference`: challenger - champion, with the sign that more is better. `excluded_rows`: test
     rows that the champion learned from, or whose group it knows. `looks`: models that were scored
     on these rows. `claim`: of the champion; null where it rests on other rows. `stale`: why the
-    champion's place is open to an equal; empty if it is not.
+    champion's place is open to an equal; empty if it is not. `waits`: why the comparison has to
+    wait; empty if it has not. `window`: the fresh rows of a split whose windows move on.
     """
 
     version: str
@@ -66,6 +71,8 @@ class Comparison(Record):
     looks: int = 1
     claim: float | None = None
     stale: str = ""
+    waits: str = ""
+    window: Window | None = None
 
 
 class Place(NamedTuple):
@@ -96,6 +103,8 @@ def place_of(
         return Place(_condition("there is no champion yet"))
     if comparison.identical:
         return Place(_condition(f"the same program as version {comparison.version}"))
+    if comparison.waits:
+        return Place(_condition(comparison.waits), replaces=False)
     difference = comparison.difference
     if comparison.problem or difference is None or difference.value is None:
         return Place(_incomparable(comparison))
@@ -114,7 +123,10 @@ def place_of(
 
 
 def claim_of(
-    declaration: Declaration, evaluation: EvaluationReport, comparison: Comparison | None
+    declaration: Declaration,
+    evaluation: EvaluationReport,
+    comparison: Comparison | None,
+    window: Window | None = None,
 ) -> Claim | None:
     """Return the score that a version claims; None if it was not compared.
 
@@ -122,6 +134,7 @@ def claim_of(
         declaration: gives the metric and its direction.
         evaluation: on test; its score is the claim of a first version.
         comparison: with the champion; None if there is none.
+        window: test rows of a first version, where the windows of the split move on.
     """
     metric = declaration.register_.metric or declaration.metric
     if comparison is None:
@@ -129,7 +142,8 @@ def claim_of(
         if found is None or found.value is None:
             return None
         look = look_at(evaluation.looks, metric)
-        return Claim(metric=metric, value=found.value, looks=look.number if look else 1)
+        number = look.number if look else 1
+        return Claim(metric=metric, value=found.value, looks=number, window=window)
     difference, base = comparison.difference, comparison.claim
     base = comparison.champion if base is None else base
     if base is None or difference is None or difference.value is None:
@@ -137,7 +151,8 @@ def claim_of(
     noise = noise_of(difference, declaration.evaluate.confidence, comparison.looks)
     excess = 0.0 if noise is None else max(0.0, difference.value - noise)
     sign = 1 if declaration.metrics[metric] else -1
-    return Claim(metric=metric, value=base + sign * excess, looks=comparison.looks, noise=noise)
+    facts = {"looks": comparison.looks, "noise": noise, "window": comparison.window}
+    return Claim(metric=metric, value=base + sign * excess, **facts)
 
 
 def look_tags(evidence: Evidence) -> dict[str, str]:
@@ -207,12 +222,16 @@ def _judged(
     )
     told = "" if noise is None else f", noise {noise:.4g} at look {comparison.looks}"
     excluded = f" ({comparison.excluded_rows} left out)" if comparison.excluded_rows else ""
+    unseen = f"rows unseen by both{excluded}"
+    if comparison.window is not None:
+        unseen = f"rows that neither was trained, tuned or gated on{excluded},"
+        unseen += f" {comparison.window.between}"
     return CheckResult(
         name="champion",
         verdict="fail" if worse else "pass",
         summary=(
             f"{comparison.metric} {comparison.challenger:.6g} against {comparison.champion:.6g} of"
-            f" version {comparison.version} on {comparison.rows} rows unseen by both{excluded}:"
+            f" version {comparison.version} on {comparison.rows} {unseen}:"
             f" {found.value:+.4g}{interval}, more is better, tolerance {tolerance:g}{told}{words}"
         ),
         figures={

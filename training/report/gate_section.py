@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schemas.records import EvaluationReport, GateReport
 from training.formatting import capital, interval, metric_name, number, plain, plural
+from training.registry.ladder import WAITS
 from training.report.blocks import Block, Callout, Words, checks
 
 
@@ -17,7 +18,7 @@ def gate_blocks(gate: GateReport) -> list[Block]:
             capital(plain(gate.verdict, 1000)),
         )
     ]
-    if gate.champion_version is not None:
+    if gate.champion_version is not None and not gate.verdict.startswith(WAITS):
         difference = "" if gate.difference is None else f"; difference {interval(gate.difference)}"
         blocks.append(
             Words(
@@ -32,6 +33,14 @@ def gate_blocks(gate: GateReport) -> list[Block]:
                 " moves only by the part of a gain that is larger than chance explains among"
                 f" {plural(gate.claim.looks, 'model')} on the same rows, so it does not rise with"
                 " lucky draws."
+            )
+        )
+    if gate.claim is not None and gate.claim.window is not None:
+        window = gate.claim.window
+        blocks.append(
+            Words(
+                f"The claim rests on {plural(window.rows, 'row')} {plain(window.between)}; they"
+                " decide no later comparison."
             )
         )
     return [*blocks, checks(gate.conditions)]

@@ -25,6 +25,7 @@ from schemas.records import (
     TrainReport,
 )
 from training.formatting import capital, metric_name, number, percent, plain, plural
+from training.registry.ladder import WAITS
 from training.report import sections
 from training.report.blocks import Tone
 
@@ -176,10 +177,12 @@ def _registry_words(inputs: ReportInputs) -> str:
     if (found := inputs.registered) is not None and found.registered:
         alias = f", alias {plain(found.alias)}" if found.alias else ""
         name = f"{plain(found.name)} version {plain(found.version)}{alias}"
+        gate = inputs.gate
+        waits = gate is not None and gate.verdict.startswith(WAITS)
+        because = "too few rows came to compare the two" if waits else "equal within the noise"
         kept = (
-            f" Version {plain(inputs.gate.champion_version)} stays champion: equal within the"
-            " noise."
-            if inputs.gate is not None and not inputs.gate.replaces
+            f" Version {plain(gate.champion_version)} stays champion: {because}."
+            if gate is not None and not gate.replaces
             else ""
         )
         return f"Registered as {name}.{kept} {plain(found.note, 1000)}".rstrip()

@@ -304,7 +304,7 @@ def split_blocks(
     plan = tuple(
         (plain(k).replace("_", " "), _plan_value(k, v, spec.time_is_timestamp))
         for k, v in prepared.split.plan.items()
-        if k != "cuts_text"
+        if k not in ("cuts_text", "newest")
     )
     blocks += [
         Heading("How the side of a row was decided"),

@@ -130,6 +130,27 @@ def test_clinic_visits_by_group_and_time(example: Declaration, tmp_path: Path) -
     assert found["plan"]["cuts_from"].startswith("shares of rows") and found["raw rows"] is not None
 
 
+def test_clinic_visits_by_windows_that_roll_on(
+    example: Declaration, clinic: Path, tmp_path: Path
+) -> None:
+    """A part of the rows first, then all of them, so that the cuts move on."""
+    way = {"kind": "group_time", "roll": "7d", "test": "60d", "val": "30d", "embargo": "1d"}
+    tree = example.model_dump(mode="json", by_alias=True, exclude_unset=True) | {"split": way}
+    tree["data"]["uri"] = str(tmp_path / "visits.parquet")
+    whole, declaration = pq.read_table(clinic), declare(tree)
+    for count in (whole.num_rows // 2, whole.num_rows):
+        part = whole.sort_by("visit_date").slice(0, count)
+        pq.write_table(part, tmp_path / "visits.parquet", row_group_size=2_500)
+        found = {
+            engine: prepared(
+                on(engine, declaration), tmp_path / engine / str(count), tmp_path / f"{engine}-book"
+            )
+            for engine in ("duckdb", "spark")
+        }
+        assert found["spark"]["sides"] == found["duckdb"]["sides"]
+        assert found["spark"]["plan"] == found["duckdb"]["plan"]
+
+
 @pytest.mark.parametrize("way", [{"kind": "stratified_group"}, {"kind": "group", "balance": True}])
 def test_clinic_visits_by_frozen_groups_also_when_rows_arrive(
     clinic: Path, tmp_path: Path, way: dict[str, Any]

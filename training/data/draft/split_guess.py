@@ -97,7 +97,8 @@ def _plan(table: Table, draft: Draft, task: str) -> Plan:
         return Plan(
             draft,
             f"{{kind: time, embargo: {_embargo(draft, table)}}}",
-            "train before test, as in use; make embargo as long as the label looks ahead",
+            "train before test, as in use; make embargo as long as the label looks ahead; if the"
+            " table grows, see roll",
         )
     return _independent(table, draft, classes and not several)
 

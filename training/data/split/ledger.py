@@ -141,6 +141,17 @@ class Ledger:
                     "keys": count,
                 }
             )
+        self._write(entry)
+
+    def note(self, split: dict[str, Any], table: str, frozen: dict[str, Any]) -> None:
+        """Write down new decisions that concern no single key; write nothing if there are none.
+
+        Args: as of `append`.
+        """
+        if frozen:
+            self._write(Entry(way=self.way, split=split, frozen=frozen, table=table))
+
+    def _write(self, entry: Entry) -> None:
         self._all.append(entry.sealed(self._all[-1].sha256 if self._all else FIRST))
         write_sealed(self.path, "".join(e.line for e in self._all))
         _settle(self.path, self._all[-1])

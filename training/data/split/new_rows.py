@@ -31,7 +31,11 @@ def find_new_rows(now: SplitTables, before: SplitTables, since: str) -> NewRows 
     cuts = now.plan.get("cuts_text") or {}
     frozen = str(now.plan.get("cuts_from", "")).startswith("shares")
     return NewRows(
-        since=since, **counts, cut=str(cuts["val"]) if "val" in cuts else None, is_frozen=frozen
+        since=since,
+        **counts,
+        cut=str(cuts["val"]) if "val" in cuts else None,
+        is_frozen=frozen,
+        moves_on="newest" in now.plan,
     )
 
 

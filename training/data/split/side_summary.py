@@ -21,10 +21,13 @@ REMEDIES = {
     ),
     "stratified": "change split.fractions, or give more rows",
     "stratified_group": "give more groups, or use split.kind: group with split.pin",
-    "time": "change split.cuts or split.fractions, or shorten split.embargo",
-    "group_time": (
-        "fix groups by hand with split.pin, change split.cuts, fractions or group_fractions, or"
+    "time": (
+        "change split.cuts or split.fractions (with split.roll: split.test and split.val), or"
         " shorten split.embargo"
+    ),
+    "group_time": (
+        "fix groups by hand with split.pin, change split.cuts, fractions (with split.roll: test and"
+        " val) or group_fractions, or shorten split.embargo"
     ),
     "predefined": (
         "set split.carve_val to take validation from train, or list the column's values under"

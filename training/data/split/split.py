@@ -9,7 +9,6 @@ ledger (see ledger.py and docs/decisions/0002-split-hash-and-ledger.md).
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -76,6 +75,8 @@ from training.data.split.hash_sides import (
     pinned_sql,
 )
 from training.data.split.ledger import Ledger, opened
+from training.data.split.pins import find_pins
+from training.data.split.rolling import plan_of, roll_cuts
 from training.data.split.side_summary import refuse_unusable, summarize
 from training.data.split.sided_rows import code_sql, in_file_order, with_sides
 from training.data.split.strata import Units, allot, bin_edges, stratum_sql
@@ -84,6 +85,7 @@ from training.data.table.time_units import in_time_units
 from training.data.table.typed import validated_columns
 
 ROWS, SIDES = GROUPED_ROWS, "decided_sides"
+FROZEN_SHARES = "shares of rows at first sight, frozen in the ledger: later rows never train"
 SIDED = f"(select t.*, s.side as __side from {ROWS} t join {SIDES} s on s.__id = t.__id)"
 
 
@@ -141,7 +143,7 @@ def split(
             if needs_ledger(declaration)
             else None
         )
-        decision = decide(connection, validated.spec, declaration, book)
+        decision = decide(connection, validated, declaration, book)
         in_place = declaration.data.engine == "duckdb" and _of_the_row(decision, grouping)
         table = (
             with_sides(connection, whole.table, decision.side_sql)
@@ -282,19 +284,19 @@ def _stood_on(
 
 def decide(
     connection: duckdb.DuckDBPyConnection,
-    spec: TableSpec,
+    validated: ValidatedTable,
     declaration: Declaration,
     book: Ledger | None,
 ) -> Decision:
     """Return the declared strategy as SQL over one row, with what the ledger holds."""
-    way = declaration.split
+    way, spec = declaration.split, validated.spec
     if isinstance(way, StratifiedSplit):
         return _stratified(connection, spec, declaration, way, book)
     if isinstance(way, TimeSplit):
-        return _by_time(connection, spec, way, book)
+        return _by_time(connection, validated, declaration, way, book)
     if isinstance(way, PredefinedSplit):
         return _predefined(connection, spec, way)
-    pins = _pins(connection, way.pin) if isinstance(way, GroupSplit) else {}
+    pins = find_pins(connection, ROWS, way.pin) if isinstance(way, GroupSplit) else {}
     plan = {
         "key": _key_name(_key(way), spec),
         "seed": way.seed,
@@ -317,14 +319,18 @@ def needs_ledger(declaration: Declaration) -> bool:
 def way_of(declaration: Declaration, spec: TableSpec) -> dict[str, Any]:
     """Return the settings that must stay the same for frozen decisions to hold.
 
-    These are strategy, seed, shares and the columns they depend on. Embargo and pins do not count:
-    they apply on top of what is frozen.
+    These are strategy, seed, shares and the columns they depend on. Embargo, pins and the lengths
+    of rolling windows do not count: they apply on top of what is frozen.
     """
     label = list(spec.labels) if spec.has_several_labels else spec.label
     roles = {"id": list(spec.id), "group": list(spec.group), "time": spec.time, "label": label}
     used = {n for names in roles.values() for n in (names if isinstance(names, list) else [names])}
     derived = {n: text for n, text in sorted(declaration.data.derive.items()) if n in used}
     way = declaration.split.model_dump(mode="json", exclude={"embargo", "pin", "cuts"})
+    if way.get("roll"):  # cuts never move back, also where the lengths of windows change
+        way = {k: v for k, v in way.items() if k not in ("test", "val", "fractions")} | {
+            "roll": True
+        }
     if not way.get("balance", True):
         del way["balance"]  # older ledgers and folds do not name it
     by = (
@@ -343,59 +349,22 @@ def _key_name(key: str, spec: TableSpec) -> str:
     return "group" if key == "__group" else "id" if spec.id else "features"
 
 
-def _pins(connection: duckdb.DuckDBPyConnection, pins: Mapping[str, str]) -> dict[str, str]:
-    """Return groups fixed by hand, in the form that keys have; refuse a name that no row has."""
-    found = {unicodedata.normalize("NFC", group): side for group, side in pins.items()}
-    known = {
-        r[0]
-        for r in rows(
-            connection,
-            f"select distinct __group from {ROWS} where __group in"
-            f" ({', '.join(map(literal, found)) or 'null'})",
-        )
-    }
-    unknown = [repr(p) for p in found if p not in known]
-    if unknown:
-        groups = [
-            repr(r[0])
-            for r in rows(connection, f"select distinct __group from {ROWS} order by 1 limit 6")
-        ]
-        raise SplitError(
-            f"split.pin: expected names of groups, got {first_few(unknown, len(unknown))}, which no"
-            f" row has; groups are {first_few(groups)}"
-        )
-    return found
-
-
 def _by_time(
-    connection: duckdb.DuckDBPyConnection, spec: TableSpec, way: TimeSplit, book: Ledger | None
+    connection: duckdb.DuckDBPyConnection,
+    validated: ValidatedTable,
+    declaration: Declaration,
+    way: TimeSplit,
+    book: Ledger | None,
 ) -> Decision:
-    known, embargo = (
-        book.frozen if book is not None else {},
-        in_time_units(way.embargo, spec, "split.embargo"),
-    )
-    cuts = (
-        declared_cuts(way.cuts, spec)
-        if way.cuts is not None
-        else known or share_cuts(connection, ROWS, way.fractions)
-    )
+    spec = validated.spec
+    embargo = in_time_units(way.embargo, spec, "split.embargo")
+    cuts, basis, frozen = _cuts(connection, validated, declaration, way, book)
     shown = {side: time_text(cut, spec) for side, cut in cuts.items()}
-    source = (
-        "declaration"
-        if way.cuts is not None
-        else "shares of rows at first sight, frozen in the ledger"
-    )
-    plan: dict[str, Any] = {
-        "cuts": cuts,
-        "cuts_text": shown,
-        "cuts_from": source,
-        "embargo": embargo,
-    }
-    frozen = cuts if book is not None and not known else {}
+    plan = {"cuts": cuts, "cuts_text": shown, **basis, "embargo": embargo}
     by_time = time_side_sql(cuts, embargo, spec.label_time is not None)
     if not isinstance(way, GroupTimeSplit):
         return Decision(by_time, plan, frozen)
-    pins = _pins(connection, way.pin)
+    pins = find_pins(connection, ROWS, way.pin)
     by_group = pinned_sql(pins, hash_side_sql("__group", way.seed, way.group_fractions))
     plan |= {
         "key": "group",
@@ -409,6 +378,25 @@ def _by_time(
         plan,
         frozen,
     )
+
+
+def _cuts(
+    connection: duckdb.DuckDBPyConnection,
+    validated: ValidatedTable,
+    declaration: Declaration,
+    way: TimeSplit,
+    book: Ledger | None,
+) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
+    """Return the cuts, their basis for people, and what is new for the ledger."""
+    if way.cuts is not None or book is None:
+        if way.cuts is None:
+            raise RuntimeError("cuts that nobody declared need their ledger")
+        return declared_cuts(way.cuts, validated.spec), {"cuts_from": "declaration"}, {}
+    if way.rolls:
+        rolled = roll_cuts(validated, declaration, book.entries)
+        return rolled.cuts, plan_of(rolled, way, validated.spec), rolled.frozen
+    cuts = book.frozen or share_cuts(connection, ROWS, way.fractions)
+    return cuts, {"cuts_from": FROZEN_SHARES}, {} if book.frozen else cuts
 
 
 def _predefined(

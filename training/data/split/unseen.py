@@ -47,25 +47,18 @@ def trained_keys(tables: Iterable[TableRef]) -> np.ndarray:
 
 def evaluated_keys(table: TableRef) -> np.ndarray:
     """Return sorted distinct hashes, uint64, of every `__id` of the rows that tested a model."""
-    return distinct(
-        np.concatenate(
-            list(_hashes(table, f"select {HASH.format(kind='id', column='__id')} from {{table}}"))
-        )
-    )
+    return distinct(row_keys(table))
+
+
+def row_keys(table: TableRef) -> np.ndarray:
+    """Return the hash, uint64 [N], of the `__id` of each row of a table, in its order."""
+    hashed = HASH.format(kind="id", column="__id")
+    return np.concatenate(list(_hashes(table, f"select {hashed} from {{table}}")))
 
 
 def rows_among(table: TableRef, keys: np.ndarray) -> np.ndarray:
     """Return a mask [N] of the rows of a table, in its order, whose `__id` is among the hashes."""
-    return np.asarray(
-        np.isin(
-            np.concatenate(
-                list(
-                    _hashes(table, f"select {HASH.format(kind='id', column='__id')} from {{table}}")
-                )
-            ),
-            keys,
-        )
-    )
+    return np.asarray(np.isin(row_keys(table), keys))
 
 
 def unseen_rows(table: TableRef, seen: np.ndarray, by_group: bool) -> np.ndarray:
@@ -78,11 +71,7 @@ def unseen_rows(table: TableRef, seen: np.ndarray, by_group: bool) -> np.ndarray
             groups whole. In a split by time alone, the same groups occur in the test rows, which is
             intended.
     """
-    known = [
-        np.concatenate(
-            list(_hashes(table, f"select {HASH.format(kind='id', column='__id')} from {{table}}"))
-        )
-    ]
+    known = [row_keys(table)]
     if by_group:
         known.append(
             np.concatenate(

@@ -52,6 +52,8 @@ def declared_lengths(declaration: Declaration) -> Iterator[tuple[str, float | st
     """Yield the path and the value of every length of time that the declaration gives."""
     if isinstance(declaration.split, TimeSplit):
         yield "split.embargo", declaration.split.embargo
+        for name in ("roll", "test", "val"):
+            yield f"split.{name}", getattr(declaration.split, name) or 0.0
     if declaration.cv.folds:
         yield "cv.embargo", declaration.cv.embargo or 0.0
         yield "cv.horizon", declaration.cv.horizon
