@@ -82,21 +82,22 @@ def encoding_line(path: Path) -> str | None:
 
 def encoding(path: Path) -> str | None:
     """Return the likely encoding of a text file that is not UTF-8; None if it is UTF-8."""
-    utf8, other = (codecs.getincrementaldecoder(name)() for name in ("utf-8", "cp1252"))
-    plain, windows, first = True, True, True
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            if first and chunk.startswith(UTF_16):
-                return "utf-16"
-            first = False
-            plain, windows = plain and _decodes(utf8, chunk), windows and _decodes(other, chunk)
-    plain = plain and _decodes(utf8, b"", final=True)
-    return None if plain else "cp1252" if windows else "latin-1"
+        if file.read(2).startswith(UTF_16):
+            return "utf-16"
+    if _decodes(path, "utf-8"):
+        return None
+    return "cp1252" if _decodes(path, "cp1252") else "latin-1"
 
 
-def _decodes(decoder: codecs.IncrementalDecoder, chunk: bytes, final: bool = False) -> bool:
+def _decodes(path: Path, name: str) -> bool:
+    """Return True if all bytes of a text file are of an encoding."""
+    decoder = codecs.getincrementaldecoder(name)()
     try:
-        decoder.decode(chunk, final)
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                decoder.decode(chunk)
+        decoder.decode(b"", True)
     except UnicodeDecodeError:
         return False
     return True
