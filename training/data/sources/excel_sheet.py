@@ -17,6 +17,7 @@ from typing import Any
 from schemas.config import CsvConfig, DataConfig
 from schemas.errors import ConfigError, SourceError, first_few
 from schemas.records import Snapshot
+from training.data.sources.other_formats import convert_line
 from training.data.sources.snapshots import converted_file
 
 FORM = "1"  # of the copies: another one makes them again
@@ -34,7 +35,7 @@ def read_sheet(path: Path, data: DataConfig) -> Snapshot:
     if find_spec("python_calamine") is None:
         raise ConfigError(
             f"{path}: Excel files need the extra of that name: pip install 'bulkhead[excel]'; or"
-            " save the sheet as CSV"
+            f" this line converts its first sheet: {convert_line(path)}"
         )
     name = _chosen_sheet(path, data)
     options = data.csv

@@ -137,7 +137,7 @@ def _timed(
 ) -> str:
     """Return the relation with times in place of columns whose texts are all times."""
     texts = [name for name, kind in types.items() if kind == "VARCHAR"]
-    found = text_types(connection, relation, texts) if texts else {}
+    found = text_types(connection, relation, texts, with_nulls=True) if texts else {}
     columns = [
         f"{CASTS[found[n]].format(ident(n))} as {ident(n)}" if found.get(n) in TIMES else ident(n)
         for n in types

@@ -11,7 +11,6 @@ from pathlib import Path
 CHUNK = 1 << 20
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 EXCEL = "import pandas; pandas.read_excel({0}).to_csv({1}, index=False)"
-ARROW_JSON = "import pyarrow.json as j, pyarrow.parquet as p; p.write_table(j.read_json({0}), {1})"
 PANDAS = "import pandas; pandas.{function}({{0}}{options}).to_parquet({{1}})"
 # ending: packages to install, the ending of the new file, and the program
 LINES: dict[str, tuple[str, str, str]] = {
@@ -19,8 +18,6 @@ LINES: dict[str, tuple[str, str, str]] = {
     ".xlsm": ("openpyxl", ".csv", EXCEL),
     ".xls": ("xlrd", ".csv", EXCEL),
     ".ods": ("odfpy", ".csv", EXCEL),
-    ".jsonl": ("", ".parquet", ARROW_JSON),
-    ".ndjson": ("", ".parquet", ARROW_JSON),
     ".json": (
         "",
         ".parquet",
@@ -47,7 +44,7 @@ TEXT = (".txt", ".dat", ".data", ".text")
 def convert_line(path: Path) -> str | None:
     """Return the command that makes a readable file of one in another format; None if unknown.
 
-    >>> convert_line(Path("a.jsonl")).startswith("python -c 'import pyarrow.json")
+    >>> convert_line(Path("a.orc")).startswith("python -c 'import pandas; pandas.read_orc")
     True
     """
     ending = path.suffix.lower()
@@ -60,6 +57,14 @@ def convert_line(path: Path) -> str | None:
     target = stem if stem.suffix == new else stem.with_name(stem.name + new)
     first = f"pip install {package} && " if package else ""
     return first + _python(program.format(_quoted(path), _quoted(target)))
+
+
+def encoding_advice(path: Path) -> str:
+    """Return what to do with a text file that is not UTF-8; empty if it is UTF-8."""
+    line = encoding_line(path)
+    if line is None:
+        return ""
+    return f"declare data.csv: {{encoding: {encoding(path)}}}; or this line converts it: {line}"
 
 
 def encoding_line(path: Path) -> str | None:

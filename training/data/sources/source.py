@@ -25,7 +25,7 @@ from training.data.sources.arrow_files import arrow_dataset, arrow_schema_of, ch
 from training.data.sources.conversions import conversion_notes, converted
 from training.data.sources.file_formats import FORMATS, FURTHER, Format
 from training.data.sources.json_lines import json_relation
-from training.data.sources.other_formats import convert_line, encoding_line
+from training.data.sources.other_formats import convert_line, encoding_advice
 from training.data.sources.partitions import (
     FILE,
     Keys,
@@ -217,9 +217,9 @@ def unreadable(source: SourceRef, error: Exception) -> SourceError:
         if source.format == "jsonl"
         else "write the file again"
     )
-    foreign = (encoding_line(f.file) for f in source.files) if source.format == "csv" else ()
+    foreign = (encoding_advice(f.file) for f in source.files) if source.format == "csv" else ()
     if line := next(filter(None, foreign), None):
-        advice += f"; this line converts it: {line}"
+        advice += f"; {line}"
     return SourceError(f"{names}: cannot be read: {' '.join(lines[:8])[:600]}; {advice}")
 
 
