@@ -43,9 +43,9 @@ pytestmark = [
 ROWS = 300_000
 COLUMNS = {"id": "id", "y": "label", "seen": "date", "*": "feature"}
 WIDE = (
-    "create table visits as select i as id, (i * 7919::bigint) % 100 > 60 as y, sin(i * 1.37)::float8"
-    " as a, case when i % 7 = 0 then null else cos(i * 0.7)::float4 end as b, (i % 90)::smallint as"
-    " c, (i % 1000)::numeric(10, 2) / 8 as cost, 'ward ' || (i % 40) as ward, date '2020-01-01' +"
+    "create table visits as select i as id, (i * 7919::bigint) % 100 > 60 as y,"
+    " sin(i * 1.37)::float8 as a, case when i % 7 = 0 then null else cos(i * 0.7)::float4 end"
+    " as b, (i % 90)::smallint as c, (i % 1000)::numeric(10, 2) / 8 as cost, 'ward ' || (i % 40) as ward, date '2020-01-01' +"
     f" (i % 1500)::int as seen from generate_series(1, {ROWS}) as s(i)"
 )
 
@@ -180,7 +180,7 @@ def test_values_without_counterpart_are_refused(server: str, value: str, words: 
 def test_tables_are_listed_where_several_can_be_read(server: str) -> None:
     execute(server, "create schema if not exists ward", "create table ward.beds (a int)")
     assert "name one with data.table" in (said := refused(server)) and "ward.beds" in said
-    assert "no table 'vists' that may be read" in refused(server, table="vists")
+    assert "no table 'nowhere' that may be read" in refused(server, table="nowhere")
     assert read(server, table="ward.beds")[1] == []
 
 
@@ -199,8 +199,8 @@ def test_a_table_that_changes_meanwhile_gives_one_snapshot(server: str) -> None:
         version = 0
         while not stop.is_set():
             version += 1
-            execute(server, f"update moving set version = {version}",
-                    f"insert into moving values ({200_000 + version}, {version}, 'new')")  # fmt: skip
+            new = f"insert into moving values ({200_000 + version}, {version}, 'new')"
+            execute(server, f"update moving set version = {version}", new)
 
     writer = threading.Thread(target=write)
     writer.start()

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -23,6 +24,7 @@ from schemas.config import DataConfig
 from schemas.confinement import FLOW_RUN, ROOTS
 from schemas.digest import sha256_file
 from schemas.errors import ConfigError, SourceError
+from schemas.load import load_declaration
 from schemas.records import SourceRef
 from schemas.scratch import SUFFIX
 from tests.training.data.chain import declared, validated_of, write_table
@@ -237,6 +239,23 @@ def test_the_kept_copy_stands_in_for_a_database_that_went_on(tmp_path: Path) -> 
     assert recorded(data, hashlib.sha256().hexdigest()) == data
 
 
+def test_a_reproduction_reads_the_kept_copy(tmp_path: Path) -> None:
+    from training.registry.reproduce import source_as_recorded  # it loads mlflow
+
+    path = sqlite_file(tmp_path / "clinic.db", visits=TABLE)
+    declaration = declared(path, COLUMNS, data={"table": "visits"})
+    then = fingerprint(declaration.data)
+    sqlite_file(path, visits=TABLE.slice(5))
+    evidence = SimpleNamespace(source_sha256=then.sha256)
+    overrides = source_as_recorded(SimpleNamespace(declaration=declaration, evidence=evidence))
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(declaration.model_dump(mode="json", exclude_unset=True)))
+    assert fingerprint(load_declaration(file, overrides).data).sha256 == then.sha256
+    assert fingerprint(load_declaration(file).data).sha256 != then.sha256
+    evidence = SimpleNamespace(source_sha256=hashlib.sha256().hexdigest())
+    assert not source_as_recorded(SimpleNamespace(declaration=declaration, evidence=evidence))
+
+
 def test_an_interrupted_read_leaves_nothing(home: Path) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield from TABLE.to_batches()
@@ -291,8 +310,8 @@ def test_a_table_is_named_where_there_are_several(kind: str, tmp_path: Path) -> 
     path = MAKE[kind](tmp_path / "clinic.db", view, visits=TABLE)
     assert "holds 2 tables; name one with data.table" in (said := refused(path))
     assert said.endswith("visits, young")
-    assert "no table 'vists' that may be read, expected one of visits, young" in refused(
-        path, table="vists"
+    assert "no table 'nowhere' that may be read, expected one of visits, young" in refused(
+        path, table="nowhere"
     )
     assert "found none" in refused(MAKE[kind](tmp_path / "empty.db", "create table x (a int)",
                                               "drop table x"))  # fmt: skip
