@@ -46,7 +46,8 @@ WIDE = (
     "create table visits as select i as id, (i * 7919::bigint) % 100 > 60 as y,"
     " sin(i * 1.37)::float8 as a, case when i % 7 = 0 then null else cos(i * 0.7)::float4 end"
     " as b, (i % 90)::smallint as c, (i % 1000)::numeric(10, 2) / 8 as cost,"
-    f" 'ward ' || (i % 40) as ward, date '2020-01-01' + (i % 1500)::int as seen from generate_series(1, {ROWS}) as s(i)"
+    " 'ward ' || (i % 40) as ward, date '2020-01-01' + (i % 1500)::int as seen"
+    f" from generate_series(1, {ROWS}) as s(i)"
 )
 
 
