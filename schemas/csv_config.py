@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.section import Section
 
-LATER = ("skip", "skip_below", "empty_columns", "unnamed")  # in records only where they are used
+UTF_8 = "utf-8"
+LATER = (
+    "skip",
+    "skip_below",
+    "empty_columns",
+    "unnamed",
+    "encoding",
+)  # in records only where they are used
 
 
 class CsvConfig(Section):
@@ -64,6 +72,27 @@ class CsvConfig(Section):
             " their place, as the index that pandas writes."
         ),
     )
+
+    encoding: str = Field(
+        UTF_8,
+        exclude_if=lambda name: name == UTF_8,  # an old declaration keeps its digest
+        description=(
+            "Encoding of the text: utf-8, or e.g. cp1252 (Western Windows), latin-1, utf-16. A file"
+            " in another than UTF-8 is converted once, strictly."
+        ),
+    )
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, name: str) -> str:
+        try:
+            found = codecs.lookup(name)
+            "".encode(found.name)  # some codecs are for bytes
+        except (LookupError, ValueError):
+            raise ValueError(
+                f"expected the name of an encoding of text, e.g. cp1252, got {name[:40]!r}"
+            ) from None
+        return found.name
 
     @model_validator(mode="after")
     def _has_header(self) -> CsvConfig:

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.column_config import Column, ColumnConfig, Kind, Role
 from schemas.csv_config import CsvConfig
+from schemas.database_config import is_server, require_select, require_server
 from schemas.group_config import GroupByConfig
 from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
@@ -40,12 +41,37 @@ class DataConfig(Section):
 
     uri: str | tuple[str, ...] = Field(
         description=(
-            "Parquet, CSV, CSV.gz or Arrow file, a folder, a glob, or a list of them; also"
-            " s3://bucket/… and https://host/file. ${BULKHEAD_NAME} is taken from the environment"
+            "Parquet, CSV, CSV.gz, Arrow, JSON-lines or Excel file, a folder, a glob, or a list of"
+            " them; also s3://bucket/… and https://host/file; a DuckDB or SQLite file, or"
+            " postgresql://host/database. ${BULKHEAD_NAME} is taken from the environment"
             " (docs/data-sources.md); a relative path starts at the declaration's folder."
         )
     )
-    format: Literal["auto", "parquet", "csv", "arrow"] = "auto"
+    table: str | None = Field(
+        None,
+        exclude_if=lambda name: name is None,  # an old declaration keeps its digest
+        min_length=1,
+        description=(
+            "Table or view of a database, e.g. visits or clinic.visits; needed where it has"
+            " several."
+        ),
+    )
+    query: str | None = Field(
+        None,
+        exclude_if=lambda text: text is None,  # an old declaration keeps its digest
+        description="One SELECT over a database, in place of table; rows are only read.",
+        examples=["select id, age, outcome from visits where ward = 'B'"],
+    )
+    sheet: str | None = Field(
+        None,
+        exclude_if=lambda name: name is None,  # an old declaration keeps its digest
+        min_length=1,
+        description=(
+            "Sheet of an Excel file; needed where several hold something. It is read as delimited"
+            " text, so data.csv applies (skip, header, null_values …)."
+        ),
+    )
+    format: Literal["auto", "parquet", "csv", "arrow", "jsonl"] = "auto"
     csv: CsvConfig = CsvConfig()
     engine: Literal["duckdb", "spark"] = Field(
         "duckdb",
@@ -112,7 +138,22 @@ class DataConfig(Section):
             raise ValueError(
                 "expected a file, a folder, a glob or an address, or a list of them; got none"
             )
+        for address in (uri,) if isinstance(uri, str) else uri:
+            if is_server(address):
+                require_server(address)
         return uri
+
+    @field_validator("query")
+    @classmethod
+    def _selects(cls, query: str | None) -> str | None:
+        return None if query is None else require_select(query)
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> DataConfig:
+        given = [n for n in ("table", "query", "sheet") if getattr(self, n) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other; keep one of them")
+        return self
 
     @field_validator("derive")
     @classmethod

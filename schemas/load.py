@@ -23,7 +23,10 @@ MAX_MISTAKES = 20  # most mistakes in one message
 # sections with several kinds and a default kind
 VARIANTS = ("model", "optimizer", "schedule")
 MAX_KEYS = 16  # most keys in the path of an override
-TABLES = (".parquet", ".csv", ".csv.gz", ".tsv", ".arrow", ".feather", ".jsonl", ".xlsx")
+TABLES = (
+    *(".parquet", ".csv", ".csv.gz", ".tsv", ".arrow", ".feather", ".jsonl", ".xlsx"),
+    *(".duckdb", ".sqlite", ".sqlite3", ".db"),
+)
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:

@@ -60,19 +60,40 @@ class RemoteFile(Record):
     path: str
 
 
+class Snapshot(Record):
+    """Rows of a database at one moment, or of a file that was converted: the sealed copy `path`.
+
+    `table`, `query`, `sheet`, `encoding`: what was read of it, one of them. `moment`: when, in UTC;
+    of a server by its own clock, of a converted file its last change. `rows`: null of a converted
+    file. `sha256`: of the copy.
+    """
+
+    uri: str
+    table: str | None = None
+    query: str | None = None
+    sheet: str | None = None
+    encoding: str | None = None
+    moment: str
+    rows: int | None = None
+    path: str
+    sha256: str
+
+
 class SourceRef(Record):
     """The source files in sorted order and the SHA-256 over their digests (names do not count, keys
     of folders do).
 
-    `remote`: those of `files` that are copies. `partitions`: of each file's path what its folders,
-    named `key=value`, say of its rows.
+    `remote`: those of `files` that are copies. `snapshots`: those of `files` that hold the rows of
+    a database or of a converted file; the record is written without them where there are none.
+    `partitions`: of each file's path what its folders, named `key=value`, say of its rows.
     """
 
     uri: tuple[str, ...]
-    format: Literal["parquet", "csv", "arrow"]
+    format: Literal["parquet", "csv", "arrow", "jsonl"]
     files: tuple[FileRef, ...]
     sha256: str
     remote: tuple[RemoteFile, ...] = ()
+    snapshots: tuple[Snapshot, ...] = Field((), exclude_if=lambda copies: not copies)
     partitions: dict[str, dict[str, str | None]] = {}
 
 

@@ -11,7 +11,11 @@ class Section(BaseModel):
     """A part of the declaration: frozen, unknown keys refused."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        hide_input_in_errors=True,  # an address may hold a password
     )
 
 

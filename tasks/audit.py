@@ -17,7 +17,7 @@ from schemas.output_file import require_room
 from schemas.records import CheckReport, SourceRef, SplitTables, ValidatedTable
 from tasks.live import publish
 from tasks.say import say
-from training.data.draft.profile import source_columns
+from training.data.draft.open_source import source_columns
 from training.data.leakage import audit as checks
 from training.data.leakage import require_passed
 from training.report.audit_report import (

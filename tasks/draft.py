@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schemas.config import Declaration
+from schemas.database_config import ONLY_TABLE, Choice
 from schemas.records import CheckResult, SplitTables, ValidatedTable
 from training.data.draft.draft import FINDING, draft
 from training.data.draft.label_guess import Ask, LabelChoice
@@ -11,12 +12,18 @@ from training.data.leakage import check_leakage, check_overlap
 __all__ = ["Ask", "LabelChoice", "draft_declaration", "failed_checks", "findings_of"]
 
 
-def draft_declaration(uri: str, label: str | None, name: str | None, ask: Ask | None = None) -> str:
+def draft_declaration(
+    uri: str,
+    label: str | None,
+    name: str | None,
+    ask: Ask | None = None,
+    choice: Choice = ONLY_TABLE,
+) -> str:
     """Return a declaration as YAML text, with the reason for each guess next to it.
 
     `ask` chooses the label among candidates, where neither `label` nor a name tells.
     """
-    return draft(uri, label=label, name=name, judge=failed_checks, ask=ask)
+    return draft(uri, label=label, name=name, judge=failed_checks, ask=ask, choice=choice)
 
 
 def findings_of(text: str) -> list[str]:

@@ -51,7 +51,9 @@ def count_keys(declaration: Declaration, keys: np.ndarray, model: str, by: str) 
     """Write down a look at the rows of these sorted distinct hashes, uint64; see `count_looks`."""
     rows, metrics = row_set(keys), deciding_metrics(declaration)
     labels = sorted(declaration.data.named("label"))
-    scope = Scope(declaration.name, digest_of([declaration.data.uri, labels]))
+    data = declaration.data
+    source = [data.uri, *filter(None, (data.table, data.query, data.sheet))]
+    scope = Scope(declaration.name, digest_of([source if source[1:] else data.uri, labels]))
     counts = record_look(looks_path(), scope, rows, metrics, model, by)
     return tuple(
         Look(rows_sha256=rows.sha256, metric=metric, number=counts[metric]) for metric in metrics

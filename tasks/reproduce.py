@@ -65,7 +65,7 @@ def compare_origin(origin: Origin) -> Reproduction:
     config, why = reproduce.config_step(origin)
     steps = [config]
     if not config.differs:
-        source, why = reproduce.source_step(origin, fingerprint(origin.declaration.data))
+        source, why = reproduce.source_step(origin, fingerprint(reproduce.data_as_recorded(origin)))
         steps.append(source)
     else:
         steps.append(Step(name=reproduce.SOURCE, recorded=origin.evidence.source_sha256))
@@ -146,6 +146,7 @@ def _run(origin: Origin, place: Path) -> dict[str, Any]:
         f"tracking.uri=sqlite:///{store}",
         "register.enabled=false",
         *reproduce.as_it_ran(origin),
+        *reproduce.source_as_recorded(origin),
         "--json",
     ]
     kept = {

@@ -9,8 +9,8 @@ from prefect import State, task
 from prefect.cache_policies import NO_CACHE
 
 from schemas.config import Declaration
-from schemas.errors import BulkheadError, counted
-from schemas.records import SourceRef, ValidatedTable
+from schemas.errors import BulkheadError, counted, shortened
+from schemas.records import Snapshot, SourceRef, ValidatedTable
 from tasks.say import say
 from tasks.store import stored, stored_task
 from training.data.sources.source import fingerprint
@@ -40,12 +40,24 @@ def fingerprint_source(declaration: Declaration) -> SourceRef:
     megabytes = sum(f.num_bytes for f in source.files) / 1e6
     one = source.files[0].sha256 if len(source.files) == 1 else ""
     digest = f"sha256 {one[:12]}" if one else f"digest of all files {source.sha256[:12]}"
+    for copy in source.snapshots:
+        say("", read_words(copy))
     say(
         "source",
         f"{len(source.files)} {source.format} file{'s'[: len(source.files) > 1]}, {megabytes:,.1f}"
         f" MB, {digest}",
     )
     return source
+
+
+def read_words(copy: Snapshot) -> str:
+    """Return one sentence on rows of a database, or on a file that was converted."""
+    names = {"table": copy.table, "query": copy.query, "sheet": copy.sheet}
+    names["encoding"] = copy.encoding
+    what = ", ".join(f"{n} {shortened(v, 60, plain=True)}" for n, v in names.items() if v)
+    if copy.rows is None:
+        return f"{copy.uri}: {what}, converted once"
+    return f"{copy.uri}: {what}, {counted(copy.rows, 'row')} as of {copy.moment}"
 
 
 @stored_task(

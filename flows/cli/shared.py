@@ -49,6 +49,17 @@ TrackingUri = Annotated[
     str | None,
     typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file."),
 ]
+Table = Annotated[
+    str | None,
+    typer.Option(help="Table or view of a database; needed where it has several.", metavar="TABLE"),
+]
+Query = Annotated[
+    str | None, typer.Option(help="One SELECT over a database, in place of --table.", metavar="SQL")
+]
+Sheet = Annotated[
+    str | None,
+    typer.Option(help="Sheet of an Excel file; needed where it has several.", metavar="SHEET"),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and Prefect's own log.")]
 
 

@@ -17,12 +17,13 @@ from typing import Any
 from mlflow import MlflowClient
 from pydantic import ValidationError
 
-from schemas.config import SPLITS, AutoModel, Declaration
+from schemas.config import SPLITS, AutoModel, DataConfig, Declaration
 from schemas.errors import IntegrityError, RegistryError, first_few
 from schemas.load import declare
 from schemas.records import Evidence, SourceRef, digest_of
 from schemas.registry_records import Step
 from schemas.yaml_text import parse_yaml
+from training.data.sources.databases import recorded
 from training.data.split.ledger import copy_as_of
 from training.data.split.split import group_ledger
 from training.registry.registry import fetched, prove_version, version_of
@@ -135,6 +136,19 @@ def as_it_ran(origin: Origin) -> tuple[str, ...]:
         f"model.candidates={json.dumps([one.model_dump(mode='json') for one in ran])}",
         f"model.minutes={ANY_MINUTES}",
     )
+
+
+def data_as_recorded(origin: Origin) -> DataConfig:
+    """Return how the rows are read: kept copies of databases where they are those of the run."""
+    return recorded(origin.declaration.data, origin.evidence.source_sha256)
+
+
+def source_as_recorded(origin: Origin) -> tuple[str, ...]:
+    """Return overrides that read the kept copies of databases; none for any other source."""
+    data = data_as_recorded(origin)
+    if data == origin.declaration.data:
+        return ()
+    return (f"data.uri={json.dumps(data.uri)}", "data.table=null", "data.query=null")
 
 
 # ------------------------------------------------------------------------------------- comparing

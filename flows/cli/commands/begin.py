@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.output import print_json
-from flows.cli.shared import AsJson, Debug, environment, stated
+from flows.cli.shared import AsJson, Debug, Query, Sheet, Table, environment, stated
+from schemas.database_config import Choice
 from schemas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +29,14 @@ def schema() -> None:
 
 @stated
 def init(
-    data: Annotated[str, typer.Argument(help="Parquet, CSV, folder or glob.", metavar="DATA")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Parquet, CSV, JSON-lines or Excel file, folder, glob, DuckDB or SQLite file, or"
+            " postgresql://host/database.",
+            metavar="DATA",
+        ),
+    ],
     label: Annotated[
         str | None,
         typer.Option(help="The column to predict; when absent, guessed, or asked at a terminal."),
@@ -40,6 +48,9 @@ def init(
         Path | None,
         typer.Option("--output", "-o", help="Write here instead of to standard output."),
     ] = None,
+    table: Table = None,
+    query: Query = None,
+    sheet: Sheet = None,
     debug: Debug = False,
 ) -> None:
     """Draft a declaration from a table, with the reason for each guess."""
@@ -52,7 +63,8 @@ def init(
         if output.exists():
             raise ConfigError(f"{output} exists already; give another --output or remove it first")
     at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    text = draft_declaration(data, label, name, _ask_label if at_terminal else None)
+    choice = Choice(table, query, sheet)
+    text = draft_declaration(data, label, name, _ask_label if at_terminal else None, choice)
     if output is None:
         print(text, end="")
     else:

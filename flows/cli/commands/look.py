@@ -8,9 +8,14 @@ from typing import Annotated
 import typer
 
 from flows.cli.output import print_json
-from flows.cli.shared import AsJson, Debug, stated
+from flows.cli.shared import AsJson, Debug, Query, Sheet, Table, stated
+from schemas.database_config import Choice
 
-ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".arrow", ".feather")
+ENDINGS = (
+    *(".parquet", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".arrow", ".feather"),
+    *(".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".xlsx", ".xlsm"),
+    *(".duckdb", ".ddb", ".db", ".sqlite", ".sqlite3"),
+)
 
 
 def _tables(incomplete: str) -> list[str]:
@@ -36,7 +41,8 @@ def look(
     file: Annotated[
         str,
         typer.Argument(
-            help="Parquet, CSV or Arrow file, folder or glob.",
+            help="Parquet, CSV, Arrow, JSON-lines or Excel file, folder, glob, DuckDB or SQLite"
+            " file, or postgresql://host/database.",
             metavar="FILE",
             autocompletion=_tables,
         ),
@@ -55,6 +61,9 @@ def look(
             "--output", "-o", help="Write a page here too, e.g. look.html.", metavar="HTML"
         ),
     ] = None,
+    table: Table = None,
+    query: Query = None,
+    sheet: Sheet = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -70,7 +79,7 @@ def look(
         require_room(output, "--output")
     from tasks.look import look_at_table
 
-    report = look_at_table(file, label, output)
+    report = look_at_table(file, label, output, Choice(table, query, sheet))
     if as_json:
         print_json(report.model_dump(mode="json"))
         return

@@ -10,6 +10,8 @@ import re
 from contextlib import closing
 from pathlib import Path
 
+from schemas.config import DataConfig
+from schemas.database_config import ONLY_TABLE, Choice
 from schemas.errors import ConfigError
 from training.data.draft.guesses import Draft, Guess, Table
 from training.data.draft.label_guess import Ask, guess_label, guess_task
@@ -44,17 +46,19 @@ def draft(
     name: str | None = None,
     judge: Judge | None = None,
     ask: Ask | None = None,
+    choice: Choice = ONLY_TABLE,
 ) -> str:
     """Return the YAML text of a first declaration for a table.
 
     It loads as it is and gives a reason next to each line.
 
     Args:
-        uri: Parquet, CSV, CSV.gz or Arrow file, folder or glob.
+        uri: file, folder, glob or database.
         label: the label's column; guessed by name, else the last column.
         name: of the declaration; by default derived from the file's name.
         judge: checks for leaks, of which the draft takes out what it can.
         ask: chooses the label among candidates, where it is not given and no name tells.
+        choice: table, query or sheet.
 
     Raises:
         SourceError: the source cannot be found or read.
@@ -63,7 +67,7 @@ def draft(
     """
     where = uri if "://" in uri else str(Path(uri).absolute())
     with closing(connect()) as connection:
-        data, columns, total, relation = read_table(connection, where)
+        data, columns, total, relation = read_table(connection, where, choice)
         if not total or len(columns) < 2:
             raise ConfigError(
                 f"{uri}: expected rows and at least two columns, got {total} rows of {len(columns)}"
@@ -75,7 +79,7 @@ def draft(
         found = guess_roles(table, target, why)
         task = guess_task(table, found.label, found.labels)
         found = tie_rows(table, found, task[0])
-        return _accepted(table, found, task, name or _slug(where), judge)
+        return _accepted(table, found, task, name or _slug(data.table or where), judge)
 
 
 def _accepted(table: Table, found: Draft, task: Line, name: str, judge: Judge | None = None) -> str:
@@ -190,6 +194,7 @@ def _render(table: Table, plan: Plan, task: Line, name: str) -> str:
         (f"name: {key(name)}", ""),
         ("data:", ""),
         (f"  uri: {quoted(str(table.data.uri))}", f"{table.rows} rows"),
+        *_choice_lines(table.data),
         *csv_lines(table.connection, table.data),
         *_row_lines(found),
         *_column_lines(table, found),
@@ -207,6 +212,17 @@ def _render(table: Table, plan: Plan, task: Line, name: str) -> str:
     return head + "".join(
         f"{text}  # {plain(why)}\n" if why else f"{text}\n" for text, why in lines
     )
+
+
+def _choice_lines(data: DataConfig) -> list[Line]:
+    """Return the line that says what is read of a database or an Excel file."""
+    if data.query is not None:
+        return [(f"  query: {quoted(data.query)}", "")]
+    return [
+        (f"  {name}: {quoted(value)}", "")
+        for name, value in (("table", data.table), ("sheet", data.sheet))
+        if value is not None
+    ]
 
 
 def _row_lines(found: Draft) -> list[Line]:

@@ -226,6 +226,8 @@ def csv_lines(connection: duckdb.DuckDBPyConnection, data: DataConfig) -> list[t
     why = ["found in the file"]
     why += ["these texts count as missing"] if "null_values" in options else []
     why += ["numbers have a decimal comma"] if "decimal" in options else []
+    if "encoding" in options:
+        why += ["no UTF-8: look at a text with accents, whether this encoding is the right one"]
     remark = remark_of(connection, "")
     line = f"  csv: {_flow(options)}"
     return [(line, "; ".join([*why, remark] if remark else why))]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from datetime import datetime
 from itertools import combinations, islice
 from typing import NamedTuple, TypeVar
 
 import duckdb
 
-from schemas.config import ColumnConfig, DataConfig
+from schemas.config import DataConfig
+from schemas.database_config import ONLY_TABLE, Choice
 from schemas.records import SourceRef
 from training.data.draft.number_columns import with_spellings
-from training.data.draft.text_layout import layout_of
-from training.data.engine.engine import connect, ident, literal, row, rows
-from training.data.sources.source import fingerprint, relation_sql, unreadable, usable
+from training.data.draft.open_source import open_source
+from training.data.engine.engine import ident, literal, row, rows
+from training.data.sources.source import relation_sql, unreadable, usable
 from training.data.sources.text_files import csv_texts
 from training.data.sources.text_types import typed_sql
 from training.data.table.sql_types import Family, family, is_whole
@@ -74,7 +74,7 @@ class Profile(NamedTuple):
 
 
 def read_table(
-    connection: duckdb.DuckDBPyConnection, uri: str
+    connection: duckdb.DuckDBPyConnection, uri: str, choice: Choice = ONLY_TABLE
 ) -> tuple[DataConfig, list[Profile], int, str]:
     """Load a sample of the table into the engine and describe its columns.
 
@@ -83,7 +83,8 @@ def read_table(
     Args:
         connection: an open engine; afterwards it holds the table `bulkhead_sample` of at most
             200,000 rows.
-        uri: file, folder or glob.
+        uri: file, folder, glob or database.
+        choice: table, query or sheet.
 
     Returns:
         The detected reading options (delimiter, texts for null, spellings of numbers), the columns
@@ -92,7 +93,7 @@ def read_table(
     Raises:
         SourceError: the source cannot be found or read.
     """
-    source, data = open_source(uri)
+    source, data = open_source(uri, choice)
 
     def read(options: DataConfig) -> str:
         if source.format == "csv" and not source.partitions:
@@ -124,34 +125,6 @@ def _staged(connection: duckdb.DuckDBPyConnection, source: SourceRef, data: Data
     relation = typed_sql(connection, texts, names, decimal=data.csv.decimal)
     types = {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {relation}")}
     return usable(relation, types)
-
-
-def open_source(uri: str | tuple[str, ...]) -> tuple[SourceRef, DataConfig]:
-    """Return the files that a URI names, and how they are read.
-
-    Delimiter, quoting and texts for null are detected.
-
-    Raises:
-        SourceError: the source cannot be found or read.
-    """
-    data = DataConfig(uri=uri, columns={"*": ColumnConfig()})
-    source = fingerprint(data)
-    found = {"format": source.format} | (
-        {"csv": layout_of(source).options} if source.format == "csv" else {}
-    )
-    return source, data.model_copy(update=found)
-
-
-def source_columns(uri: str | tuple[str, ...]) -> list[str]:
-    """Return names of the columns of a source."""
-    source, data = open_source(uri)
-    with closing(connect()) as connection:
-        return [
-            str(r[0])
-            for r in rows(
-                connection, f"describe select * from {relation_sql(source, data, connection)}"
-            )
-        ]
 
 
 def describe_sample(

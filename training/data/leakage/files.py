@@ -19,7 +19,8 @@ from schemas.errors import ConfigError, SchemaError, first_few
 from schemas.load import apply_overrides, declare
 from schemas.records import SourceRef
 from training.data.draft.draft import Table, guess_label, guess_roles, guess_task
-from training.data.draft.profile import SAMPLE, Profile, date_format, describe_sample, open_source
+from training.data.draft.open_source import open_source
+from training.data.draft.profile import SAMPLE, Profile, date_format, describe_sample
 from training.data.engine.engine import ident, literal, row, rows
 from training.data.leakage.sides import Sides
 from training.data.sources.source import relation_sql
@@ -51,11 +52,8 @@ class _Columns(NamedTuple):
 
     def relation(self, side: SplitName, raw: str) -> str:
         """Return the rows of a split with every column as its type."""
-        return (
-            "(select"
-            f" {', '.join(f'{sql} as {ident(name)}' for name, sql in self.casts[side].items())}"
-            f" from {raw})"
-        )
+        columns = (f"{sql} as {ident(name)}" for name, sql in self.casts[side].items())
+        return f"(select {', '.join(columns)} from {raw})"
 
 
 def open_files(connection: duckdb.DuckDBPyConnection, request: FilesToAudit) -> Opened:

@@ -12,6 +12,7 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.database_config import ONLY_TABLE, Choice
 from schemas.errors import ConfigError, first_few
 from schemas.table_look import RoleCandidate, SplitPreview, TableLook
 from training.data.engine.engine import connect
@@ -28,16 +29,19 @@ EXACT = 16  # columns whose values are counted exactly in a table that is sample
 SEEN = 5  # rows of the sample for each value, from which hardly a value is not in it
 
 
-def look(uri: str, label: str | None = None, most: int | None = None) -> TableLook:
+def look(
+    uri: str, label: str | None = None, most: int | None = None, choice: Choice = ONLY_TABLE
+) -> TableLook:
     """Return the facts of a table that a declaration rests on.
 
     Nothing is decided here: candidates are given with their reasons. All facts but those of the
     order are the same in any order of the rows.
 
     Args:
-        uri: Parquet, CSV, CSV.gz or Arrow file, folder or glob.
+        uri: file, folder, glob or database.
         label: the column to predict; the likeliest candidate when absent.
         most: rows above which a sample is read closely. Default: 200,000, fewer of many columns.
+        choice: table, query or sheet.
 
     Raises:
         SourceError: the source cannot be found or read, or has no rows.
@@ -46,7 +50,7 @@ def look(uri: str, label: str | None = None, most: int | None = None) -> TableLo
     started = time.monotonic()
     where = uri if "://" in uri else str(Path(uri).absolute())
     with closing(connect()) as connection:
-        sample = read_rows(connection, where, most)
+        sample = read_rows(connection, where, most, choice)
         _require_column(label, tuple(sample.types))
         columns = code_columns(connection, sample)
         distinct = _distinct(connection, sample, columns)
@@ -58,7 +62,7 @@ def look(uri: str, label: str | None = None, most: int | None = None) -> TableLo
     code = _target_code(chosen)
     positive = None if chosen is None or code is None else chosen.codes == code
     return TableLook(
-        name=Path(where.rstrip("/")).name,
+        name=_shown_name(where, sample),
         format=sample.source.format,
         num_files=len(sample.source.files),
         rows=sample.rows,
@@ -74,6 +78,12 @@ def look(uri: str, label: str | None = None, most: int | None = None) -> TableLo
         splits=tuple(_splits(table, candidates, target, positive)),
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _shown_name(uri: str, sample: RowSample) -> str:
+    """Return the name of the file or database, with the table or sheet that was read."""
+    file = Path(uri.partition("?")[0].rstrip("/")).name if "://" in uri else Path(uri).name
+    return ", ".join(filter(None, (file, sample.data.table, sample.data.sheet)))
 
 
 def _require_column(label: str | None, names: Sequence[str]) -> None:

@@ -9,9 +9,11 @@ import duckdb
 import pyarrow as pa
 
 from schemas.config import DataConfig
+from schemas.database_config import ONLY_TABLE, Choice
 from schemas.errors import SourceError
 from schemas.records import SourceRef
-from training.data.draft.profile import SAMPLE, open_source
+from training.data.draft.open_source import open_source
+from training.data.draft.profile import SAMPLE
 from training.data.engine.engine import ident, literal, row, rows
 from training.data.sources.source import relation_sql, unreadable
 from training.data.sources.text_files import csv_texts
@@ -46,7 +48,10 @@ class RowSample(NamedTuple):
 
 
 def read_rows(
-    connection: duckdb.DuckDBPyConnection, uri: str, most: int | None = None
+    connection: duckdb.DuckDBPyConnection,
+    uri: str,
+    most: int | None = None,
+    choice: Choice = ONLY_TABLE,
 ) -> RowSample:
     """Return the rows for a look at a table.
 
@@ -55,13 +60,14 @@ def read_rows(
 
     Args:
         connection: an open engine; afterwards it holds the rows as the table `bulkhead_sample`.
-        uri: file, folder or glob.
+        uri: file, folder, glob or database.
         most: rows above which a sample is taken. Default: 200,000, or fewer of many columns.
+        choice: table, query or sheet.
 
     Raises:
         SourceError: the source cannot be found or read, or has no rows.
     """
-    source, data = open_source(uri)
+    source, data = open_source(uri, choice)
     try:
         relation, names, is_text = _relation(connection, source, data)
         if len(names) >= WIDE:

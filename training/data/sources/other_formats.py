@@ -11,7 +11,6 @@ from pathlib import Path
 CHUNK = 1 << 20
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 EXCEL = "import pandas; pandas.read_excel({0}).to_csv({1}, index=False)"
-ARROW_JSON = "import pyarrow.json as j, pyarrow.parquet as p; p.write_table(j.read_json({0}), {1})"
 PANDAS = "import pandas; pandas.{function}({{0}}{options}).to_parquet({{1}})"
 # ending: packages to install, the ending of the new file, and the program
 LINES: dict[str, tuple[str, str, str]] = {
@@ -19,8 +18,6 @@ LINES: dict[str, tuple[str, str, str]] = {
     ".xlsm": ("openpyxl", ".csv", EXCEL),
     ".xls": ("xlrd", ".csv", EXCEL),
     ".ods": ("odfpy", ".csv", EXCEL),
-    ".jsonl": ("", ".parquet", ARROW_JSON),
-    ".ndjson": ("", ".parquet", ARROW_JSON),
     ".json": (
         "",
         ".parquet",
@@ -47,7 +44,7 @@ TEXT = (".txt", ".dat", ".data", ".text")
 def convert_line(path: Path) -> str | None:
     """Return the command that makes a readable file of one in another format; None if unknown.
 
-    >>> convert_line(Path("a.jsonl")).startswith("python -c 'import pyarrow.json")
+    >>> convert_line(Path("a.orc")).startswith("python -c 'import pandas; pandas.read_orc")
     True
     """
     ending = path.suffix.lower()
@@ -60,6 +57,14 @@ def convert_line(path: Path) -> str | None:
     target = stem if stem.suffix == new else stem.with_name(stem.name + new)
     first = f"pip install {package} && " if package else ""
     return first + _python(program.format(_quoted(path), _quoted(target)))
+
+
+def encoding_advice(path: Path) -> str:
+    """Return what to do with a text file that is not UTF-8; empty if it is UTF-8."""
+    line = encoding_line(path)
+    if line is None:
+        return ""
+    return f"declare data.csv: {{encoding: {encoding(path)}}}; or this line converts it: {line}"
 
 
 def encoding_line(path: Path) -> str | None:
@@ -82,21 +87,22 @@ def encoding_line(path: Path) -> str | None:
 
 def encoding(path: Path) -> str | None:
     """Return the likely encoding of a text file that is not UTF-8; None if it is UTF-8."""
-    utf8, other = (codecs.getincrementaldecoder(name)() for name in ("utf-8", "cp1252"))
-    plain, windows, first = True, True, True
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            if first and chunk.startswith(UTF_16):
-                return "utf-16"
-            first = False
-            plain, windows = plain and _decodes(utf8, chunk), windows and _decodes(other, chunk)
-    plain = plain and _decodes(utf8, b"", final=True)
-    return None if plain else "cp1252" if windows else "latin-1"
+        if file.read(2).startswith(UTF_16):
+            return "utf-16"
+    if _decodes(path, "utf-8"):
+        return None
+    return "cp1252" if _decodes(path, "cp1252") else "latin-1"
 
 
-def _decodes(decoder: codecs.IncrementalDecoder, chunk: bytes, final: bool = False) -> bool:
+def _decodes(path: Path, name: str) -> bool:
+    """Return True if all bytes of a text file are of an encoding."""
+    decoder = codecs.getincrementaldecoder(name)()
     try:
-        decoder.decode(chunk, final)
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                decoder.decode(chunk)
+        decoder.decode(b"", True)
     except UnicodeDecodeError:
         return False
     return True

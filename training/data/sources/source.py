@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import duckdb
 import pyarrow as pa
@@ -17,13 +16,16 @@ import pyarrow.parquet as pq
 
 from schemas.config import DataConfig
 from schemas.confinement import require_readable
+from schemas.database_config import is_server
 from schemas.digest import file_ref, sha256_once
 from schemas.errors import BulkheadError, SourceError, first_few, shortened
 from schemas.records import FileRef, SourceRef
 from training.data.engine.engine import ident, literal, rows, without_nan
 from training.data.sources.arrow_files import arrow_dataset, arrow_schema_of, check_arrow
 from training.data.sources.conversions import conversion_notes, converted
-from training.data.sources.other_formats import convert_line, encoding_line
+from training.data.sources.file_formats import FORMATS, FURTHER, Format
+from training.data.sources.json_lines import json_relation
+from training.data.sources.other_formats import convert_line, encoding_advice
 from training.data.sources.partitions import (
     FILE,
     Keys,
@@ -34,18 +36,9 @@ from training.data.sources.partitions import (
 )
 from training.data.sources.remote import GLOB, fetch, is_remote, verify_remote
 from training.data.sources.same_columns import require_agreement, type_family
+from training.data.sources.sealed_copies import as_read
 from training.data.sources.text_files import csv_relation, suffix
 
-Format = Literal["parquet", "csv", "arrow"]
-FORMATS: dict[str, Format] = {
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".csv.gz": "csv",
-    ".tsv": "csv",
-    ".tsv.gz": "csv",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-}
 CHUNK = 1 << 20
 ARROW_VIEW = "bulkhead_arrow_source"
 ZONED_NS = "TIMESTAMPTZ_NS"
@@ -63,7 +56,7 @@ def fingerprint(data: DataConfig) -> SourceRef:
         {
             file.uri: file
             for uri in uris
-            if is_remote(uri)
+            if is_remote(uri) and not is_server(uri)
             for file in fetch(uri, lambda path: _is_data(path, data))
         }.values()
     )
@@ -76,6 +69,7 @@ def fingerprint(data: DataConfig) -> SourceRef:
     for path, _ in found:
         require_readable(path, "data.uri")
     found += [(Path(file.path).resolve(), remote_keys(file.uri)) for file in remote]
+    found, snapshots = as_read(found, [uri for uri in uris if is_server(uri)], data)
     files = sorted({path for path, _ in found})
     formats = {path: _format_of(path, data) for path in files}
     if len(set(formats.values())) > 1:
@@ -92,7 +86,13 @@ def fingerprint(data: DataConfig) -> SourceRef:
         "\n".join(sorted(_told(r, keys.get(r.path)) for r in refs)).encode()
     ).hexdigest()
     return SourceRef(
-        uri=uris, format=kind, files=refs, sha256=digest, remote=remote, partitions=keys
+        uri=uris,
+        format=kind,
+        files=refs,
+        sha256=digest,
+        remote=remote,
+        snapshots=snapshots,
+        partitions=keys,
     )
 
 
@@ -172,6 +172,7 @@ def _as_stored(
         "parquet": _parquet,
         "csv": csv_relation,
         "arrow": _arrow,
+        "jsonl": json_relation,
     }
     try:
         relation = open_files[source.format](source, data, connection)
@@ -212,11 +213,13 @@ def unreadable(source: SourceRef, error: Exception) -> SourceError:
     advice = (
         "check data.csv (delimiter, quote, header) and the file's encoding (UTF-8)"
         if source.format == "csv"
+        else "expected a JSON object in each line"
+        if source.format == "jsonl"
         else "write the file again"
     )
-    foreign = (encoding_line(f.file) for f in source.files) if source.format == "csv" else ()
+    foreign = (encoding_advice(f.file) for f in source.files) if source.format == "csv" else ()
     if line := next(filter(None, foreign), None):
-        advice += f"; this line converts it: {line}"
+        advice += f"; {line}"
     return SourceError(f"{names}: cannot be read: {' '.join(lines[:8])[:600]}; {advice}")
 
 
@@ -242,15 +245,13 @@ def _expand(uri: str, data: DataConfig) -> list[Path]:
     """List files that a path names: a file, all files of a folder, or those of a glob."""
     path = Path(uri)
     if path.is_dir():
-        found = [
-            p
-            for p in path.rglob("*")
-            if p.is_file() and not p.name.startswith((".", "_")) and _is_data(p, data)
-        ]
+        files = [p for p in path.rglob("*") if p.is_file() and not p.name.startswith((".", "_"))]
+        found = [p for p in files if _is_data(p, data)]
+        found = found or [p for p in files if _is_data(p, data, FURTHER)]
         if not found:
             raise SourceError(
-                f"{uri}: expected data files in the folder, found none with {', '.join(FORMATS)};"
-                " give another folder, or set data.format"
+                f"{uri}: expected data files in the folder, found none with"
+                f" {', '.join((*FORMATS, *FURTHER))}; give another folder, or set data.format"
             )
         return found
     if not path.exists() and GLOB & set(uri):
@@ -266,19 +267,20 @@ def _expand(uri: str, data: DataConfig) -> list[Path]:
     return [path]
 
 
-def _is_data(path: Path, data: DataConfig) -> bool:
-    kind = FORMATS.get(suffix(path))
+def _is_data(path: Path, data: DataConfig, formats: Mapping[str, Format] = FORMATS) -> bool:
+    kind = formats.get(suffix(path))
     return kind is not None and data.format in ("auto", kind)
 
 
 def _format_of(path: Path, data: DataConfig) -> Format:
     if data.format != "auto":
         return data.format
-    kind = FORMATS.get(suffix(path))
+    kind = FORMATS.get(suffix(path)) or FURTHER.get(suffix(path))
     if kind is None:
         line = convert_line(path)
         raise SourceError(
-            f"{path}: unknown format {suffix(path)!r}; expected one of {', '.join(FORMATS)}, or"
+            f"{path}: unknown format {suffix(path)!r}; expected one of"
+            f" {', '.join((*FORMATS, *FURTHER))}, a DuckDB or SQLite file, or"
             f" set data.format{f'; this line converts it: {line}' if line else ''}"
         )
     return kind

@@ -17,7 +17,7 @@ from schemas.errors import SourceError, first_few
 from schemas.records import SourceRef
 from training.data.engine.engine import ident, literal, row, rows
 from training.data.sources.conversions import spellings
-from training.data.sources.other_formats import encoding_line
+from training.data.sources.other_formats import encoding_advice
 from training.data.sources.partitions import FILE, with_keys
 from training.data.sources.same_columns import require_agreement
 from training.data.sources.text_types import typed_sql
@@ -165,16 +165,13 @@ def _header(path: Path, options: CsvConfig) -> Header:
     """Return column names of a delimited file; `column0`, `column1` … if it has no header."""
     names, lines = _first_row(path, options)
     if any(c == "\x00" for name in names for c in name):
-        line = encoding_line(path)
+        advice = encoding_advice(path)
         raise SourceError(
             f"{path}: the first line contains NUL characters, so it is no text; write the file as"
-            f" UTF-8, or set data.format{f'; this line converts it: {line}' if line else ''}"
+            f" UTF-8, or set data.format{f'; {advice}' if advice else ''}"
         )
     if any("\udc80" <= c <= "\udcff" for name in names for c in name):
-        raise SourceError(
-            f"{path}: the first line is no UTF-8 text; write the file as UTF-8; this line converts"
-            f" it: {encoding_line(path)}"
-        )
+        raise SourceError(f"{path}: the first line is no UTF-8 text; {encoding_advice(path)}")
     if not options.header:
         width = max(0, len(names) - options.empty_columns)
         return Header([f"column{i}" for i in range(width)], options.skip)

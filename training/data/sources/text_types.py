@@ -64,23 +64,28 @@ def typed_sql(
 
 
 def text_types(
-    connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str], decimal: str = "."
+    connection: duckdb.DuckDBPyConnection,
+    relation: str,
+    names: Sequence[str],
+    decimal: str = ".",
+    with_nulls: bool = False,
 ) -> dict[str, str]:
     """Return the type of each text column.
 
-    It is BIGINT, DOUBLE, BOOLEAN, DATE, TIMESTAMP, INSTANT (with an offset) or VARCHAR.
+    It is BIGINT, DOUBLE, BOOLEAN, DATE, TIMESTAMP, INSTANT (with an offset) or VARCHAR. Times with
+    a null among them are texts, as they always were in delimited text, unless `with_nulls` is set.
     """
     count = _counts_by_name if len(names) >= WIDE else _counts
     candidates = {n: _candidate(*found) for n, found in count(connection, relation, names, decimal)}
     tested = {
-        n: _tests(_pointed(ident(n), decimal) if kind == "NUMBER" else ident(n), kind)
+        n: _tests(_pointed(ident(n), decimal) if kind == "NUMBER" else ident(n), kind, with_nulls)
         for n, kind in candidates.items()
         if kind != "VARCHAR"
     }
     if not tested:
         return candidates
     if len(names) >= WIDE:
-        passed = _passed_by_name(connection, relation, candidates, decimal)
+        passed = _passed_by_name(connection, relation, candidates, decimal, with_nulls)
     else:
         columns = ", ".join(test for tests in tested.values() for test in tests)
         held = iter(row(connection, f"select {columns} from {relation}"))
@@ -123,13 +128,14 @@ def _passed_by_name(
     relation: str,
     candidates: Mapping[str, str],
     decimal: str,
+    with_nulls: bool,
 ) -> dict[str, int]:
     """Return how many tests of its candidate type each column passes."""
     passed: dict[str, int] = {}
     for kind in sorted(set(candidates.values()) - {"VARCHAR"}):
         value = _pointed("value", decimal) if kind == "NUMBER" else "value"
         long = _long(relation, [n for n, found in candidates.items() if found == kind])
-        tests = ", ".join(_tests(value, kind))
+        tests = ", ".join(_tests(value, kind, with_nulls))
         held = rows(connection, f"select name, {tests} from {long} group by name")
         passed |= {str(name): sum(map(bool, results)) for name, *results in held}
     return passed
@@ -159,7 +165,7 @@ def _candidate(values: int, numbers: int, example: str | None) -> str:
     return next((kind for kind, form in FORMS.items() if re.fullmatch(form, example)), "VARCHAR")
 
 
-def _tests(column: str, kind: str) -> list[str]:
+def _tests(column: str, kind: str, with_nulls: bool) -> list[str]:
     """Return SQL conditions on all values, each implying the previous one."""
     if kind == "NUMBER":
         return [
@@ -167,9 +173,10 @@ def _tests(column: str, kind: str) -> list[str]:
             for form in (NUMBER, DIGITS, INTEGER)
         ]
     if kind in FORMS:
+        or_null = f" or {column} is null" if with_nulls else ""
         return [
             f"bool_and(regexp_full_match({column}, {literal(FORMS[kind])}) and"
-            f" {CASTS[kind].format(column).replace('cast(', 'try_cast(')} is not null)"
+            f" {CASTS[kind].format(column).replace('cast(', 'try_cast(')} is not null{or_null})"
         ]
     return []
 
