@@ -7,6 +7,7 @@ are exact (see moments.py), so the result is the same for any row order and thre
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 
 import duckdb
@@ -24,14 +25,14 @@ from schemas.records import (
     TrainTable,
 )
 from training.data.engine.engine import chosen_engine, ident
-from training.data.engine.in_memory import held, relation
+from training.data.engine.in_memory import relation
 from training.data.engine.threads import at_once
 from training.data.fit.bag_vocabulary import fit_bags
 from training.data.fit.held_columns import held_counts, held_moments, held_quantiles
 from training.data.fit.labels import fit_labels
 from training.data.fit.moments import Moments, column_moments, column_quantiles
 from training.data.fit.tensors import channel_moments
-from training.data.fit.train_rows import TrainRows, model_needs
+from training.data.fit.train_rows import TrainRows, model_needs, rows_in_memory
 from training.data.fit.vocabulary import fit_vocabulary
 
 log = logging.getLogger(__name__)
@@ -63,23 +64,11 @@ def fit(
         DataError: no rows, one class only, constant or all-null features, non-finite values.
     """
     path = _train_path(train)
-    if connection is not None:
+    rows = rows_in_memory(train, spec, declaration)
+    with nullcontext(connection) if connection else chosen_engine(declaration.data) as engine:
+        table = relation(engine, train)
         return _fit(
-            TrainRows(
-                connection,
-                path,
-                relation(connection, train),
-                train.rows,
-                spec,
-                declaration,
-                held(train),
-            ),
-            train.file.sha256,
-        )
-    with chosen_engine(declaration.data) as own:
-        return _fit(
-            TrainRows(own, path, relation(own, train), train.rows, spec, declaration, held(train)),
-            train.file.sha256,
+            TrainRows(engine, path, table, train.rows, spec, declaration, rows), train.file.sha256
         )
 
 

@@ -15,9 +15,11 @@ import numpy as np
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
 from training.data.engine.engine import count_distinct, ident, row
+from training.data.engine.many_columns import figures_of
 from training.data.leakage.sampled import Flags, Floats, Sampled
 from training.data.leakage.sides import Sides
 
+FIGURES = ("count", "favg", "stddev_pop", "min", "max")  # of `Moments`
 LEAST_ROWS = 30
 LEAST_DISTINCT = 0.2  # least share of distinct values in a measurement
 UNLIKELY = 1e-5  # highest probability that gives a warning
@@ -53,15 +55,14 @@ def find_moments(sides: Sides) -> dict[str, dict[str, Moments]]:
 
     Columns that are null throughout a split are left out.
     """
-    names = sides.spec.numeric
-    parts = ", ".join(
-        f"[count({c}), favg({c}), stddev_pop({c}), min({c}), max({c})]" for c in map(ident, names)
-    )
     found: dict[str, dict[str, Moments]] = {}
-    for side, relation in sides.relations.items() if names else ():
-        for name, (count, mean, std, low, high) in zip(
-            names, row(sides.connection, f"select {parts} from {relation}"), strict=True
-        ):
+    for side, relation in sides.relations.items():
+        for name, (count, mean, std, low, high) in figures_of(
+            sides.connection,
+            sides.spec.numeric,
+            relation,
+            lambda c: [f"{figure}({c})" for figure in FIGURES],
+        ).items():
             if count:
                 found.setdefault(name, {})[side] = Moments(
                     int(count), float(mean), float(std), float(low), float(high)
