@@ -152,7 +152,10 @@ def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
         if rows is None
         else held_moments(rows, names)
     )
-    levels = {c: found for c, m in moments.items() if m.present and (found := _levels(c, m, train))}
+    bins = _bin_levels(train.declaration)
+    levels = {
+        c: found for c, m in moments.items() if m.present and (found := _levels(c, m, train, bins))
+    }
     if rows is None:
         quantiles = column_quantiles(
             train.connection, train.table, levels, {c: m.present for c, m in moments.items()}
@@ -175,6 +178,7 @@ def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
             column,
             dict(zip(levels.get(name, ()), quantiles.get(name, ()), strict=True)),
             train,
+            bins,
         )
         if column.low == column.high and not stats.indicator and stats.fill in (None, column.low):
             dropped[name] = f"always {column.low:g}"
@@ -203,7 +207,9 @@ def _filled(column: str, found: Moments, train: TrainRows) -> bool:
     return nullable is True or (nullable is None and found.nulls > 0)
 
 
-def _levels(column: str, found: Moments, train: TrainRows) -> tuple[float, ...]:
+def _levels(
+    column: str, found: Moments, train: TrainRows, bins: tuple[float, ...]
+) -> tuple[float, ...]:
     """Return the quantile levels of a column's scaling, imputation and bins; most need none."""
     scale, impute = _settings(column, train)
     if scale == "quantile":
@@ -212,7 +218,6 @@ def _levels(column: str, found: Moments, train: TrainRows) -> tuple[float, ...]:
         levels = QUARTILES
     else:
         levels = MEDIAN if impute == "median" and _filled(column, found, train) else ()
-    bins = _bin_levels(train.declaration)
     return (*levels, *(level for level in bins if level not in levels))
 
 
@@ -223,7 +228,11 @@ def _bin_levels(declaration: Declaration) -> tuple[float, ...]:
 
 
 def _numeric_stats(
-    name: str, found: Moments, quantile: dict[float, float], train: TrainRows
+    name: str,
+    found: Moments,
+    quantile: dict[float, float],
+    train: TrainRows,
+    bins: tuple[float, ...],
 ) -> NumericStats:
     scale, impute = _settings(name, train)
     mean, std = found.mean or 0.0, found.std or 0.0
@@ -243,7 +252,7 @@ def _numeric_stats(
         scale=spread or 1.0,
         knots=tuple(quantile[level] for level in LEVELS) if scale == "quantile" else (),
         # sorted: interpolation between equal neighbours may be off by the last bit
-        bins=tuple(sorted({quantile[level] for level in _bin_levels(declaration)})),
+        bins=tuple(sorted({quantile[level] for level in bins})),
         bounded=name in train.spec.dates and not train.spec.is_on_circle(name),
         fill=(
             {"mean": mean, "median": quantile.get(0.5, 0.0), "zero": 0.0}[impute]

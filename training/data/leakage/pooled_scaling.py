@@ -50,11 +50,14 @@ class Pooled(NamedTuple):
     chance: float
 
 
-def find_moments(sides: Sides) -> dict[str, dict[str, Moments]]:
-    """Return exact moments of every numeric column by split, over all rows.
+def find_moments(sides: Sides, sample: Sampled) -> dict[str, dict[str, Moments]]:
+    """Return moments of every numeric column by split, over all rows.
 
-    Columns that are null throughout a split are left out.
+    Columns that are null throughout a split are left out. If the sample has all rows, they are
+    those of the sample: the engine takes a third of a millisecond for each column.
     """
+    if len(sample.train) == sum(sides.num_rows.values()):
+        return _common(_of_sample(sides, sample))
     found: dict[str, dict[str, Moments]] = {}
     for side, relation in sides.relations.items():
         for name, (count, mean, std, low, high) in figures_of(
@@ -67,6 +70,30 @@ def find_moments(sides: Sides) -> dict[str, dict[str, Moments]]:
                 found.setdefault(name, {})[side] = Moments(
                     int(count), float(mean), float(std), float(low), float(high)
                 )
+    return _common(found)
+
+
+def _of_sample(sides: Sides, sample: Sampled) -> dict[str, dict[str, Moments]]:
+    found: dict[str, dict[str, Moments]] = {}
+    for side in sides.relations:
+        rows = np.flatnonzero(sample.side == side)
+        for name, values in sample.numeric.items():
+            present = values[rows]
+            present = present[~np.isnan(present)]
+            if len(present):
+                mean = float(present.mean())
+                found.setdefault(name, {})[side] = Moments(
+                    len(present),
+                    mean,
+                    math.sqrt(((present - mean) ** 2).mean()),
+                    float(present.min()),
+                    float(present.max()),
+                )
+    return found
+
+
+def _common(found: dict[str, dict[str, Moments]]) -> dict[str, dict[str, Moments]]:
+    """Return the columns with finite moments in train and another split."""
     return {
         name: by_side
         for name, by_side in found.items()
@@ -322,7 +349,7 @@ def judge_pooled(name: str, found: list[Pooled], checks: ChecksConfig) -> list[C
 
 def pooled_results(sides: Sides, sample: Sampled) -> list[CheckResult]:
     """Return the results for scaling and filling by statistics of all splits."""
-    moments = find_moments(sides)
+    moments = find_moments(sides, sample)
     checks = sides.declaration.checks
     fills = find_pooled_fill(moments, sample, sides)
     scaled = [*find_pooled_scaling(moments, sides), *find_pooled_range(moments, sides)]
