@@ -26,7 +26,7 @@ class SampleCodes:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
         self._last: tuple[str, Codes | None] = ("", None)
-        self._others: tuple[tuple[str, ...], Codes | None] = ((), None)
+        self._others: dict[str, Codes | None] = {}
 
     def alike(
         self, column: Profile, others: Sequence[Profile]
@@ -67,24 +67,15 @@ class SampleCodes:
         return self._last[1]
 
     def _matrix(self, columns: Sequence[Profile]) -> Codes | None:
-        """Return codes [C, N], read only once more if other columns are asked for."""
-        names = tuple(c.name for c in columns)
-        known = (
-            dict(zip(self._others[0], self._others[1], strict=True))
-            if (self._others[1] is not None)
-            else {}
-        )
-        missing = [name for name in names if name not in known]
-        read = dict(zip(missing, self._read(missing), strict=True)) if missing else {}
-        found = [known[n] if n in known else read[n] for n in names]
-        if any(codes is None for codes in found):
-            return None
-        if missing:
-            self._others = (names, np.stack(found))
-            return self._others[1]
-        return np.stack(found)
+        """Return codes [C, N]; columns that were asked for before are not read again."""
+        missing = [c.name for c in columns if c.name not in self._others]
+        self._others |= dict(zip(missing, self._read(missing), strict=True))
+        found = [codes for c in columns if (codes := self._others[c.name]) is not None]
+        return np.stack(found) if len(found) == len(columns) else None
 
     def _read(self, names: Sequence[str]) -> list[Codes | None]:
+        if not names:
+            return []
         listed = ", ".join(map(ident, names))
         table = self._connection.sql(f"select {listed} from {SAMPLE}").to_arrow_table()
         return [_codes(table.column(place)) for place in range(len(names))]
