@@ -1,13 +1,13 @@
 """Preparation compared with pandas and scikit-learn, with Polars, both by hand, and with a bare
 scan.
 
-    python -m benchmarks.prepare [--rows 200000 1000000] [--rounds 3] [--full] [--page
-    docs/benchmarks.md]
+    python -m benchmarks.prepare [--rows 200000 1000000] [--wide 3000] [--rounds 3] [--full]
+    [--page docs/benchmarks.md]
 
 Each tool prepares the same generated table in its own process, in turns; peers are installed into
-their own environment. Both wall time and CPU seconds are compared: other work on the machine
-disturbs the first, and threads that share a core increase the second. `--full` is 1, 10 and 50
-million rows, once.
+their own environment. `--wide` adds tables of 2,000 rows with so many columns. Both wall time and
+CPU seconds are compared: other work on the machine disturbs the first, and threads that share a
+core increase the second. `--full` is 1, 10 and 50 million rows, once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from benchmarks.environments import environment
 from benchmarks.page import PAGE, machine, markdown_table, write_section
 from benchmarks.preparation.processes import Peak, sampled
-from benchmarks.preparation.rows import write_rows
+from benchmarks.preparation.rows import COUNTS, WITH_NULLS, write_rows
 
 PEERS = Path(__file__).parent / "preparation" / "peers"
 PACKAGES = ("pandas==3.1.1", "scikit-learn==1.9.0", "polars==1.35.2", "pyarrow==25.0.1")
@@ -34,6 +34,9 @@ SCAN, PANDAS, POLARS = (
     "pandas + scikit-learn by hand",
     "Polars by hand",
 )
+WIDE = "Polars by hand and an AUROC of each column"
+NOT_MEASURES = COUNTS + WITH_NULLS
+WIDE_ROWS, LEVELS_AGAIN = 2_000, (3, 10, 50, 10, 3)  # of the categorical columns
 FULL, SHORT = (1_000_000, 10_000_000, 50_000_000), (200_000, 1_000_000)
 
 
@@ -74,6 +77,46 @@ def measure(rows: int, rounds: int, python: Path, folder: Path) -> list[Run]:
             )
             found.append(Run(tool, rows, peak))
     return found
+
+
+def measure_wide(columns: int, rounds: int, python: Path, folder: Path) -> list[Run]:
+    """Prepare a table of few rows and many columns with all checks, and by hand, in turns."""
+    levels = LEVELS_AGAIN * (columns // (5 * len(LEVELS_AGAIN)))
+    source = write_rows(
+        folder / "wide.parquet", WIDE_ROWS, columns - len(levels) - NOT_MEASURES, levels
+    )
+    ours, found = [sys.executable, "-m", "benchmarks.preparation.ours"], []
+    by_hand = [str(python), str(PEERS / "polars_by_hand.py")]
+    tools = {WHOLE: (ours, []), WIDE: (by_hand, ["--columns"])}
+    for _ in range(rounds):
+        for tool, (command, more) in tools.items():
+            with tempfile.TemporaryDirectory(dir=folder) as out:
+                peak = sampled(
+                    [*command, str(source), out, *more], dict(os.environ), folder / "log"
+                )
+            if not peak.ended_well:
+                raise SystemExit(f"{tool}: {(folder / 'log').read_text()[-2000:]}")
+            print(f"{columns:,} columns: {tool:<44} {peak.cpu_seconds:7.1f} CPU s", flush=True)
+            found.append(Run(tool, columns, peak))
+    return found
+
+
+def wide_section(runs: list[Run]) -> str:
+    """Return the table of wide tables."""
+    lines = []
+    for columns in sorted({run.rows for run in runs}):
+        ours, peer = (_cpu(runs, tool, columns) for tool in (WHOLE, WIDE))
+        peaks = [run.peak.anonymous for run in runs if (run.tool, run.rows) == (WHOLE, columns)]
+        lines.append(
+            {
+                "columns": f"{columns:,}",
+                f"{WHOLE}, CPU s": f"{ours:.1f}",
+                f"{WIDE}, CPU s": f"{peer:.1f}",
+                "ratio": f"{ours / peer:.1f}",
+                "peak anonymous GB": f"{median(peaks) / 1e9:.2f}",
+            }
+        )
+    return f"{WIDE_ROWS:,} rows of many columns:\n\n{markdown_table(lines)}"
 
 
 def exponent(sizes: list[int], seconds: list[float]) -> float:
@@ -167,6 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m benchmarks.prepare", description=str(__doc__).partition("\n")[0]
     )
     parser.add_argument("--rows", type=int, nargs="+", default=SHORT)
+    parser.add_argument("--wide", type=int, nargs="*", default=(500, 3000), metavar="COLUMNS")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--full",
@@ -189,7 +233,12 @@ def main(arguments: list[str] | None = None) -> int:
     for rows in sizes:
         with tempfile.TemporaryDirectory(prefix="bulkhead-bench-", dir=options.folder) as name:
             runs += measure(rows, rounds, python, Path(name))
-    write_section("preparation", section(runs, rounds), options.page)
+    wide: list[Run] = []
+    for columns in options.wide:
+        with tempfile.TemporaryDirectory(prefix="bulkhead-bench-", dir=options.folder) as name:
+            wide += measure_wide(columns, rounds, python, Path(name))
+    text = "\n\n".join([section(runs, rounds), *([wide_section(wide)] if wide else [])])
+    write_section("preparation", text, options.page)
     return 0
 
 

@@ -1,7 +1,7 @@
 """Preparation written by hand with Polars, whole columns in memory: the same checks and arrays as
-`pandas_sklearn.py`.
+`pandas_sklearn.py`. `--columns` adds the AUROC of each numeric column, as checks of columns need.
 
-python polars_by_hand.py TABLE OUT
+python polars_by_hand.py TABLE OUT [--columns]
 """
 
 import sys
@@ -87,5 +87,17 @@ def main(table: str, out: Path) -> None:
         np.save(out / f"{side}-label.npy", held["outcome"].to_numpy())
 
 
+def best_column(table: str) -> float:
+    """Return the highest AUROC of a numeric column for the outcome."""
+    from sklearn.metrics import roc_auc_score
+
+    rows = pl.read_parquet(table)
+    outcome = rows["outcome"].to_numpy()
+    numeric = rows.drop(ROLES).select(pl.selectors.numeric().cast(pl.Float64).fill_null(0.0))
+    return max(float(roc_auc_score(outcome, column.to_numpy())) for column in numeric)
+
+
 if __name__ == "__main__":
+    if "--columns" in sys.argv:
+        print(best_column(sys.argv[1]))
     main(sys.argv[1], Path(sys.argv[2]))

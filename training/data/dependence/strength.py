@@ -14,9 +14,16 @@ Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 
-def gini(predicted: Floats, positive: Flags) -> tuple[float, Floats]:
-    """Return 2 AUROC - 1, and what each row adds to its error (DeLong's placements)."""
+def gini(predicted: Floats, positive: Flags, codes: Codes | None = None) -> tuple[float, Floats]:
+    """Return 2 AUROC - 1, and what each row adds to its error (DeLong's placements).
+
+    Args:
+        predicted: [B], or if there are codes, one for each code: few need to be sorted.
+        positive: [B].
+        codes: [B] of the rows.
+    """
     _, place = np.unique(predicted, return_inverse=True)
+    place = place if codes is None else place[codes]
     size = int(place.max()) + 1
     ups, downs = (
         np.bincount(place[rows], minlength=size).astype(np.float64)
@@ -45,9 +52,10 @@ def explained(predicted: Floats, target: Floats) -> tuple[float, Floats]:
 
 
 def clustered_error(influence: Floats, group: Codes) -> float:
-    """Return the standard error of a statistic from the influence of its rows, summed by group."""
-    _, place = np.unique(group, return_inverse=True)
-    return float(np.sqrt((np.bincount(place, weights=influence) ** 2).sum()))
+    """Return the standard error of a statistic: the influence of its rows, summed by group code."""
+    rows = np.bincount(group)
+    sums = np.bincount(group, weights=influence)[rows > 0]
+    return float(np.sqrt((sums**2).sum()))
 
 
 def as_score(strength: float, is_class: bool, named: bool = True, of: str = "") -> str:

@@ -12,6 +12,7 @@ from training.data.draft.column_hints import CALENDAR, MEASURES, has_word, hint_
 from training.data.draft.guesses import Guess, Table
 from training.data.draft.panels import followed_over, is_period
 from training.data.draft.profile import SAMPLE, Profile, plain
+from training.data.draft.sample_codes import SampleCodes
 from training.data.draft.target import are_counts
 from training.data.engine.engine import ident, row, rows
 
@@ -118,11 +119,12 @@ def guess_group(
         timed: whether rows have a time, by which they are split; then a panel needs no group.
     """
     ranked: dict[int, list[tuple[Profile, str]]] = {}
+    codes = SampleCodes(table.connection)
     periods = [] if timed else [c for c in others if is_period(c)]
     for column in columns:
         if not _repeats(table, column):
             continue
-        rank, why = _rank(table, column, others)
+        rank, why = _rank(table, column, others, codes)
         if not rank and (period := followed_over(table, column, periods)):
             rank = 4
             why = (
@@ -157,7 +159,9 @@ def _repeats(table: Table, column: Profile) -> bool:
     )
 
 
-def _rank(table: Table, column: Profile, others: Sequence[Profile]) -> tuple[int, str]:
+def _rank(
+    table: Table, column: Profile, others: Sequence[Profile], codes: SampleCodes
+) -> tuple[int, str]:
     """Return how likely a column is a group: 1 by name, 2 as a repeated key, 3 by its values alone.
 
     A panel comes after these; 0 is no group. The reason has the figures.
@@ -169,7 +173,7 @@ def _rank(table: Table, column: Profile, others: Sequence[Profile]) -> tuple[int
         return 0, ""
     if not hint and (has_word(column.name, CALENDAR) or small):
         return 0, ""
-    found = behaviour(table, column, others)
+    found = behaviour(table, column, others, codes)
     why = _reason(column, found)
     is_measure = small and (
         (has_word(column.name, MEASURES) and not found.constant) or _is_count(table, column)
@@ -217,34 +221,25 @@ def _reason(column: Profile, found: Behaviour) -> str:
     return "; ".join(parts) + ": rows of one of them resemble each other"
 
 
-def behaviour(table: Table, column: Profile, others: Sequence[Profile]) -> Behaviour:
+def behaviour(
+    table: Table, column: Profile, others: Sequence[Profile], codes: SampleCodes | None = None
+) -> Behaviour:
     """Return the columns that never change within a value, and whether its rows are in a run.
 
     A column counts only if luck would not explain it, and if it is no scale of the values
-    themselves, such as the hour of a time or the class of a size.
+    themselves, such as the hour of a time or the class of a size. `codes` serve several columns of
+    a table of few rows in place of a query for each.
     """
-    name = ident(column.name)
     part = max(1, column.present // CHECKED_ROWS)
-    some = f"(select * from {SAMPLE} where hash({name}) % {part} = 0)"
     looked = [c for c in others if c.name != column.name and c.distinct > 1 and c.family != "list"][
         :60
     ]
     steady: list[Profile] = []
     always = True
     if looked:
-        same = ", ".join(
-            f"(count({x}) in (0, count(*)) and min({x}) is not distinct from max({x})) as s{i}"
-            for i, x in enumerate(ident(c.name) for c in looked)
+        sizes, values, counts = (codes.alike(column, looked) if codes and part == 1 else None) or (
+            _alike(table, column, looked, part)
         )
-        sums = ", ".join(f"count(*) filter (where s{i})" for i in range(len(looked)))
-        found = rows(
-            table.connection,
-            f"select n, count(*), {sums} from (select {name}, count(*) as n, {same} from {some}"
-            f" group by {name} having count(*) > 1) group by n",
-        )
-        figures = np.array(found, dtype=np.float64).reshape(len(found), 2 + len(looked))
-        sizes, values, *constant = figures.T
-        counts = [float(held.sum()) for held in constant]
         steady = [
             c
             for c, count in zip(looked, counts, strict=True)
@@ -254,7 +249,28 @@ def behaviour(table: Table, column: Profile, others: Sequence[Profile]) -> Behav
         ]
         agreeing = {c.name: count for c, count in zip(looked, counts, strict=True)}
         always = part == 1 and all(agreeing[c.name] == values.sum() for c in steady)
-    return Behaviour(tuple(c.name for c in steady), _in_runs(table, column), always)
+    return Behaviour(tuple(c.name for c in steady), _in_runs(table, column, codes), always)
+
+
+def _alike(
+    table: Table, column: Profile, looked: Sequence[Profile], part: int
+) -> tuple[np.ndarray, np.ndarray, list[float]]:
+    """Return what `SampleCodes.alike` does, of one of several parts of the values, by a query."""
+    name = ident(column.name)
+    some = f"(select * from {SAMPLE} where hash({name}) % {part} = 0)"
+    same = ", ".join(
+        f"(count({x}) in (0, count(*)) and min({x}) is not distinct from max({x})) as s{i}"
+        for i, x in enumerate(ident(c.name) for c in looked)
+    )
+    sums = ", ".join(f"count(*) filter (where s{i})" for i in range(len(looked)))
+    found = rows(
+        table.connection,
+        f"select n, count(*), {sums} from (select {name}, count(*) as n, {same} from {some}"
+        f" group by {name} having count(*) > 1) group by n",
+    )
+    figures = np.array(found, dtype=np.float64).reshape(len(found), 2 + len(looked))
+    sizes, values, *constant = figures.T
+    return sizes, values, [float(held.sum()) for held in constant]
 
 
 def _beyond_luck(sizes: np.ndarray, values: np.ndarray, constant: float, agreement: float) -> bool:
@@ -307,10 +323,16 @@ def _agreement(table: Table, column: Profile) -> float:
     return min(max(float(share), 1e-300), 1.0)
 
 
-def _in_runs(table: Table, column: Profile) -> bool:
+def _in_runs(table: Table, column: Profile, codes: SampleCodes | None) -> bool:
     """Return True if rows of one value follow each other, in numbers that differ little."""
     if not table.in_order or column.present < 2 * column.distinct or column.distinct < LEAST_GROUPS:
         return False
+    runs, largest = (codes and codes.runs(column)) or _runs(table, column)
+    return bool(runs <= 1.2 * column.distinct and largest <= 3 * column.present / column.distinct)
+
+
+def _runs(table: Table, column: Profile) -> tuple[int, int]:
+    """Return how many runs of one value there are, and the rows of the most frequent value."""
     name = ident(column.name)
     runs = row(
         table.connection,
@@ -320,7 +342,7 @@ def _in_runs(table: Table, column: Profile) -> bool:
     largest = rows(
         table.connection, f"select count(*) as n from {SAMPLE} group by {name} order by n desc"
     )[0][0]
-    return bool(runs <= 1.2 * column.distinct and largest <= 3 * column.present / column.distinct)
+    return int(runs), int(largest)
 
 
 def _other_key(

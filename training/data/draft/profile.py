@@ -16,6 +16,7 @@ from schemas.records import SourceRef
 from training.data.draft.number_columns import with_spellings
 from training.data.draft.open_source import open_source
 from training.data.engine.engine import ident, literal, row, rows
+from training.data.engine.many_columns import plan_quickly
 from training.data.sources.source import relation_sql, unreadable, usable
 from training.data.sources.text_files import csv_texts
 from training.data.sources.text_types import typed_sql
@@ -113,6 +114,7 @@ def _staged(connection: duckdb.DuckDBPyConnection, source: SourceRef, data: Data
     except duckdb.Error as error:
         raise unreadable(source, error) from error
     names = [str(r[0]) for r in rows(connection, f"describe {TEXTS}")]
+    plan_quickly(connection, len(names))
     nulls = ", ".join(literal(text) for text in data.csv.null_values if text)
     if nulls:
         columns = ", ".join(

@@ -24,7 +24,7 @@ from training.data.draft.rows_alike import coarse_rows
 from training.data.draft.sparse import telling_nulls
 from training.data.draft.telling_dates import allow_telling_dates
 from training.data.engine.engine import ident, row
-from training.data.sources.written_numbers import category_note
+from training.data.sources.written_numbers import LEAST_VALUES, category_note
 from training.data.table.columns import RESERVED
 
 CODE_WORDS = (
@@ -239,6 +239,8 @@ def _hardly_repeats(column: Profile) -> bool:
 def _with_note(table: Table, column: Profile, guess: Guess) -> Guess:
     """Add a remark to the guess if texts are respelt numbers or times, or hardly repeat."""
     if column.family != "text" or guess.role not in ("categorical", "ignore"):
+        return guess
+    if column.distinct < LEAST_VALUES:  # codes, of which nothing is said
         return guess
     note = category_note(table.connection, SAMPLE, column.name, is_csv=table.data.format == "csv")
     if note and guess.role == "ignore" and note.startswith("a category with"):

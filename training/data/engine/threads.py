@@ -14,6 +14,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 MOST = 8  # threads: each may hold a separate column or batch, and memory is no faster for more
+BLOCKS = 16  # of many items, that each thread takes one after the other
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
@@ -29,12 +30,23 @@ def num_threads() -> int:
 def at_once(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
     """Return the results of work for each item, in order.
 
-    All are finished before an error is raised; it is that of the first item that has one.
+    Nothing runs any more when an error is raised; it is that of the first item that has one.
     """
-    with ThreadPoolExecutor(num_threads(), thread_name_prefix="data") as pool:
+    every, threads = list(items), num_threads()
+    # thousands of columns of few rows each: handing them over one by one takes longer than the work
+    size = max(1, len(every) // (BLOCKS * threads))
+
+    def work_on(block: list[Item]) -> list[Found]:
+        """Return the results of some items."""
+        return [work(item) for item in block]
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="data") as pool:
         # tables are held in a context variable
-        futures = [pool.submit(copy_context().run, work, item) for item in items]
-    return [future.result() for future in futures]
+        futures = [
+            pool.submit(copy_context().run, work_on, every[start : start + size])
+            for start in range(0, len(every), size)
+        ]
+    return [found for future in futures for found in future.result()]
 
 
 def one_by_one(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:

@@ -7,6 +7,7 @@ are exact (see moments.py), so the result is the same for any row order and thre
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 
 import duckdb
@@ -24,14 +25,14 @@ from schemas.records import (
     TrainTable,
 )
 from training.data.engine.engine import chosen_engine, ident
-from training.data.engine.in_memory import held, relation
+from training.data.engine.in_memory import relation
 from training.data.engine.threads import at_once
 from training.data.fit.bag_vocabulary import fit_bags
 from training.data.fit.held_columns import held_counts, held_moments, held_quantiles
 from training.data.fit.labels import fit_labels
 from training.data.fit.moments import Moments, column_moments, column_quantiles
 from training.data.fit.tensors import channel_moments
-from training.data.fit.train_rows import TrainRows, model_needs
+from training.data.fit.train_rows import TrainRows, model_needs, rows_in_memory
 from training.data.fit.vocabulary import fit_vocabulary
 
 log = logging.getLogger(__name__)
@@ -63,23 +64,11 @@ def fit(
         DataError: no rows, one class only, constant or all-null features, non-finite values.
     """
     path = _train_path(train)
-    if connection is not None:
+    rows = rows_in_memory(train, spec, declaration)
+    with nullcontext(connection) if connection else chosen_engine(declaration.data) as engine:
+        table = relation(engine, train)
         return _fit(
-            TrainRows(
-                connection,
-                path,
-                relation(connection, train),
-                train.rows,
-                spec,
-                declaration,
-                held(train),
-            ),
-            train.file.sha256,
-        )
-    with chosen_engine(declaration.data) as own:
-        return _fit(
-            TrainRows(own, path, relation(own, train), train.rows, spec, declaration, held(train)),
-            train.file.sha256,
+            TrainRows(engine, path, table, train.rows, spec, declaration, rows), train.file.sha256
         )
 
 
@@ -163,7 +152,10 @@ def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
         if rows is None
         else held_moments(rows, names)
     )
-    levels = {c: found for c, m in moments.items() if m.present and (found := _levels(c, m, train))}
+    bins = _bin_levels(train.declaration)
+    levels = {
+        c: found for c, m in moments.items() if m.present and (found := _levels(c, m, train, bins))
+    }
     if rows is None:
         quantiles = column_quantiles(
             train.connection, train.table, levels, {c: m.present for c, m in moments.items()}
@@ -186,6 +178,7 @@ def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
             column,
             dict(zip(levels.get(name, ()), quantiles.get(name, ()), strict=True)),
             train,
+            bins,
         )
         if column.low == column.high and not stats.indicator and stats.fill in (None, column.low):
             dropped[name] = f"always {column.low:g}"
@@ -214,7 +207,9 @@ def _filled(column: str, found: Moments, train: TrainRows) -> bool:
     return nullable is True or (nullable is None and found.nulls > 0)
 
 
-def _levels(column: str, found: Moments, train: TrainRows) -> tuple[float, ...]:
+def _levels(
+    column: str, found: Moments, train: TrainRows, bins: tuple[float, ...]
+) -> tuple[float, ...]:
     """Return the quantile levels of a column's scaling, imputation and bins; most need none."""
     scale, impute = _settings(column, train)
     if scale == "quantile":
@@ -223,7 +218,6 @@ def _levels(column: str, found: Moments, train: TrainRows) -> tuple[float, ...]:
         levels = QUARTILES
     else:
         levels = MEDIAN if impute == "median" and _filled(column, found, train) else ()
-    bins = _bin_levels(train.declaration)
     return (*levels, *(level for level in bins if level not in levels))
 
 
@@ -234,7 +228,11 @@ def _bin_levels(declaration: Declaration) -> tuple[float, ...]:
 
 
 def _numeric_stats(
-    name: str, found: Moments, quantile: dict[float, float], train: TrainRows
+    name: str,
+    found: Moments,
+    quantile: dict[float, float],
+    train: TrainRows,
+    bins: tuple[float, ...],
 ) -> NumericStats:
     scale, impute = _settings(name, train)
     mean, std = found.mean or 0.0, found.std or 0.0
@@ -254,7 +252,7 @@ def _numeric_stats(
         scale=spread or 1.0,
         knots=tuple(quantile[level] for level in LEVELS) if scale == "quantile" else (),
         # sorted: interpolation between equal neighbours may be off by the last bit
-        bins=tuple(sorted({quantile[level] for level in _bin_levels(declaration)})),
+        bins=tuple(sorted({quantile[level] for level in bins})),
         bounded=name in train.spec.dates and not train.spec.is_on_circle(name),
         fill=(
             {"mean": mean, "median": quantile.get(0.5, 0.0), "zero": 0.0}[impute]

@@ -6,10 +6,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from schemas.config import AutoModel, Declaration
-from schemas.records import TableSpec
-from training.data.engine.in_memory import Rows
+from schemas.records import TableSpec, TrainTable
+from training.data.engine.in_memory import Rows, held
+
+# of a train file that is read whole: each column's own queries take longer than its few rows
+SMALL_BYTES = 64 << 20
+SMALL_SHARE = 0.04  # of the memory limit
 
 
 class ModelNeeds(NamedTuple):
@@ -51,3 +57,23 @@ class TrainRows(NamedTuple):
     def query(self, sql: str) -> list[tuple]:
         """Return all rows of a query."""
         return list(self.connection.execute(sql).fetchall())
+
+
+def rows_in_memory(train: TrainTable, spec: TableSpec, declaration: Declaration) -> Rows | None:
+    """Return the rows of a train table that is held, or whose file is small; else None.
+
+    A file on Spark's side is left to Spark.
+    """
+    if (found := held(train)) is not None or declaration.data.engine == "spark":
+        return found
+    limit = declaration.data.memory_bytes
+    most = SMALL_BYTES if limit is None else min(SMALL_BYTES, int(limit * SMALL_SHARE))
+    if Path(train.file.path).stat().st_size > most:
+        return None
+    names = [*spec.numeric, *spec.categorical]
+    file = pq.ParquetFile(train.file.path, read_dictionary=list(spec.categorical))
+    with file:
+        types = {field.name: field.type for field in file.schema_arrow}
+        if any(types[name] != pa.float64() for name in spec.numeric):
+            return None
+        return Rows(file.read(names).combine_chunks())

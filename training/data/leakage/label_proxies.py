@@ -156,9 +156,13 @@ def _ridge(inputs: Floats, target: Floats, part: Flags) -> Floats:
     centred = inputs - inputs[part].mean(axis=0)
     fitted = centred[part]
     penalty = RIDGE * len(fitted) * (fitted.var(axis=0) + 1e-9)
-    weights = np.linalg.solve(
-        fitted.T @ fitted + np.diag(penalty), fitted.T @ (target[part] - target[part].mean())
-    )
+    wanted = target[part] - target[part].mean()
+    if fitted.shape[1] <= len(fitted):
+        weights = np.linalg.solve(fitted.T @ fitted + np.diag(penalty), fitted.T @ wanted)
+    else:  # the same weights from a system of as many equations as there are rows
+        kernel = (fitted / penalty) @ fitted.T
+        kernel[np.diag_indices_from(kernel)] += 1.0
+        weights = fitted.T @ np.linalg.solve(kernel, wanted) / penalty
     return np.asarray(np.clip(centred @ weights + target[part].mean(), -1, 2))
 
 

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from training.data.leakage.entity_series import series_of
+from training.data.leakage.entity_series import Features, series_of
 from training.data.leakage.label_sql import label_numbers
-from training.data.leakage.sampled import Flags, Floats, Label, Sampled, numbers
+from training.data.leakage.sampled import Flags, Floats, Label, Sampled
 from training.data.leakage.sides import Sides
 
 # strength alone, less two errors: of a number a correlation of about 0.9, of a class an AUROC of
@@ -100,13 +99,13 @@ class OwnPast(NamedTuple):
         if self.sides.declaration.task.label(name).kind != "regression":
             return False
         return any(
-            len(last) > 0 and np.isclose(numbers(rows[column]), last).mean() >= SAME_VALUES
+            len(last) > 0 and np.isclose(values([column])[0], last).mean() >= SAME_VALUES
             for lag in LAGS
-            for _, last, rows in self._pairs(name, lag)
+            for _, last, values in self._pairs(name, lag)
         )
 
-    def _pairs(self, name: str, lag: int) -> Iterator[tuple[Floats, Floats, pa.Table]]:
-        """Yield values, those some rows before, and the rows of the former, for each entity."""
+    def _pairs(self, name: str, lag: int) -> Iterator[tuple[Floats, Floats, Features]]:
+        """Yield values, those some rows before, and the features of the former, of each entity."""
         if self.sides.spec.time is None:
             return
         for label in label_numbers(self.sides):
@@ -115,4 +114,9 @@ class OwnPast(NamedTuple):
                 same = (series.entity[lag:] == series.entity[:-lag]) & (
                     repeats[lag:] == repeats[:-lag]
                 )
-                yield target[lag:][same], target[:-lag][same], series.table.slice(lag).filter(same)
+                yield target[lag:][same], target[:-lag][same], _later(series.features, lag, same)
+
+
+def _later(features: Features, lag: int, chosen: Flags) -> Features:
+    """Return features of the rows from `lag` on that are chosen."""
+    return lambda names: features(names)[:, lag:][:, chosen]

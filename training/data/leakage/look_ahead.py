@@ -15,7 +15,7 @@ from schemas.records import CheckResult
 from training.data.engine.engine import row
 from training.data.leakage.entity_series import Series, series_of
 from training.data.leakage.label_sql import LabelNumber, label_numbers
-from training.data.leakage.sampled import Flags, Floats, numbers
+from training.data.leakage.sampled import Flags, Floats
 from training.data.leakage.sides import Sides
 
 EVIDENCE_ROWS = 5
@@ -27,6 +27,7 @@ LEAST_UNEVEN = 0.5  # from here on a window of even length is tried
 FINE_VALUES = 100  # calendars legitimately know the future, and have few values
 # share of the next values' variance that the present does not explain; a countdown has none
 LEAST_SURPRISE = 1e-3
+BLOCK_COLUMNS = 256  # of a product
 
 
 class LookAhead(NamedTuple):
@@ -82,28 +83,40 @@ def _of_label(sides: Sides, label: LabelNumber) -> list[LookAhead]:
 
 
 def _of_series(sides: Sides, label: LabelNumber, series: Series) -> list[LookAhead]:
-    columns = {n: numbers(series.table[n]) for n in sides.spec.numeric if n != series.by}
-    varied = {
-        n: np.nan_to_num(v - np.nanmean(v))
-        for n, v in columns.items()
-        if len(np.unique(v[~np.isnan(v)])) > 1
-    }
-    if not varied:
+    names = [n for n in sides.spec.numeric if n != series.by]
+    values = series.features(names)
+    high, low = np.nanmax(values, axis=1, initial=-np.inf), np.nanmin(values, 1, initial=np.inf)
+    varied = np.flatnonzero(high > low)
+    values = values[varied]
+    values -= np.nanmean(values, axis=1, keepdims=True)
+    np.nan_to_num(values, copy=False)
+    windows = _of_windows(values, series) if len(varied) else []
+    if not windows:
         return []
-    features, target = np.stack(list(varied.values()), axis=1), series.target
-    is_fine = {n: len(np.unique(v)) >= FINE_VALUES for n, v in varied.items()}
-    items = [
-        item._replace(fine=is_fine[item.column], by=series.by)
-        for window in WINDOWS
-        for item in _of_window(list(varied), features, target, series, window, label.name)
-    ]
+    ahead, behind = np.stack([w.ahead for w in windows]), np.stack([w.behind for w in windows])
+    certain = ahead >= LEAST_CERTAIN
     if series.is_guess:  # of which only nearly all of the next values is a finding
-        items = [
-            i if i.future >= LEAST_CERTAIN else i._replace(future=0.0, past=0.0) for i in items
-        ]
+        ahead, behind = np.where(certain, ahead, 0.0), np.where(certain, behind, 0.0)
+    # as `_best`: nearly all of the next values comes before the largest gain
+    gain = np.where(certain.any(axis=0) & ~certain, -np.inf, ahead - behind)
+    ordered = np.sort(values, axis=1)
+    fine = (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1) + 1 >= FINE_VALUES
+    items = [
+        LookAhead(
+            names[varied[i]],
+            label.name,
+            windows[w].window,
+            float(ahead[w, i]),
+            float(behind[w, i]),
+            windows[w].rows,
+            bool(fine[i]),
+            series.by,
+        )
+        for i, w in enumerate(gain.argmax(axis=0))
+    ]
     return [
         item._replace(shown=_shown(series, item)) if item.future >= LEAST_EXPLAINED else item
-        for item in _best(items).values()
+        for item in items
     ]
 
 
@@ -112,7 +125,7 @@ def _shown(series: Series, item: LookAhead) -> tuple[dict[str, Any], ...]:
     table, target = series.table, series.target
     past, future, whole = _windows(target, series, item.window)
     places = np.flatnonzero(whole)[:: max(1, int(whole.sum()) // EVIDENCE_ROWS)][:EVIDENCE_ROWS]
-    ids, values = table["__id"].take(places).to_pylist(), numbers(table[item.column])
+    ids, values = table["__id"].take(places).to_pylist(), series.features([item.column])[0]
     return tuple(
         {
             "id": i,
@@ -125,25 +138,34 @@ def _shown(series: Series, item: LookAhead) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _of_window(
-    names: list[str], features: Floats, target: Floats, series: Series, window: int, label: str
-) -> list[LookAhead]:
-    past, future, whole = _windows(target, series, window)
-    if whole.sum() < FEWEST_ROWS:
-        return []
-    inputs, now = features[whole], target[whole]
-    ahead = _partial(inputs, future[whole], [now, past[whole]])
-    if ((ahead >= LEAST_UNEVEN) & (ahead < LEAST_CERTAIN)).any():
-        # a window of even length that is centred reaches one row further back than ahead
-        earlier, _, reached = _windows(target, series, window + 1)
-        both = whole & reached
-        uneven = _partial(features[both], future[both], [target[both], past[both], earlier[both]])
-        ahead = np.where(uneven >= LEAST_CERTAIN, uneven, ahead)
-    behind = _partial(inputs, past[whole], [now, future[whole]])
-    return [
-        LookAhead(n, label, window, float(a), float(b), int(whole.sum()))
-        for n, a, b in zip(names, ahead, behind, strict=True)
-    ]
+class _Window(NamedTuple):
+    """Shares [C] of the next and of the last values that features explain, and rows used."""
+
+    window: int
+    rows: int
+    ahead: Floats
+    behind: Floats
+
+
+def _of_windows(features: Floats, series: Series) -> list[_Window]:
+    """Return the windows that enough rows have on both sides; features [C, T] are centred."""
+    target, given, rests = series.target, [], list[_Rest]()
+    for window in WINDOWS:
+        past, future, whole = _windows(target, series, window)
+        if whole.sum() >= FEWEST_ROWS:
+            given.append((window, past, future, whole))
+            rests += [_rest(future, [target, past], whole), _rest(past, [target, future], whole)]
+    shares, found = _explained(features, rests), []
+    for place, (window, past, future, whole) in enumerate(given):
+        ahead, behind = shares[2 * place], shares[2 * place + 1]
+        if ((ahead >= LEAST_UNEVEN) & (ahead < LEAST_CERTAIN)).any():
+            # a window of even length that is centred reaches one row further back than ahead
+            earlier, _, reached = _windows(target, series, window + 1)
+            rest = _rest(future, [target, past, earlier], whole & reached)
+            uneven = _explained(features, [rest])[0]
+            ahead = np.where(uneven >= LEAST_CERTAIN, uneven, ahead)
+        found.append(_Window(window, int(whole.sum()), ahead, behind))
+    return found
 
 
 def _windows(target: Floats, series: Series, window: int) -> tuple[Floats, Floats, Flags]:
@@ -165,23 +187,54 @@ def _windows(target: Floats, series: Series, window: int) -> tuple[Floats, Float
     )
 
 
-def _partial(features: Floats, target: Floats, given: list[Floats]) -> Floats:
-    """Return the share [C] of the rest of the target that each feature explains.
+class _Rest(NamedTuple):
+    """What remains of a target after others are regressed out, and where [T] it was computed.
 
-    The rest is what remains after `given` is regressed out; features are treated alike.
+    `columns` [T, K] are an orthonormal basis of the others and last the rest, 0 elsewhere; None if
+    hardly anything remains.
     """
-    base = np.stack([np.ones(len(target)), *given], axis=1)
+
+    columns: Floats | None
+    where: Flags
+
+
+def _rest(target: Floats, given: list[Floats], where: Flags) -> _Rest:
+    """Regress `given` out of the target in some rows."""
+    rows = target[where]
+    base = np.stack([np.ones(len(rows)), *(g[where] for g in given)], axis=1)
     base = base / (np.sqrt((base**2).mean(axis=0)) + 1e-300)
     basis, _ = np.linalg.qr(base)
-    left = target - basis @ (basis.T @ target)
-    if left.var() <= LEAST_SURPRISE * target.var():
-        return np.zeros(features.shape[1])
-    rest = features - basis @ (basis.T @ features)
-    spread = (rest**2).sum(axis=0)
-    enough = spread > 1e-9 * (features**2).sum(axis=0)
-    return np.where(
-        enough, (rest.T @ left) ** 2 / np.where(enough, spread, 1.0) / (left**2).sum(), 0.0
-    )
+    left = rows - basis @ (basis.T @ rows)
+    if left.var() <= LEAST_SURPRISE * rows.var():
+        return _Rest(None, where)
+    columns = np.zeros((len(target), basis.shape[1] + 1))
+    columns[where] = np.column_stack([basis, left])
+    return _Rest(columns, where)
+
+
+def _explained(features: Floats, rests: list[_Rest]) -> list[Floats]:
+    """Return the share [C] of each rest that each feature explains; features are treated alike.
+
+    The rest of a feature need not be computed: its product with the rest of the target is that of
+    the feature, and its square is the feature's without the part in the basis.
+    """
+    shares = [np.zeros(len(features)) for _ in rests]
+    known = [(place, r.columns, r.where) for place, r in enumerate(rests) if r.columns is not None]
+    if not known:
+        return shares
+    columns = np.concatenate([c for _, c, _ in known], axis=1)
+    where = np.stack([w for _, _, w in known], axis=1).astype(np.float64)
+    for start in range(0, len(features), BLOCK_COLUMNS):
+        block = features[start : start + BLOCK_COLUMNS]
+        products, totals, end = block @ columns, block**2 @ where, 0
+        for number, (place, rest, _) in enumerate(known):
+            begin, end = end, end + rest.shape[1]
+            spread = totals[:, number] - (products[:, begin : end - 1] ** 2).sum(axis=1)
+            enough = spread > 1e-9 * totals[:, number]
+            size = (rest[:, -1] ** 2).sum()
+            share = products[:, end - 1] ** 2 / np.where(enough, spread, 1.0) / size
+            shares[place][start : start + len(block)] = np.where(enough, share, 0.0)
+    return shares
 
 
 def judge_look_ahead(

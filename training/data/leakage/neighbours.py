@@ -133,23 +133,25 @@ def off_segment(
     least, ends = np.full(len(queries), np.inf), np.full((len(queries), 2), -1, dtype=np.int64)
     both = known[around] & known[queries][:, None, :]  # [Q, K, D]
     offset = (points[around] - points[queries][:, None, :]) * both
+    # for a pair: offsets where both ends are known; products of all pairs come at once
+    product = offset @ offset.transpose(0, 2, 1)  # [Q, K, K]
+    square = offset**2 @ both.transpose(0, 2, 1).astype(np.float64)
     for i in range(around.shape[1]):
         for j in range(i + 1, around.shape[1]):
-            one, two = offset[:, i] * both[:, j], offset[:, j] * both[:, i]
-            edge = two - one
-            across = (edge**2).sum(axis=1)
-            place = -(one * edge).sum(axis=1) / np.where(across > 0, across, 1)
-            apart = np.sqrt(((one + place[:, None] * edge) ** 2).sum(axis=1))
-            relative = apart / np.maximum(
-                np.sqrt(np.minimum((one**2).sum(axis=1), (two**2).sum(axis=1))), 1e-12
-            )
-            valid = (
+            near, far, dot = square[:, i, j], square[:, j, i], product[:, i, j]
+            across = near + far - 2 * dot
+            place = (near - dot) / np.where(across > 0, across, 1)
+            apart = np.sqrt(np.maximum(near - place * (near - dot), 0.0))
+            relative = apart / np.maximum(np.sqrt(np.minimum(near, far)), 1e-12)
+            open_rows = np.flatnonzero(
                 (around[:, i] >= 0)
                 & (around[:, j] >= 0)
                 & (place > 0.02)
                 & (place < 0.98)
-                & ((np.abs(edge) > 1e-6).sum(axis=1) >= LEAST_DIFFERENT)
+                & (relative < least)
             )
-            better = valid & (relative < least)
+            one, two = offset[open_rows, i], offset[open_rows, j]
+            edge = two * both[open_rows, i] - one * both[open_rows, j]
+            better = open_rows[(np.abs(edge) > 1e-6).sum(axis=1) >= LEAST_DIFFERENT]
             least[better], ends[better] = relative[better], around[better][:, [i, j]]
     return least, ends

@@ -15,9 +15,11 @@ import numpy as np
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
 from training.data.engine.engine import count_distinct, ident, row
+from training.data.engine.many_columns import figures_of
 from training.data.leakage.sampled import Flags, Floats, Sampled
 from training.data.leakage.sides import Sides
 
+FIGURES = ("count", "favg", "stddev_pop", "min", "max")  # of `Moments`
 LEAST_ROWS = 30
 LEAST_DISTINCT = 0.2  # least share of distinct values in a measurement
 UNLIKELY = 1e-5  # highest probability that gives a warning
@@ -48,24 +50,50 @@ class Pooled(NamedTuple):
     chance: float
 
 
-def find_moments(sides: Sides) -> dict[str, dict[str, Moments]]:
-    """Return exact moments of every numeric column by split, over all rows.
+def find_moments(sides: Sides, sample: Sampled) -> dict[str, dict[str, Moments]]:
+    """Return moments of every numeric column by split, over all rows.
 
-    Columns that are null throughout a split are left out.
+    Columns that are null throughout a split are left out. If the sample has all rows, they are
+    those of the sample: the engine takes a third of a millisecond for each column.
     """
-    names = sides.spec.numeric
-    parts = ", ".join(
-        f"[count({c}), favg({c}), stddev_pop({c}), min({c}), max({c})]" for c in map(ident, names)
-    )
+    if len(sample.train) == sum(sides.num_rows.values()):
+        return _common(_of_sample(sides, sample))
     found: dict[str, dict[str, Moments]] = {}
-    for side, relation in sides.relations.items() if names else ():
-        for name, (count, mean, std, low, high) in zip(
-            names, row(sides.connection, f"select {parts} from {relation}"), strict=True
-        ):
+    for side, relation in sides.relations.items():
+        for name, (count, mean, std, low, high) in figures_of(
+            sides.connection,
+            sides.spec.numeric,
+            relation,
+            lambda c: [f"{figure}({c})" for figure in FIGURES],
+        ).items():
             if count:
                 found.setdefault(name, {})[side] = Moments(
                     int(count), float(mean), float(std), float(low), float(high)
                 )
+    return _common(found)
+
+
+def _of_sample(sides: Sides, sample: Sampled) -> dict[str, dict[str, Moments]]:
+    found: dict[str, dict[str, Moments]] = {}
+    for side in sides.relations:
+        rows = np.flatnonzero(sample.side == side)
+        for name, values in sample.numeric.items():
+            present = values[rows]
+            present = present[~np.isnan(present)]
+            if len(present):
+                mean = float(present.mean())
+                found.setdefault(name, {})[side] = Moments(
+                    len(present),
+                    mean,
+                    math.sqrt(((present - mean) ** 2).mean()),
+                    float(present.min()),
+                    float(present.max()),
+                )
+    return found
+
+
+def _common(found: dict[str, dict[str, Moments]]) -> dict[str, dict[str, Moments]]:
+    """Return the columns with finite moments in train and another split."""
     return {
         name: by_side
         for name, by_side in found.items()
@@ -321,7 +349,7 @@ def judge_pooled(name: str, found: list[Pooled], checks: ChecksConfig) -> list[C
 
 def pooled_results(sides: Sides, sample: Sampled) -> list[CheckResult]:
     """Return the results for scaling and filling by statistics of all splits."""
-    moments = find_moments(sides)
+    moments = find_moments(sides, sample)
     checks = sides.declaration.checks
     fills = find_pooled_fill(moments, sample, sides)
     scaled = [*find_pooled_scaling(moments, sides), *find_pooled_range(moments, sides)]

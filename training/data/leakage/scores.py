@@ -136,13 +136,19 @@ def score_codes(codes: Codes, label: Label, halves: Halves, group: Codes) -> Sco
     a, b = halves.a & known, halves.b & known
     if a.sum() < 2 or b.sum() < 2:
         return Score(0.0, 1.0, int(b.sum()))
-    return score_predictions(
-        learned(codes, label.targets, a)[codes[b]], label.targets[b], label.kind, group[b]
-    )
+    means, own = learned(codes, label.targets, a), codes[b]
+    if label.kind == "regression":
+        return _explained(means[own, 0], label.targets[b, 0], group[b])
+    return score_predictions(means, label.targets[b], label.kind, group[b], own)
 
 
-def score_predictions(predicted: Floats, targets: Floats, kind: str, group: Codes) -> Score:
-    """Return the strength of predictions [B, K] for targets [B, K]."""
+def score_predictions(
+    predicted: Floats, targets: Floats, kind: str, group: Codes, codes: Codes | None = None
+) -> Score:
+    """Return the strength of predictions [B, K] for targets [B, K].
+
+    With `codes` [B] of a class's rows, predictions are those of each code [C, K].
+    """
     if kind == "regression":
         return _explained(predicted[:, 0], targets[:, 0], group)
     weights = targets.mean(axis=0) * (1 - targets.mean(axis=0))
@@ -151,7 +157,7 @@ def score_predictions(predicted: Floats, targets: Floats, kind: str, group: Code
     weights = weights / weights.sum()
     strength, influence = 0.0, np.zeros(len(targets))
     for k in np.flatnonzero(weights):
-        own, moved = gini(predicted[:, k], targets[:, k] > 0.5)
+        own, moved = gini(predicted[:, k], targets[:, k] > 0.5, codes)
         strength, influence = strength + weights[k] * own, influence + weights[k] * moved
     return Score(float(strength), clustered_error(influence, group), len(targets))
 

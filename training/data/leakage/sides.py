@@ -84,7 +84,11 @@ def sides_of(
     `as_written` reads the files even if their rows are in memory.
     """
     relations = {
-        side: parquet(split.side(side)) if as_written else relation(connection, split.side(side))
+        side: (
+            parquet(split.side(side))
+            if as_written
+            else relation(connection, split.side(side), often=True)
+        )
         for side in SPLITS
     }
     return Sides(

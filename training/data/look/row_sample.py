@@ -15,6 +15,7 @@ from schemas.records import SourceRef
 from training.data.draft.open_source import open_source
 from training.data.draft.profile import SAMPLE
 from training.data.engine.engine import ident, literal, row, rows
+from training.data.engine.many_columns import plan_quickly
 from training.data.sources.source import relation_sql, unreadable
 from training.data.sources.text_files import csv_texts
 from training.data.sources.text_types import typed_sql
@@ -22,8 +23,6 @@ from training.data.table.sql_types import family
 
 MOST_ROWS, LEAST_ROWS = 200_000, 5_000
 MOST_CELLS = 20_000_000
-WIDE = 300  # columns, from which planning a query takes longer than running it
-PLANNING = "statistics_propagation,common_subexpressions,expression_rewriter,column_lifetime"
 PARTS = 1 << 20  # of the hashes of rows: the first of them are the sample
 MOST_CHARACTERS = 1_000  # of a text: longer ones are compared by their beginning
 
@@ -70,8 +69,7 @@ def read_rows(
     source, data = open_source(uri, choice)
     try:
         relation, names, is_text = _relation(connection, source, data)
-        if len(names) >= WIDE:
-            connection.execute(f"set disabled_optimizers = '{PLANNING}'")
+        plan_quickly(connection, len(names))
         total = int(row(connection, f"select count(*) from {relation}")[0])
         if not total:
             raise SourceError(f"{uri}: expected rows, got none; give another table")

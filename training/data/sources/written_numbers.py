@@ -12,6 +12,8 @@ from training.data.engine.engine import count_distinct, ident, literal, row, row
 from training.data.sources.spelling import guess_spelling
 
 FIRST_ROWS = 1_000  # decide which columns are read as a whole
+READ_ROWS = 4 * FIRST_ROWS  # among which so many texts are sought
+AT_ONCE = 200  # columns of one query
 NEARLY_ALL = 0.9  # of the rows: a category with so many values hardly repeats
 LEAST_ROWS = 20
 LEAST_VALUES = 10  # different texts of one form; fewer are codes
@@ -44,11 +46,13 @@ def category_notes(
         given: those of them that can declare `written`: not computed, and not read by Spark.
         is_csv: True if the source is delimited text, whose decimal comma can be declared.
     """
-    return tuple(
-        f"{name!r}: {note}"
-        for name in names
-        if (note := category_note(connection, relation, name, is_csv, name in given)) is not None
-    )
+    notes = []
+    for start in range(0, len(names), AT_ONCE):
+        part = names[start : start + AT_ONCE]
+        for name, texts in _first_texts(connection, relation, part).items():
+            note = _note(connection, relation, name, texts, is_csv, name in given)
+            notes += [f"{name!r}: {note}"] if note is not None else []
+    return tuple(notes)
 
 
 def category_note(
@@ -62,14 +66,54 @@ def category_note(
 
     Arguments are those of `category_notes`, for one column.
     """
-    column = ident(name)
-    present = f"select cast({column} as varchar) as v from {relation} where {column} is not null"
-    first = f"(select v from ({present}) limit {FIRST_ROWS})"
+    texts = _first_of(connection, relation, name)
+    return _note(connection, relation, name, texts, is_csv, is_given)
+
+
+def _first_texts(
+    connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str]
+) -> dict[str, dict[str, int]]:
+    """Return the first texts of each column with their rows, in order of the texts.
+
+    One query reads them; another reads a column that has too many nulls.
+    """
+    listed = ", ".join(f"cast({ident(n)} as varchar) as {ident(n)}" for n in names)
+    table = connection.sql(f"select {listed} from {relation} limit {READ_ROWS}").to_arrow_table()
+    found = {}
+    for name in names:
+        present = table[name].drop_null().slice(0, FIRST_ROWS)
+        if len(present) < FIRST_ROWS and len(table) == READ_ROWS:
+            found[name] = _first_of(connection, relation, name)
+            continue
+        counts = present.value_counts().flatten()
+        found[name] = dict(sorted(zip(counts[0].to_pylist(), counts[1].to_pylist(), strict=True)))
+    return found
+
+
+def _first_of(connection: duckdb.DuckDBPyConnection, relation: str, name: str) -> dict[str, int]:
+    first = f"(select v from ({_present(relation, name)}) limit {FIRST_ROWS})"
     found = rows(connection, f"select v, count(*) from {first} group by v order by v")
-    texts = {str(text): int(rows_of) for text, rows_of in found}
+    return {str(text): int(rows_of) for text, rows_of in found}
+
+
+def _present(relation: str, name: str) -> str:
+    """Return SQL of a column's values `v` as text, without nulls."""
+    column = ident(name)
+    return f"select cast({column} as varchar) as v from {relation} where {column} is not null"
+
+
+def _note(
+    connection: duckdb.DuckDBPyConnection,
+    relation: str,
+    name: str,
+    texts: Mapping[str, int],
+    is_csv: bool,
+    is_given: bool,
+) -> str | None:
     count, different = sum(texts.values()), len(texts)
     if count < LEAST_ROWS or different < LEAST_VALUES:
         return None
+    present = _present(relation, name)
     if spelt := _spelt(connection, present, texts, name, is_csv, is_given):
         shown, words, remedy = spelt
         more = "+" if count == FIRST_ROWS else ""
@@ -79,7 +123,7 @@ def category_note(
     if different < NEARLY_ALL * count:
         return None
     total = int(row(connection, f"select count(*) from ({present})")[0])
-    values = count_distinct(connection, column, relation)
+    values = count_distinct(connection, ident(name), relation)
     if values < NEARLY_ALL * total:
         return None
     return (

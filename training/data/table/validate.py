@@ -22,6 +22,7 @@ from training.data.engine.expressions import (
 from training.data.engine.hash_order import in_hash_order
 from training.data.engine.in_memory import Rows, fits, hold, registered
 from training.data.engine.in_memory import relation as relation_of
+from training.data.engine.many_columns import plan_quickly
 from training.data.engine.sorted_rows import hash_sorted
 from training.data.sources.source import (
     relation_sql,
@@ -45,7 +46,8 @@ from training.data.table.violations import (
 )
 
 STAGED, TYPED = "staged_rows", "typed_rows"
-SAMPLE_ROWS = 10_000  # used to estimate the memory of a row
+SAMPLE_ROWS = 10_000  # used to estimate the memory of a row; fewer of many columns
+LEAST_SAMPLE, SAMPLE_VALUES = 100, 1_000_000
 # of ids, which are unique: the table does not depend on the source's order or its number of files
 ORDER = "md5(__id)"
 
@@ -91,6 +93,8 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
         return validate_on_spark(source, declaration, out_dir)
     with engine_for(declaration.data) as connection:
         base = relation_sql(source, declaration.data, connection)
+        source_types = column_types(connection, base)
+        plan_quickly(connection, len(source_types))
         confine(connection, [f.path for f in source.files])
         declaration, parts = with_date_parts(connection, base, declaration)
         derived = derived_sql(connection, base, declaration.data.derive)
@@ -98,7 +102,7 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
         relation = filtered_sql(connection, derived, declaration.data.filter)
         resolved = served(
             resolve(column_types(connection, relation), declaration),
-            column_types(connection, base),
+            source_types,
             source,
             declaration,
             parts,
@@ -205,8 +209,9 @@ def _read(
 
     Rows in memory are returned in `ORDER`, with a flag that says whether their ids differ.
     """
+    few = max(LEAST_SAMPLE, min(SAMPLE_ROWS, SAMPLE_VALUES // len(resolved.types)))
     sample = connection.sql(
-        f"select * from {typed_sql(resolved, f'(select * from {labelled} limit {SAMPLE_ROWS})')}"
+        f"select * from {typed_sql(resolved, f'(select * from {labelled} limit {few})')}"
     ).to_arrow_table()
     if declaration.data.memory_bytes is not None or not fits(sample, rows):
         connection.execute(
