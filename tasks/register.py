@@ -25,12 +25,6 @@ from schemas.registry_records import Served
 from tasks.context import RunContext, await_servers
 from tasks.looks import count_looks, scored_rows
 from tasks.say import say
-from training.data.split.unseen import evaluated_keys, trained_keys
-from training.registry.compare_champion import challenge
-from training.registry.evidence import build_evidence, split_manifest
-from training.registry.gate import UNCHANGED, judge
-from training.registry.registry import load_champion, register
-from training.serving.export import export_model
 
 
 @task(
@@ -43,6 +37,8 @@ def export(
     spec: RunSpec, trained: TrainReport, prepared: Prepared, run: RunContext
 ) -> ExportedModel:
     """Write `program.pt2` and `spec.json` in the run directory."""
+    from training.serving.export import export_model
+
     exported = export_model(
         spec,
         trained.best_checkpoint.file,
@@ -82,6 +78,10 @@ def judge_challenger(
     run: RunContext,
 ) -> GateReport:
     """Return the gate's verdict with one row for each condition."""
+    from training.registry.compare_champion import challenge
+    from training.registry.gate import UNCHANGED, judge
+    from training.registry.registry import load_champion
+
     await_servers(run)
     champion = load_champion(spec.name, run.tracker.uri)
     comparison = None
@@ -123,6 +123,8 @@ def collect_evidence(
     gate: GateReport,
 ) -> Evidence:
     """Write `evidence.json` in the run directory and MLflow."""
+    from training.registry.evidence import build_evidence
+
     evidence = build_evidence(
         run.run_id,
         run.declaration,
@@ -166,6 +168,10 @@ def register_model(
     run: RunContext,
 ) -> Registered:
     """Register the model; return the registry's record of it."""
+    from training.data.split.unseen import evaluated_keys, trained_keys
+    from training.registry.evidence import split_manifest
+    from training.registry.registry import register
+
     if not run.declaration.register_.enabled or not gate.passed:
         why = gate.verdict if run.declaration.register_.enabled else "register.enabled is false"
         return Registered(
