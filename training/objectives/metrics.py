@@ -7,7 +7,8 @@ known rows, see label_metrics.py. Shapes: N rows, K scores per row, C classes, L
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ Metric = Callable[[np.ndarray, np.ndarray, np.ndarray | None], float | None]
 DECIDED = ("accuracy", "balanced_accuracy", "f1", "mcc", "cost")  # of a binary label: by class
 
 
-def _sklearn() -> ModuleType:
+def _sklearn() -> Any:
     from sklearn import metrics  # half a second, which no process needs before its first metric
 
     return metrics
