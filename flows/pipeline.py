@@ -13,6 +13,7 @@ from schemas.parameters import ConfigPath, Epochs, Model, Overrides, Registratio
 from schemas.records import Prepared
 from schemas.registry_records import Served
 from tasks.context import RunContext, tracked
+from tasks.early import early_ranks
 from tasks.evaluate import evaluate_model
 from tasks.names import run_name
 from tasks.new_rows import count_new_rows
@@ -60,8 +61,8 @@ def pipeline(
             "section search asks for trials first: use the flow search (bulkhead search FILE), or"
             " remove the section"
         )
-    with tracked(declaration, "pipeline") as run:
-        prepared = prepare_data(declaration)
+    with tracked(declaration, "pipeline") as run, early_ranks(run) as begin:
+        prepared = prepare_data(declaration, begin=begin)
         summary = complete(prepared, run)
     return ended(summary.outcome, summary.message, summary)
 

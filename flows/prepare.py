@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from prefect import flow
@@ -37,16 +38,22 @@ def prepare(config_path: ConfigPath, overrides: Overrides = ()) -> Prepared:
     return prepare_data(load_declaration(config_path, overrides))
 
 
-def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> Prepared:
+def prepare_data(
+    declaration: Declaration,
+    recorded: Prepared | None = None,
+    begin: Callable[[ValidatedTable], None] | None = None,
+) -> Prepared:
     """Prepare the data, in the order in which a row passes through.
 
-    With `recorded` data, refuse any difference from them.
+    With `recorded` data, refuse any difference from them. `begin` starts ranks early.
     """
     started = datetime.now(UTC)
     source = fingerprint_source(declaration)
     require_same_source(source, recorded)
     with holding():
         validated = validate_table(source, declaration)
+        if begin:
+            begin(validated)
         split = split_rows(validated, declaration)
         disjoint = assert_disjoint(split, validated, declaration)
         # refuses constant features and labels: cheaper than the leak checks

@@ -11,6 +11,7 @@ from schemas.parameters import ConfigPath, Epochs, Model, Overrides, chosen
 from schemas.records import GateReport, PreflightReport, Prepared, RunSpec, TrainReport
 from schemas.registry_records import Served
 from tasks.context import RunContext, await_servers, tracked
+from tasks.early import early_ranks, importing_later
 from tasks.finish import finish_model
 from tasks.launch import train_model
 from tasks.members import checked_network, combine_trained, train_members
@@ -42,18 +43,19 @@ def train(
         overrides: Values that replace the file's, each as path=value, e.g. train.epochs=5.
     """
     declaration = with_ranks(load_declaration(config_path, (*chosen(epochs, model), *overrides)))
-    with tracked(declaration, "train") as run:
-        prepared = prepare_data(declaration)
+    with tracked(declaration, "train") as run, early_ranks(run) as begin:
+        prepared = prepare_data(declaration, begin=begin)
         return train_on(prepared, run)[2]
 
 
 def train_on(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport, TrainReport]:
     """Check the model on one batch, train it, or its members, then finish it on val."""
     spec, preflight = check_before(prepared, run)
-    if has_members(run.declaration):
-        spec, trained = combine_trained(spec, train_members(spec, prepared, run), run)
-    else:
-        trained = train_model(spec, run.run_dir, run.tracker)
+    with importing_later():
+        if has_members(run.declaration):
+            spec, trained = combine_trained(spec, train_members(spec, prepared, run), run)
+        else:
+            trained = train_model(spec, run.run_dir, run.tracker)
     await_servers(run)
     return spec, preflight, finish_model(spec, trained, run.run_dir, run.tracker)
 

@@ -42,6 +42,7 @@ from schemas.home import home
 from schemas.records import Prepared, RunSpec, digest_of
 from schemas.seal import write_sealed
 from tasks.claim import running_servers
+from tasks.embedded import EmbeddedServer
 from tasks.live import publish
 from tasks.say import phases, say
 from tasks.stop import listening, reason, stopped, take
@@ -401,12 +402,9 @@ def await_servers(run: RunContext) -> None:
 
 
 def _prefect_is_away() -> str:
-    """Return why the server of PREFECT_API_URL does not answer.
-
-    Empty if it does, or if the run has its own server.
-    """
+    """Return why Prefect's server does not answer; empty if it does, or if it is the run's own."""
     address = PREFECT_API_URL.value()
-    if address is None:
+    if address is None or EmbeddedServer.running:
         return ""
     try:
         with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=10):  # noqa: S310 - the user's own setting

@@ -13,10 +13,6 @@ from schemas.load import declare
 from schemas.records import EvaluationReport, RunSpec, TrainReport
 from tasks.looks import count_looks, scored_rows
 from tasks.say import say
-from training.evaluation.decisions import calibration_words
-from training.evaluation.evaluate import evaluate
-from training.evaluation.next_step import unfinished
-from training.evaluation.yardstick_words import yardstick_words
 
 
 @task(
@@ -35,6 +31,11 @@ def evaluate_model(
 
     A look at test rows is counted before they are scored.
     """
+    from training.evaluation.decisions import calibration_words
+    from training.evaluation.evaluate import evaluate
+    from training.evaluation.next_step import unfinished
+    from training.evaluation.yardstick_words import yardstick_words
+
     thresholds = thresholds_of(trained.threshold)
     out_dir = run_dir / "evaluation" / side
     declaration = declare(spec.declaration)

@@ -12,8 +12,6 @@ from schemas.calibration_records import Margin, ThresholdChoice
 from schemas.load import declare
 from schemas.records import RunSpec, TrainReport
 from tasks.say import say
-from training.evaluation.decisions import calibration_words
-from training.evaluation.finish import finish
 from training.tracking.mlflow import Tracker
 
 
@@ -38,6 +36,9 @@ def finish_model(
 def _finish_model(
     spec: RunSpec, trained: TrainReport, run_dir: Path, tracker: Tracker
 ) -> TrainReport:
+    from training.evaluation.decisions import calibration_words
+    from training.evaluation.finish import finish
+
     report = finish(spec, trained, run_dir)
     tracker.log_record("final.json", report)
     for found in report.calibration:

@@ -36,6 +36,7 @@ from tasks.programs import (
 from tasks.say import bar, say
 from tasks.stop import SAVE_SECONDS, polled, take
 from training.launch.nodes import Node, announce, own_address, withdraw
+from training.launch.prestart import begun, taken
 from training.launch.torchrun import command, forget_causes, start, stop
 from training.run.metrics_tail import Tail
 from training.tracking.mlflow import Tracker
@@ -108,7 +109,8 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     train, before = declaration.train, written(run_dir)
     forget_causes(run_dir)
     node = announce(run_dir, train, run_dir.name)
-    process = start(run_dir, train, node, declaration.model.kind)
+    kind = declaration.model.kind
+    process = taken(run_dir, train, node, kind) or start(run_dir, train, node, kind)
     try:
         with polled() as check_stop:
             if node:
@@ -120,6 +122,7 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
         raise
     finally:
         withdraw(run_dir)
+        begun(run_dir)
     return outcome(run_dir, process.returncode, before, train.nodes)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -26,14 +27,14 @@ from schemas.records import ArraysRef, Prepared, RunSpec, TrainReport
 from schemas.seal import write_sealed
 from tasks.child_runs import member_run
 from tasks.context import RunContext, await_servers
+from tasks.early import start_ranks
 from tasks.launch import train_one
 from tasks.say import say
-from training.data.arrays.fold_arrays import write_fold
-from training.data.split.member_folds import member_fold
-from training.engine.result import finished_report
-from training.evaluation.ensembling import Trained, combine_members
 from training.run.record import RESULT, SPEC, read_part
 from training.run.result_files import member_folder
+
+if TYPE_CHECKING:
+    from training.evaluation.ensembling import Trained
 
 ENSEMBLE, ARRAYS = "ensemble", "arrays"
 
@@ -80,6 +81,9 @@ def train_member(
     spec: RunSpec, prepared: Prepared, run: RunContext, number: int, total: int
 ) -> Trained:
     """Return the inputs and the result of a member, counted from 1."""
+    from training.engine.result import finished_report
+    from training.evaluation.ensembling import Trained
+
     folder = member_folder(run.run_dir, number)
     member = _member_spec(spec, prepared, folder, number)
     declaration = declare(member.declaration)
@@ -90,6 +94,7 @@ def train_member(
         return Trained(number, member, TrainReport.model_validate(finished))
     say(name, f"{declaration.model.kind}, seed {declaration.train.seed}", "info")
     with member_run(run, number, folder, declaration) as child:
+        start_ranks(run, prepared.validated, number + 1)
         return Trained(number, member, train_one(member, folder, child.tracker))
 
 
@@ -103,6 +108,8 @@ def combine_trained(
     spec: RunSpec, trained: Sequence[Trained], run: RunContext
 ) -> tuple[RunSpec, TrainReport]:
     """Write the ensemble and the records of the whole run; return them."""
+    from training.evaluation.ensembling import combine_members
+
     whole, report = combine_members(spec, trained, run.run_dir / ENSEMBLE)
     write_sealed(run.run_dir / SPEC, whole.model_dump_json(indent=1))
     write_sealed(run.run_dir / RESULT, report.model_dump_json(indent=1))
@@ -139,6 +146,9 @@ def _arrays(
     spec: RunSpec, prepared: Prepared, declaration: Declaration, folder: Path, number: int
 ) -> ArraysRef:
     """Return the arrays that a member is trained on: the run's, or those of its fold."""
+    from training.data.arrays.fold_arrays import write_fold
+    from training.data.split.member_folds import member_fold
+
     by_folds = folded(declaration)
     if by_folds is None:
         return spec.arrays

@@ -16,9 +16,6 @@ from schemas.digest import write_atomic
 from schemas.records import GateReport, Outcome, Registered
 from tasks.context import RunContext
 from tasks.live import announce_outcome
-from training.registry.gate import UNCHANGED
-from training.registry.ladder import WAITS
-from training.registry.registry import CHAMPION
 from training.run.record import REGISTERED
 
 Result = TypeVar("Result")
@@ -37,6 +34,10 @@ NAMES: dict[Outcome, str] = {  # name of Prefect's state
 
 def outcome_of(declaration: Declaration, gate: GateReport, registered: Registered) -> Outcome:
     """Return the outcome of the model; refused only if it was to be registered."""
+    from training.registry.gate import UNCHANGED
+    from training.registry.ladder import WAITS
+    from training.registry.registry import CHAMPION
+
     if registered.registered:
         if not gate.replaces and declaration.register_.promotion != "never":
             return "undecided" if gate.verdict.startswith(WAITS) else "kept"

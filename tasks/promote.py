@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact
@@ -31,17 +32,16 @@ from schemas.records import (
 from schemas.registry_records import Promotion
 from schemas.scratch import scratch_folder
 from tasks.context import RunContext
+from tasks.embedded import EmbeddedServer
 from tasks.live import announce_outcome
 from tasks.looks import count_looks
 from tasks.say import say
-from training.data.arrays.shards import materialise_rows
 from training.registry import promotion
-from training.registry.compare_champion import Rows, challenge_version
-from training.registry.gate import UNCHANGED, judge
-from training.registry.registry import CHAMPION, LoadedModel, load_model
-from training.registry.verify import verify_version
-from training.registry.version_record import Recorded, recorded_version
 from training.tracking.mlflow import default_tracking_uri
+
+if TYPE_CHECKING:
+    from training.registry.registry import LoadedModel
+    from training.registry.version_record import Recorded
 
 EVENT = "bulkhead.model.promoted"
 LIMIT = "bulkhead-promote"
@@ -61,7 +61,7 @@ def one_promotion(name: str) -> Iterator[None]:
     with open(folder / f"promote-{name}.lock", "w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         # only this process uses a server that it started
-        if PREFECT_API_URL.value() is None:
+        if PREFECT_API_URL.value() is None or EmbeddedServer.running:
             yield
             return
         ensure_limit()
@@ -105,6 +105,8 @@ def announce(made: Promotion) -> None:
 )
 def promote_registered(registered: Registered, gate: GateReport, run: RunContext) -> Registered:
     """Return the version that the run registered, with the alias of `register.promotion`."""
+    from training.registry.registry import CHAMPION
+
     how = run.declaration.register_.promotion
     if not registered.registered or registered.version is None or how == "never":
         return registered
@@ -165,6 +167,9 @@ def prove_version(model_uri: str, alias: str) -> Candidate:
     Raises:
         RegistryError: a check fails.
     """
+    from training.registry.verify import verify_version
+    from training.registry.version_record import recorded_version
+
     require_registered(model_uri)
     uri = default_tracking_uri(None)
     proven = verify_version(model_uri, uri)
@@ -199,6 +204,11 @@ def judge_version(
     Raises:
         RegistryError: a condition of the gate does not hold.
     """
+    from training.data.arrays.shards import materialise_rows
+    from training.registry.compare_champion import Rows, challenge_version
+    from training.registry.gate import UNCHANGED, judge
+    from training.registry.registry import load_model
+
     known, comparison = candidate.recorded, None
     if today is not None:
         validated, split = today
@@ -251,6 +261,8 @@ def _count_both(known: Recorded, current: LoadedModel, table: TableRef) -> int:
 )
 def promote_version(candidate: Candidate, gate: GateReport) -> Promotion:
     """Move the alias to the version; return the record."""
+    from training.registry.registry import CHAMPION
+
     name, version = candidate.recorded.model.name, str(candidate.recorded.model.version)
     with one_promotion(name):
         made = promotion.move_alias(
@@ -277,6 +289,8 @@ def roll_back_to_previous(name: str) -> Promotion:
 
 def outcome_of_promotion(candidate: Candidate) -> Outcome:
     """Return the outcome of a promotion: nothing new if the version already had the alias."""
+    from training.registry.registry import CHAMPION
+
     return (
         "unchanged"
         if candidate.is_there

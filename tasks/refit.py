@@ -15,10 +15,7 @@ from schemas.registry_records import Served
 from schemas.seal import write_sealed
 from tasks.context import RunContext
 from tasks.say import say
-from training.data.arrays.union import join_splits
-from training.engine.sampling import Sampler
 from training.run.record import SPEC
-from training.serving.export import export_model
 
 
 @task(
@@ -43,6 +40,9 @@ def refit_spec(spec: RunSpec, rows: RefitRows, trained: TrainReport, folder: Pat
         trained: its result, with the step that validation chose.
         folder: run directory of the refit.
     """
+    from training.data.arrays.union import join_splits
+    from training.engine.sampling import Sampler
+
     train = Declaration.model_validate(spec.declaration).train
     sampler = Sampler(spec.arrays.train.rows, train.batch_size, train.seed, train.drop_last)
     plan = RefitPlan(
@@ -74,6 +74,8 @@ def export_refit(
         prepared: for the rows on which program and network are compared.
         run: the run of both.
     """
+    from training.serving.export import export_model
+
     folder = Path(plan.arrays.directory).parent / "model"
     model = export_model(
         plan,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from prefect import task
@@ -28,14 +28,10 @@ from schemas.registry_records import Served
 from tasks.context import RunContext, await_servers
 from tasks.looks import count_keys, count_looks, ledger_path, scored_rows
 from tasks.say import say
-from training.data.split.rolling import rolls
-from training.data.split.unseen import evaluated_keys, trained_keys
-from training.registry.compare_champion import challenge
-from training.registry.evidence import build_evidence, split_manifest
-from training.registry.fresh_rows import Fresh, Question, open_window
-from training.registry.gate import UNCHANGED, judge
-from training.registry.registry import LoadedModel, load_champion, register
-from training.serving.export import export_model
+
+if TYPE_CHECKING:
+    from training.registry.fresh_rows import Fresh
+    from training.registry.registry import LoadedModel
 
 
 @task(
@@ -48,6 +44,8 @@ def export(
     spec: RunSpec, trained: TrainReport, prepared: Prepared, run: RunContext
 ) -> ExportedModel:
     """Write `program.pt2` and `spec.json` in the run directory."""
+    from training.serving.export import export_model
+
     exported = export_model(
         spec,
         trained.best_checkpoint.file,
@@ -87,6 +85,11 @@ def judge_challenger(
     run: RunContext,
 ) -> GateReport:
     """Return the gate's verdict with one row for each condition."""
+    from training.data.split.rolling import rolls
+    from training.registry.compare_champion import challenge
+    from training.registry.gate import UNCHANGED, judge
+    from training.registry.registry import load_champion
+
     await_servers(run)
     champion = load_champion(spec.name, run.tracker.uri)
     comparison = None
@@ -121,6 +124,8 @@ def fresh_rows_of(
     run: RunContext, prepared: Prepared, exported: ExportedModel, champion: LoadedModel | None
 ) -> Callable[[np.ndarray], Fresh]:
     """Return the function that chooses the rows of the comparison, and writes them down."""
+    from training.registry.fresh_rows import Question, open_window
+
     asked = Question(prepared.validated, prepared.split, exported.program.sha256, run.run_id)
     metric = run.declaration.register_.metric or run.declaration.metric
 
@@ -150,6 +155,8 @@ def collect_evidence(
     gate: GateReport,
 ) -> Evidence:
     """Write `evidence.json` in the run directory and MLflow."""
+    from training.registry.evidence import build_evidence
+
     evidence = build_evidence(
         run.run_id,
         run.declaration,
@@ -193,6 +200,10 @@ def register_model(
     run: RunContext,
 ) -> Registered:
     """Register the model; return the registry's record of it."""
+    from training.data.split.unseen import evaluated_keys, trained_keys
+    from training.registry.evidence import split_manifest
+    from training.registry.registry import register
+
     if not run.declaration.register_.enabled or not gate.passed:
         why = gate.verdict if run.declaration.register_.enabled else "register.enabled is false"
         return Registered(

@@ -23,10 +23,6 @@ from schemas.records import (
 from tasks.context import RunContext
 from tasks.live import publish
 from tasks.say import say
-from training.report.checklist import build_checklist
-from training.report.headline import ReportInputs
-from training.report.page import write_report
-from training.run.result_files import first_network
 
 CHECKLIST = "checklist.json"
 
@@ -48,6 +44,11 @@ def report_run(
     new_rows: NewRows | None = None,
 ) -> Path:
     """Write `report.html` and `checklist.json` in the run directory; return the first path."""
+    from training.report.checklist import build_checklist
+    from training.report.headline import ReportInputs
+    from training.report.page import write_report
+    from training.run.result_files import first_network
+
     folder, declaration, data, network = first_network(
         run.run_dir, run.declaration, prepared, trained
     )

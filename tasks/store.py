@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -47,15 +47,27 @@ def code_fingerprint() -> str:
     """
     digest = hashlib.sha256()
     for package in (schemas, training.data):
-        root = Path(str(package.__file__)).parent
-        for file in sorted(root.rglob("*.py")):
-            digest.update(
-                f"{package.__name__}/{file.relative_to(root)}\0".encode()
-                + file.read_bytes()
-                + b"\0"
-            )
-    digest.update(" ".join(f"{name}={_version(name)}" for name in LIBRARIES).encode())
+        _add_sources(digest, str(package.__name__), Path(str(package.__file__)).parent)
+    digest.update(library_versions(LIBRARIES).encode())
     return digest.hexdigest()
+
+
+@functools.cache
+def package_fingerprint(name: str) -> str:
+    """Return the SHA-256 of all sources of a package of this project, without importing it."""
+    digest = hashlib.sha256()
+    _add_sources(digest, name, Path(str(schemas.__file__)).parent.parent / name)
+    return digest.hexdigest()
+
+
+def _add_sources(digest: hashlib._Hash, name: str, root: Path) -> None:
+    for file in sorted(root.rglob("*.py")):
+        digest.update(f"{name}/{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
+
+
+def library_versions(names: Sequence[str]) -> str:
+    """Return the installed versions of libraries in one line."""
+    return " ".join(f"{name}={_version(name)}" for name in names)
 
 
 def _version(library: str) -> str:

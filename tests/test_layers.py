@@ -268,6 +268,8 @@ def test_tasks_never_import_each_other_except_what_they_share() -> None:
         "tasks.ranks",
         "tasks.programs",
         "tasks.child_runs",
+        "tasks.early",
+        "tasks.embedded",
         "tasks.trials",
     }
     for path in sorted((ROOT / "tasks").glob("*.py")):
@@ -295,6 +297,12 @@ def test_tasks_never_import_each_other_except_what_they_share() -> None:
             ("prefect", "mlflow", "torch", "sklearn"),
         ),  # it follows its parent before the long loading
         ("flows.cli", ("torch", "prefect", "mlflow")),
+        ("tasks.embedded", ("prefect", "uvicorn")),
+        pytest.param(
+            "flows.pipeline",
+            ("prefect.server", "matplotlib", "torch._dynamo", "training.report.page"),
+            marks=pytest.mark.long,
+        ),  # what follows training is imported while the ranks train
     ],
 )
 def test_a_fresh_interpreter_loads_only_what_the_layer_may(

@@ -57,7 +57,9 @@ def _run(config: Path, run_dir: Path, stop: StopSignal, stack: ExitStack) -> Non
     from training.checkpoint.commit import full_disk
     from training.distributed.parallel import Parallel
     from training.engine.trainer import train
+    from training.launch.prestart import wait_to_begin
 
+    wait_to_begin()
     gc.freeze()
     gc.enable()
     spec = read_spec(config)

@@ -8,10 +8,9 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext
 from http.client import HTTPException
 from pathlib import Path
-from threading import Thread
 from typing import Annotated, ParamSpec, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -22,6 +21,7 @@ import typer
 from flows.cli.output import stated_errors
 from schemas.errors import ConfigError, LaunchError, shortened
 from schemas.home import home
+from tasks import embedded
 from tasks.claim import log_in
 from tasks.sound_home import open_home, require_sound_databases
 
@@ -157,32 +157,28 @@ def require_prefect(address: str) -> None:
 def server_starting() -> Iterator[None]:
     """Start the Prefect server of this process early, while the block imports what the flow needs.
 
-    The server is a separate program and takes some seconds of a second core; Prefect itself would
-    start it at the flow's first call. If it fails, Prefect tries again there and reports the error.
+    The server is a separate program and takes some seconds of a second core. It is started before
+    Prefect is imported, unless a setting has to say first whether there is another one.
 
     Raises:
         OSError: the home is not writable, or has hardly any space left; nothing was started.
+        LaunchError: the server did not start.
     """
     open_home()
-    # after `environment`: Prefect reads its settings once
-    from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
-
-    if address := PREFECT_API_URL.value():
-        require_prefect(address)
-    if address or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
-        yield
-        return
-    from tasks.embedded import start
-
-    def begin() -> None:
-        # Prefect tries again at the flow's first call, and reports the error
-        with suppress(Exception):
-            start()
-
-    started = Thread(target=begin, name="server", daemon=True)
-    started.start()
+    server = embedded.EmbeddedServer() if embedded.is_wanted() else None
+    with server.named() if server else nullcontext():  # Prefect reads its settings once
+        from prefect.context import refresh_global_settings_context
+        from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
+    if server is None:
+        if address := PREFECT_API_URL.value():
+            require_prefect(address)
+        elif PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
+            server = embedded.EmbeddedServer()
+            with server.named():
+                refresh_global_settings_context()
     yield
-    started.join()  # Prefect would treat a starting server as one that answers
+    if server:
+        server.wait()
 
 
 def stated(command: Callable[P, R]) -> Callable[P, R]:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from schemas import errors
@@ -56,8 +57,20 @@ def boosting_command(resolved: Path, run_dir: Path) -> list[str]:
     return [*program, "--config", str(resolved), "--run-dir", str(run_dir)]
 
 
+def program(run_dir: Path, train: TrainConfig, node: Node | None, kind: str) -> list[str]:
+    """Return the command of this machine's part of a run; boosting has its own program."""
+    resolved = run_dir / "resolved.json"
+    if kind == "boosting":
+        return boosting_command(resolved, run_dir)
+    return command(train.ranks // train.nodes, resolved, run_dir, node)
+
+
 def start(
-    run_dir: Path, train: TrainConfig, node: Node | None = None, kind: str = ""
+    run_dir: Path,
+    train: TrainConfig,
+    node: Node | None = None,
+    kind: str = "",
+    variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start this machine's ranks of a run in their own session; output goes to `train.log`, that of
     a joined machine to `train-node-N.log`.
@@ -67,22 +80,18 @@ def start(
         train: gives ranks and threads.
         node: this machine among several.
         kind: of the model; boosting has its own program.
+        variables: added to the environment.
     """
     suffix = f"-node-{node.number}" if node and node.number else ""
-    resolved = run_dir / "resolved.json"
-    program = (
-        boosting_command(resolved, run_dir)
-        if kind == "boosting"
-        else command(train.ranks // train.nodes, resolved, run_dir, node)
-    )
     with (run_dir / f"train{suffix}.log").open("ab") as log:
         return subprocess.Popen(
-            program,
+            program(run_dir, train, node, kind),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             env=environment(train, run_dir / f"error{suffix}.json")
-            | (node.variables() if node else {}),
+            | (node.variables() if node else {})
+            | dict(variables or {}),
             start_new_session=True,
         )
 

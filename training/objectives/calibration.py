@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from schemas.calibration_records import Reliability
 from training.objectives.metrics import compute_predictions
@@ -30,6 +29,8 @@ def fit_temperature(
         target: Class indices [N].
         weight: Sample weights [N]; not all 0.
     """
+    from scipy.optimize import brentq
+
     logits = (
         np.concatenate([np.zeros_like(scores), scores], axis=1) if scores.shape[1] == 1 else scores
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import brentq
 
 
 def focal_shares(shares: Sequence[float], gamma: float) -> tuple[float, ...]:
@@ -18,6 +17,8 @@ def focal_shares(shares: Sequence[float], gamma: float) -> tuple[float, ...]:
     >>> [round(p, 3) for p in focal_shares((0.9, 0.1), 2.0)], focal_shares((0.75, 0.25), 0.0)
     ([0.694, 0.306], (0.75, 0.25))
     """
+    from scipy.optimize import brentq
+
     if not gamma:
         return tuple(shares)
     mass = np.asarray(shares, dtype=np.float64)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import xlogy
 
 from schemas.config import Declaration
 from schemas.label_config import CostMatrix, ErrorCosts
@@ -127,6 +126,8 @@ def row_loss(declaration: Declaration) -> Callable[[np.ndarray, np.ndarray], np.
     It is the pinball loss, or the deviance: twice what is trained. A mean of 0, which a baseline
     may predict, counts as the smallest number above it.
     """
+    from scipy.special import xlogy
+
     loss = declaration.loss
     if declaration.loss_kind == "poisson":
         return lambda p, y: 2 * (xlogy(y, y / np.maximum(p, TINY)) - y + p)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
-from sklearn import metrics as sk
 
 from schemas.config import METRICS, Declaration
 from schemas.errors import DataError
@@ -25,6 +25,12 @@ from training.objectives.targets import Targets, targets_of
 Metrics = dict[str, float | None]
 Metric = Callable[[np.ndarray, np.ndarray, np.ndarray | None], float | None]
 DECIDED = ("accuracy", "balanced_accuracy", "f1", "mcc", "cost")  # of a binary label: by class
+
+
+def _sklearn() -> Any:
+    from sklearn import metrics  # half a second, which no process needs before its first metric
+
+    return metrics
 
 
 def predict(declaration: Declaration, statistics: Statistics, scores: np.ndarray) -> np.ndarray:
@@ -181,15 +187,21 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def _auroc(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    return float(sk.roc_auc_score(y, p[:, 1], sample_weight=w)) if len(np.unique(y)) == 2 else None
+    return (
+        float(_sklearn().roc_auc_score(y, p[:, 1], sample_weight=w))
+        if len(np.unique(y)) == 2
+        else None
+    )
 
 
 def _pr_auc(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    return float(sk.average_precision_score(y, p[:, 1], sample_weight=w)) if y.any() else None
+    return (
+        float(_sklearn().average_precision_score(y, p[:, 1], sample_weight=w)) if y.any() else None
+    )
 
 
 def _log_loss(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    return float(sk.log_loss(y, p, sample_weight=w, labels=np.arange(p.shape[1])))
+    return float(_sklearn().log_loss(y, p, sample_weight=w, labels=np.arange(p.shape[1])))
 
 
 def _brier(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
@@ -197,13 +209,13 @@ def _brier(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
 
 
 def _accuracy(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    return float(sk.accuracy_score(y, predicted_class(p), sample_weight=w))
+    return float(_sklearn().accuracy_score(y, predicted_class(p), sample_weight=w))
 
 
 def _balanced_accuracy(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
     """Compute the mean recall over present classes, like `balanced_accuracy_score`."""
     return float(
-        sk.recall_score(
+        _sklearn().recall_score(
             y,
             predicted_class(p),
             labels=np.unique(y),
@@ -215,27 +227,29 @@ def _balanced_accuracy(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> fl
 
 
 def _f1(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    return float(sk.f1_score(y, predicted_class(p), sample_weight=w, zero_division=0.0))
+    return float(_sklearn().f1_score(y, predicted_class(p), sample_weight=w, zero_division=0.0))
 
 
 def _macro_f1(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
     """Compute the mean F1 over classes in labels or predictions (scikit-learn's default labels)."""
     return float(
-        sk.f1_score(y, predicted_class(p), average="macro", sample_weight=w, zero_division=0.0)
+        _sklearn().f1_score(
+            y, predicted_class(p), average="macro", sample_weight=w, zero_division=0.0
+        )
     )
 
 
 def _rmse(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    return float(sk.root_mean_squared_error(y, p, sample_weight=w))
+    return float(_sklearn().root_mean_squared_error(y, p, sample_weight=w))
 
 
 def _mae(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
-    return float(sk.mean_absolute_error(y, p, sample_weight=w))
+    return float(_sklearn().mean_absolute_error(y, p, sample_weight=w))
 
 
 def _r2(y: np.ndarray, p: np.ndarray, w: np.ndarray | None) -> float | None:
     """Compute R²; None if the labels do not vary (fewer than two values)."""
-    return float(sk.r2_score(y, p, sample_weight=w)) if len(np.unique(y)) > 1 else None
+    return float(_sklearn().r2_score(y, p, sample_weight=w)) if len(np.unique(y)) > 1 else None
 
 
 _METRICS: dict[str, dict[str, Metric]] = {

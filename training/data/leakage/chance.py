@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtrc, betaln
 
 TAIL_SHARE, TAIL_ROWS = 0.05, 20  # of a sample's lowest values, from which its tail is extrapolated
 
@@ -21,6 +20,8 @@ def binomial_tail(count: int, total: int, rate: float) -> float:
     >>> round(binomial_tail(2, 2, 0.1), 3)
     0.01
     """
+    from scipy.special import bdtrc
+
     if count > total:
         return 0.0
     return float(bdtrc(count - 1, total, min(1.0, max(0.0, rate)))) if count > 0 else 1.0
@@ -36,6 +37,8 @@ def tail_above(count: int, total: int, null_count: int, null_total: int) -> floa
     >>> tail_above(30, 1000, 0, 10_000) < 1e-6
     True
     """
+    from scipy.special import betaln
+
     if count <= 0:
         return 1.0
     a, b = null_count + 0.5, max(null_total - null_count, 0) + 0.5

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaln
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
@@ -182,6 +181,8 @@ def _if_pure(codes: Codes, once: Flags, target: Floats) -> tuple[Floats, Floats,
     by moments), so that the end of a scale that predicts the label throughout is no surprise. Rows
     of a group share more than the value: they count once.
     """
+    from scipy.special import betaln
+
     known, size = ~np.isnan(target), int(codes.max(initial=0)) + 1
     number = np.bincount(codes[known & once], minlength=size).astype(np.float64)
     ups = np.bincount(codes[known & once], weights=target[known & once], minlength=size).astype(
