@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from schemas.data_config import TaskConfig
 from schemas.label_config import CostMatrix, ErrorCosts
 from schemas.section import Section
+from schemas.slice_config import DeclaredSlices
 from schemas.yardstick_config import Yardstick, check_yardsticks
 
 Baseline = Literal["constant", "linear", "boosting", "unigram", "bigram", "5-gram"]
@@ -120,6 +121,8 @@ class EvaluateConfig(Section):
             " `bulkhead predict --intervals` and the model's parameter `intervals` return it."
         ),
     )
+
+    slices: DeclaredSlices = None
 
     @property
     def is_finished_after_training(self) -> bool:

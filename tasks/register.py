@@ -22,6 +22,7 @@ from schemas.records import (
     TrainReport,
 )
 from schemas.registry_records import Served
+from schemas.slice_records import slice_figures
 from tasks.context import RunContext, await_servers
 from tasks.looks import count_looks, scored_rows
 from tasks.say import say
@@ -124,14 +125,7 @@ def collect_evidence(
 ) -> Evidence:
     """Write `evidence.json` in the run directory and MLflow."""
     evidence = build_evidence(
-        run.run_id,
-        run.declaration,
-        prepared,
-        preflight,
-        served,
-        evaluated,
-        gate,
-        run.provenance,
+        run.run_id, run.declaration, prepared, preflight, served, evaluated, gate, run.provenance
     )
     path = run.run_dir / "evidence.json"
     write_atomic(path, evidence.model_dump_json(indent=1))
@@ -147,6 +141,7 @@ def collect_evidence(
             for name, value in found.items()
         }
         | yardstick_figures(evaluated.against)
+        | slice_figures(evaluated.slices)
     )
     return evidence
 
