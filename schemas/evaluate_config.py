@@ -123,6 +123,14 @@ class EvaluateConfig(Section):
     )
 
     slices: DeclaredSlices = None
+    importance: bool = Field(
+        True,
+        exclude_if=lambda found: found,  # an old declaration keeps its digest
+        description=(
+            "Shuffle columns of test rows and score them again, so that the report shows what the"
+            " score rests on (a few seconds)."
+        ),
+    )
 
     @property
     def is_finished_after_training(self) -> bool:

@@ -67,7 +67,7 @@ def worse(found: Slices | None) -> list[str]:
 
 
 @pytest.mark.req("P8")
-@pytest.mark.parametrize("groups", [None, 1500])
+@pytest.mark.parametrize("groups", [1500, pytest.param(None, marks=pytest.mark.long)])
 def test_a_bad_ward_of_a_twentieth_is_found_and_no_other(groups: int | None) -> None:
     rows, cuts = scored_rows(np.random.default_rng(1), 5000, bad=True, groups=groups)
     found = score_slices(rows, cuts, ())

@@ -11,6 +11,7 @@ from torch import nn
 from schemas.config import Declaration
 from schemas.records import RunSpec, TableRef
 from schemas.slice_records import Slices
+from training.evaluation.importance import find_reasons, with_question
 from training.evaluation.slice_cuts import Columns, declared_cuts, default_cuts
 from training.evaluation.slice_scores import Rows, score_slices
 
@@ -35,8 +36,12 @@ def look_closer(
     """
     if not compared or run.statistics.tokens:
         return dict(compared)
-    slices = _slices(rows.declaration, run, rows, ids, table)
-    return dict(compared) | {"slices": slices}
+    constant = compared["baselines"].get("constant", {}).get(rows.declaration.metric)
+    fields = dict(compared) | {"slices": _slices(rows.declaration, run, rows, ids, table)}
+    if not rows.declaration.evaluate.importance:
+        return fields
+    reasons = find_reasons(run, network, rows, constant)
+    return with_question(fields, reasons) | {"reasons": reasons}
 
 
 def _slices(
