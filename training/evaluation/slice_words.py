@@ -32,5 +32,5 @@ def looked_words(slices: Slices) -> str:
         f"{plural(slices.looked_at, 'slice')} {'was' if slices.looked_at == 1 else 'were'} compared"
         f" in {metric_name(slices.metric)}, each with the mean of the other slices of its column."
         " The chance of so low a score by luck is corrected for that number (Holm); a slice is"
-        f" called worse below {number(slices.limit)}, where the difference also matters.{small}"
+        f" called worse below {slices.limit:.3g}, where the difference also matters.{small}"
     )

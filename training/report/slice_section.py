@@ -52,7 +52,7 @@ def _table(slices: Slices, found: list[SliceScore], total: int) -> Table:
         f"{metric_name(slices.metric)} (interval)",
         "Others",
         "Chance",
-        "",
+        *([""] if slices.worse else []),
     ]
     rows = [
         [
@@ -63,21 +63,16 @@ def _table(slices: Slices, found: list[SliceScore], total: int) -> Table:
             interval(one.score),
             number(one.others),
             MISSING if one.chance is None else _chance(one.chance),
-            _badge(one),
+            *([Badge("bad", "worse") if one.worse else ""] if slices.worse else []),
         ]
         for one in found
     ]
-    made = table(headers, rows, words=(0, len(headers) - 1), limit=len(rows))
+    words = (0, len(headers) - 1) if slices.worse else (0,)
+    made = table(headers, rows, words=words, limit=len(rows))
     if len(found) == total:
         return made
     note = f"The first {count(len(found))} of {count(total)} slices; all are in evaluation.json."
     return Table(made.headers, made.rows, made.figures, note)
-
-
-def _badge(found: SliceScore) -> Badge | str:
-    if found.worse:
-        return Badge("bad", "worse")
-    return Badge("info", "declared") if found.declared else ""
 
 
 def _chance(value: float) -> str:
