@@ -24,6 +24,7 @@ from schemas.records import (
 from schemas.search_records import SearchOutcome
 from tasks.claim import used_servers
 from tasks.context import RunContext
+from tasks.evaluate import worse_slices
 
 OUTCOMES: dict[Outcome, str] = {
     "refused": "; exit code 1",
@@ -38,7 +39,7 @@ class RunSummary(Record):
     `cached`: the prepared data were reused. `metrics`: metrics of the test rows, with confidence
     intervals. `outcome`: outcome of the model. `new_rows`: difference from the rows of the last
     run; null without one. `looks`: how many models were scored on the test rows. `cautions`: checks
-    that warn, with what they found.
+    that warn, with what they found. `slices`: those that are worse than others.
     """
 
     name: str
@@ -50,6 +51,7 @@ class RunSummary(Record):
     looks: Looks = ()
     verdict: str
     cautions: tuple[str, ...] = ()
+    slices: tuple[str, ...] = ()
     cached: bool
     registered: Registered
     outcome: Outcome
@@ -105,6 +107,7 @@ def summarise(
             for found in prepared.checks.results
             if found.verdict == "warn"
         ),
+        slices=tuple(worse_slices(evaluated)),
         cached=prepared.cached,
         registered=registered,
         outcome=outcome,
@@ -173,6 +176,7 @@ def print_summary(summary: RunSummary) -> None:
         **_look_lines(summary.looks),
         "verdict": summary.verdict,
         **_caution_lines(summary.cautions),
+        **_slice_lines(summary.slices),
         "model": (
             f"{registered.uri}  (version {registered.version})"
             if registered.registered
@@ -198,6 +202,14 @@ def _look_lines(looks: Looks) -> dict[str, str]:
     """Return the line on looks at the test rows; none at the first look."""
     found = [look.sentence for look in looks if look.number > 1]
     return {"looks": found[0]} if found else {}
+
+
+def _slice_lines(slices: Sequence[str]) -> dict[str, str]:
+    """Return the line on the worst slice; none where no slice is worse."""
+    if not slices:
+        return {}
+    more = f"; {len(slices) - 1} more in the report" if len(slices) > 1 else ""
+    return {"slices": slices[0] + more}
 
 
 def print_search(found: SearchSummary) -> None:

@@ -63,6 +63,7 @@ from schemas.schedule_config import (
 )
 from schemas.search_config import SearchConfig
 from schemas.section import Section
+from schemas.slice_config import check_slices
 from schemas.spark_config import SparkConfig
 from schemas.split_config import (
     GROUPED,
@@ -402,11 +403,8 @@ class Declaration(Section):
         check_loss(self.loss, self.task, TASK_LOSSES[self.task.kind])
         check_declared_metrics(self.evaluate.top_k, self.evaluate.costs, self.task)
         require_labels(self.evaluate, self.task, self.loss_kind)
-        for where, metric in [
-            ("train.metric", self.train.metric),
-            ("register.metric", self.register_.metric),
-            *[("register.thresholds", m) for m in self.register_.thresholds],
-        ]:
+        check_slices(self.evaluate.slices, self.data, self.task.kind, bool(self.register_.slices))
+        for where, metric in [("train.metric", self.train.metric), *self.register_.named_metrics]:
             if metric is not None and metric not in self.metrics:
                 raise ValueError(
                     f"{where}: unknown metric {metric!r} for task {self.task.kind!r}; use one of"

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from schemas.data_config import TaskConfig
 from schemas.label_config import CostMatrix, ErrorCosts
 from schemas.section import Section
+from schemas.slice_config import DeclaredSlices
 from schemas.yardstick_config import Yardstick, check_yardsticks
 
 Baseline = Literal["constant", "linear", "boosting", "unigram", "bigram", "5-gram"]
@@ -118,6 +119,16 @@ class EvaluateConfig(Section):
             "Share of new rows, or groups, whose truth an interval (or a set of classes) around the"
             " prediction shall hold, e.g. 0.9. Its width is fitted on the validation rows."
             " `bulkhead predict --intervals` and the model's parameter `intervals` return it."
+        ),
+    )
+
+    slices: DeclaredSlices = None
+    importance: bool = Field(
+        True,
+        exclude_if=lambda found: found,  # an old declaration keeps its digest
+        description=(
+            "Shuffle columns of test rows and score them again, so that the report shows what the"
+            " score rests on (a few seconds)."
         ),
     )
 

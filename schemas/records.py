@@ -11,6 +11,7 @@ from schemas.comparison_records import Interval, Standing, Yardsticks
 from schemas.look_records import Claim, Looks
 from schemas.member_records import Kept, Members, Uncertainty
 from schemas.observed import Observed
+from schemas.reason_records import MaybeReasons
 from schemas.references import (
     FileRef,
     LabelColumn,
@@ -28,6 +29,7 @@ from schemas.references import (
     digest_of,
 )
 from schemas.refit import Refit, RefitPlan
+from schemas.slice_records import MaybeSlices
 from schemas.split_config import SplitName
 from schemas.statistics import (
     CategoryStats,
@@ -279,7 +281,8 @@ class EvaluationReport(Record):
     `by_label`: of several labels, each one's known rows, base rate, metrics and baselines.
     `label_note`: which labels a mean over labels leaves out. `against`: estimators of
     `evaluate.against` on the same rows. `looks`: of test rows, how many models were scored on
-    them, for each metric that decides.
+    them, for each metric that decides. `slices`, `reasons`: parts of the test rows, and what the
+    score rests on.
     """
 
     side: SplitName
@@ -306,6 +309,8 @@ class EvaluationReport(Record):
     uncertainty: Uncertainty = None
     against: Yardsticks = ()
     looks: Looks = ()
+    slices: MaybeSlices = None
+    reasons: MaybeReasons = None
 
 
 class ExportedModel(Record):
@@ -383,6 +388,7 @@ class Evidence(Record):
     members: Members = ()
     against: Yardsticks = ()
     looks: Looks = ()
+    slices: MaybeSlices = None
 
 
 class Verification(Record):

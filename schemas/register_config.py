@@ -33,6 +33,13 @@ class RegisterConfig(Section):
     thresholds: dict[str, Threshold] = Field(
         default_factory=dict, description="Test metric to its bounds, e.g. {auroc: {min: 0.65}}."
     )
+    slices: dict[str, Threshold] = Field(
+        default_factory=dict,
+        exclude_if=lambda found: not found,
+        description=(
+            "Test metric to its bounds on each slice of evaluate.slices, e.g. {auroc: {min: 0.6}}."
+        ),
+    )
     metric: str | None = Field(
         None, description="Metric of the champion comparison. Default: the one of train.metric."
     )
@@ -96,6 +103,13 @@ class RegisterConfig(Section):
                 f"stale_after: expected a length with its unit, e.g. 30d, got {self.stale_after!r}"
             )
         return self
+
+    @property
+    def named_metrics(self) -> list[tuple[str, str | None]]:
+        """Metrics that the gate reads, each with the key that names it."""
+        bounds = {"thresholds": self.thresholds, "slices": self.slices}
+        named = [(f"register.{key}", m) for key, found in bounds.items() for m in found]
+        return [("register.metric", self.metric), *named]
 
     @property
     def replaces_equal(self) -> bool:

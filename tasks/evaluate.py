@@ -10,9 +10,10 @@ from prefect.cache_policies import NO_CACHE
 from schemas.calibration_records import Coverage, thresholds_of
 from schemas.config import SplitName
 from schemas.load import declare
-from schemas.records import EvaluationReport, RunSpec, TrainReport
+from schemas.records import EvaluationReport, Prepared, RunSpec, TableRef, TrainReport
 from tasks.looks import count_looks, scored_rows
 from tasks.say import say
+from training.run.record import PREPARED, has_part, read_part
 
 
 @task(
@@ -31,7 +32,6 @@ def evaluate_model(
 
     A look at test rows is counted before they are scored.
     """
-    from training.evaluation.decisions import calibration_words
     from training.evaluation.evaluate import evaluate
     from training.evaluation.next_step import unfinished
     from training.evaluation.yardstick_words import yardstick_words
@@ -49,6 +49,7 @@ def evaluate_model(
         *(spec, trained.best_checkpoint, side, out_dir, thresholds, note),
         margins=trained.margins,
         looks=looks,
+        table=_table(spec, run_dir, side),
     )
     found = report.metrics[trained.metric]
     bounds = (
@@ -71,13 +72,45 @@ def evaluate_model(
         is_bad = yardstick.standing == "behind" or yardstick.problem
         words = yardstick_words(declaration, yardstick)
         say("", words, "warn" if is_bad else "info")
+    _say_details(report, side)
+    return report
+
+
+def _say_details(report: EvaluationReport, side: SplitName) -> None:
+    """Say what calibration, intervals and slices show on the rows."""
+    from training.evaluation.decisions import calibration_words
+
     for part in report.calibration:
         say("", f"on {side}, {calibration_words(part, on_val=False)}", "info")
     for held in report.coverage:
         say("", coverage_words(held, side), "info")
     if report.interval_note:
         say("", report.interval_note, "warn")
-    return report
+    for sentence in worse_slices(report):
+        say("", sentence, "warn")
+
+
+def _table(spec: RunSpec, run_dir: Path, side: SplitName) -> TableRef | None:
+    """Return the table that a side's arrays were made from, if the run's home still has it."""
+    if not has_part(run_dir, PREPARED):
+        return None
+    prepared = read_part(run_dir, PREPARED, Prepared)
+    if prepared.arrays.sha256 != spec.arrays.sha256:
+        return None
+    table = prepared.split.side(side)
+    return table if table.file.file.is_file() else None
+
+
+def worse_slices(report: EvaluationReport) -> list[str]:
+    """Describe the slices that are worse than the others of their column."""
+    from training.evaluation.slice_words import worse_words
+
+    if report.slices is None:
+        return []
+    return [
+        f"worse in slice {worse_words(report.slices, found, report.rows)}"
+        for found in report.slices.worse
+    ]
 
 
 def coverage_words(found: Coverage, side: SplitName) -> str:

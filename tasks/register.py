@@ -25,6 +25,7 @@ from schemas.records import (
     TrainReport,
 )
 from schemas.registry_records import Served
+from schemas.slice_records import slice_figures
 from tasks.context import RunContext, await_servers
 from tasks.looks import count_keys, count_looks, ledger_path, scored_rows
 from tasks.say import say
@@ -158,14 +159,7 @@ def collect_evidence(
     from training.registry.evidence import build_evidence
 
     evidence = build_evidence(
-        run.run_id,
-        run.declaration,
-        prepared,
-        preflight,
-        served,
-        evaluated,
-        gate,
-        run.provenance,
+        run.run_id, run.declaration, prepared, preflight, served, evaluated, gate, run.provenance
     )
     path = run.run_dir / "evidence.json"
     write_atomic(path, evidence.model_dump_json(indent=1))
@@ -181,6 +175,7 @@ def collect_evidence(
             for name, value in found.items()
         }
         | yardstick_figures(evaluated.against)
+        | slice_figures(evaluated.slices)
     )
     return evidence
 

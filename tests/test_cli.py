@@ -33,6 +33,7 @@ COMMANDS = (
     "replay",
     "evaluate",
     "predict",
+    "explain",
     "verify",
     "reevaluate",
     "promote",

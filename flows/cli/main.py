@@ -15,6 +15,7 @@ import typer
 
 from flows.cli.commands.audit import audit
 from flows.cli.commands.begin import doctor, init, schema
+from flows.cli.commands.explain import explain
 from flows.cli.commands.look import look
 from flows.cli.commands.operate import deploy, up, worker
 from flows.cli.commands.registry import (
@@ -79,6 +80,7 @@ COMMANDS = (  # in the order of the help
     replay,
     evaluate,
     predict,
+    explain,
     verify,
     reevaluate,
     promote,

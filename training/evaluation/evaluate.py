@@ -31,12 +31,14 @@ from schemas.records import (
     SampleReport,
     SplitArrays,
     Statistics,
+    TableRef,
 )
 from training.data.arrays.shards import load_arrays
 from training.engine.scoring import require_finite
 from training.engine.token_scoring import score_documents
 from training.evaluation.baselines import Skill, baseline_predictions, standings, verdict
 from training.evaluation.by_group import clusters_of, group_table
+from training.evaluation.closer import look_closer
 from training.evaluation.decisions import Decides, baseline_decisions, calibration_of
 from training.evaluation.ensembling import member_spread
 from training.evaluation.evaluate_text import read_documents, text_facts, write_losses
@@ -51,6 +53,7 @@ from training.evaluation.margins import coverage_of
 from training.evaluation.next_step import add_unfinished
 from training.evaluation.permutation import permutation_chance, too_few_units
 from training.evaluation.row_ids import label_names, read_ids
+from training.evaluation.slice_scores import Rows
 from training.evaluation.text_samples import make_samples
 from training.evaluation.yardsticks import Own, measure_yardsticks
 from training.objectives.bootstrap import intervals, paired_difference
@@ -75,6 +78,7 @@ def evaluate(
     training_note: str = "",
     margins: Sequence[Margin] = (),
     looks: Looks = (),
+    table: TableRef | None = None,
 ) -> EvaluationReport:
     """Evaluate one split: metrics with bootstrap intervals, next to baselines and the base rate.
 
@@ -91,29 +95,28 @@ def evaluate(
         training_note: Of `next_step.unfinished`; goes to a verdict that it may explain.
         margins: Of validation rows, where intervals are declared.
         looks: At these rows, counted; get their bounds here.
+        table: That the arrays of the split were made from; without it there are no slices.
 
     Raises:
         IntegrityError: weights or arrays were changed after they were written.
         NonFiniteError: scores that are not finite.
     """
     declaration, statistics = declare(run.declaration), run.statistics
-    arrays = run.arrays.side(side)
     weights = digest.verify(weights) if isinstance(weights, FileRef) else weights
     network = reference_network(run, weights)
     labels, threshold = decided(targets_of(declaration, statistics), thresholds or {})
-    scored = _scored(run, declaration, network, arrays, (labels, threshold))
+    scored = _scored(run, declaration, network, run.arrays.side(side), (labels, threshold))
     predictions, target, ids, weight = scored.predictions, scored.target, scored.ids, scored.weight
     group = None if ids["__group"].isna().all() else ids["__group"].to_numpy()
     clusters, note = clusters_of(group)
-    resampling = _resampling(declaration, clusters, weight)
-    resampling |= {"labels": labels, "threshold": threshold}
+    resampling = _resampling(declaration, clusters, weight, labels, threshold)
     metrics = intervals(declaration, predictions, target, **resampling)
-    others = (
-        baseline_predictions(declaration, statistics, run.arrays, side) if side == "test" else {}
-    )
+    tested = side == "test"
+    others = baseline_predictions(declaration, statistics, run.arrays, side) if tested else {}
     rules = baseline_decisions(run, bool(thresholds)) if others else {}
     compared = _compare(declaration, others, rules, scored, metrics, resampling, group)
-    compared = add_unfinished(compared, training_note)
+    rows = Rows(declaration, predictions, target, resampling)
+    compared = look_closer(run, network, rows, ids, table, add_unfinished(compared, training_note))
     own = Own(predictions, target, metrics, resampling, compared.get("too_few", ""))
     report = EvaluationReport(
         side=side,
@@ -123,7 +126,7 @@ def evaluate(
         resampled_by="row" if clusters is None else "group",
         interval_note=note,
         predictions=scored.write(out_dir / "predictions.parquet"),
-        samples=_samples(run, declaration, network) if side == "test" else None,
+        samples=_samples(run, declaration, network) if tested else None,
         by_group=group_table(declaration, group, predictions, target, weight, labels, threshold),
         by_label=label_table(labels, predictions, target, others, resampling),
         label_note=undefined_note(declaration.task.kind, predictions, target, weight, labels),
@@ -139,9 +142,15 @@ def evaluate(
 
 
 def _resampling(
-    declaration: Declaration, clusters: np.ndarray | None, weight: np.ndarray | None
+    declaration: Declaration,
+    clusters: np.ndarray | None,
+    weight: np.ndarray | None,
+    labels: Targets,
+    threshold: float,
 ) -> dict[str, Any]:
     return {
+        "labels": labels,
+        "threshold": threshold,
         "group": clusters,
         "weight": weight,
         "resamples": declaration.evaluate.bootstrap,

@@ -245,10 +245,22 @@ def one_resample(
 
     It is faster than `metrics.compute_predictions`.
     """
+    return every_metric(declaration, predictions, target, weight, labels, threshold)[metric]
+
+
+def every_metric(
+    declaration: Declaration,
+    predictions: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray | None,
+    labels: Targets,
+    threshold: float = HALF,
+) -> dict[str, float]:
+    """Compute every metric like `one_resample`."""
     whole = np.ones(len(target)) if weight is None else np.asarray(weight, dtype=np.float64)
     task, declared = declaration.task.kind, declared_measures(declaration)
     rule = _resampled(task, predictions, target, labels, threshold, declared)
-    return float(rule(whole[None])[metric][0])
+    return {name: float(found[0]) for name, found in rule(whole[None]).items()}
 
 
 def _classification(

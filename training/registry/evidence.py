@@ -54,8 +54,7 @@ def build_evidence(
     """Collect every digest, verdict, metric and version behind a model.
 
     Args:
-        run_id: of the run.
-        declaration: of the run.
+        run_id, declaration: of the run.
         prepared: its data.
         preflight: checks before training.
         served: the model to register.
@@ -88,6 +87,7 @@ def build_evidence(
         margins=served.trained.margins,
         against=evaluated.against,
         looks=evaluated.looks,
+        slices=evaluated.slices,
         refit=served.refit,
         members=served.trained.members,
     )

@@ -3,6 +3,7 @@
 Each condition has its own verdict:
 
 - `threshold`: each declared test metric keeps its bounds.
+- `slices`: each declared slice of the test rows keeps the bounds of `register.slices`.
 - `checks`: no check of the run failed (warnings and allowed findings pass).
 - `skill`: the model beats the constant baseline, if `register.require_skill` is set; too few test
   rows count as no skill.
@@ -28,10 +29,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from schemas.config import Declaration, Threshold
+from schemas.errors import first_few
 from schemas.look_records import Window
 from schemas.records import CheckResult, EvaluationReport, GateReport, Interval
+from schemas.slice_records import Slices, SliceScore
 from training.evaluation.next_step import CONSTANTS, NAMES, perfect_baselines
-from training.formatting import metric_name, number
+from training.formatting import metric_name, number, plural
 from training.objectives.bootstrap import paired_difference
 from training.objectives.measures import declared_measures
 from training.objectives.metrics import compute_predictions
@@ -149,6 +152,7 @@ def judge(
             keeps(metric, bounds, evaluation.metrics)
             for metric, bounds in declaration.register_.thresholds.items()
         ),
+        *slices_keep(declaration.register_.slices, evaluation.slices),
         _checks_are_green(checks),
         _has_skill(declaration, evaluation),
         *_not_behind(declaration, evaluation),
@@ -208,6 +212,41 @@ def keeps(metric: str, bounds: Threshold, metrics: Mapping[str, Interval]) -> Ch
         summary=f"test {metric} is {shown}, expected {wanted}",
         figures={"value": value, "min": bounds.min, "max": bounds.max},
         remedy="" if kept else f"improve the model, or change register.thresholds.{metric}",
+    )
+
+
+def slices_keep(bounds: Mapping[str, Threshold], slices: Slices | None) -> tuple[CheckResult, ...]:
+    """Check that each declared slice keeps the bounds of `register.slices`, one row by metric.
+
+    A slice with too few rows to be scored is no reason to refuse; one that is scored and on which
+    the metric is not defined is.
+    """
+    scored = slices.declared if slices is not None else ()
+    return tuple(_slices_keep(metric, wanted, scored) for metric, wanted in bounds.items())
+
+
+def _slices_keep(metric: str, bounds: Threshold, scored: Sequence[SliceScore]) -> CheckResult:
+    judged = [
+        (found, keeps(metric, bounds, {metric: Interval(value=found.metrics.get(metric))}))
+        for found in scored
+    ]
+    broken = [
+        f"{found.name} ({number(found.metrics.get(metric))})"
+        for found, kept in judged
+        if kept.verdict == "fail"
+    ]
+    expected = keeps(metric, bounds, {}).summary.rpartition("expected ")[2]
+    return CheckResult(
+        name=f"slices: {metric}",
+        verdict="fail" if broken or not scored else "pass",
+        summary=(
+            f"test {metric} of slice {first_few(broken)}, expected {expected} on each"
+            if broken
+            else f"test {metric} is {expected} on each of {plural(len(scored), 'slice')}"
+            if scored
+            else f"no slice of evaluate.slices has enough test rows for {metric}"
+        ),
+        remedy=f"improve the model there, or change register.slices.{metric}" if broken else "",
     )
 
 

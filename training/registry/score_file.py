@@ -73,7 +73,7 @@ def predict_file(
             f"{model_uri}: this model has no intervals; declare evaluate.intervals, e.g. 0.9, and"
             " train it again"
         )
-    data = _as_trained(model, in_path)
+    data = as_trained(model, in_path)
     source = fingerprint(data)
     made = Scored(
         source=str(in_path),
@@ -112,7 +112,7 @@ def predict_file(
     return made
 
 
-def _as_trained(model: LoadedModel, in_path: Path) -> DataConfig:
+def as_trained(model: LoadedModel, in_path: Path) -> DataConfig:
     """Return how a file is read: as the training source, with the same spellings of numbers."""
     written = {n: {"written": how} for n, how in model.spec.get("spellings", {}).items()}
     return DataConfig(

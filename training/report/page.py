@@ -23,6 +23,7 @@ from training.formatting import plain
 from training.report import appendix, choices, labels, sections, tree_words
 from training.report.blocks import Block, Section
 from training.report.checklist_section import checklist_blocks
+from training.report.closer_sections import closer_parts
 from training.report.curve_section import curve_blocks
 from training.report.curves import read_history
 from training.report.data import read_predictions, read_sides
@@ -107,9 +108,8 @@ def write_page(path: Path, template: str, **values: Any) -> FileRef:
 
 def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
     """Return the sections after the headline, in the order of a reader's questions."""
-    declaration, prepared = inputs.declaration, inputs.prepared
-    train, test = inputs.train, inputs.test
-    sides, history = read_sides(prepared), read_history(inputs.metrics_path)
+    declaration, prepared, train = inputs.declaration, inputs.prepared, inputs.train
+    test, sides, history = inputs.test, read_sides(prepared), read_history(inputs.metrics_path)
     predictions = [*_prediction_blocks(test, prepared), *choices.choice_blocks(train, test)]
     members = member_blocks(declaration, train, test)
     curves = [] if members else curve_blocks(declaration, history, train, inputs.preflight, test)
@@ -120,6 +120,7 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
             "How good is it, how sure is that, and is it better than something simple?",
             sections.metric_blocks(declaration, test, inputs.val),
         ),
+        *closer_parts(test),
         (
             "split",
             "Split",

@@ -124,6 +124,11 @@ def reference_scores(
     blocks = {
         name: array[:rows] for name, array in load_arrays(arrays).items() if name not in TARGETS
     }
+    return scores_of(network, blocks)
+
+
+def scores_of(network: nn.Module, blocks: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return raw scores float64 [N, K] of arrays of inputs [N, ...], by `reference_network`."""
     found, dtype = [], precision(network)
     step = max(1, min(ROWS, VALUES // sum(math.prod(block.shape[1:]) for block in blocks.values())))
     with torch.inference_mode():
