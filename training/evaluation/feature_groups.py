@@ -111,7 +111,9 @@ def association(columns: Sequence[tuple[np.ndarray, bool]]) -> np.ndarray:
         counts = np.bincount(hot[i])
         for j in numbers:
             means = np.bincount(hot[i], weights=ranks[j]) / counts
-            found[i, j] = found[j, i] = np.sqrt(_unbiased(counts @ means**2 / rows, counts, rows))
+            found[i, j] = found[j, i] = np.sqrt(
+                _unbiased(float(counts @ means**2) / rows, counts, rows)
+            )
         for j in codes:
             if j < i:
                 found[i, j] = found[j, i] = _cramer(hot[i], hot[j])
