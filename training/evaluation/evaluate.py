@@ -49,6 +49,7 @@ from training.evaluation.label_evaluation import (
     numbers,
     prediction_columns,
 )
+from training.evaluation.label_verdict import add_labels
 from training.evaluation.margins import coverage_of
 from training.evaluation.next_step import add_unfinished
 from training.evaluation.permutation import permutation_chance, too_few_units
@@ -115,6 +116,11 @@ def evaluate(
     others = baseline_predictions(declaration, statistics, run.arrays, side) if tested else {}
     rules = baseline_decisions(run, bool(thresholds)) if others else {}
     compared = _compare(declaration, others, rules, scored, metrics, resampling, group)
+    left_out = undefined_note(declaration.task.kind, predictions, target, weight, labels)
+    constant = others.get("constant")
+    compared = add_labels(
+        declaration, compared, left_out, predictions, constant, target, metrics, resampling
+    )
     rows = Rows(declaration, predictions, target, resampling)
     compared = look_closer(run, network, rows, ids, table, add_unfinished(compared, training_note))
     own = Own(predictions, target, metrics, resampling, compared.get("too_few", ""))
@@ -129,7 +135,7 @@ def evaluate(
         samples=_samples(run, declaration, network) if tested else None,
         by_group=group_table(declaration, group, predictions, target, weight, labels, threshold),
         by_label=label_table(labels, predictions, target, others, resampling),
-        label_note=undefined_note(declaration.task.kind, predictions, target, weight, labels),
+        label_note=left_out,
         calibration=scored.calibration,
         thresholds=dict(thresholds or {}),
         coverage=coverage_of(run, margins, predictions, target, group) if margins else (),

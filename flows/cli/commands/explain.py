@@ -19,13 +19,22 @@ def explain(
     ],
     rows: Annotated[
         Path,
-        typer.Argument(help="Parquet or CSV with at most 1,000 rows to explain.", metavar="ROWS"),
+        typer.Argument(help="Parquet or CSV with the rows to explain.", metavar="ROWS"),
     ],
     background: Annotated[
         Path | None,
         typer.Option(
             help="Rows like those that the model learned from, of which the first 50 are used."
             " Default: train rows of its run, if they are on this machine; a model holds none."
+        ),
+    ] = None,
+    first: Annotated[
+        int | None,
+        typer.Option(
+            "--rows",
+            min=1,
+            metavar="N",
+            help="Explain only the first N rows. Default: all, of a file with at most 1,000.",
         ),
     ] = None,
     of: Annotated[
@@ -47,15 +56,17 @@ def explain(
     the prediction minus the mean prediction of background rows. Needs the extra explain.
     """
     environment(debug)
+    from schemas.errors import counted
     from schemas.output_file import require_room
     from tasks.explain import explain_rows, lines_of, records_of
 
     if output is not None:
         require_room(output, "--output")
-    found = explain_rows(model_uri, rows, background, of, output, tracking_uri)
+    found = explain_rows(model_uri, rows, background, of, output, tracking_uri, first)
     if as_json:
         print_json(records_of(found))
     elif output is None:
         print("\n".join(lines_of(found)))
     else:
-        print(f"✓ {len(found.predictions):,} rows explained → {output}", file=sys.stderr)
+        explained = counted(len(found.predictions), "row")
+        print(f"✓ {explained} explained → {output}", file=sys.stderr)
