@@ -98,6 +98,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, ExportedMo
     return case, export_model(case.run, case.weights, folder / "model", case.split.val)
 
 
+@pytest.mark.long
 @pytest.mark.req("R1")
 def test_the_exported_program_is_explained_from_raw_rows(
     exported: tuple[Case, ExportedModel],
@@ -125,6 +126,7 @@ def test_the_exported_program_is_explained_from_raw_rows(
     assert np.abs(values).max() > 0
 
 
+@pytest.mark.long
 @pytest.mark.req("S4")
 def test_no_row_of_training_is_in_the_exported_files(exported: tuple[Case, ExportedModel]) -> None:
     case, made = exported

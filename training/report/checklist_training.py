@@ -70,7 +70,9 @@ def _same_weights(seen: Observed) -> Statement:
             "every rank holds slices of the weights: there is nothing to compare", RESULT
         )
     first = seen.ranks[0].weights_sha256 or ""
-    told = f"all {len(seen.ranks)} ranks ended with the same weights (SHA-256 {first[:12]}…)"
+    told = (
+        f"all {plural(len(seen.ranks), 'rank')} ended with the same weights (SHA-256 {first[:12]}…)"
+    )
     return fact(
         len(digests) == 1, told, RESULT, f"ranks ended with {len(digests)} different weights"
     )
@@ -167,7 +169,7 @@ def precision(facts: RunFacts) -> Iterator[Statement]:
         yield fact(
             scaled,
             f"the loss was scaled, at the end by {number(seen.loss_scale)};"
-            f" {count(facts.train.skipped_steps)} steps overflowed and were left out",
+            f" {plural(facts.train.skipped_steps, 'step')} left out because of overflow",
             RESULT,
             "fp16 without a loss scale",
         )
