@@ -198,8 +198,8 @@ def judge_rates(
         )
     if still := [name for name, move in moves.items() if move < FROZEN_MOVE]:
         return RATES.warned(
-            f"{did}: the rates of {counted(len(still), 'group')} ({first_few(still)}) are so low that"
-            " their weights stay where they are.",
+            f"{did}: the rates of {counted(len(still), 'group')} ({first_few(still)}) are so low"
+            " that their weights stay where they are.",
             "raise lr of their rule in optimizer.modules, or freeze them openly",
             **figures,
         )
