@@ -70,9 +70,7 @@ def _same_weights(seen: Observed) -> Statement:
             "every rank holds slices of the weights: there is nothing to compare", RESULT
         )
     first = seen.ranks[0].weights_sha256 or ""
-    told = (
-        f"all {plural(len(seen.ranks), 'rank')} ended with the same weights (SHA-256 {first[:12]}…)"
-    )
+    told = f"all {len(seen.ranks)} ranks ended with the same weights (SHA-256 {first[:12]}…)"
     return fact(
         len(digests) == 1, told, RESULT, f"ranks ended with {len(digests)} different weights"
     )
