@@ -31,6 +31,9 @@ TEXTS = (
     "d.side",
     "f.window",
     "folds",
+    "len(seen.ranks)",
+    "found.rows",  # of conflicts: two at least
+    "at_all",
 )  # words, or at least 2
 COUNTED = re.compile(
     rf" (?:(?:train|val|validation|test|other|numeric|left-out) )?(?:{NOUNS})(?:s|es|ies)\b"

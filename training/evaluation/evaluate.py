@@ -115,12 +115,7 @@ def evaluate(
     tested = side == "test"
     others = baseline_predictions(declaration, statistics, run.arrays, side) if tested else {}
     rules = baseline_decisions(run, bool(thresholds)) if others else {}
-    compared = _compare(declaration, others, rules, scored, metrics, resampling, group)
-    left_out = undefined_note(declaration.task.kind, predictions, target, weight, labels)
-    constant = others.get("constant")
-    compared = add_labels(
-        declaration, compared, left_out, predictions, constant, target, metrics, resampling
-    )
+    compared = _compare_all(declaration, others, rules, scored, metrics, resampling, group)
     rows = Rows(declaration, predictions, target, resampling)
     compared = look_closer(run, network, rows, ids, table, add_unfinished(compared, training_note))
     own = Own(predictions, target, metrics, resampling, compared.get("too_few", ""))
@@ -135,7 +130,7 @@ def evaluate(
         samples=_samples(run, declaration, network) if tested else None,
         by_group=group_table(declaration, group, predictions, target, weight, labels, threshold),
         by_label=label_table(labels, predictions, target, others, resampling),
-        label_note=left_out,
+        label_note=undefined_note(declaration.task.kind, predictions, target, weight, labels),
         calibration=scored.calibration,
         thresholds=dict(thresholds or {}),
         coverage=coverage_of(run, margins, predictions, target, group) if margins else (),
@@ -266,6 +261,23 @@ def given_targets(
     if declaration.task.kind != "regression":
         return targets(declaration, statistics, label)
     return numbers(given["label"])
+
+
+def _compare_all(
+    declaration: Declaration,
+    others: dict[str, np.ndarray],
+    rules: dict[str, Decides],
+    scored: Scored,
+    metrics: dict[str, Interval],
+    resampling: dict[str, Any],
+    group: np.ndarray | None,
+) -> dict[str, Any]:
+    """Compare with baselines; the verdict names labels that nothing could score."""
+    found, target, task = scored.predictions, scored.target, declaration.task.kind
+    compared = _compare(declaration, others, rules, scored, metrics, resampling, group)
+    left_out = undefined_note(task, found, target, scored.weight, resampling["labels"])
+    base = others.get("constant")
+    return add_labels(declaration, compared, left_out, found, base, target, metrics, resampling)
 
 
 def _compare(

@@ -10,6 +10,7 @@ import typer
 
 from flows.cli.output import print_json
 from flows.cli.shared import AsJson, Debug, TrackingUri, environment, stated
+from schemas.errors import counted
 
 
 @stated
@@ -30,19 +31,12 @@ def explain(
     ] = None,
     first: Annotated[
         int | None,
-        typer.Option(
-            "--rows",
-            min=1,
-            metavar="N",
-            help="Explain only the first N rows. Default: all, of a file with at most 1,000.",
-        ),
+        typer.Option("--rows", min=1, help="Only the first N rows. Default: all, at most 1,000."),
     ] = None,
     of: Annotated[
         str | None,
         typer.Option(
-            "--of",
-            help="Output to explain, e.g. probability_yes. Default: the value, or the probability"
-            " of the positive class.",
+            "--of", help="Output, e.g. probability_yes. Default: value or positive class."
         ),
     ] = None,
     output: Annotated[
@@ -56,7 +50,6 @@ def explain(
     the prediction minus the mean prediction of background rows. Needs the extra explain.
     """
     environment(debug)
-    from schemas.errors import counted
     from schemas.output_file import require_room
     from tasks.explain import explain_rows, lines_of, records_of
 
@@ -68,5 +61,4 @@ def explain(
     elif output is None:
         print("\n".join(lines_of(found)))
     else:
-        explained = counted(len(found.predictions), "row")
-        print(f"✓ {explained} explained → {output}", file=sys.stderr)
+        print(f"✓ {counted(len(found.values), 'row')} explained → {output}", file=sys.stderr)

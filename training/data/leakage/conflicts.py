@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from schemas.errors import counted
 from schemas.records import CheckResult
 from training.data.engine.engine import ident, row, rows
 from training.data.leakage.sides import Sides
@@ -79,10 +78,7 @@ def judge_label_conflicts(
         found.repeats > COARSE_SHARE * max(found.total, 1) or found.rows < LEAST_SHARE * found.total
     )
     texts = (
-        [
-            f"{counted(found.rows, 'row', 'equals', 'equal')} another one in every feature and"
-            f" {'has' if found.rows == 1 else 'have'} another label"
-        ]
+        [f"{found.rows} rows equal another one in every feature and have another label"]
         if found.rows
         else []
     )
