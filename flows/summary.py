@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from schemas.errors import counted
 from schemas.fold_records import CrossValidation
 from schemas.look_records import Looks
 from schemas.new_rows import NewRows
@@ -218,7 +219,7 @@ def print_search(found: SearchSummary) -> None:
     params = ", ".join(f"{path}={value}" for path, value in search.winner.params.items())
     lines = {
         "search": (
-            f"{len(search.trials)} trials in {search.hours:.2f} hours"
+            f"{counted(len(search.trials), 'trial')} in {search.hours:.2f} hours"
             f" ({search.count('pruned')} stopped early, {search.count('failed')} failed)"
         ),
         "best": f"trial {search.trial}: val {search.metric} {_figure(search.winner.score)}",

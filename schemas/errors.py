@@ -111,13 +111,15 @@ def first_few(values: Iterable[object], total: int | None = None, limit: int = 5
     return ", ".join(str(v) for v in shown[:limit]) + (", …" if more else "")
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a count with its noun, in the plural unless it is one.
+def counted(number: int, noun: str, one: str = "", many: str = "") -> str:
+    """Return a count with its noun, in the plural unless it is one, and with the fitting verb.
 
-    >>> counted(1, "feature"), counted(1200, "row")
-    ('1 feature', '1,200 rows')
+    >>> counted(1, "feature"), counted(1200, "row"), counted(1, "row", "is", "are")
+    ('1 feature', '1,200 rows', '1 row is')
     """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    verb = one if number == 1 else many
+    several = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{several}{verb and ' '}{verb}"
 
 
 def shortened(value: object, limit: int = 200, plain: bool = False) -> str:

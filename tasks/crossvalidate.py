@@ -12,6 +12,7 @@ from prefect.cache_policies import NO_CACHE
 from schemas.comparison_records import yardstick_figures
 from schemas.config import SPLITS
 from schemas.digest import write_atomic
+from schemas.errors import counted
 from schemas.fold_records import CrossValidation, FoldResult
 from schemas.records import CheckReport, EvaluationReport, PreflightReport, Prepared, TrainReport
 from tasks.context import RunContext
@@ -147,9 +148,8 @@ def markdown(found: CrossValidation) -> str:
     ]
     head = f"| fold | test rows | {' | '.join(names)} |\n|{'---|' * (len(names) + 2)}"
     return (
-        f"# {found.name}: {len(found.folds)} folds ({found.kind})\n\n{found.verdict}\n\n{head}\n"
-        + "\n".join(rows)
-        + f"\n\n{NOTE}\n"
+        f"# {found.name}: {counted(len(found.folds), 'fold')} ({found.kind})\n\n"
+        f"{found.verdict}\n\n{head}\n" + "\n".join(rows) + f"\n\n{NOTE}\n"
     )
 
 

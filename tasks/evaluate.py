@@ -9,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 
 from schemas.calibration_records import Coverage, thresholds_of
 from schemas.config import SplitName
+from schemas.errors import counted
 from schemas.load import declare
 from schemas.records import EvaluationReport, Prepared, RunSpec, TableRef, TrainReport
 from tasks.looks import count_looks, scored_rows
@@ -63,7 +64,7 @@ def evaluate_model(
         for name, m in report.baselines.items()
         if m.get(trained.metric) is not None
     )
-    say("evaluate", f"{side} {trained.metric} {value} over {report.rows:,} rows{others}")
+    say("evaluate", f"{side} {trained.metric} {value} over {counted(report.rows, 'row')}{others}")
     if report.verdict:
         say("", report.verdict, "info" if report.has_skill else "warn")
     for sentence in (look.sentence for look in report.looks if look.number > 1):

@@ -9,6 +9,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from schemas.calibration_records import Margin, ThresholdChoice
+from schemas.errors import counted
 from schemas.load import declare
 from schemas.records import RunSpec, TrainReport
 from tasks.say import say
@@ -77,5 +78,5 @@ def threshold_words(choice: ThresholdChoice) -> str:
         return f"{choice.label}: {choice.value:.4g}, as declared"
     return (
         f"{choice.label}: {choice.value:.4g} for {choice.objective}, val {choice.score:.4f} (at"
-        f" 0.5: {choice.at_half:.4f}, {choice.rows:,} rows)"
+        f" 0.5: {choice.at_half:.4f}, {counted(choice.rows, 'row')})"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from schemas.errors import counted
 from schemas.records import PreflightReport, RunSpec
 from tasks.say import say
 from training.preflight.run import preflight, require_passed
@@ -23,11 +24,11 @@ def check_model(spec: RunSpec) -> PreflightReport:
     """Return the preflight report; a failed check raises `PreflightError`."""
     report = preflight(spec)
     verdicts = [r.verdict for r in report.checks.results]
-    start = f"{report.num_parameters:,} parameters; initial loss {report.initial_loss:.4g}"
+    start = f"{counted(report.num_parameters, 'parameter')}; initial loss {report.initial_loss:.4g}"
     expected = f" (theory {report.expected_loss:.4g})" if report.expected_loss is not None else ""
     overfit = (
         f"; one batch {report.overfit_losses[0]:.3g} → {report.overfit_losses[-1]:.2g} in"
-        f" {report.overfit_steps} steps"
+        f" {counted(report.overfit_steps, 'step')}"
         if report.overfit_losses
         else ""
     )

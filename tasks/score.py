@@ -9,6 +9,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
 from schemas.confinement import require_readable, require_registered, require_writable
+from schemas.errors import counted
 from schemas.output_file import require_room
 from schemas.registry_records import Scored
 from schemas.variables import expand
@@ -33,13 +34,13 @@ def score_rows(model_uri: str, source: str, target: str) -> Scored:
     require_writable(target, "target", FORMATS)
     require_room(target, "target")
     scored = predict_file(model_uri, Path(source), Path(target))
-    say("score", f"{scored.rows:,} rows by {scored.uri} → {scored.target}")
+    say("score", f"{counted(scored.rows, 'row')} by {scored.uri} → {scored.target}")
     lines = "\n".join(
         f"| {name} | `{value}` |" for name, value in scored.model_dump(mode="json").items()
     )
     create_markdown_artifact(
         key="scores",
         markdown=f"| | |\n|---|---|\n{lines}\n",
-        description=f"{scored.uri}: {scored.rows:,} rows",
+        description=f"{scored.uri}: {counted(scored.rows, 'row')}",
     )
     return scored

@@ -18,7 +18,7 @@ from prefect.cache_policies import NO_CACHE
 
 from schemas.config import Declaration
 from schemas.digest import write_atomic
-from schemas.errors import TrainingError
+from schemas.errors import TrainingError, counted
 from schemas.records import ArraysRef, Prepared
 from schemas.search_config import SearchConfig, SearchFound
 from schemas.search_records import SearchOutcome, SearchPlan, TrialRecord
@@ -77,7 +77,11 @@ def search_values(prepared: Prepared, run: RunContext) -> SearchOutcome:
     hours = (run.declaration.search or SearchConfig()).hours
     while numbers := next_batch(plan, trials):
         if hours and seconds_so_far(run.run_dir) >= hours * 3600:
-            say("search", f"{hours:g} hours are used up after {len(trials)} trials", "info")
+            say(
+                "search",
+                f"{hours:g} hours are used up after {counted(len(trials), 'trial')}",
+                "info",
+            )
             break
         _run_batch(numbers, plan, trials, prepared, run)
         _require_some_success(plan, trials)
@@ -142,8 +146,8 @@ def next_batch(plan: SearchPlan, trials: Sequence[TrialRecord]) -> list[int]:
 
 def _introduce(plan: SearchPlan, trials: Sequence[TrialRecord]) -> None:
     text = (
-        f"{plan.trials} trials over {', '.join(plan.space)}; {plan.concurrency} at once; scored by"
-        f" val {plan.metric}, the test rows are not read"
+        f"{counted(plan.trials, 'trial')} over {', '.join(plan.space)}; {plan.concurrency} at once;"
+        f" scored by val {plan.metric}, the test rows are not read"
     )
     say("search", text + (f"; going on after {len(trials)}" if trials else ""), "info")
     if plan.optuna != optuna_version():
@@ -207,7 +211,8 @@ def _require_some_success(plan: SearchPlan, trials: Sequence[TrialRecord]) -> No
     failed = [trial for trial in trials if trial.state == "failed"]
     if len(failed) == len(trials) and len(trials) >= min(ALL_FAILED, plan.trials):
         raise TrainingError(
-            f"all {len(trials)} trials of the search failed; the first, with the declared values:"
+            f"all {counted(len(trials), 'trial')} of the search failed; the first, with the"
+            " declared values:"
             f" {failed[0].cause}; correct the declaration, or narrow search.space"
         )
 

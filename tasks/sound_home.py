@@ -13,7 +13,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from schemas.errors import IntegrityError
+from schemas.errors import IntegrityError, counted
 from schemas.home import home
 from schemas.scratch import remove_abandoned
 
@@ -116,7 +116,8 @@ def _refuse_lost_registry() -> None:
     ]
     if recorded:
         raise IntegrityError(
-            f"{database}: expected the database in which {len(recorded)} runs of this home are"
+            f"{database}: expected the database in which "
+            f"{counted(len(recorded), 'run', 'of this home is', 'of this home are')}"
             f" recorded (first: {min(recorded)}), found"
             f" {'an empty file' if database.exists() else 'no file'}; a new one would have no"
             " champion, and the next model would be promoted without being compared;"

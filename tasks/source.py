@@ -97,7 +97,8 @@ def validate_table(source: SourceRef, declaration: Declaration) -> Any:
             else ""
         )
         left_out += (
-            f"; {sum(made.ignored_labels.values()):,} labels mean unknown (task.ignore)"
+            f"; {counted(sum(made.ignored_labels.values()), 'label', 'means', 'mean')} unknown"
+            " (task.ignore)"
             if made.ignored_labels
             else ""
         )

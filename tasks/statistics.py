@@ -7,6 +7,7 @@ from typing import Any
 
 from schemas.config import SPLITS, Declaration
 from schemas.digest import write_atomic
+from schemas.errors import counted
 from schemas.records import (
     ArraysRef,
     SplitTables,
@@ -51,18 +52,19 @@ def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: De
         write_atomic(folder / "statistics.json", made.model_dump_json(indent=1))
         dropped = f"; dropped {', '.join(made.dropped)}" if made.dropped else ""
         found = (
-            f"{len(made.tokens.values)} tokens"
+            f"{counted(len(made.tokens.values), 'token')}"
             if made.tokens
             else f"{len(made.numeric)} scaled, {len(made.categorical)} vocabularies"
         )
         unknown = sum(made.rows - label.known for label in made.labels)
         labels = (
-            f"; {len(made.labels)} labels, {unknown:,} of {made.rows * len(made.labels):,} values"
+            f"; {counted(len(made.labels), 'label')}, {unknown:,} of"
+            f" {counted(made.rows * len(made.labels), 'value')}"
             " unknown"
             if made.labels
             else ""
         )
-        say("statistics", f"fitted on {made.rows:,} train rows: {found}{labels}{dropped}")
+        say("statistics", f"fitted on {counted(made.rows, 'train row')}: {found}{labels}{dropped}")
         return made
 
     return stored("statistics", inputs, Statistics, make)

@@ -78,10 +78,10 @@ def count(value: int) -> str:
 def plural(value: int, noun: str) -> str:
     """Format a count with its noun.
 
-    >>> plural(1, "check"), plural(1200, "row")
-    ('1 check', '1,200 rows')
+    >>> plural(1, "check"), plural(1200, "row"), plural(3, "class")
+    ('1 check', '1,200 rows', '3 classes')
     """
-    return f"{count(value)} {noun}" + ("" if value == 1 else "s")
+    return f"{count(value)} {noun}" + ("" if value == 1 else "es" if noun.endswith("s") else "s")
 
 
 def capital(text: str) -> str:

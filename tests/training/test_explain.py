@@ -98,6 +98,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, ExportedMo
     return case, export_model(case.run, case.weights, folder / "model", case.split.val)
 
 
+@pytest.mark.long
 @pytest.mark.req("R1")
 def test_the_exported_program_is_explained_from_raw_rows(
     exported: tuple[Case, ExportedModel],
@@ -125,6 +126,7 @@ def test_the_exported_program_is_explained_from_raw_rows(
     assert np.abs(values).max() > 0
 
 
+@pytest.mark.long
 @pytest.mark.req("S4")
 def test_no_row_of_training_is_in_the_exported_files(exported: tuple[Case, ExportedModel]) -> None:
     case, made = exported
@@ -139,7 +141,8 @@ def test_no_row_of_training_is_in_the_exported_files(exported: tuple[Case, Expor
 def found(rows: int = 2) -> Explained:
     return Explained(
         "probability_yes", ["age", "ward"], np.array([0.7, 0.2])[:rows], 0.4,
-        np.array([[0.2, 0.1], [-0.3, 0.1]])[:rows], pd.DataFrame({"age": [4, 5]}), "rows.csv",
+        np.array([[0.2, 0.1], [-0.3, 0.1]])[:rows],
+        pd.DataFrame({"age": [4.0, None], "ward": ["A\nB", "C"]}), "2 background rows: rows.csv",
     )  # fmt: skip
 
 
@@ -159,13 +162,14 @@ def test_values_are_written_as_they_are(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.req("R1")
 def test_a_terminal_shows_the_strongest_columns_first() -> None:
     assert lines_of(found()) == [
-        "probability_yes: base 0.4000, the mean over rows.csv",
+        "probability_yes: each value is what a column adds to the base, 0.4000",
+        "base: the mean prediction over 2 background rows: rows.csv",
         "row 0: 0.7000",
         "  +0.2000  age   = 4",
-        "  +0.1000  ward",
+        "  +0.1000  ward  = A·B",
         "row 1: 0.2000",
-        "  -0.3000  age   = 5",
-        "  +0.1000  ward",
+        "  -0.3000  age   = missing",
+        "  +0.1000  ward  = C",
     ]
 
 
@@ -203,5 +207,13 @@ def test_a_registered_model_is_explained_with_rows_of_a_file(
     with pytest.raises(ConfigError, match="a model holds no rows; give --background FILE"):
         explain_file(URI, rows, None, None, registry.uri)
     pd.concat([registry.rows] * 21).to_parquet(rows)
-    with pytest.raises(DataError, match=r"expected 1 to 1,000 rows to explain, got more"):
+    with pytest.raises(DataError, match=r"expected at most 1,000 rows.*add --rows N"):
+        explain_file(URI, rows, behind, None, registry.uri)
+    few = explain_file(URI, rows, behind, None, registry.uri, first=3)
+    np.testing.assert_array_equal(few.values, explained.values[:3])
+    registry.rows.drop(columns="age").to_parquet(rows)
+    with pytest.raises(DataError, match=r"rows\.parquet: missing columns: 'age'"):
+        explain_file(URI, rows, behind, None, registry.uri)
+    registry.rows.iloc[:0].to_parquet(rows)
+    with pytest.raises(DataError, match="expected rows to explain, got none"):
         explain_file(URI, rows, behind, None, registry.uri)

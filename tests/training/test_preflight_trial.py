@@ -87,7 +87,7 @@ def test_a_group_that_stays_where_it_is_is_named_beside_others_that_move() -> No
     result = judge_rates([1.0, 0.5], 0.1, {"body/decay": 0.5, "head/decay": 1e-9, "": 0.4})
     assert (
         result.verdict == "warn"
-        and "the rates of 1 groups (head/decay) are so low" in result.summary
+        and "the rates of 1 group (head/decay) are so low" in result.summary
     )
     assert (
         judge_rates([1.0, 0.5], 0.1, {"body/decay": 0.5, "head/decay": 1e-3, "": 0.4}).verdict

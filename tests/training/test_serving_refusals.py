@@ -114,7 +114,7 @@ def test_unknown_categories_and_clipped_numbers_are_counted_in_one_line_of_the_l
         in line
     )
     assert (
-        "column 'income': 1 rows hold a number outside the range that the model was fitted to,"
+        "column 'income': 1 row holds a number outside the range that the model was fitted to,"
         " which is clipped (first: 200.64)" in line
     )
 

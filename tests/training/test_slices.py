@@ -76,6 +76,7 @@ def test_a_bad_ward_of_a_twentieth_is_found_and_no_other(groups: int | None) -> 
     assert found.looked_at == WARDS + sum(range(2, 7)) + 4
 
 
+@pytest.mark.long
 @pytest.mark.req("P8")
 def test_an_honest_run_names_no_slice_though_each_range_of_a_feature_ranks_worse() -> None:
     rows, cuts = scored_rows(np.random.default_rng(2), 5000, bad=False)

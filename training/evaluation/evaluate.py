@@ -49,6 +49,7 @@ from training.evaluation.label_evaluation import (
     numbers,
     prediction_columns,
 )
+from training.evaluation.label_verdict import add_labels
 from training.evaluation.margins import coverage_of
 from training.evaluation.next_step import add_unfinished
 from training.evaluation.permutation import permutation_chance, too_few_units
@@ -114,7 +115,7 @@ def evaluate(
     tested = side == "test"
     others = baseline_predictions(declaration, statistics, run.arrays, side) if tested else {}
     rules = baseline_decisions(run, bool(thresholds)) if others else {}
-    compared = _compare(declaration, others, rules, scored, metrics, resampling, group)
+    compared = _compare_all(declaration, others, rules, scored, metrics, resampling, group)
     rows = Rows(declaration, predictions, target, resampling)
     compared = look_closer(run, network, rows, ids, table, add_unfinished(compared, training_note))
     own = Own(predictions, target, metrics, resampling, compared.get("too_few", ""))
@@ -260,6 +261,23 @@ def given_targets(
     if declaration.task.kind != "regression":
         return targets(declaration, statistics, label)
     return numbers(given["label"])
+
+
+def _compare_all(
+    declaration: Declaration,
+    others: dict[str, np.ndarray],
+    rules: dict[str, Decides],
+    scored: Scored,
+    metrics: dict[str, Interval],
+    resampling: dict[str, Any],
+    group: np.ndarray | None,
+) -> dict[str, Any]:
+    """Compare with baselines; the verdict names labels that nothing could score."""
+    found, target, task = scored.predictions, scored.target, declaration.task.kind
+    compared = _compare(declaration, others, rules, scored, metrics, resampling, group)
+    left_out = undefined_note(task, found, target, scored.weight, resampling["labels"])
+    base = others.get("constant")
+    return add_labels(declaration, compared, left_out, found, base, target, metrics, resampling)
 
 
 def _compare(

@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from schemas.errors import first_few
+from training.formatting import plural
 from training.objectives.measures import Measure, declared_measures, single, unexplained
 from training.objectives.metrics import (
     DECIDED,
@@ -141,9 +143,9 @@ def undefined_note(
         return ""
     metric = "unexplained" if task == "multitask" else "macro AUROC"
     return (
-        f"{metric} is a mean over {len(labels) - len(out)} of {len(labels)} labels:"
-        f" {', '.join(out)} {'has' if len(out) == 1 else 'have'} fewer than two values on these"
-        " rows."
+        f"{metric} is a mean over {len(labels) - len(out)} of {plural(len(labels), 'label')}:"
+        f" {first_few(out, limit=12)} {'has' if len(out) == 1 else 'have'} fewer than two values on"
+        " these rows."
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from training.formatting import plural
 from training.objectives.losses import Loss
 from training.preflight.subject import Probe, joined, mean_loss, student_of, update
 from training.preflight.verdict import Figure
@@ -61,7 +62,7 @@ class Curve:
     def words(self) -> str:
         """Losses and number of steps as a text."""
         first, last = self.losses[0], self.losses[-1]
-        return f"loss {first:.3g} → {last:.2g} in {len(self.losses)} steps"
+        return f"loss {first:.3g} → {last:.2g} in {plural(len(self.losses), 'step')}"
 
     @property
     def figures(self) -> dict[str, Figure]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from schemas.config import Declaration, TrainConfig
-from schemas.errors import first_few
+from schemas.errors import counted, first_few
 from schemas.recipes import has_recipe_rates
 from schemas.records import CheckResult, Statistics
 from training.data.engine.in_memory import available_memory
@@ -183,7 +183,7 @@ def judge_rates(
         "last_loss": last if math.isfinite(last) else None,
         "movement": share,
     }
-    did = f"{len(losses)} steps on one batch up to the peak rate {peak:.3g}: loss"
+    did = f"{counted(len(losses), 'step')} on one batch up to the peak rate {peak:.3g}: loss"
     did += f" {first:.4g} → {last:.4g}"
     if not math.isfinite(last) or (last > ROSE * first and not is_recipe):
         judge = RATES.warned if last <= DIVERGED * first else RATES.failed
@@ -198,8 +198,8 @@ def judge_rates(
         )
     if still := [name for name, move in moves.items() if move < FROZEN_MOVE]:
         return RATES.warned(
-            f"{did}: the rates of {len(still)} groups ({first_few(still)}) are so low that their"
-            " weights stay where they are.",
+            f"{did}: the rates of {counted(len(still), 'group')} ({first_few(still)}) are so low"
+            " that their weights stay where they are.",
             "raise lr of their rule in optimizer.modules, or freeze them openly",
             **figures,
         )

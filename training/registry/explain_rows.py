@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from schemas.digest import verify, write_atomic
-from schemas.errors import ConfigError, DataError, ResumeError, first_few
+from schemas.errors import ConfigError, DataError, ResumeError, counted, first_few
 from schemas.records import Prepared
 from training.data.engine.engine import connect
 from training.data.sources.source import fingerprint, relation_sql
@@ -51,7 +51,8 @@ class Explained(NamedTuple):
     """Shapley values of rows.
 
     `column`: which output of the model. `predictions` [N], `base`: mean of the background.
-    `values` [N, G] by `names`. `given`: the rows as read.
+    `values` [N, G] by `names`. `given`: the rows as read. `background`: where its rows are from,
+    with their number.
     """
 
     column: str
@@ -69,15 +70,17 @@ def explain_file(
     background: Path | None = None,
     column: str | None = None,
     tracking_uri: str | None = None,
+    first: int | None = None,
 ) -> Explained:
     """Return the Shapley values of each row of a file.
 
     Args:
         model_uri: `models:/NAME@champion`, `models:/NAME/3`, or a folder with a model.
-        rows_path: rows with the model's raw columns, at most `MOST_ROWS`.
+        rows_path: rows with the model's raw columns, at most `MOST_ROWS` without `first`.
         background: rows like those that the model learned from; None: train rows of its run.
         column: output to explain; None: the value, or the probability of the positive class.
         tracking_uri: address of the registry.
+        first: explain only so many rows, the first of the file; None: all.
 
     Raises:
         ConfigError: Captum is not installed, no background is at hand, or `column` must be given.
@@ -88,17 +91,16 @@ def explain_file(
     if "text" in model.spec:
         raise ConfigError(f"{model_uri}: a language model has no columns to explain")
     place, name = _output(model.spec, column)
-    given = _read(model, rows_path, MOST_ROWS + 1)
-    if not 0 < len(given) <= MOST_ROWS:
-        count = "none" if given.empty else f"more than {MOST_ROWS:,}"
-        raise DataError(f"{rows_path}: expected 1 to {MOST_ROWS:,} rows to explain, got {count}")
+    given = _read(model, rows_path, first or MOST_ROWS + 1)
+    _require_count(len(given), rows_path, first)
     others, where = _background(model, background)
-    rows, behind = _inputs(model, given, rows_path), _inputs(model, others, Path(where))
+    rows, behind = _inputs(model, given, str(rows_path)), _inputs(model, others, where)
     features = features_of(model.spec)
     values, base, predictions = shapley(
         lambda batch: _predicted(model, batch, place), rows, behind, list(features.values())
     )
-    return Explained(name, list(features), predictions, base, values, given, where)
+    number = f"{counted(len(others), 'background row')}: {where}"
+    return Explained(name, list(features), predictions, base, values, given, number)
 
 
 def require_captum() -> None:
@@ -148,11 +150,21 @@ def _background(model: LoadedModel, path: Path | None) -> tuple[pd.DataFrame, st
     return found, f"train rows of run {model.spec['run_id']}"
 
 
-def _inputs(model: LoadedModel, frame: pd.DataFrame, path: Path) -> Batch:
+def _require_count(rows: int, path: Path, first: int | None) -> None:
+    if not rows:
+        raise DataError(f"{path}: expected rows to explain, got none")
+    if first is None and rows > MOST_ROWS:
+        raise DataError(
+            f"{path}: expected at most {MOST_ROWS:,} rows to explain, got more, and each takes"
+            f" {BACKGROUND} predictions for each column; add --rows N to explain the first N"
+        )
+
+
+def _inputs(model: LoadedModel, frame: pd.DataFrame, where: str) -> Batch:
     try:
         return serving.inputs(model.spec, frame, model.model.derive)
     except ValueError as error:
-        raise DataError(f"{path}: {error}") from error
+        raise DataError(f"{where}: {error}") from error
 
 
 # --------------------------------------------------------------------------------- outputs, inputs

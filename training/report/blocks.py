@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from schemas.records import CheckResult
-from training.formatting import METRIC_NAMES, count, figure, plain
+from training.formatting import METRIC_NAMES, count, figure, plain, plural
 from training.report.column_cards import Cards
 from training.report.svg import Picture
 
@@ -312,7 +312,7 @@ def _card(result: CheckResult) -> Check:
         figures=figures_of(result),
         evidence=evidence_of(result),
         columns=", ".join(plain(c, 40) for c in result.columns[:20])
-        + (f", … ({count(len(result.columns))} columns)" if len(result.columns) > 20 else ""),
+        + (f", … ({plural(len(result.columns), 'column')})" if len(result.columns) > 20 else ""),
         remedy=plain(result.remedy, 1000) if result.verdict in ("fail", "warn") else "",
         reason=plain(result.reason, 1000),
     )

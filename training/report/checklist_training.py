@@ -167,7 +167,7 @@ def precision(facts: RunFacts) -> Iterator[Statement]:
         yield fact(
             scaled,
             f"the loss was scaled, at the end by {number(seen.loss_scale)};"
-            f" {count(facts.train.skipped_steps)} steps overflowed and were left out",
+            f" {plural(facts.train.skipped_steps, 'step')} left out because of overflow",
             RESULT,
             "fp16 without a loss scale",
         )

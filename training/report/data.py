@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from schemas.config import SPLITS, SplitName
 from schemas.errors import DataError, first_few
 from schemas.records import EvaluationReport, FileRef, Prepared, SplitArrays, Statistics
+from training.formatting import plural
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -150,7 +151,8 @@ def read_predictions(report: EvaluationReport, prepared: Prepared) -> Prediction
     probability = [n for n in names if n.startswith("probability_")]
     if statistics.classes and len(probability) != len(statistics.classes):
         raise DataError(
-            f"{path}: expected {len(statistics.classes)} columns probability_<class>, found"
+            f"{path}: expected {plural(len(statistics.classes), 'column')}"
+            " probability_<class>, found"
             f" {len(probability)}: {first_few(probability)}"
         )
     shown = pq.read_table(path, columns=["label", "prediction", *probability])
@@ -185,9 +187,9 @@ def _codes(column: pa.ChunkedArray, statistics: Statistics, path: str) -> Ints:
     unknown = [v for v, code in zip(encoded.dictionary.to_pylist(), found, strict=True) if code < 0]
     if unknown or encoded.null_count:
         raise DataError(
-            f"{path}: expected the {len(statistics.classes)} classes of train"
+            f"{path}: expected the {plural(len(statistics.classes), 'class')} of train"
             f" ({first_few(statistics.classes)}), found {first_few(unknown)} and"
-            f" {encoded.null_count} nulls; evaluate again"
+            f" {plural(encoded.null_count, 'null')}; evaluate again"
         )
     codes: Ints = np.asarray(found, dtype=np.int64)[encoded.indices.to_numpy()]
     return codes

@@ -11,7 +11,7 @@ import numpy as np
 
 from schemas.config import METRICS, SPLITS
 from schemas.records import EvaluationReport, Prepared, Statistics
-from training.formatting import MISSING, count, metric_name, number, plain, share
+from training.formatting import MISSING, count, metric_name, number, plain, plural, share
 from training.report.blocks import Block, Gallery, Heading, Table, Words, table
 from training.report.svg import BASELINE, MODEL, SIDE_NAMES, WIDE, Picture, canvas_for
 
@@ -127,7 +127,7 @@ def _figure(kind: str, known: np.ndarray) -> str:
     if not len(known):
         return MISSING
     if kind == "multiclass":
-        return f"{count(len(np.unique(known)))} classes"
+        return f"{plural(len(np.unique(known)), 'class')}"
     return share(float(known.mean())) if kind == "binary" else number(float(known.mean()))
 
 

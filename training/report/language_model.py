@@ -91,8 +91,8 @@ def _by_length(losses: pa.Table, bins: int = 20) -> Picture:
         return canvas.done(
             f"Loss per token by length: {number(float(mean[0]))} for the shortest documents,"
             f" {number(float(mean[-1]))} for the longest.",
-            f"Loss over all tokens of the test documents in {len(parts)} classes of length with"
-            " equally many documents each.",
+            f"Loss over all tokens of the test documents in {plural(len(parts), 'class')} of"
+            " length with equally many documents each.",
         )
 
 

@@ -142,7 +142,8 @@ def _card(column: ColumnLook, rows: int) -> Card:
         kind=column.kind,
         figures=plain(figures, 160),
         alt=plain(
-            f"{column.name}: " + ", ".join(f"{b.text}: {count(b.rows)} rows" for b in column.bars),
+            f"{column.name}: "
+            + ", ".join(f"{b.text}: {plural(b.rows, 'row')}" for b in column.bars),
             1200,
         ),
         low=plain(column.low, 24),
@@ -153,7 +154,7 @@ def _card(column: ColumnLook, rows: int) -> Card:
                 y=round(HEIGHT - _height(b.rows, most), 2),
                 width=round(width - 0.8, 2),
                 height=round(_height(b.rows, most), 2),
-                words=plain(f"{b.text}: {count(b.rows)} rows", 120),
+                words=plain(f"{b.text}: {plural(b.rows, 'row')}", 120),
             )
             for i, b in enumerate(column.bars)
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from schemas.config import SplitName
 from schemas.records import EvaluationReport
-from training.formatting import capital, count, instant, metric_name, number, plain, share
+from training.formatting import capital, count, instant, metric_name, number, plain, plural, share
 from training.report.curves import History, kept_index
 from training.report.data import Floats, Side
 from training.report.svg import (
@@ -131,7 +131,7 @@ def timeline(
         axis, bottom = canvas.axes[0], np.zeros(len(edges) - 1)
         for name, times in timed.items():
             rate = np.histogram(times, edges)[0] / np.diff(edges)
-            label = f"{SIDE_NAMES[name]} ({count(sides[name].rows)} rows)"
+            label = f"{SIDE_NAMES[name]} ({plural(sides[name].rows, 'row')})"
             axis.bar(
                 edges[:-1],
                 rate,
@@ -220,7 +220,7 @@ def overfit_curve(losses: Sequence[float], expected: float | None) -> Picture:
         log_axis(axis.yaxis)
         alt = (
             f"Loss on one batch falls from {number(losses[0])} to {number(losses[-1])} in"
-            f" {count(len(losses))} steps."
+            f" {plural(len(losses), 'step')}."
         )
         return canvas.done(
             alt, "One batch, trained on over and over: a sound network brings its loss near zero."

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.formatting import count, number, plain, share
+from training.formatting import number, plain, plural, share
 from training.report.data import Floats, Predictions
 from training.report.svg import (
     ALARM,
@@ -147,7 +147,7 @@ def scores_by_class(rows: Predictions, positive: str) -> Picture:
                 weights=np.full(len(part), 1 / max(1, len(part))),
                 color=colour,
                 alpha=0.5,
-                label=f"{name} ({count(len(part))} rows)",
+                label=f"{name} ({plural(len(part), 'row')})",
             )
         axis.set(
             xlabel=f"predicted probability of {positive}", ylabel="share of the class", xlim=(0, 1)

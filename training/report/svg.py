@@ -175,6 +175,8 @@ def sample_rows(rows: int, limit: int = MAX_POINTS) -> NDArray[np.int64]:
 
 def rows_drawn(rows: int) -> str:
     """Describe how many of the rows a scatter layer shows."""
+    if rows == 1:
+        return "The only row is drawn."
     return (
         f"All {count(rows)} rows are drawn."
         if rows <= MAX_POINTS

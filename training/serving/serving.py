@@ -384,8 +384,8 @@ def in_words(unfamiliar: Unfamiliar) -> list[str]:
         "outside": "a number outside the range of the rows that the model was fitted to",
     }
     return [
-        f"column {name!r}: {found['rows']} rows hold {meant[found['what']]} (first:"
-        f" {found['first']})"
+        f"column {name!r}: {found['rows']} row{' holds' if found['rows'] == 1 else 's hold'}"
+        f" {meant[found['what']]} (first: {found['first']})"
         for name, found in unfamiliar.items()
     ]
 

@@ -10,6 +10,7 @@ import typer
 
 from flows.cli.output import print_json
 from flows.cli.shared import AsJson, Debug, TrackingUri, environment, stated
+from schemas.errors import counted
 
 
 @stated
@@ -19,7 +20,7 @@ def explain(
     ],
     rows: Annotated[
         Path,
-        typer.Argument(help="Parquet or CSV with at most 1,000 rows to explain.", metavar="ROWS"),
+        typer.Argument(help="Parquet or CSV with the rows to explain.", metavar="ROWS"),
     ],
     background: Annotated[
         Path | None,
@@ -28,12 +29,14 @@ def explain(
             " Default: train rows of its run, if they are on this machine; a model holds none."
         ),
     ] = None,
+    first: Annotated[
+        int | None,
+        typer.Option("--rows", min=1, help="Only the first N rows. Default: all, at most 1,000."),
+    ] = None,
     of: Annotated[
         str | None,
         typer.Option(
-            "--of",
-            help="Output to explain, e.g. probability_yes. Default: the value, or the probability"
-            " of the positive class.",
+            "--of", help="Output, e.g. probability_yes. Default: value or positive class."
         ),
     ] = None,
     output: Annotated[
@@ -52,10 +55,10 @@ def explain(
 
     if output is not None:
         require_room(output, "--output")
-    found = explain_rows(model_uri, rows, background, of, output, tracking_uri)
+    found = explain_rows(model_uri, rows, background, of, output, tracking_uri, first)
     if as_json:
         print_json(records_of(found))
     elif output is None:
         print("\n".join(lines_of(found)))
     else:
-        print(f"✓ {len(found.predictions):,} rows explained → {output}", file=sys.stderr)
+        print(f"✓ {counted(len(found.values), 'row')} explained → {output}", file=sys.stderr)

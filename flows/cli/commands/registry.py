@@ -19,7 +19,7 @@ from flows.cli.shared import (
     server_starting,
     stated,
 )
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     pass
@@ -78,7 +78,7 @@ def predict(
     if as_json:
         print_json(scored.model_dump(mode="json"))
     else:
-        print(f"✓ {scored.rows:,} rows by {scored.uri} → {target}", file=sys.stderr)
+        print(f"✓ {counted(scored.rows, 'row')} by {scored.uri} → {target}", file=sys.stderr)
 
 
 @stated

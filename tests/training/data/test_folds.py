@@ -381,8 +381,8 @@ def test_a_planted_row_near_the_test_block_is_found(tmp_path: Path, way: str) ->
     found = check_intervals(leaky, validated.spec, declaration).results[0]
     assert (
         found.verdict == "fail"
-        and "1 rows have a timestamp of the test block" in found.summary
-        and "the labels of 1 rows overlap" in found.summary
+        and "1 row has a timestamp of the test block" in found.summary
+        and "labels of 1 row overlap" in found.summary
     )
 
 

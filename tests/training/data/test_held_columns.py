@@ -104,7 +104,7 @@ def test_many_rows_are_summed_block_by_block(shape: str) -> None:
 @pytest.mark.parametrize("bad", [float("inf"), float("nan"), 2e300])
 def test_extraordinary_numbers_are_refused_by_name(bad: float) -> None:
     with pytest.raises(
-        DataError, match=r"expected finite numbers up to 1e\+300; 1 columns hold others: y \("
+        DataError, match=r"expected finite numbers up to 1e\+300; 1 column holds others: y \("
     ):
         held_moments(Rows(pa.table({"x": [1.0, 2.0], "y": [1.0, bad]})), ["x", "y"])
 

@@ -179,7 +179,7 @@ def test_a_row_without_any_label_is_refused_by_id_or_dropped(tmp_path: Path) -> 
     path = table_of(tmp_path / "t.parquet", [0, 1, None, None], [1, 0, None, 1])
     with pytest.raises(
         SchemaError,
-        match=r"1 rows have none of the 2 labels, first ids: 2; set data.null_labels: drop",
+        match=r"1 row has none of the 2 labels, first ids: 2; set data.null_labels: drop",
     ):
         validated_of(declared(path, LABELLED, "multilabel"), tmp_path)
     found = validated_of(

@@ -116,12 +116,12 @@ FAULTS = [
     (
         "id_overlap",
         {"test": side(["a", "g"], ["p4", "p5"], [200.0, 210.0], [6.0, 7.0])},
-        r"1 ids \(id\) are on more than one side \(first: a\)",
+        r"1 id \(id\) is on more than one side \(first: a\)",
     ),
     (
         "id_overlap",
         {"test": side(["f", "f"], ["p4", "p5"], [200.0, 210.0], [6.0, 7.0])},
-        r"1 ids \(id\) stand twice on one side",
+        r"1 id \(id\) stands twice on one side",
     ),
     (
         "group_overlap",
@@ -172,7 +172,7 @@ def test_the_embargo_is_in_time_units_and_exact_at_its_edge(tmp_path: Path) -> N
 @pytest.mark.req("D5")
 def test_a_row_that_vanished_or_came_from_elsewhere_is_refused(tmp_path: Path) -> None:
     split, validated = tables(tmp_path / "lost", extra=["z"])
-    with pytest.raises(LeakageError, match="1 rows are on no side"):
+    with pytest.raises(LeakageError, match="1 row is on no side"):
         require_passed(check_overlap(split, validated, declared()))
     stated = split.model_copy(update={"excluded": {"embargo": 1}})
     require_passed(check_overlap(stated, validated, declared()))
@@ -186,7 +186,7 @@ def test_a_row_that_vanished_or_came_from_elsewhere_is_refused(tmp_path: Path) -
             )
         }
     )
-    with pytest.raises(LeakageError, match=r"1 rows are not in the validated table \(c\)"):
+    with pytest.raises(LeakageError, match=r"1 row is not in the validated table \(c\)"):
         require_passed(check_overlap(split, only, declared()))
 
 
@@ -225,7 +225,7 @@ def test_rows_with_equal_features_on_two_sides_are_refused_with_pairs(tmp_path: 
     with pytest.raises(
         LeakageError,
         match=(
-            r"1 of 2 test rows \(50\.00%\) equal a train row in every feature, 1 of them with"
+            r"1 of 2 test rows \(50\.00%\) equals a train row in every feature, 1 of them with"
             r" another label; drop the copies"
         ),
     ):

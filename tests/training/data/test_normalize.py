@@ -359,7 +359,7 @@ except ValueError as error:
 @pytest.mark.parametrize("value", [math.inf, -math.inf, 1.1e300])
 def test_values_that_no_statistic_survives_are_refused(tmp_path, value):
     with pytest.raises(
-        DataError, match=r"expected finite numbers up to 1e\+300; 1 columns hold others: a "
+        DataError, match=r"expected finite numbers up to 1e\+300; 1 column holds others: a "
     ):
         fit_table(tmp_path, {"a": [1.0, value, 2.0], "y": [0, 1, 0]}, spec_of(numeric=("a",)))
 

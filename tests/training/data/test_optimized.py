@@ -82,9 +82,9 @@ EXPECTED = {
     ),
     "one class": r"SchemaError: column 'y': expected at least two classes",
     "empty side": r"SplitError: split group: expected rows on every side",
-    "group on two sides": r"LeakageError: 1 who values are in both train and test \(first: g0\)",
+    "group on two sides": r"LeakageError: 1 who value is in both train and test \(first: g0\)",
     "time on two sides": r"LeakageError: at: train ends at .*not before val begins",
-    "duplicate": r"LeakageError: 1 of 10 test rows .*equal a train row",
+    "duplicate": r"LeakageError: 1 of 10 test rows .*equals a train row",
     "swapped files": r"LeakageError: .*",
     "damaged ledger": r"IntegrityError: .*split ledger is damaged",
 }

@@ -380,7 +380,7 @@ BAD: list[tuple[str, dict[str, list[Any]], str, dict[str, Any], str]] = [
         "group",
         {},
         (
-            r"split group: expected rows on every side, got train 12, val 0, test 0; 1 groups: val"
+            r"split group: expected rows on every side, got train 12, val 0, test 0; 1 group: val"
             r" and test would be empty; fix some groups by hand with split\.pin"
         ),
     ),
@@ -517,7 +517,7 @@ def test_a_class_that_train_lacks_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(
         SplitError,
-        match=r"column 'y': expected every class of val in train, but train lacks 'c' \(1 rows\)",
+        match=r"column 'y': expected every class of val in train, but train lacks 'c' \(1 row\)",
     ):
         split_of(declaration, tmp_path / "out")
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from schemas.errors import DataError, first_few
+from schemas.errors import DataError, counted, first_few
 from training.data.engine.engine import ident
 from training.data.fit.order_statistics import values_at
 
@@ -112,7 +112,8 @@ def refuse_extraordinary(found: Mapping[str, tuple[float, float]]) -> None:
     if bad:
         shown = first_few(f"{c} ({low!r} to {high!r})" for c, (low, high) in bad.items())
         raise DataError(
-            f"expected finite numbers up to {LARGEST:g}; {len(bad)} columns hold others: {shown};"
+            f"expected finite numbers up to {LARGEST:g};"
+            f" {counted(len(bad), 'column', 'holds', 'hold')} others: {shown};"
             " declare them as nulls, bound them with min/max, or filter those rows"
         )
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.config import SplitName
-from schemas.errors import first_few
+from schemas.errors import counted, first_few
 from schemas.records import CheckResult
 from training.data.engine.distinct import distinct, num_distinct
 from training.data.engine.engine import ident, row, rows
@@ -207,8 +207,8 @@ def judge_aliases(found: Aliases | None, what: str, columns: tuple[str, ...]) ->
         name=f"{what}_alias",
         verdict="warn" if honest else "fail",
         summary=(
-            f"{found.keys} {name} values are on two sides in spellings that differ only in"
-            f" {found.spelling} ({first}), {found.rows} rows"
+            f"{counted(found.keys, f'{name} value', 'is', 'are')} on two sides in spellings that"
+            f" differ only in {found.spelling} ({first}), {counted(found.rows, 'row')}"
         ),
         figures={
             "keys": found.keys,

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.config import Declaration, SplitName
+from schemas.errors import counted
 from schemas.records import CheckResult
 from training.data.engine.distinct import distinct
 from training.data.engine.engine import ident, row, row_md5_sql, rows
@@ -218,7 +219,8 @@ def judge_duplicates(
     above = [d for d in found if d.rows > limit * d.total and _are_copies(d, within)]
     some = [d for d in found if d.rows]
     texts = [
-        f"{d.rows} of {d.total} {d.side} rows ({d.rows / max(d.total, 1):.2%}) equal a train row in"
+        f"{d.rows} of {counted(d.total, f'{d.side} row')} ({d.rows / max(d.total, 1):.2%})"
+        f" {'equals' if d.rows == 1 else 'equal'} a train row in"
         f" every feature, {d.label_conflicts} of them with another label"
         for d in some
     ]

@@ -12,7 +12,7 @@ import duckdb
 
 from schemas.config import Declaration
 from schemas.cv_config import BY_TIME
-from schemas.errors import first_few
+from schemas.errors import counted, first_few
 from schemas.records import CheckReport, CheckResult, SplitTables, TableSpec
 from training.data.engine.engine import count_distinct, engine_for, literal, parquet, row, rows
 from training.data.split.folds import embargo_of, label_end_sql
@@ -91,10 +91,12 @@ def find_intervals(
 def judge_intervals(found: Intervals, declaration: Declaration, spec: TableSpec) -> CheckResult:
     """Fail on any such row."""
     gap = in_time_units(embargo_of(declaration), spec, "cv.embargo")
+    shared = counted(found.shared_times, "row", "has", "have")
+    embargoed = counted(found.embargoed, "row", "is", "are")
     words = {
-        f"{found.shared_times} rows have a timestamp of the test block": found.shared_times,
-        f"the labels of {found.overlapping} rows overlap the test block": found.overlapping,
-        f"{found.embargoed} rows are within the embargo of {length(gap, spec)}": found.embargoed,
+        f"{shared} a timestamp of the test block": found.shared_times,
+        f"labels of {counted(found.overlapping, 'row')} overlap the test block": found.overlapping,
+        f"{embargoed} within the embargo of {length(gap, spec)}": found.embargoed,
     }
     wrong = [text for text, number in words.items() if number]
     return CheckResult(

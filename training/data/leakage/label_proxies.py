@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from schemas.config import ChecksConfig
+from schemas.errors import counted
 from schemas.records import CheckResult
 from training.data.leakage.lone_columns import (
     LEAST_ALONE,
@@ -213,7 +214,7 @@ def judge_proxies(
         else "no column to look at"
     )
     if small < FEWEST_ROWS:
-        text = f"not decided: a half of train has {small} rows, {FEWEST_ROWS} are needed"
+        text = f"not decided: a half of train has {counted(small, 'row')}, {FEWEST_ROWS} are needed"
     return [
         CheckResult(
             name="label_proxy",

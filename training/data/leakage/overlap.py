@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from schemas.config import Declaration
-from schemas.errors import first_few
+from schemas.errors import counted, first_few
 from schemas.records import CheckResult, SplitTables, TableSpec, ValidatedTable
 from training.data.engine.distinct import num_distinct
 from training.data.engine.engine import parquet, row, rows
@@ -30,10 +30,11 @@ def judge_ids(found: Straddle, repeated: int, spec: TableSpec) -> CheckResult:
     name = " + ".join(spec.id) or "row content"
     wrong = found.keys + repeated
     first = first_few([k for k, _ in found.examples], found.keys)
+    are, stand = "is" if found.keys == 1 else "are", "stands" if repeated == 1 else "stand"
     text = (
-        f"{found.keys} ids ({name}) are on more than one side (first: {first})"
+        f"{counted(found.keys, 'id')} ({name}) {are} on more than one side (first: {first})"
         if found.keys
-        else f"{repeated} ids ({name}) stand twice on one side"
+        else f"{counted(repeated, 'id')} ({name}) {stand} twice on one side"
     )
     return CheckResult(
         name="id_overlap",
@@ -64,7 +65,8 @@ def judge_groups(found: Straddle, spec: TableSpec, declaration: Declaration) -> 
         name="group_overlap",
         verdict="fail" if found.keys else "pass",
         summary=(
-            f"{found.keys} {name} values are in both {sides} (first: {first}), {found.rows} rows"
+            f"{counted(found.keys, f'{name} value', 'is', 'are')} in both {sides} (first: {first}),"
+            f" {counted(found.rows, 'row')}"
             if found.keys
             else f"no {name} is on two sides"
         ),
@@ -120,8 +122,10 @@ def judge_rows(
         ", ".join(f"{n} {reason}" for reason, n in split.excluded.items() if n) or "none excluded"
     )
     text = (
-        f"{abs(missing)} rows are {'on no side' if missing > 0 else 'on sides too often'};"
-        f" {strangers} rows are not in the validated table ({first_few(examples, strangers)})"
+        f"{counted(abs(missing), 'row', 'is', 'are')}"
+        f" {'on no side' if missing > 0 else 'on sides too often'};"
+        f" {counted(strangers, 'row', 'is', 'are')} not in the validated table"
+        f" ({first_few(examples, strangers)})"
     )
     return CheckResult(
         name="row_coverage",

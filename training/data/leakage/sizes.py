@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schemas.config import Declaration, GroupSplit
+from schemas.errors import counted
 from schemas.records import CheckResult, SplitTables
 from training.data.engine.engine import count_distinct, ident, rows
 from training.data.leakage.arrangements import (
@@ -28,7 +29,8 @@ def size_results(sides: Sides) -> list[CheckResult]:
     few = "" if small else too_few_test_rows(sides)
     if small:
         summary, remedy = (
-            f"fewer than {limit} rows: " + ", ".join(f"{s} {n}" for s, n in small.items()),
+            f"fewer than {counted(limit, 'row')}: "
+            + ", ".join(f"{s} {n}" for s, n in small.items()),
             "change split.fractions or lower checks.min_rows",
         )
     elif few:
@@ -145,8 +147,9 @@ def _too_few_different(sides: Sides, relation: str) -> str:
     if len(found) >= FEWEST_DIFFERENT or sides.num_rows["test"] < FEWEST_DIFFERENT:
         return ""
     return (
-        f"{sides.num_rows['test']} test rows have {len(found)} different rows of features, and none"
-        " of these is in train: without an id, equal rows share a side; if they are separate"
+        f"{counted(sides.num_rows['test'], 'test row', 'has', 'have')}"
+        f" {counted(len(found), 'different row')} of features, and none of these is"
+        " in train: without an id, equal rows share a side; if they are separate"
         " events, give the table a column with role id, such as a row number"
     )
 

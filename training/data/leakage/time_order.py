@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from schemas.config import Declaration, GroupTimeSplit, PredefinedSplit, SplitName, TimeSplit
+from schemas.errors import counted
 from schemas.records import CheckResult, TableSpec
 from training.data.engine.engine import ident, row, rows
 from training.data.leakage.sides import Sides
@@ -143,8 +144,8 @@ def judge_label_intervals(sides: Sides, spans: dict[SplitName, Span], pairs: Pai
             f"select __id, __time, __label_time {late} order by md5(__id) limit {EVIDENCE_ROWS}",
         )
         wrong.append(
-            f"{number} {earlier} rows have a label that became known at or after"
-            f" {moment(begin, spec)}, when {later} begins"
+            f"{counted(number, f'{earlier} row', 'has', 'have')} a label that became known"
+            f" at or after {moment(begin, spec)}, when {later} begins"
         )
         evidence += [
             {"id": str(i), "side": earlier, "time": moment(t, spec), "label known": moment(k, spec)}
@@ -207,7 +208,8 @@ def judge_availability(
         name="availability",
         verdict="fail" if total else "pass",
         summary=(
-            f"{name}: {total} rows hold {spoken} from after their prediction ({spec.time}):"
+            f"{name}: {counted(total, 'row', 'holds', 'hold')} {spoken} from after"
+            f" {'its' if total == 1 else 'their'} prediction ({spec.time}):"
             f" {by_side}"
             if total
             else f"{spoken} were known ({name}) when the prediction is made ({spec.time})"

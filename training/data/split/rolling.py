@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from schemas.config import Declaration, TimeSplit
-from schemas.errors import SplitError
+from schemas.errors import SplitError, counted
 from schemas.records import TableSpec, ValidatedTable, digest_of
 from training.data.engine.engine import engine_for, literal, parquet, row, rows
 from training.data.split.ledger import Entry, opened
@@ -201,7 +201,10 @@ def _changes(then: dict[str, Any], now: dict[str, Any], spec: TableSpec) -> tupl
         )
     if gone:
         where = ", ".join(f"{number:,} where {side} was" for side, number in gone.items())
-        notes.append(f"{sum(gone.values()):,} rows with times up to {until} are gone ({where})")
+        notes.append(
+            f"{counted(sum(gone.values()), 'row')} with times up to {until}"
+            f" {'is' if sum(gone.values()) == 1 else 'are'} gone ({where})"
+        )
     if not notes and now["digest"] != then["digest"]:
         notes.append(
             f"ids or time stamps of rows up to {until} were changed since the table before; a row"

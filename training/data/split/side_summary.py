@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 
 from schemas.config import SPLITS, Declaration, SplitName
-from schemas.errors import SplitError, first_few
+from schemas.errors import SplitError, counted, first_few
 from schemas.records import TableSpec
 from training.data.engine.engine import count_distinct, ident, row, rows
 from training.data.split.time_cuts import time_text
@@ -65,7 +65,8 @@ def refuse_unusable(
         reasons = "".join(
             f", {n} left out ({r})" for r, n in sorted(counts.items()) if r not in SPLITS
         )
-        groups = f"; {count_distinct(connection, '__group', sided)} groups" if spec.grouped else ""
+        number = count_distinct(connection, "__group", sided)
+        groups = f"; {counted(number, 'group')}" if spec.grouped else ""
         shown = ", ".join(f"{s} {counts.get(s, 0)}" for s in SPLITS)
         raise SplitError(
             f"{name}: expected rows on every side, got {shown}{reasons}{groups}:"
@@ -139,7 +140,8 @@ def _refuse_classes(
         if len(counts[side]) < 2 and (side == "train" or not is_one_of_several):
             only = (
                 ", ".join(
-                    f"only {value!r} ({number} rows)" for value, number in counts[side].items()
+                    f"only {value!r} ({counted(number, 'row')})"
+                    for value, number in counts[side].items()
                 )
                 or "nulls only"
             )
@@ -153,7 +155,11 @@ def _refuse_classes(
                 f"column {name!r}: expected at least two classes in {side}, got {only}, so {why};"
                 f" {remedy}, or {advice}"
             )
-        unseen = [f"{c!r} ({n} rows)" for c, n in counts[side].items() if c not in counts["train"]]
+        unseen = [
+            f"{c!r} ({counted(n, 'row')})"
+            for c, n in counts[side].items()
+            if c not in counts["train"]
+        ]
         if unseen:
             raise SplitError(
                 f"column {name!r}: expected every class of {side} in train, but train lacks"

@@ -31,7 +31,7 @@ from schemas.config import (
     TimeSplit,
 )
 from schemas.digest import file_ref, replacing, replacing_path, verify
-from schemas.errors import SplitError, first_few
+from schemas.errors import SplitError, counted, first_few
 from schemas.records import (
     SplitTables,
     TableRef,
@@ -437,7 +437,7 @@ def _refuse_unknown_values(
             f" {first_few(sorted(doubled))} under several; name it once"
         )
     found = rows(connection, f"select {ident(column)}, count(*) from {ROWS} group by 1 order by 1")
-    unknown = [f"{v!r} ({n} rows)" for v, n in found if v not in known]
+    unknown = [f"{v!r} ({counted(n, 'row')})" for v, n in found if v not in known]
     if unknown:
         raise SplitError(
             f"column {column!r} (role split): expected"

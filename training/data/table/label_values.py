@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import duckdb
 
 from schemas.config import Declaration
-from schemas.errors import first_few
+from schemas.errors import counted, first_few
 from schemas.records import TableSpec
 from schemas.task_metrics import LOG_MEAN_LOSSES
 from training.data.engine.engine import count_distinct, ident, row, rows
@@ -88,7 +88,8 @@ def label_violations(
                 )
             ]
             yield (
-                f"{without} rows have none of the {len(spec.labels)} labels, first ids:"
+                f"{counted(without, 'row', 'has', 'have')} none of the {len(spec.labels)} labels,"
+                " first ids:"
                 f" {first_few(first, without)}; set data.null_labels: drop, or leave them out with"
                 " data.filter"
             )

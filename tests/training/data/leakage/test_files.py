@@ -107,7 +107,7 @@ def test_an_honest_pair_passes_and_says_what_was_assumed(tmp_path: Path, suffix:
     [
         ("id", "id_overlap", "3 ids (visit) are on more than one side"),
         ("alias", "id_alias", "3 visit values are on two sides in spellings"),
-        ("group", "group_overlap", "1 patient values are in both"),
+        ("group", "group_overlap", "1 patient value is in both"),
         ("time", "time_overlap", "train ends at 2024-01-17"),
         ("rows", "duplicates", "4 of 204 test rows"),
         ("twice", "id_overlap", "2 ids (visit) stand twice on one side"),
