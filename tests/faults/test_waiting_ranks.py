@@ -138,7 +138,7 @@ def test_a_refusal_ends_the_ranks_that_wait(
         command.process.wait(BUSY_SECONDS * 10)
         assert command.process.returncode == 1, command.output()[-3000:]
         assert error in command.output() and "Traceback" not in command.output()
-        command.end()
+        assert command.end() < BUSY_SECONDS
         require_no_trace(command)
 
 
