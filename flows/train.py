@@ -11,7 +11,7 @@ from schemas.parameters import ConfigPath, Epochs, Model, Overrides, chosen
 from schemas.records import GateReport, PreflightReport, Prepared, RunSpec, TrainReport
 from schemas.registry_records import Served
 from tasks.context import RunContext, await_servers, tracked
-from tasks.early import early_ranks, importing_later
+from tasks.early import early_ranks, ending_early_ranks, importing_later
 from tasks.finish import finish_model
 from tasks.launch import train_model
 from tasks.members import checked_network, combine_trained, train_members
@@ -51,7 +51,7 @@ def train(
 def train_on(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport, TrainReport]:
     """Check the model on one batch, train it, or its members, then finish it on val."""
     spec, preflight = check_before(prepared, run)
-    with importing_later():
+    with importing_later(), ending_early_ranks():
         if has_members(run.declaration):
             spec, trained = combine_trained(spec, train_members(spec, prepared, run), run)
         else:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from schemas.members import has_members, members_of
 from schemas.records import ValidatedTable
 from tasks.context import RunContext
+from tasks.stop import take
 from training.launch.prestart import end_waiting, prestart
 from training.run.record import SPEC
 from training.run.result_files import member_folder
@@ -42,8 +43,18 @@ def early_ranks(run: RunContext) -> Iterator[Callable[[ValidatedTable], None]]:
 
     At the end of the block those that were not needed are ended, e.g. after a refusal.
     """
-    try:
+    with ending_early_ranks():
         yield lambda validated: start_ranks(run, validated, 1)
+
+
+@contextmanager
+def ending_early_ranks() -> Iterator[None]:
+    """End the ranks that still wait at the end of the block; a second signal does not stop that."""
+    try:
+        yield
+    except BaseException:
+        take()  # else the same signal is raised again while the ranks end
+        raise
     finally:
         end_waiting()
 

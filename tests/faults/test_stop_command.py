@@ -148,8 +148,10 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def running(folder: Path, clinic: Path, *overrides: str) -> Iterator[Command]:
-    command = Command(folder, clinic, "run", "tests/clinic_visits.yaml", *SMALL, *overrides)
+def running(
+    folder: Path, clinic: Path, *overrides: str, file: str = "tests/clinic_visits.yaml"
+) -> Iterator[Command]:
+    command = Command(folder, clinic, "run", file, *SMALL, *overrides)
     try:
         yield command
     finally:
