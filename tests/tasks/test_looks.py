@@ -109,7 +109,7 @@ def test_the_last_lines_of_a_run_say_it_from_the_second_look_on(
         SimpleNamespace(  # type: ignore[arg-type]
             metric="auroc", metrics=metrics, confidence=0.95, verdict="good", looks=(look(number),),
             registered=registered, outcome=outcome, new_rows=None, report="r", promise="p",
-            tracking_uri="sqlite:///x.db", cautions=(),
+            tracking_uri="sqlite:///x.db", cautions=(), slices=None, reasons=None,
         )
     )  # fmt: skip
     text = capsys.readouterr().out
