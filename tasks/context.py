@@ -404,7 +404,7 @@ def await_servers(run: RunContext) -> None:
 def _prefect_is_away() -> str:
     """Return why Prefect's server does not answer; empty if it does, or if it is the run's own."""
     address = PREFECT_API_URL.value()
-    if address is None or EmbeddedServer.running:
+    if address is None or EmbeddedServer.is_own(address):
         return ""
     try:
         with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=10):  # noqa: S310 - the user's own setting

@@ -78,6 +78,12 @@ class EmbeddedServer:
         """Address of the server's API."""
         return f"http://127.0.0.1:{self.port}/api"
 
+    @classmethod
+    def is_own(cls, address: str | None) -> bool:
+        """Return True if an address is that of this process's own server, or there is none."""
+        own = cls.running
+        return address is None or (own is not None and address.rstrip("/") == own.api_url)
+
     @contextmanager
     def named(self) -> Iterator[None]:
         """Name the server to Prefect, which reads its settings in the block; not to children."""

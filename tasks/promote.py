@@ -61,7 +61,7 @@ def one_promotion(name: str) -> Iterator[None]:
     with open(folder / f"promote-{name}.lock", "w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         # only this process uses a server that it started
-        if PREFECT_API_URL.value() is None or EmbeddedServer.running:
+        if EmbeddedServer.is_own(PREFECT_API_URL.value()):
             yield
             return
         ensure_limit()

@@ -11,6 +11,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from schemas.errors import NonFiniteError, ResumeError, TrackingError, TrainingError
 from tasks import context
 from tasks.context import RunContext, await_servers, reopened, tracked, tracking_address
+from tasks.embedded import EmbeddedServer
 from tests.training.mlflow_home import blank_database, declaration, uri
 from tests.training.runs import make_run
 from training.run.record import SPEC, is_held, read
@@ -164,6 +165,16 @@ def test_a_run_waits_for_a_server_that_is_away_but_not_for_ever(
         ):
             await_servers(run)
         assert "Prefect at http://127.0.0.1:9/api does not answer" in capsys.readouterr().err
+
+
+def test_only_the_address_of_its_own_server_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = object.__new__(EmbeddedServer)  # no server is needed to compare addresses
+    own.port = 4201
+    for running in (None, own):
+        monkeypatch.setattr(EmbeddedServer, "running", running)
+        assert EmbeddedServer.is_own(None)
+        assert not EmbeddedServer.is_own("http://127.0.0.1:9/api")
+        assert EmbeddedServer.is_own("http://127.0.0.1:4201/api/") == (running is own)
 
 
 @pytest.mark.req("S3")

@@ -112,7 +112,7 @@ def test_a_registry_that_is_gone_is_not_begun_again_in_silence(
     with pytest.raises(
         IntegrityError,
         match=(
-            r"mlflow\.db: expected the database in which 1 runs .* no champion.*restore it from a"
+            r"mlflow\.db: expected the database in which 1 run of .* no champion.*restore it from a"
             r" backup, or let BULKHEAD_HOME"
         ),
     ):
