@@ -31,7 +31,7 @@ run: $(VENV)/.runtime $(if $(filter examples/clinic_visits.yaml,$(CONFIG)),.bulk
 
 TEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --durations 20
 
-test: check ## lint, types, layers and the default tests (about 11 minutes on 2 cores)
+test: check ## lint, types, layers and the default tests (about 9 minutes on 2 quiet cores)
 	$(TEST)
 
 test-all: check ## the same with the long tests: whole pipelines, kills, ranks, browser, all programs under watch (over an hour on 2 cores)
