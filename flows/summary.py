@@ -14,7 +14,6 @@ from schemas.new_rows import NewRows
 from schemas.records import (
     EvaluationReport,
     Interval,
-    Outcome,
     Prepared,
     Record,
     Registered,
@@ -22,6 +21,7 @@ from schemas.records import (
     TrainReport,
     Verification,
 )
+from schemas.registry_records import Outcome
 from schemas.search_records import SearchOutcome
 from tasks.claim import used_servers
 from tasks.context import RunContext

@@ -17,7 +17,6 @@ from schemas.references import (
     LabelColumn,
     Record,
     RemoteFile,
-    Snapshot,
     SourceRef,
     SplitTables,
     TableRef,
@@ -54,7 +53,6 @@ __all__ = [
     "LabelColumn",
     "LabelStats",
     "NumericStats",
-    "Outcome",
     "PreflightReport",
     "Prepared",
     "Record",
@@ -62,7 +60,6 @@ __all__ = [
     "RemoteFile",
     "RunSpec",
     "SampleReport",
-    "Snapshot",
     "SourceRef",
     "SplitArrays",
     "SplitTables",
@@ -83,16 +80,6 @@ __all__ = [
 ]
 
 Verdict = Literal["pass", "warn", "fail", "allowed", "unknown"]
-Outcome = Literal[
-    "promoted",
-    "waiting",
-    "registered",
-    "kept",
-    "undecided",
-    "unchanged",
-    "refused",
-    "not registered",
-]
 
 
 # ------------------------------------------------------------------------------------------ checks

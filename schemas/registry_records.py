@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from schemas.look_records import Looks
 from schemas.records import (
@@ -15,8 +15,27 @@ from schemas.records import (
 )
 from schemas.refit import Refit
 
-__all__ = ["Drift", "Promotion", "Reevaluation", "Reproduction", "Scored", "Served", "Step"]
+__all__ = [
+    "Drift",
+    "Outcome",
+    "Promotion",
+    "Reevaluation",
+    "Reproduction",
+    "Scored",
+    "Served",
+    "Step",
+]
 
+Outcome = Literal[
+    "promoted",
+    "waiting",
+    "registered",
+    "kept",
+    "undecided",
+    "unchanged",
+    "refused",
+    "not registered",
+]
 WORST_FIRST: tuple[Verdict, ...] = ("fail", "warn", "unknown")
 
 

@@ -17,7 +17,7 @@ from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 
-from schemas.records import Outcome
+from schemas.registry_records import Outcome
 
 UPDATE_SECONDS = 2.0
 CLOSE_SECONDS = 5.0  # longest wait of a step's end for its last update

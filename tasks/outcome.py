@@ -13,7 +13,8 @@ from prefect.states import Completed
 
 from schemas.config import Declaration
 from schemas.digest import write_atomic
-from schemas.records import GateReport, Outcome, Registered
+from schemas.records import GateReport, Registered
+from schemas.registry_records import Outcome
 from tasks.context import RunContext
 from tasks.live import announce_outcome
 from training.run.record import REGISTERED

@@ -23,13 +23,12 @@ from schemas.home import home
 from schemas.look_records import look_at
 from schemas.records import (
     GateReport,
-    Outcome,
     Registered,
     SplitTables,
     TableRef,
     ValidatedTable,
 )
-from schemas.registry_records import Promotion
+from schemas.registry_records import Outcome, Promotion
 from schemas.scratch import scratch_folder
 from tasks.context import RunContext
 from tasks.embedded import EmbeddedServer

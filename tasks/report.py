@@ -74,7 +74,13 @@ def report_run(
     path = run.run_dir / "report.html"
     write_report(inputs, path)
     run.tracker.log_artifact(path)
-    summary = summary_markdown(run, evaluated, registered, path)
+    _publish(run, summary_markdown(run, evaluated, registered, path), path)
+    say("report", str(path))
+    return path
+
+
+def _publish(run: RunContext, summary: str, path: Path) -> None:
+    """Show the summary in MLflow and Prefect, and where the report is."""
     # MLflow shows the description at the top of the run
     run.tracker.set_tags({"mlflow.note.content": summary})
     publish(
@@ -90,8 +96,6 @@ def report_run(
         link_text="Report",
         description=f"Also at {path}",
     )
-    say("report", str(path))
-    return path
 
 
 def summary_markdown(

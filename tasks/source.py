@@ -10,7 +10,8 @@ from prefect.cache_policies import NO_CACHE
 
 from schemas.config import Declaration
 from schemas.errors import BulkheadError, counted, shortened
-from schemas.records import Snapshot, SourceRef, ValidatedTable
+from schemas.records import SourceRef, ValidatedTable
+from schemas.references import Snapshot
 from tasks.say import say
 from tasks.store import stored, stored_task
 from training.data.sources.source import fingerprint

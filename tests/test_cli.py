@@ -187,6 +187,9 @@ def test_schema_and_doctor_print_json_and_init_drafts_a_file_once(tmp_path: Path
     ).to_csv(tmp_path / "v.csv", index=False)
     drafted = call(tmp_path, "init", "v.csv", "--output", "v.yaml")
     assert drafted.returncode == 0 and "readmitted: label" in (tmp_path / "v.yaml").read_text()
+    printed = call(tmp_path, "init", "v.csv", "--output", "-")
+    assert printed.stdout == (tmp_path / "v.yaml").read_text()
+    assert not (tmp_path / "-").exists()
     again = call(tmp_path, "init", "v.csv", "--output", "v.yaml")
     assert again.returncode == 2 and "exists already" in again.stderr
 

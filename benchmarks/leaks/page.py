@@ -13,6 +13,12 @@ from benchmarks.leaks.score import Score, Seen, alarms, score, seen
 from benchmarks.leaks.tools import NOT_RUN, OURS, Peer
 from benchmarks.page import machine, markdown_table, table
 
+PEERS = (
+    "\n* **Peers** run in environments of their own, on the same files, one after the other with"
+    " this project; they see the cases at a rate of 1 % and some of the honest splits. Of their"
+    " checks only those count, for and against, that could be about a leak: drift and data quality"
+    " are left out."
+)
 HEAD = "# Leaks: what is found, and how often a finding is wrong\n"
 NOTHING = "–"
 
@@ -69,7 +75,7 @@ def _how(measured: Measured) -> str:
     honest = [r for r in measured.records if r.tool == OURS and not r.case.kind]
     kinds = {r.case.kind for r in planted}
     return (
-        f"Made by `make bench-leaks` ({measured.settings}; {measured.minutes:.0f}"
+        f"Made by `{_command(measured)}` ({measured.settings}; {measured.minutes:.0f}"
         f" minutes{_kept(measured)}). Every figure is written by that command.\n\n* **Planted:**"
         f" {len(planted)} cases of {len(kinds)} kinds of leak, at rates of 0.1, 1 and 10 % of the"
         " rows where a rate has a meaning, for binary, multiclass and regression labels, in public"
@@ -78,12 +84,15 @@ def _how(measured: Measured) -> str:
         " with nothing planted.\n* **Recall:** a check that can see this kind of leak failed or"
         " warned and, where a column leaks, named it. **Net recall:** and no check of that name"
         " fires on the same rows with nothing planted.\n* **Held out:** `diabetes130` and"
-        " `wisdm_v11` were never looked at while thresholds were chosen.\n* **Peers** run in"
-        " environments of their own, on the same files, one after the other with this project;"
-        " they see the cases at a rate of 1 % and some of the honest splits. Of their checks only"
-        " those count, for and against, that could be about a leak: drift and data quality are"
-        " left out."
+        " `wisdm_v11` were never looked at while thresholds were chosen."
+        + (PEERS if measured.peers else "")
     )
+
+
+def _command(measured: Measured) -> str:
+    if measured.peers:
+        return "make bench-leaks"
+    return "python -m benchmarks.leaks --part cases --no-peers"
 
 
 def _summary(measured: Measured) -> str:
@@ -136,7 +145,8 @@ def _summary(measured: Measured) -> str:
         for p in measured.peers
         if p.absent
     ]
-    lines += [[name, f"not run: {why}", *[NOTHING] * 7] for name, why in NOT_RUN]
+    not_run = NOT_RUN if measured.peers else ()
+    lines += [[name, f"not run: {why}", *[NOTHING] * 7] for name, why in not_run]
     headers = [
         "",
         "planted",

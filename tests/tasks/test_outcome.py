@@ -20,7 +20,6 @@ from schemas.digest import file_ref
 from schemas.new_rows import NewRows
 from schemas.records import (
     GateReport,
-    Outcome,
     Registered,
     SplitTables,
     TableRef,
@@ -28,6 +27,7 @@ from schemas.records import (
     TrainTable,
     ValTable,
 )
+from schemas.registry_records import Outcome
 from tasks.outcome import NAMES, ended, outcome_of
 from tests.training.mlflow_home import declaration
 from training.data.split.new_rows import find_new_rows

@@ -58,6 +58,8 @@ def init(
     from schemas.output_file import require_room
     from tasks.draft import draft_declaration, findings_of
 
+    if str(output) == "-":
+        output = None
     if output is not None:
         require_room(output, "--output")
         if output.exists():

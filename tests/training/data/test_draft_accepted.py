@@ -16,7 +16,7 @@ from schemas.load import declare
 from schemas.records import SplitTables
 from tasks.draft import failed_checks, findings_of
 from tests.training.data.stranger_tables import stranger_table, write
-from training.data.arrays.shards import new_nulls
+from training.data.arrays.new_nulls import new_nulls
 from training.data.draft.draft import draft
 from training.data.engine.in_memory import holding
 from training.data.fit.normalize import fit

@@ -24,6 +24,7 @@ from tests.training.data.xlsx import write_xlsx
 from training.data.draft.draft import draft
 from training.data.engine.engine import connect
 from training.data.look.look import look
+from training.data.sources import excel_sheet
 from training.data.sources.source import fingerprint, relation_sql
 
 excel = pytest.mark.skipif(
@@ -226,9 +227,11 @@ def test_sheets_are_named_where_there_are_several(tmp_path: Path) -> None:
     assert "cannot be read as an Excel file" in refused(path)
 
 
-@pytest.mark.skipif(find_spec("python_calamine") is not None, reason="the extra is installed")
-def test_without_the_extra_the_message_names_it(tmp_path: Path) -> None:
+def test_without_the_extra_the_message_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_xlsx(tmp_path / "t.xlsx", {"a": [["x"], [1]]})
+    monkeypatch.setattr(excel_sheet, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'bulkhead\[excel\]'"):
         fingerprint(config(path))
 

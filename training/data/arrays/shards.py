@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -38,9 +38,10 @@ from schemas.records import (
 from schemas.scratch import scratch_folder
 from training.data.arrays.apply import CategoryCodes, encode_label, encode_labels, transform_columns
 from training.data.arrays.bag_array import encode_bag
+from training.data.arrays.new_nulls import refuse_new_nulls
 from training.data.arrays.sequences import write_sequences
-from training.data.engine.engine import TableWriter, chosen_engine, connect, engine_for, ident
-from training.data.engine.in_memory import batches, held, relation
+from training.data.engine.engine import TableWriter, chosen_engine
+from training.data.engine.in_memory import batches
 from training.data.engine.threads import at_once, beside, one_by_one
 from training.data.fit.tensors import rows_per_batch, tensor_array
 
@@ -219,7 +220,7 @@ def _write_side(
         write_sequences(folder, table, side, spec, statistics.tokens)
         digest.fsync_folder(folder)
         return
-    _refuse_new_nulls(table, side, statistics, data)
+    refuse_new_nulls(table, side, statistics, data)
     with beside(partial(_write_ids, table=table, spec=spec)) as write_ids:
         write_ids(folder / "ids.parquet")
         (write or _write_arrays)(folder, table, side, spec, statistics)
@@ -452,44 +453,6 @@ def _write_ids(target: Path, table: TableRef, spec: TableSpec) -> None:
             }
             writer.write(pa.table([columns[f.name].cast(f.type) for f in schema], schema=schema))
     digest.settle(target)
-
-
-def new_nulls(ref: TableRef, statistics: Statistics, data: DataConfig | None) -> dict[str, int]:
-    """Return how often numbers of a side are null, for columns whose nulls nothing fills."""
-    names = [s.name for s in statistics.numeric if s.fill is None]
-    in_memory = held(ref)
-    if not names or (in_memory and not any(in_memory.table.column(n).null_count for n in names)):
-        return {}
-    with engine_for(data) if data else closing(connect()) as connection:
-        counts = connection.execute(
-            f"select {', '.join(f'count(*) - count({ident(n)})' for n in names)} from"
-            f" {relation(connection, ref)}"
-        ).fetchall()[0]
-    return {n: c for n, c in zip(names, counts, strict=True) if c}
-
-
-def _refuse_new_nulls(
-    ref: TableRef, side: str, statistics: Statistics, data: DataConfig | None
-) -> None:
-    """Refuse nulls in a column where train has none: no fitted value could fill them."""
-    bad = new_nulls(ref, statistics, data)
-    if not bad:
-        return
-    with engine_for(data) if data else closing(connect()) as connection:
-        table = relation(connection, ref)
-        for name, count in bad.items():
-            ids = [
-                r[0]
-                for r in connection.execute(
-                    f"select __id from {table} where {ident(name)} is null order by __id limit 5"
-                ).fetchall()
-            ]
-            others = f" (also {first_few(n for n in bad if n != name)})" if len(bad) > 1 else ""
-            raise DataError(
-                f"column {name!r} has {count} nulls on the {side} side and none may occur (train"
-                f" has none, or nullable: false){others}; first ids: {first_few(ids, total=count)};"
-                " declare nullable: true for it, so that nulls are filled, or filter those rows"
-            )
 
 
 def _check_side(folder: Path, side: str, rows: int, statistics: Statistics) -> None:

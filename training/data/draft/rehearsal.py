@@ -13,7 +13,7 @@ from schemas.config import Declaration
 from schemas.errors import BulkheadError
 from schemas.load import declare
 from schemas.records import CheckResult, SplitTables, ValidatedTable
-from training.data.arrays.shards import new_nulls
+from training.data.arrays.new_nulls import new_nulls
 from training.data.draft.guesses import Draft, Guess
 from training.data.engine.in_memory import holding
 from training.data.fit.normalize import fit

@@ -344,7 +344,7 @@ CATALOGUE: dict[str, Explanation] = {
         " draws of folds. A category that is rightly a feature falls, too, when its values are held"
         " out: so values of one column count only where other columns never change within them,"
         " where it is a measurement whose values repeat, or where the value alone says the label;"
-        " and what no feature explains must be alike within a tie.",
+        " and what no feature explains must be alike within a tie. Combined categories only warn.",
         "at most 20,000 train and validation rows, 4,000 to a fit: under three seconds",
         "The model recognises the person, device or moment and repeats its label; on new ones it"
         " does as badly as the second score says.",

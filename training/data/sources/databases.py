@@ -10,7 +10,7 @@ from typing import Literal
 from schemas.config import DataConfig
 from schemas.database_config import is_server
 from schemas.errors import SourceError
-from schemas.records import Snapshot
+from schemas.references import Snapshot
 from training.data.sources.duckdb_file import duckdb_rows
 from training.data.sources.postgres_server import postgres_rows
 from training.data.sources.snapshots import Rows, as_it_was, sealed_rows

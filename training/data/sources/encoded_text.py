@@ -9,7 +9,7 @@ from pathlib import Path
 from schemas.config import DataConfig
 from schemas.csv_config import UTF_8
 from schemas.errors import SourceError
-from schemas.records import Snapshot
+from schemas.references import Snapshot
 from training.data.sources.other_formats import encoding
 from training.data.sources.snapshots import converted_file
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from schemas.config import CsvConfig, DataConfig
 from schemas.errors import ConfigError, SourceError, first_few
-from schemas.records import Snapshot
+from schemas.references import Snapshot
 from training.data.sources.other_formats import convert_line
 from training.data.sources.snapshots import converted_file
 

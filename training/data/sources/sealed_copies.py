@@ -7,7 +7,7 @@ from pathlib import Path
 
 from schemas.config import DataConfig
 from schemas.csv_config import UTF_8
-from schemas.records import Snapshot
+from schemas.references import Snapshot
 from training.data.sources.databases import (
     database_kind,
     read_database,

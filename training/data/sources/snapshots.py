@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from schemas.config import DataConfig
 from schemas.digest import fsync_folder, settle, sha256_file, sha256_once
 from schemas.home import home
-from schemas.records import Snapshot, digest_of
+from schemas.references import Snapshot, digest_of
 from schemas.scratch import scratch_folder
 from training.data.engine.engine import even_tables, group_rows
 from training.data.engine.threads import beside

@@ -53,6 +53,18 @@ def test_people_without_a_column_are_found_by_what_they_keep() -> None:
 
 
 @pytest.mark.req("D6")
+def test_a_combination_of_categories_only_warns() -> None:
+    random = rng()
+    model = random.integers(0, 40, 800)  # of a car: make, trim, cylinders and price are its own
+    own = {f"is_{i}": random.integers(0, 2, 40)[model] for i in range(7)}
+    frame = pd.DataFrame({**own, "cylinders": random.integers(2, 5, 40)[model] * 2})
+    frame["mileage"] = random.normal(size=800)
+    price = 3 * random.normal(size=40)[model] - frame["mileage"] + 0.3 * random.normal(size=800)
+    result = dependence(at_random(keyed(frame, price)), "regression")
+    assert result.verdict == "warn" and "if they stay together" in result.summary
+
+
+@pytest.mark.req("D6")
 @pytest.mark.parametrize("spelling", ["number", pytest.param("text", marks=pytest.mark.long)])
 def test_a_person_s_number_is_a_group_and_not_to_be_ignored(spelling: str) -> None:
     frame, label, person = people(rng(), visits=20)
