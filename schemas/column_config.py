@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from schemas.bag_config import BagConfig
 from schemas.duration import Unit
+from schemas.encoder_config import EncoderConfig
 from schemas.section import Section
 from schemas.written_config import WrittenConfig
 
@@ -91,6 +92,15 @@ class ColumnConfig(Section):
         description="Kinds text and set: which words or values are kept, and how they are joined.",
     )
 
+    encoder: EncoderConfig | None = Field(
+        None,
+        exclude_if=lambda encoder: encoder is None,
+        description=(
+            "Kind tensor: a network of its own that makes one vector of it, so that it mixes with"
+            " other features in any model kind but cnn. Default: its values as they are."
+        ),
+    )
+
     @model_validator(mode="after")
     def _possible(self) -> ColumnConfig:
         if self.min is not None and self.max is not None and self.min > self.max:
@@ -133,6 +143,8 @@ class ColumnConfig(Section):
                 f"bag is for kinds text and set, not for kind {self.kind}; remove it, or declare"
                 " kind: text"
             )
+        if self.encoder is not None and self.kind != "tensor":
+            raise ValueError(f"encoder is for kind tensor, not for kind {self.kind}; remove it")
 
 
 def _column_shorthand(value: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from schemas.encoder_config import EncoderConfig
 from schemas.label_config import LabelKind
 from schemas.references import Record
 
@@ -56,6 +57,8 @@ class CategoryStats(Record):
 class TensorStats(Record):
     """One tensor column: per-channel mean and standard deviation over train (leading axis
     if 3-d).
+
+    `encoder`: the declared part of the network that makes one vector of it, or None.
     """
 
     name: str
@@ -63,6 +66,12 @@ class TensorStats(Record):
     dtype: Literal["uint8", "float32"]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    encoder: EncoderConfig | None = Field(None, exclude_if=lambda encoder: encoder is None)
+
+    @property
+    def key(self) -> str:
+        """Name of its array, and its key in a batch."""
+        return f"tensor_{self.name}"
 
 
 class LabelFit(Record):

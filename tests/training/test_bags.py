@@ -35,8 +35,9 @@ from training.data.leakage import check_leakage
 from training.data.serving_expressions.bag_codes import pieces
 from training.distributed.parallel import Parallel
 from training.evaluation.linear_inputs import linear_inputs
-from training.models.bag_vectors import Pooled, Present, body_shape
+from training.models.bag_vectors import Pooled, Present
 from training.models.build import Network, build_model
+from training.models.encoders import body_shape
 from training.models.shape import BagShape, ModelShape, model_shape
 from training.objectives.losses import make_loss
 from training.preflight.inputs import check_inputs

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 
 from schemas.records import Statistics
-from schemas.statistics import BagStats
+from schemas.statistics import BagStats, TensorStats
 from training.models.bag_vectors import num_columns as num_columns_of_bag
+from training.models.encoders import summary, summary_width
 from training.models.shape import FIRST_VALUE
 
 Arrays = dict[str, np.ndarray]
@@ -20,6 +22,8 @@ def dense_columns(
 ) -> np.ndarray:
     """Return numeric columns, flattened tensors and frequent pieces of bags, float32 [N, D].
 
+    Of a tensor with an encoder: its summary.
+
     Args:
         statistics: fitted on train.
         arrays: of one split.
@@ -29,7 +33,7 @@ def dense_columns(
     count = len(arrays["label"][rows])
     parts = [arrays["numeric"][rows]] if "numeric" in arrays else []
     for stats in statistics.tensor:
-        values = arrays[f"tensor_{stats.name}"][rows]
+        values = arrays[stats.key][rows]
         if scaled:
             # mean and sd by channel, or one of each, against [N, *shape]
             mean, std = (
@@ -37,6 +41,8 @@ def dense_columns(
                 for v in (stats.mean, [s or 1.0 for s in stats.std])
             )
             values = (values - mean) / std
+        if stats.encoder is not None:
+            values = summary(stats.encoder, torch.from_numpy(np.ascontiguousarray(values))).numpy()
         parts.append(values.reshape(count, -1))
     parts += [_present(arrays[bag.key][rows], bag.num_codes) for bag in statistics.bags]
     return (
@@ -75,10 +81,17 @@ def num_columns(statistics: Statistics) -> int:
     """Return the number of columns of `matrix`."""
     return (
         statistics.num_numeric
-        + sum(math.prod(t.shape) for t in statistics.tensor)
+        + sum(tensor_columns(t) for t in statistics.tensor)
         + sum(num_columns_of_bag(b.num_codes) for b in statistics.bags)
         + len(statistics.categorical)
     )
+
+
+def tensor_columns(stats: TensorStats) -> int:
+    """Return the number of columns of a tensor: of its summary, if it has an encoder."""
+    if stats.encoder is not None:
+        return summary_width(stats.encoder, stats.shape)
+    return math.prod(stats.shape)
 
 
 def category_columns(statistics: Statistics) -> list[int]:

@@ -34,8 +34,8 @@ from training.data.arrays.shards import load_arrays
 from training.engine.batches import as_tensors
 from training.engine.result import best_weights, finished_report, in_words
 from training.engine.validation import Validation
-from training.models.bag_vectors import body_shape
 from training.models.build import build_model
+from training.models.encoders import body_shape
 from training.models.shape import model_shape, prior_scores
 from training.objectives.losses import make_loss, pos_weight
 from training.objectives.targets import targets_of

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 import pandas as pd
 
 from schemas.records import Statistics
-from training.boosting.tree_inputs import ALL, Arrays, dense_columns, frequent_pieces
+from training.boosting.tree_inputs import (
+    ALL,
+    Arrays,
+    dense_columns,
+    frequent_pieces,
+    tensor_columns,
+)
 from training.models.shape import FIRST_VALUE
 
 
@@ -39,7 +44,7 @@ def column_names(statistics: Statistics) -> list[str]:
     wanted = [
         *(s.name for s in statistics.numeric),
         *(f"{s.name}_null" for s in statistics.numeric if s.indicator),
-        *(f"{t.name}_{i}" for t in statistics.tensor for i in range(math.prod(t.shape))),
+        *(f"{t.name}_{i}" for t in statistics.tensor for i in range(tensor_columns(t))),
         *(f"{b.name}_{piece}" for b in statistics.bags for piece in frequent_pieces(b)),
         *(c.name for c in statistics.categorical),
     ]

@@ -5,8 +5,6 @@ Shapes: B rows, L codes of a row, E size of a vector, F frequent pieces.
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from torch import Tensor, nn
 
@@ -14,15 +12,6 @@ from training.models.shape import BagShape, ModelShape
 
 FIRST_STD = 0.1
 FREQUENT = 200  # pieces that trees see, each as a column of its own
-
-
-def body_shape(shape: ModelShape, is_of_trees: bool) -> ModelShape:
-    """Return the contract of a body: a vector in place of each bag."""
-    widths = {
-        key: (num_columns(bag.codes) if is_of_trees else bag.size,)
-        for key, bag in shape.bags.items()
-    }
-    return dataclasses.replace(shape, tensors=shape.tensors | widths, bags={})
 
 
 def num_columns(codes: int) -> int:

@@ -35,10 +35,11 @@ from schemas.config import (
 from schemas.errors import ConfigError
 from schemas.model_config import BoostingModel
 from schemas.records import Statistics, TensorStats
-from training.models.bag_vectors import body_shape, build_bags
+from training.models.bag_vectors import build_bags
 from training.models.causal_transformer import CausalTransformer
 from training.models.cnn import Cnn
 from training.models.drawn_rows import drawn_rows
+from training.models.encoders import body_shape, build_encoders
 from training.models.ft_transformer import FtTransformer
 from training.models.linear import Linear
 from training.models.members import MemberMean, member_mean
@@ -112,6 +113,7 @@ class Network(nn.Module):
         self.temperature, self.join = temperature, join
         scaled = not isinstance(body, Trees)
         self.bags = build_bags(shape, is_of_trees=not scaled)
+        self.encoders = build_encoders(shape, is_of_trees=not scaled)
         self.scaled = tuple(shape.tensors) if scaled else ()
         for index, stats in enumerate(statistics.tensor if scaled else ()):
             self.register_buffer(f"mean_{index}", _per_channel(stats, stats.mean), persistent=False)
@@ -132,6 +134,8 @@ class Network(nn.Module):
             inputs[key] = (batch[key].to(mean.dtype) - mean) / std
         if self.bags is not None:
             inputs |= self.bags(batch)
+        if self.encoders is not None:
+            inputs |= self.encoders(inputs)
         scores = self.body(inputs)
         members = () if self.join is None else (self.body.members,)
         check_scores(self.shape, next(iter(batch.values())).shape[0], scores, members)

@@ -70,8 +70,7 @@ class Cnn(nn.Module):
         )
         for _ in config.channels:
             height, width = (height + 1) // 2, (width + 1) // 2
-        self.patch = (math.ceil(height / MAX_SIDE), math.ceil(width / MAX_SIDE))
-        self.padding = (0, -width % self.patch[1], 0, -height % self.patch[0])
+        self.patch = patch_of(height, width)
         positions = math.ceil(height / self.patch[0]) * math.ceil(width / self.patch[1])
         others = RowVector(shape, tensors=False)
         self.others = others if others.width else None
@@ -93,15 +92,22 @@ class Cnn(nn.Module):
         """Map a batch → scores [B, K]."""
         image = batch[self.key]
         x = self.stages(image if image.ndim == 4 else image.unsqueeze(1))
-        x = self._average(x).flatten(1)
+        x = averages(x, self.patch).flatten(1)
         if self.others is not None:
             x = torch.cat([x, self.others(batch)], dim=1)
         return self.head(self.dropout(F.gelu(self.hidden(x))))
 
-    def _average(self, x: Tensor) -> Tensor:
-        """Average over patches: [B, C, H, W] → [B, C, <= 8, <= 8], zero-padded to whole patches."""
-        if self.patch == (1, 1):
-            return x
-        # [B, C, h*p, w*q] -> [B, C, h, p, w, q] -> [B, C, h, w]
-        x = F.pad(x, self.padding)
-        return x.unflatten(3, (-1, self.patch[1])).unflatten(2, (-1, self.patch[0])).mean((3, 5))
+
+def patch_of(height: int, width: int) -> tuple[int, int]:
+    """Return height and width of patches, of which at most 8 x 8 cover a picture."""
+    return math.ceil(height / MAX_SIDE), math.ceil(width / MAX_SIDE)
+
+
+def averages(x: Tensor, patch: tuple[int, int]) -> Tensor:
+    """Average over patches: [B, C, H, W] → [B, C, <= 8, <= 8], zero-padded to whole patches."""
+    high, wide = patch
+    if patch == (1, 1):
+        return x
+    # [B, C, h*p, w*q] -> [B, C, h, p, w, q] -> [B, C, h, w]
+    x = F.pad(x, (0, -x.shape[3] % wide, 0, -x.shape[2] % high))
+    return x.unflatten(3, (-1, wide)).unflatten(2, (-1, high)).mean((3, 5))

@@ -19,8 +19,8 @@ def drawn_rows(statistics: Statistics, rows: int) -> dict[str, Tensor]:
 
     Each column is drawn for itself and then transformed as train is, so that the rows vary as much
     as those of train: `numeric` float32 [N, W], `categorical` int64 [N, C], `tensor_<column>`
-    and the vectors of bags standard normal. They follow from the statistics and torch's random
-    state on the CPU.
+    and the vectors of bags and encoders standard normal. They follow from the statistics and
+    torch's random state on the CPU.
     """
     batch = {}
     if statistics.numeric:
@@ -36,7 +36,10 @@ def drawn_rows(statistics: Statistics, rows: int) -> dict[str, Tensor]:
             ],
             dim=1,
         )
-    batch |= {f"tensor_{t.name}": torch.randn(rows, *t.shape) for t in statistics.tensor}
+    batch |= {
+        t.key: torch.randn(rows, *(t.shape if t.encoder is None else (t.encoder.size,)))
+        for t in statistics.tensor
+    }
     return batch | {b.key: torch.randn(rows, b.size) for b in statistics.bags}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from schemas.config import Declaration
+from schemas.encoder_config import EncoderConfig
 from schemas.records import Statistics, TokenStats
 from schemas.task_metrics import LOG_MEAN_LOSSES
 from training.data.arrays.apply import transform_numeric
@@ -59,6 +60,8 @@ class ModelShape:
             predictions; None for classes, several labels, and models that do not clamp.
         bags: Batch key `bag_<column>` to its shape. A body never sees them: it gets a vector of
             each as one more tensor (`training.models.bag_vectors`).
+        encoders: Keys of `tensors` that have an encoder of their own: a body gets a vector in
+            place of each (`training.models.encoders`).
     """
 
     numeric: int
@@ -72,6 +75,7 @@ class ModelShape:
     bins: tuple[tuple[float, ...], ...] = ()
     label_range: tuple[float, float] | None = None
     bags: dict[str, BagShape] = field(default_factory=dict)
+    encoders: dict[str, EncoderConfig] = field(default_factory=dict)
 
     @property
     def tensor_width(self) -> int:
@@ -104,12 +108,13 @@ def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
             (*((UNKNOWN,) if c.rare_rows == 0 else ()), *((NULL,) if c.nulls == 0 else ()))
             for c in columns
         ),
-        tensors={f"tensor_{t.name}": t.shape for t in statistics.tensor},
+        tensors={t.key: t.shape for t in statistics.tensor},
         outputs=len(prior),
         prior=prior,
         bins=scaled_bins(statistics),
         label_range=scaled_label_range(declaration, statistics),
         bags={b.key: BagShape(b.length, b.num_codes, b.size, b.combine) for b in statistics.bags},
+        encoders={t.key: t.encoder for t in statistics.tensor if t.encoder is not None},
     )
 
 

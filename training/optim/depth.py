@@ -46,8 +46,9 @@ def parameter_depths(model: nn.Module) -> dict[nn.Parameter, int]:
         for part in layer if isinstance(layer, tuple) else (layer,):
             for parameter in _parameters(part):
                 depths.setdefault(parameter, depth)
-    # vectors of texts and sets, which the body gets as inputs
-    depths |= dict.fromkeys(_parameters(getattr(model, "bags", None) or nn.Module()), 0)
+    # vectors of texts, sets and encoded tensors, which the body gets as inputs
+    for part in (getattr(model, "bags", None), getattr(model, "encoders", None)):
+        depths |= dict.fromkeys(_parameters(part or nn.Module()), 0)
     trainable = {p: name for name, p in model.named_parameters() if p.requires_grad}
     unknown = [name for p, name in trainable.items() if p not in depths]
     if unknown:

@@ -16,7 +16,7 @@ from schemas.errors import ConfigError
 from schemas.records import Statistics, TensorStats
 from tests.training.toys import CLASSES, KINDS, Toy, make_toy
 from training.models.build import build_model, count_parameters
-from training.models.cnn import Cnn
+from training.models.cnn import Cnn, averages
 from training.models.inputs import CategoryEmbeddings, embedding_size
 from training.models.shape import model_shape
 from training.objectives.losses import make_loss
@@ -243,7 +243,7 @@ def test_large_pictures_are_averaged_over_whole_patches() -> None:
     body = build_model(toy.declaration, statistics).body
     assert isinstance(body, Cnn)
     x = torch.randn(3, 2, 20, 10)  # after one stage; patches of 3 x 2, padded to 21 x 10
-    found = body._average(x)
+    found = averages(x, body.patch)
     expected = nn.functional.avg_pool2d(nn.functional.pad(x, (0, 0, 0, 1)), (3, 2))
     torch.testing.assert_close(found, expected)
 

@@ -341,4 +341,12 @@ def _fit_tensor(train: TrainRows, name: str, dropped: dict[str, str]) -> TensorS
     means, stds, constant = channel_moments(train.path, name, shape, dtype)
     if constant:
         dropped[name] = f"always {means[0]:g}"
-    return TensorStats(name=name, shape=shape, dtype=dtype, mean=tuple(means), std=tuple(stds))
+    declared = train.declaration.data.column(name)
+    return TensorStats(
+        name=name,
+        shape=shape,
+        dtype=dtype,
+        mean=tuple(means),
+        std=tuple(stds),
+        encoder=declared and declared.encoder,
+    )
