@@ -180,12 +180,28 @@ def test_equal_rows_stay_together_where_the_id_would_part_them(tmp_path: Path) -
     assert "group_by" not in judged(frame.assign(d=rng.normal(size=300)), tmp_path)
 
 
-def test_what_no_line_takes_out_stands_on_top_with_its_remedy(tmp_path: Path) -> None:
+def clinics(who: np.ndarray, names: list[str]) -> pd.DataFrame:
     rng = np.random.default_rng(3)
-    names = np.array([f"Clinic {i}" for i in range(60)] + ["clinic 3"])
-    who = rng.integers(0, 61, 900)
-    frame = pd.DataFrame({"hospital": names[who], "a": rng.normal(size=900)})
-    text = judged(frame.assign(y=rng.integers(0, 2, 900)), tmp_path)
+    frame = pd.DataFrame({"hospital": np.array(names)[who], "a": rng.normal(size=len(who))})
+    return frame.assign(y=rng.integers(0, 2, len(who)))
+
+
+def test_a_group_in_several_spellings_is_brought_to_one(tmp_path: Path) -> None:
+    who = np.random.default_rng(3).integers(0, 61, 900)
+    names = [f"Clinic {i}" for i in range(60)]
+    text = judged(clinics(who, [*names, "clinic 04"]), tmp_path)  # on another side than Clinic 4
+    assert not findings_of(text)
+    data = yaml.safe_load(text)["data"]
+    assert data["columns"]["hospital"] == "ignore" and data["columns"]["hospital_key"] == "group"
+    assert "differ only in case, spaces, punctuation and leading zeros" in text
+    prepared(text, tmp_path)
+    assert "derive" not in judged(clinics(who, [*names, "Clinic 60"]), tmp_path)
+
+
+def test_what_no_line_takes_out_stands_on_top_with_its_remedy(tmp_path: Path) -> None:
+    who = np.random.default_rng(3).integers(0, 61, 900)
+    names = [*(f"Clinic {i}" for i in range(60)), "Clínic 4"]
+    text = judged(clinics(who, names), tmp_path)
     assert text.startswith("# Its run will stop at group_alias: ")
     assert [f[:34] for f in findings_of(text)] == ["Its run will stop at group_alias: "]
     assert "To go on: bring the key to one spelling in data.derive" in text

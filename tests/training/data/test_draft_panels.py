@@ -70,7 +70,7 @@ def test_other_names_of_a_group_are_left_out(tmp_path: Path) -> None:
     assert "120 values that each stand with one firm_id" in found["owner"].why
 
 
-@pytest.mark.parametrize("word", ["nil", "."])
+@pytest.mark.parametrize("word", ["nil", "n. b."])
 def test_a_word_for_a_null_may_come_late(tmp_path: Path, word: str) -> None:
     rows = 3 * FIRST_ROWS
     late = [f"{v:.2f}" for v in RNG.normal(20, 5, rows)]
@@ -82,3 +82,18 @@ def test_a_word_for_a_null_may_come_late(tmp_path: Path, word: str) -> None:
     lines = {line.split(":")[0].strip(): line for line in draft(str(path), "y").splitlines()}
     assert f'late: {{kind: numeric, written: {{nulls: ["{word}"]}}}}' in lines["late"]
     assert "written" not in lines["codes"]
+
+
+@pytest.mark.parametrize("name", ["t", "date"])
+def test_a_count_of_periods_in_their_order_is_the_time(tmp_path: Path, name: str) -> None:
+    frame = pd.DataFrame({"a": RNG.normal(size=240), "y": RNG.normal(size=240)})
+    months = np.arange(240)
+    frame[name] = months + 1 if name == "t" else 1947 + months // 12 + (months % 12 + 1) / 100
+    draft, plan, _ = guessed(frame, tmp_path, "y")
+    assert draft.columns[name].role == "time" and draft.time == name
+    assert plan.split == "{kind: time, embargo: 0}"
+    mixed = frame.sample(frac=1, random_state=0)
+    assert columns_of(mixed, tmp_path)[name].role != "time"
+    assert columns_of(frame.rename(columns={name: "dose"}), tmp_path)["dose"].role != "time"
+    twice = pd.concat([frame, frame.assign(a=frame.a + 1)])
+    assert columns_of(twice, tmp_path)[name].role != "time"

@@ -255,3 +255,30 @@ def test_facts_of_a_large_table_are_checked_in_all_rows(tmp_path: Path) -> None:
     assert "record_id: group" in draft(str(tmp_path / "t.parquet"))
     frame.assign(record_id=np.arange(rows)).to_parquet(tmp_path / "t.parquet")
     assert "record_id: id" in draft(str(tmp_path / "t.parquet"))
+
+
+def test_a_heart_rate_is_no_hour(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"max HR": RNG.integers(70, 160, N), "hr": RNG.integers(0, 24, N)})
+    frame["totchr"], frame["y"] = RNG.integers(0, 9, N), Y
+    found = guessed(frame, tmp_path, "y")[0].columns
+    assert [found[n].role for n in ("max HR", "hr", "totchr")] == [
+        "numeric",
+        "categorical",
+        "numeric",
+    ]
+
+
+def test_texts_of_numbers_are_no_words(tmp_path: Path) -> None:
+    corners = RNG.normal(size=(N, 20)).round(5).astype(str)
+    words = np.array(["fever", "and", "cough", "since", "two", "days", "or", "more"])
+    frame = pd.DataFrame({"a": A, "y": Y})
+    frame["shape"] = [f"POLYGON (({' '.join(numbers)}))" for numbers in corners]
+    frame["note"] = [" ".join(RNG.choice(words, 9)) + f" {i} mg" for i in range(N)]
+    found = guessed(frame, tmp_path, "y")[0].columns
+    assert found["shape"].role == "ignore" and "numbers or codes a row" in found["shape"].why
+    assert found["note"].role == "text"
+
+
+def test_spaces_around_the_name_of_the_label_do_not_hide_it(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": A, " price": B})
+    assert guessed(frame, tmp_path, "price")[0].label.name == " price"

@@ -5,6 +5,7 @@ each with a planted fault.
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from schemas.errors import SchemaError
 from schemas.load import declare
 from schemas.records import CheckResult, SplitTables, ValidatedTable
 from tests.training.data.sides import numbers, spec_of, split_of
-from training.data.engine.engine import connect
+from training.data.advice import in_yaml
+from training.data.engine.engine import connect, literal, row
 from training.data.leakage import hard_results, straddle
 from training.data.leakage.keys import _characters
 from training.data.leakage.sides import sides_of
-from training.data.leakage.spellings import text_of
+from training.data.leakage.spellings import SPELLINGS, fold, one_spelling, text_of
 from training.data.sources.source import fingerprint
 from training.data.split.split import split
 from training.data.table.validate import validate
@@ -111,6 +113,25 @@ def test_a_group_in_another_spelling_is_found_and_named(tmp_path: Path, respelt:
     assert (found.verdict, found.figures["keys"], found.columns) == ("fail", 1, ("patient",))
     assert {found.evidence[0]["key"], found.evidence[0]["other key"]} == {"Ward 007-b", respelt}
     assert "bring the key to one spelling" in found.remedy
+    if not respelt.isascii():
+        return
+    to_one = str(found.figures["one_spelling"])
+    assert f"data.{in_yaml(derive={'patient_key': to_one})}, and declare that" in found.remedy
+    with closing(connect()) as connection:
+        keys = f"(values ('Ward 007-b'), ({literal(respelt)}), ('Ward 008-b')) t(patient)"
+        assert row(connection, f"select count(distinct {to_one}) from {keys}")[0] == 2
+
+
+@pytest.mark.req("D6")
+@given(st.lists(st.text(st.characters(max_codepoint=126), max_size=9), min_size=1))
+def test_the_engine_spells_as_the_check_does(texts: list[str]) -> None:
+    kept = [text for text in texts if "\0" not in text]
+    with closing(connect()) as connection:
+        for spelling in SPELLINGS:
+            rows = pa.table({"k": pa.array(kept, pa.string())})
+            found = connection.from_arrow(rows).project(one_spelling("k", spelling))
+            wanted = fold(pa.array(kept, pa.string()), spelling)
+            assert found.to_arrow_table().column(0).to_pylist() == wanted.to_pylist()
 
 
 @pytest.mark.req("D6")

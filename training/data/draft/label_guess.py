@@ -90,6 +90,10 @@ def guess_label(table: Table, wanted: str | None, ask: Ask | None = None) -> tup
 
 def _requested(table: Table, wanted: str) -> Profile:
     found = next((c for c in table.columns if c.name == wanted), None)
+    # spaces around a name in the file are not seen in most programs
+    bare = [c for c in table.columns if c.name.strip() == wanted.strip()]
+    if found is None and len(bare) == 1:
+        return bare[0]
     if found is None:
         names = [c.name for c in table.columns]
         raise ConfigError(

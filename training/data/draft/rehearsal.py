@@ -71,7 +71,8 @@ def amended(draft: Draft, failed: Sequence[CheckResult]) -> Draft:
     """Return the draft without what the failed checks found, as far as one line can do that.
 
     A column that holds the answer is left out, with the finding as the reason. Rows that are equal
-    or nearly so in every feature become a group, also together with a declared one.
+    or nearly so in every feature become a group, also together with a declared one. A group that is
+    spelt in several ways is brought to one.
     """
     # a column that numbers what rows belong to: without it they would stay tied
     tying = {
@@ -90,4 +91,22 @@ def amended(draft: Draft, failed: Sequence[CheckResult]) -> Draft:
             draft.molecules or draft.tied or draft.split or (draft.time and not draft.groups)
         ):
             draft = draft._replace(together=(result.name, result.summary))
+        elif result.name == "group_alias" and (text := result.figures.get("one_spelling")):
+            draft = _of_one_spelling(draft, result, str(text))
     return draft
+
+
+def _of_one_spelling(draft: Draft, result: CheckResult, expression: str) -> Draft:
+    """Group by the group's name in one spelling, where it is a column of the table."""
+    name = result.columns[0]
+    if draft.groups is None or draft.groups.name != name or name in draft.derive:
+        return draft
+    new = f"{name}_key"
+    while new in draft.columns:
+        new += "_"
+    columns = {**draft.columns, name: Guess("ignore", "the group is derived of it")}
+    return draft._replace(
+        groups=draft.groups._replace(name=new),
+        derive={**draft.derive, new: (expression, result.summary)},
+        columns={**columns, new: Guess("group", draft.columns[name].why)},
+    )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from schemas.errors import ConfigError
-from training.data.draft.column_hints import hint_of
+from training.data.draft.column_hints import has_word, hint_of
 from training.data.draft.entities import guess_group, guess_ids
 from training.data.draft.guesses import Draft, Guess, Table, left
 from training.data.draft.label_guess import (
@@ -27,11 +27,13 @@ from training.data.engine.engine import ident, row
 from training.data.sources.written_numbers import LEAST_VALUES, category_note
 from training.data.table.columns import RESERVED
 
-CODE_WORDS = (
-    *("_id", "code", "type", "class", "weekday", "month", "mnth", "hour", "hr", "season"),
+CODE_ENDS = (
+    *("_id", "code", "type", "class", "weekday", "month", "mnth", "hour", "season"),
     *("category", "zip", "zipcode", "region"),
 )
+HOURS = {"hr"}  # also a word for a heart rate
 MOLECULES = ("smiles", "canonical_smiles", "smiles_canonical", "mol_smiles")
+HALF = 0.5  # of the words of a text are words
 FEW_WORDS = 3.5  # of a typical text; with fewer it is a name or a code
 MANY = 1_000  # values of a text that may be numbers in another spelling
 SPARSE = 0.95  # share of nulls above which a column is left out
@@ -222,12 +224,19 @@ def _of_words(table: Table, column: Profile) -> Guess | None:
         return Guess("set", f"lists of up to {column.longest} values")
     if column.family != "text" or not _hardly_repeats(column):
         return None
-    words = row(
+    text = f"trim({ident(column.name)})"
+    words, spelt = row(
         table.connection,
-        f"select avg(len(string_split_regex(trim({ident(column.name)}), '\\s+'))) from {SAMPLE}",
-    )[0]
+        f"select avg(len(string_split_regex({text}, '\\s+'))), avg(len(regexp_extract_all({text},"
+        f" '\\S*\\pL{{2}}\\S*'))) from {SAMPLE}",
+    )
     if words < FEW_WORDS:
         return None
+    if spelt < HALF * words:
+        return Guess(
+            "ignore",
+            f"texts of {words:.0f} numbers or codes a row, such as a shape; derive what they say",
+        )
     return Guess("text", f"{words:.0f} words a row; its words and pairs of words are read")
 
 
@@ -266,7 +275,11 @@ def _feature(column: Profile) -> Guess:
         coded = (
             column.family == "int"
             and column.distinct <= 100
-            and (column.name.lower().endswith(CODE_WORDS) or hint_of(column.name) == "key")
+            and (
+                column.name.lower().endswith(CODE_ENDS)
+                or (has_word(column.name, HOURS) and column.low >= 0 and column.high <= 24)
+                or hint_of(column.name) == "key"
+            )
         )
         return (
             Guess("categorical", f"{column.distinct} codes{nulls}")

@@ -17,6 +17,8 @@ EPOCHS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 ISO = r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}"
 FIRST, LAST = 631_152_000, 2_208_988_800  # seconds of 1990 and 2040
 YEARS = (1000, 2200)
+TIME_DERIVED = "the time is derived of it"
+COUNTED_TIMES = {"t", "time", "period", "date", "month", "week", "day", "year", "quarter", "trend"}
 MOST_NULLS = 0.01  # share of rows without a time that are left out
 MOST_DATES = 4  # dates from which features are derived
 
@@ -59,7 +61,7 @@ def guess_time(table: Table, others: Sequence[Profile], guesses: dict[str, Guess
         return found
     for column in (c for c in others if c.family in ("text", "int") and _is_row_time(c)):
         if moment := text_moment(table, column) or _digits(table, column):
-            guesses[column.name] = Guess("ignore", "the time is derived of it")
+            guesses[column.name] = Guess("ignore", TIME_DERIVED)
             added = f" + to_hours({table.sql(hour)})" if hour else ""
             return _derived(table, column, moment.expression + added, moment.why, guesses)
     for column in others:
@@ -69,7 +71,29 @@ def guess_time(table: Table, others: Sequence[Profile], guesses: dict[str, Guess
                 f"{unit} since 1970, from {_year(column.low, unit)} to {_year(column.high, unit)}",
             )
             return RowTime({}, column.name, _filter(table, column, table.sql(column)))
+    for column in others:
+        if _counts_time(table, column) and any(_could_learn(c) for c in others if c is not column):
+            why = "numbers named as a time that rise from row to row: a series in time"
+            guesses[column.name] = Guess("time", why)
+            return RowTime({}, column.name)
     return RowTime({}, None)
+
+
+def _counts_time(table: Table, column: Profile) -> bool:
+    """Return True for periods 1, 2, 3, … or moments such as 1947.01, if the file is in their order.
+
+    Each row has its own, and no other column says when it was.
+    """
+    if not column.is_number or column.null_share or not table.in_order:
+        return False
+    if column.distinct < column.present or not has_word(column.name, COUNTED_TIMES):
+        return False
+    name = ident(column.name)
+    return not row(
+        table.connection,
+        f"select count(*) filter (where v <= b) from (select {name} as v, lag({name}) over (order"
+        f" by rowid) as b from {SAMPLE})",
+    )[0]
 
 
 def _is_row_time(column: Profile) -> bool:
@@ -102,7 +126,7 @@ def _direct(
     """Return the time of a column that is a date or a timestamp already."""
     column = moment.column
     if column.family == "date" and hour:
-        guesses[column.name] = Guess("ignore", "the time is derived of it")
+        guesses[column.name] = Guess("ignore", TIME_DERIVED)
         expression = f"cast({moment.expression} as timestamp) + to_hours({table.sql(hour)})"
         return _derived(table, column, expression, "date and hour in one", guesses)
     found = _filter(table, column, moment.expression)

@@ -10,6 +10,7 @@ from training.data.draft.entities import LEAST_GROUPS
 from training.data.draft.guesses import Draft, Guess, Table
 from training.data.draft.label_guess import rarest_rows
 from training.data.draft.profile import SAMPLE, Profile
+from training.data.draft.row_times import TIME_DERIVED
 from training.data.engine.engine import ident, row
 
 EMBARGOES = ("1d", "12h", "6h", "3h", "1h", "30min", "10min", "1min", "1s")
@@ -144,10 +145,13 @@ def _without_time(draft: Draft, why: str) -> Draft:
     name = next(n for n, g in draft.columns.items() if g.role == "time" or "role: time" in g.role)
     if name not in draft.derive:
         return draft.with_column(name, Guess("ignore", why))
-    return draft._replace(
-        derive={n: made for n, made in draft.derive.items() if n != name},
-        columns={n: g for n, g in draft.columns.items() if n != name},
-    )
+    columns = {
+        n: g._replace(why=why) if g.why == TIME_DERIVED else g
+        for n, g in draft.columns.items()
+        if n != name
+    }
+    derive = {n: made for n, made in draft.derive.items() if n != name}
+    return draft._replace(derive=derive, columns=columns)
 
 
 def _without_groups(draft: Draft, why: str) -> Draft:
@@ -168,6 +172,8 @@ def _embargo(draft: Draft, table: Table) -> str:
     """
     name = str(draft.time)
     guess = draft.columns[name]
+    if any(c.name == name and c.is_number and "unit: " not in guess.role for c in table.columns):
+        return "0"  # periods or other numbers without a unit
     expression = draft.derive[name][0] if name in draft.derive else ident(name)
     if "unit: " in guess.role:
         unit = guess.role.split("unit: ")[1].rstrip("}")

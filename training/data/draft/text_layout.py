@@ -22,6 +22,13 @@ SNIFFED_LINES = 20_000
 DELIMITERS = ",;\t|"
 NULL_TEXTS = ("?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
 MOST_SKIPPED = 50  # lines above a header
+MARKS = (".", "..", "-", "--")  # null where they stand among the numbers of a column
+# what Orange writes below the names of columns
+ORANGE_KINDS = {
+    *("c", "d", "s", "t", "m", "i", ""),
+    *("continuous", "discrete", "string", "time", "meta", "ignore"),
+}
+ORANGE_FLAGS = {"", "class", "meta", "i", "ignore", "weight", "c", "m", "w"}
 LEAST_ROWS = 5  # below the header, from which a line of units differs
 NEARLY_ALL = 0.95
 
@@ -68,7 +75,9 @@ def _layout(paths: tuple[str, ...], sha256: str) -> Layout:
     known, seen = frozenset(NULL_TEXTS), set[str]()
     for row in (row for file in cells for row in file[1:]):  # a name is no null
         seen |= known.intersection(row)
-    nulls = ("", *(text for text in NULL_TEXTS if text in seen))
+    below = 1 + options.skip_below
+    seen |= _marks([row for file in cells for row in file[below:]])
+    nulls = ("", *(text for text in (*NULL_TEXTS, *MARKS) if text in seen))
     return Layout(options.model_copy(update={"null_values": nulls}), tuple(remarks))
 
 
@@ -172,7 +181,8 @@ def _header(
         changed["skip_below"] = below
         shown = ", ".join(value for value in files[0][1] if value.strip())
         remarks.append(
-            f"{below} line below the names is left out: {shortened(shown, 60)} among numbers"
+            f"{counted(below, 'line')} below the names {'is' if below == 1 else 'are'} left out:"
+            f" {shortened(shown, 60)}"
         )
         rows = [row for file in files for row in file[1 + below :]]
     empty = options.empty_columns
@@ -226,23 +236,51 @@ def _is_second_header(names: Sequence[str], files: Sequence[Sequence[list[str]]]
 
 
 def _below(files: Sequence[Sequence[list[str]]]) -> int:
-    """Return 1 if the line below the names has texts where the column has numbers, else 0."""
-    for file in files:
-        if len(file) < 2 + LEAST_ROWS:
-            return 0
-        first, rest = file[1], file[2:]
-        if any(map(_is_number, first)):
-            return 0
-        numeric = [i for i in range(len(first)) if _is_numeric(rest, i)]
-        said = [first[i].strip() for i in numeric]
-        if not any(said) or any(v in NULL_TEXTS or TEXT.fullmatch(normal(v)) for v in said if v):
-            return 0
-    return 1
+    """Return the number of lines between the names and the rows: kinds, flags or units of columns.
+
+    Orange writes two of them into each file, also of texts alone. Source: its format of tables.
+    """
+    if all(len(f) > 3 and _is_orange(f[1], f[2]) for f in files):
+        return 2
+    return int(all(_has_units(file) for file in files))
+
+
+def _is_orange(kinds: Sequence[str], flags: Sequence[str]) -> bool:
+    kinds, flags = [k.strip() for k in kinds], [f.strip() for f in flags]
+    return (
+        len(kinds) == len(flags)
+        and any(kinds)
+        and any(flags)
+        and all(k in ORANGE_KINDS or (" " in k and not _is_number(k)) for k in kinds)
+        and all(f in ORANGE_FLAGS for f in flags)
+    )
+
+
+def _has_units(file: Sequence[list[str]]) -> bool:
+    """Return True if the line below the names has texts where the column has numbers."""
+    if len(file) < 2 + LEAST_ROWS:
+        return False
+    first, rest = file[1], file[2:]
+    if any(map(_is_number, first)):
+        return False
+    said = [first[i].strip() for i in range(len(first)) if _is_numeric(rest, i)]
+    known = (*NULL_TEXTS, *MARKS)
+    return any(said) and not any(v in known or TEXT.fullmatch(normal(v)) for v in said if v)
+
+
+def _marks(rows: Sequence[list[str]]) -> set[str]:
+    """Return the marks of a null that stand in columns whose other values are numbers."""
+    places: dict[int, set[str]] = {}
+    for row in rows:
+        for i, value in enumerate(row):
+            if value.strip() in MARKS:
+                places.setdefault(i, set()).add(value)
+    return {mark for i, found in places.items() if _is_numeric(rows, i) for mark in found}
 
 
 def _is_numeric(rows: Sequence[list[str]], column: int) -> bool:
     values = [row[column] for row in rows[:1000] if len(row) > column and row[column].strip()]
-    values = [value for value in values if value not in NULL_TEXTS]
+    values = [value for value in values if value not in (*NULL_TEXTS, *MARKS)]
     good = sum(_is_number(value) or bool(TEXT.fullmatch(normal(value))) for value in values)
     return len(values) >= LEAST_ROWS and good >= NEARLY_ALL * len(values)
 

@@ -19,11 +19,12 @@ import pyarrow as pa
 from schemas.config import SplitName
 from schemas.errors import counted, first_few
 from schemas.records import CheckResult
+from training.data.advice import in_yaml, sql_name
 from training.data.engine.distinct import distinct, num_distinct
 from training.data.engine.engine import ident, row, rows
 from training.data.leakage.keys import in_order, key_batches, uint64
 from training.data.leakage.sides import Sides
-from training.data.leakage.spellings import SPELLINGS, fold
+from training.data.leakage.spellings import SPELLINGS, fold, one_spelling
 from training.data.leakage.straddle import among, common, parts_of
 
 EVIDENCE_ROWS = 10
@@ -203,6 +204,7 @@ def judge_aliases(found: Aliases | None, what: str, columns: tuple[str, ...]) ->
         )
     first = first_few([f"{e['key']!r} = {e['other key']!r}" for e in found.examples], found.keys)
     honest = found.collisions and found.keys <= found.collisions
+    to_one = _to_one(columns, found)
     return CheckResult(
         name=f"{what}_alias",
         verdict="warn" if honest else "fail",
@@ -215,11 +217,27 @@ def judge_aliases(found: Aliases | None, what: str, columns: tuple[str, ...]) ->
             "rows": found.rows,
             "collisions_in_train": found.collisions,
             "train_keys": found.train_keys,
+            **({"one_spelling": to_one} if to_one else {}),
         },
         evidence=tuple(found.examples),
         columns=columns,
         remedy=(
-            f"bring the key to one spelling in data.derive (e.g. lower(trim({columns[0]}))) and"
-            f" declare that as the {what}, or allow {what}_alias with a reason"
+            f"bring the key to one spelling{_declared(columns[0], to_one)} and declare that as the"
+            f" {what}, or allow {what}_alias with a reason"
         ),
     )
+
+
+def _to_one(columns: tuple[str, ...], found: Aliases) -> str:
+    """Return the SQL that brings the key to one spelling; nothing where SQL cannot do it alone."""
+    is_plain = all((e["key"] + e["other key"]).isascii() for e in found.examples)
+    if len(columns) > 1 or not is_plain:
+        return ""
+    return one_spelling(sql_name(columns[0]), found.spelling)
+
+
+def _declared(name: str, expression: str) -> str:
+    """Return the declaration that makes a key of one spelling; of several columns the section."""
+    if not expression:
+        return " in data.derive"
+    return f", data.{in_yaml(derive={f'{name}_key': expression})},"

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from training.data.engine.distinct import distinct
+from training.data.engine.engine import literal
 
 DIGITS, LOWER, UPPER = range(48, 58), range(97, 123), range(65, 91)
 ZERO = 48
@@ -32,6 +33,21 @@ SPELLINGS = {
     "case and spaces": ("case", "spaces"),
     "spaces": ("spaces",),
 }
+
+
+def one_spelling(expression: str, spelling: str) -> str:
+    r"""Return the SQL that brings ASCII texts to a canonical spelling, as `fold` does.
+
+    >>> print(one_spelling("ward", "case and spaces"))
+    regexp_replace(lower(ward), '\\s+', '', 'g')
+    """
+    for step in SPELLINGS[spelling]:
+        if step == "case":
+            expression = f"lower({expression})"
+        else:
+            pattern, replacement = (literal(text) for text in STEPS[step])
+            expression = f"regexp_replace({expression}, {pattern}, {replacement}, 'g')"
+    return expression
 
 
 class Text(NamedTuple):

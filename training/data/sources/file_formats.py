@@ -11,9 +11,12 @@ FORMATS: dict[str, Format] = {
     ".csv.gz": "csv",
     ".tsv": "csv",
     ".tsv.gz": "csv",
+    ".tab": "csv",
+    ".tab.gz": "csv",
     ".arrow": "arrow",
     ".feather": "arrow",
 }
+TAB_ENDINGS = (".tsv", ".tsv.gz", ".tab", ".tab.gz")
 EXCEL_ENDINGS = (".xlsx", ".xlsm")
 # read of a folder only where nothing of the above is in it
 FURTHER: dict[str, Format] = {
@@ -21,5 +24,6 @@ FURTHER: dict[str, Format] = {
     ".jsonl.gz": "jsonl",
     ".ndjson": "jsonl",
     ".ndjson.gz": "jsonl",
+    **dict.fromkeys((".txt", ".txt.gz", ".dat", ".data"), "csv"),
     **dict.fromkeys(EXCEL_ENDINGS, "csv"),
 }

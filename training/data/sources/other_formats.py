@@ -38,7 +38,6 @@ LINES: dict[str, tuple[str, str, str]] = {
         ),
     ),
 }
-TEXT = (".txt", ".dat", ".data", ".text")
 
 
 def convert_line(path: Path) -> str | None:
@@ -48,8 +47,6 @@ def convert_line(path: Path) -> str | None:
     True
     """
     ending = path.suffix.lower()
-    if ending in TEXT:
-        return f"cp {shlex.quote(str(path))} {shlex.quote(str(path.with_suffix('.csv')))}"
     if ending not in LINES:
         return None
     package, new, program = LINES[ending]

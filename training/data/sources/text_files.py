@@ -17,6 +17,7 @@ from schemas.errors import SourceError, first_few
 from schemas.records import SourceRef
 from training.data.engine.engine import ident, literal, row, rows
 from training.data.sources.conversions import spellings
+from training.data.sources.file_formats import TAB_ENDINGS
 from training.data.sources.other_formats import encoding_advice
 from training.data.sources.partitions import FILE, with_keys
 from training.data.sources.same_columns import require_agreement
@@ -99,11 +100,10 @@ def _all_columns(source: SourceRef, options: CsvConfig, named: bool) -> tuple[li
 def _delimiter(path: Path, options: CsvConfig) -> str:
     """Return the declared delimiter.
 
-    A .tsv file is split at tabs unless another delimiter than the default is declared.
+    A .tsv or .tab file is split at tabs unless another delimiter than the default is declared.
     """
-    return (
-        "\t" if options.delimiter == "," and suffix(path).startswith(".tsv") else options.delimiter
-    )
+    is_tab = options.delimiter == "," and suffix(path) in TAB_ENDINGS
+    return "\t" if is_tab else options.delimiter
 
 
 def _read_csv(
