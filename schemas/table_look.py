@@ -73,6 +73,22 @@ class OrderLook(Record):
     label_moves: bool = False
 
 
+class TiedRows(Record):
+    """Rows that belong together, by what a quick learner's score loses when they are kept whole.
+
+    `columns`: of whose equal values the rows belong together, `values` of them in `rows` rows.
+    `as_split` and `honest`: the score if rows are split at random, and if rows of one value stay
+    together; strength from 0 to 1, `2 AUROC - 1` where `is_class`, else R2 of ranks.
+    """
+
+    columns: tuple[str, ...]
+    values: int
+    rows: int
+    as_split: float
+    honest: float
+    is_class: bool
+
+
 class RoleCandidate(Record):
     """A column that could have a role, the reason, and the figures behind it."""
 
@@ -108,7 +124,8 @@ class TableLook(Record):
 
     `sampled` rows were read closely; they are all rows unless there are more than a look takes.
     `label` is the requested column, or the first candidate; `target` says which rows of it are
-    counted as positive: `positive` of them, of a label with classes.
+    counted as positive: `positive` of them, of a label with classes. `tied`: rows that a score
+    would rest on, if they were split at random.
     """
 
     name: str
@@ -125,4 +142,5 @@ class TableLook(Record):
     target: str | None = None
     positive: int | None = None
     splits: tuple[SplitPreview, ...] = ()
+    tied: TiedRows | None = None
     seconds: float = 0.0

@@ -8,9 +8,17 @@ from schemas.database_config import ONLY_TABLE, Choice
 from schemas.table_look import TableLook
 from training.data.look.look import look
 from training.formatting import plain
-from training.report.look_words import facts, kind_counts, read_words, split_row
+from training.report.look_words import facts, kind_counts, read_words, split_row, tied_words
 
-__all__ = ["facts", "kind_counts", "look_at_table", "plain", "read_words", "split_row"]
+__all__ = [
+    "facts",
+    "kind_counts",
+    "look_at_table",
+    "plain",
+    "read_words",
+    "split_row",
+    "tied_words",
+]
 
 
 def look_at_table(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from schemas.errors import counted
 from schemas.table_look import ColumnLook, TableLook
-from tasks.look import facts, kind_counts, plain, read_words, split_row
+from tasks.look import facts, kind_counts, plain, read_words, split_row, tied_words
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 MOST_COLUMNS = 60
@@ -54,6 +54,8 @@ def print_look(look: TableLook, page: Path | None) -> None:
     target = f" ({plain(look.label)} = {plain(look.target)})" if look.target is not None else ""
     console.print(Text(f"\nIn test, with 15 % of the rows{target}", style="bold"))
     _print(console, ("split", "groups", "rows", "positives", "remark"), map(split_row, look.splits))
+    if words := tied_words(look):
+        console.print(Text(f"  · {words}"))
     if page is not None:
         console.print(Text(f"\n  page: {page}"), soft_wrap=True)
 

@@ -10,7 +10,7 @@ from training.formatting import count, plain, plural, share
 from training.report.blocks import Block, Bullets, Callout, Section, Words, table
 from training.report.column_cards import Card, Cards, Line, VerticalBar
 from training.report.headline import Headline, Tile
-from training.report.look_words import facts, kind_counts, read_words, split_row
+from training.report.look_words import facts, kind_counts, read_words, split_row, tied_words
 from training.report.page import write_page
 
 TEMPLATE = "look.html.j2"
@@ -107,8 +107,21 @@ def _candidate_blocks(look: TableLook) -> list[Block]:
 
 def _split_blocks(look: TableLook) -> list[Block]:
     headers = ("split", "groups in test", "rows in test", "positives in test", "remark")
+    said = tied_words(look)
+    callout: list[Block] = (
+        [
+            Callout(
+                "warn",
+                "A split at random would flatter",
+                f"{said}. Declare the column as a group, or what the rows are measured on.",
+            )
+        ]
+        if said
+        else []
+    )
     note = "Of draws of whole groups: the median, and in brackets the 5 % and 95 % quantiles."
     return [
+        *callout,
         table(headers, map(split_row, look.splits), words=(0, 4), limit=100),
         Words(
             note

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from schemas.table_look import SplitPreview, TableLook
+from training.data.dependence.strength import as_score
 from training.formatting import count, plain, plural, share
 
 MOST_NAMES = 8
@@ -99,6 +100,20 @@ def _order(look: TableLook) -> list[str]:
 
 def _rows(rows: int, of: int) -> str:
     return f"{plural(rows, 'row')} ({share(rows / of)})"
+
+
+def tied_words(look: TableLook) -> str:
+    """Say which rows belong together and both scores; empty if none were found."""
+    found = look.tied
+    if found is None:
+        return ""
+    names = names_of(found.columns)
+    return (
+        f"Rows of one {names} belong together: {as_score(found.as_split, found.is_class)} of"
+        f" {plain(look.label, 40)} if rows are split at random,"
+        f" {as_score(found.honest, found.is_class, named=False)} if rows of one value stay together"
+        f" ({plural(found.values, 'value')} in {plural(found.rows, 'row')}; a quick learner)"
+    )
 
 
 def split_row(split: SplitPreview) -> tuple[str, str, str, str, str]:

@@ -20,7 +20,8 @@ from training.data.look.look import look
 from training.data.sources import text_types as text_types_module
 from training.data.sources.text_types import text_types
 
-ORDERLESS = {"order", "seconds", "name"}
+RNG = np.random.default_rng(5)
+ORDERLESS = {"order", "seconds", "name", "tied"}
 VALUES = st.one_of(
     st.lists(st.one_of(st.none(), st.integers(-5, 5)), min_size=30, max_size=30),
     st.lists(st.one_of(st.none(), st.sampled_from([0.5, 1.25, -3.0])), min_size=30, max_size=30),
@@ -233,3 +234,30 @@ def test_types_of_many_columns_are_those_of_few(
         patch.setattr(text_types_module, "WIDE", 1)
         assert text_types(connection, "texts", names, decimal) == few
     connection.close()
+
+
+def measured(people: int = 42) -> pd.DataFrame:
+    """Return rows of people whose label is their own, and says nothing of another one's."""
+    rng = np.random.default_rng(0)
+    who = rng.integers(0, people, 1500)
+    frame = pd.DataFrame({"subject": who * 7 + 100, "x": rng.normal(size=1500)})
+    frame["height"] = (170 + 10 * rng.normal(size=people)[who]).round(1)
+    frame["score"] = 10 * rng.normal(size=people)[who] + rng.normal(size=1500)
+    return frame
+
+
+@pytest.mark.parametrize("of", ["number", "class"])
+def test_rows_that_a_score_would_rest_on_are_named_with_both_scores(
+    tmp_path: Path, of: str
+) -> None:
+    frame = measured()
+    if of == "class":
+        frame["score"] = np.where(frame.score > frame.score.median(), "yes", "no")
+    found = look(write(frame, tmp_path / "t.parquet"), "score").tied
+    assert found is not None and found.columns in (("subject",), ("height",))
+    assert found.is_class == (of == "class") and found.values == 42 and found.rows == 1500
+    assert found.as_split > 0.8 and found.honest < 0.4
+    honest = frame.assign(score=frame.score.sample(frac=1, random_state=1).to_numpy())
+    assert look(write(honest, tmp_path / "t.parquet"), "score").tied is None
+    smooth = frame.assign(score=frame.x + 0.1 * RNG.normal(size=1500))
+    assert look(write(smooth, tmp_path / "t.parquet"), "score").tied is None

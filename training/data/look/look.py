@@ -23,6 +23,7 @@ from training.data.look.row_sample import RowSample, exact_distinct, read_rows
 from training.data.look.same_values import find_missing, find_repeats
 from training.data.look.small_pictures import look_at
 from training.data.look.split_previews import preview_groups, preview_rows, preview_time
+from training.data.look.tied_sample import find_tied
 
 CLASSES = 100  # of a label, of which the rarest is counted
 EXACT = 16  # columns whose values are counted exactly in a table that is sampled
@@ -35,7 +36,7 @@ def look(
     """Return the facts of a table that a declaration rests on.
 
     Nothing is decided here: candidates are given with their reasons. All facts but those of the
-    order are the same in any order of the rows.
+    order, and figures of the learner in `tied`, are the same in any order of the rows.
 
     Args:
         uri: file, folder, glob or database.
@@ -76,6 +77,7 @@ def look(
         target=None if chosen is None or code is None else chosen.texts[code],
         positive=None if positive is None else _scaled(int(positive.sum()), sample),
         splits=tuple(_splits(table, candidates, target, positive)),
+        tied=find_tied(columns, chosen, code),
         seconds=round(time.monotonic() - started, 3),
     )
 
