@@ -16,6 +16,9 @@ from tasks.say import say
 from training.tracking.mlflow import Tracker
 
 
+MOST_EXPONENT = 700.0  # whose power of e is a double
+
+
 def finish_model(
     spec: RunSpec, trained: TrainReport, run_dir: Path, tracker: Tracker
 ) -> TrainReport:
@@ -63,13 +66,19 @@ def margin_words(found: Margin) -> str:
             f"{found.label}: {count:,} {units} of validation are too few for intervals that hold"
             f" {found.coverage:.0%}; those of this model have no bounds"
         )
-    wide = {
-        "value": f"within {found.margin:.4g} of the prediction",
-        "log": f"within a factor of {math.exp(found.margin):.4g} of the prediction",
-        "log1p": f"within a factor of {math.exp(found.margin):.4g} of the prediction (plus one)",
-        "probability": f"among the classes of probability {1 - found.margin:.4g} or more",
-    }[found.scale]
+    wide = _width_words(found.scale, found.margin)
     return f"{found.label}: {wide} in {found.coverage:.0%} of new {units} ({count:,} of validation)"
+
+
+def _width_words(scale: str, margin: float) -> str:
+    """Describe how far an interval reaches, on the scale on which its margin is a distance."""
+    if scale == "value":
+        return f"within {margin:.4g} of the prediction"
+    if scale == "probability":
+        return f"among the classes of probability {1 - margin:.4g} or more"
+    factor = f"{math.exp(margin):.4g}" if margin < MOST_EXPONENT else "any size"
+    plus = " (plus one)" if scale == "log1p" else ""
+    return f"within a factor of {factor} of the prediction{plus}"
 
 
 def threshold_words(choice: ThresholdChoice) -> str:
