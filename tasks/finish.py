@@ -15,7 +15,6 @@ from schemas.records import RunSpec, TrainReport
 from tasks.say import say
 from training.tracking.mlflow import Tracker
 
-
 MOST_EXPONENT = 700.0  # whose power of e is a double
 
 
