@@ -50,6 +50,26 @@ def test_without_a_better_baseline_the_features_are_to_blame() -> None:
 
 
 @pytest.mark.req("P8")
+@pytest.mark.parametrize(
+    ("value", "wide", "words"),
+    [
+        (0.8, 0.31, "so few rows cannot tell that from luck; take more test rows"),
+        (0.52, 0.1, "no skill; look at the features"),
+        (0.4, 0.2, "no skill; look at the features"),
+    ],
+)
+def test_a_good_score_of_few_rows_is_not_blamed_on_the_features(
+    value: float, wide: float, words: str
+) -> None:
+    for task, own, constant in (("binary", value, 0.5), ("regression", 1.0 - value, 0.5)):
+        declaration = declare(task, {"kind": "mlp"})
+        found = Interval(value=own, low=own - wide, high=own + wide)
+        baselines = {"constant": {declaration.metric: constant}}
+        skill, sentence = verdict(declaration, {declaration.metric: found}, baselines)
+        assert not skill and words in sentence, sentence
+
+
+@pytest.mark.req("P8")
 def test_a_perfect_baseline_is_a_finding_and_an_almost_perfect_one_is_not() -> None:
     perfect = {"constant": 0.5, "linear": 0.6, "boosting": 1.0}
     assert "Gradient boosting makes no error" in said(0.9, perfect)

@@ -23,6 +23,7 @@ CONSTANTS = ("constant", "unigram")  # independent of the row
 KINDS = ("linear", "boosting")  # baselines that a model.kind stands for
 FAR = 0.5  # of a baseline's gain over the constant: a model with less did not learn what it could
 PERFECT = 1e-4  # least distance from 1 of a metric; of an error, 10 times this of the constant's
+PROMISING = 0.1  # of the way from the constant to a perfect score, without being sure of it
 FEW_STEPS = 500  # optimizer steps below which a network is seldom finished
 MOST_TIMES = 10  # an advice raises epochs at most so many times
 
@@ -52,20 +53,37 @@ def advice(declaration: Declaration, own: float | None, values: Values, standing
     if behind and _is_far(declaration, own, values, behind[0]):
         return _learned_by(declaration, values, behind[0], standing)
     if not has_skill(standing):
-        return _no_skill(declaration)
+        return _no_skill(declaration, own, values)
     level = [b for b in ranked if standing[b] == "level"]
     if behind:
         return f": use {NAMES.get(behind[0], behind[0])}, or {_instead(declaration)}"
     return f": {NAMES.get(level[0], level[0])} does as well and is simpler" if level else ""
 
 
-def _no_skill(declaration: Declaration) -> str:
+def _no_skill(declaration: Declaration, own: float | None, values: Values) -> str:
+    if _is_promising(declaration, own, values):
+        return (
+            ": better than the constant by its value, but so few rows cannot tell that from luck;"
+            " take more test rows, or score the other rows too, with cv: {folds: 5}"
+        )
     where = (
         "the text, its tokens"
         if declaration.task.kind == "causal_lm"
         else "the features, the label"
     )
     return f": no skill; look at {where} and the learning curves before anything else"
+
+
+def _is_promising(declaration: Declaration, own: float | None, values: Values) -> bool:
+    """Return True if a model has a tenth or more of the way from the constant to a perfect score.
+
+    Of many rows that would be beyond their uncertainty.
+    """
+    constant = values.get("constant")
+    if own is None or constant is None:
+        return False
+    way = (1.0 if declaration.greater_is_better else 0.0) - constant
+    return way != 0 and (own - constant) / way >= PROMISING
 
 
 def _is_far(declaration: Declaration, own: float | None, values: Values, best: str) -> bool:
