@@ -30,6 +30,7 @@ from schemas.records import (
     NumericStats,
     RunSpec,
     Statistics,
+    TensorStats,
     TestTable,
     TrainTable,
     ValTable,
@@ -211,9 +212,7 @@ def make_spec(
             }
             for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
         ],
-        "tensor": [
-            {"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor
-        ],
+        "tensor": [_tensor_spec(s) for s in statistics.tensor],
         **({"bags": [bag.rule() for bag in statistics.bags]} if statistics.bags else {}),
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
@@ -225,6 +224,17 @@ def make_spec(
         **({} if labels else intervals.get(run.spec.label, {})),
         **raw_columns.describe(run, expressions),
         **describe_run(run, declaration, program),
+    }
+
+
+def _tensor_spec(stats: TensorStats) -> dict[str, Any]:
+    """Describe a tensor, and of pictures how bytes become it."""
+    found = {"name": stats.name, "shape": list(stats.shape), "dtype": stats.dtype}
+    if stats.picture is None:
+        return found
+    rule = found | stats.picture.model_dump()
+    return found | {
+        "picture": rule | {"pixels": f"__pixels_{stats.name}", "nulls": bool(stats.nulls)}
     }
 
 

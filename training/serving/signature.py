@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,10 @@ def input_types(spec: dict[str, Any]) -> dict[str, str]:
     known = (
         numeric
         | {c["name"]: "string" for c in spec["categorical"]}
-        | {c["name"]: f"{c['dtype']}{c['shape']}" for c in spec["tensor"]}
+        | {
+            c["name"]: "binary" if "picture" in c else f"{c['dtype']}{c['shape']}"
+            for c in spec["tensor"]
+        }
     )
     known |= {
         c["name"]: "list" if c["separator"] == OF_LISTS else "string" for c in spec.get("bags", [])
@@ -127,13 +131,21 @@ def input_example(spec: dict[str, Any]) -> pd.DataFrame:
             column["values"][-1] if column["values"] else None,
         ]
     for column in spec["tensor"]:
-        columns[column["name"]] = [np.zeros(column["shape"], dtype=column["dtype"]).tolist()] * 2
+        empty = np.zeros(column["shape"], dtype=column["dtype"])
+        columns[column["name"]] = [_picture(empty) if "picture" in column else empty.tolist()] * 2
     for column in spec.get("bags", []):
         columns[column["name"]] = [_bag_example(column)] * 2
     if any(column["example"] is None for column in spec["raw"]):
         return pd.DataFrame(columns)
     columns |= {column["name"]: [column["example"]] * 2 for column in spec["raw"]}
     return pd.DataFrame(columns)[input_columns(spec)]
+
+
+def _picture(pixels: np.ndarray) -> str:
+    """Return a picture as a text that JSON holds, too."""
+    from training.data.serving_expressions.pictures import encode_png  # needs Pillow
+
+    return "data:image/png;base64," + base64.b64encode(encode_png(pixels)).decode()
 
 
 def _bag_example(column: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -34,6 +35,7 @@ from training.data.sources.partitions import (
     remote_keys,
     with_keys,
 )
+from training.data.sources.picture_files import with_pictures
 from training.data.sources.remote import GLOB, fetch, is_remote, verify_remote
 from training.data.sources.same_columns import require_agreement, type_family
 from training.data.sources.sealed_copies import as_read
@@ -46,6 +48,8 @@ ZONED_NS = "TIMESTAMPTZ_NS"
 
 def fingerprint(data: DataConfig) -> SourceRef:
     """Return the source as it is now: its files sorted, each checked to its end and hashed.
+
+    So are the pictures that its columns name.
 
     Raises:
         SourceError: a file is missing, unreadable, empty or truncated; a folder or glob holds none,
@@ -85,7 +89,7 @@ def fingerprint(data: DataConfig) -> SourceRef:
     digest = hashlib.sha256(
         "\n".join(sorted(_told(r, keys.get(r.path)) for r in refs)).encode()
     ).hexdigest()
-    return SourceRef(
+    made = SourceRef(
         uri=uris,
         format=kind,
         files=refs,
@@ -94,6 +98,7 @@ def fingerprint(data: DataConfig) -> SourceRef:
         snapshots=snapshots,
         partitions=keys,
     )
+    return with_pictures(made, data, partial(relation_sql, made, data))
 
 
 def _keys_by_file(found: Sequence[tuple[Path, Keys]]) -> dict[str, Keys]:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from schemas.config import ColumnConfig, DataConfig, Declaration, GroupByConfig, TaskConfig
 from schemas.errors import SchemaError, first_few
 from schemas.records import LabelColumn, TableSpec
+from schemas.references import PictureSpec
 from training.data.advice import in_yaml, sql_name
 from training.data.table.kind_fits import require_kind_fits, require_shape_fits
 from training.data.table.sql_types import WORDS, Family, family, is_whole
@@ -388,6 +389,16 @@ def _spec(
         numeric=tuple(n for n in features if kinds[n] == "numeric"),
         categorical=tuple(n for n in features if kinds[n] == "categorical"),
         tensor=tensors,
+        images={
+            n: PictureSpec(
+                shape=image.shape,
+                mode=image.mode,
+                resize=image.resize,
+                given="bytes" if types[n] == "BLOB" else "paths",
+            )
+            for n in features
+            if (image := configs[n].image) is not None
+        },
         bags={
             n: "text" if kinds[n] == "text" else "set"
             for n in features
