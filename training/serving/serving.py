@@ -3,8 +3,8 @@
 The files are `program_reader.py`, `program.pt2`, `spec.json` and, for derived features, texts and
 pictures, `expressions.zip` with the code that computes them. For a language model the zip contains
 its tokenizer; the output frame has `tokens`, `loss` (nats per token), `accuracy`, and with
-parameter `max_new_tokens` the text's `completion`. MLflow ships and runs this file with the model (models
-from code), so it imports nothing of the project. Load it with
+parameter `max_new_tokens` the text's `completion`. MLflow ships and runs this file with the model
+(models from code), so it imports nothing of the project. Load it with
 `mlflow.pyfunc.load_model("models:/NAME@champion")` and call `predict(frame)`.
 
 Input: raw named columns in any order; extra ones are ignored. Output: a frame with `prediction` in

@@ -22,6 +22,7 @@ from schemas.errors import IntegrityError
 from schemas.references import PictureSpec
 
 DTYPE = "uint8"
+STEM = "pictures"  # of the files of a store
 
 
 def pixels_digest(pixels: np.ndarray) -> str:
@@ -41,8 +42,8 @@ class PictureWriter:
     def __init__(self, folder: Path, position: int, spec: PictureSpec) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._paths = (
-            folder / f"pictures_{position}.u8",
-            folder / f"pictures_{position}.parquet",
+            folder / f"{STEM}_{position}.u8",
+            folder / f"{STEM}_{position}.parquet",
         )
         self._spec, self._places = spec, dict[str, int]()
         self._file = self._paths[0].open("wb")

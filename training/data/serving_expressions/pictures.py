@@ -16,6 +16,7 @@ import base64
 import binascii
 import io
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -174,9 +175,14 @@ def inside(root: str | Path, path: str) -> str:
     real = os.path.realpath(Path(base, path))
     if os.path.commonpath([base, real]) != base:
         raise BadPicture("lies outside of the folder of pictures")
-    if not Path(real).exists():
-        raise BadPicture("no such file")
-    if not Path(real).is_file():
+    try:
+        mode = Path(real).stat().st_mode
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        raise BadPicture(
+            "no such file" if missing else f"cannot be read ({error.strerror or error})"
+        ) from error
+    if not stat.S_ISREG(mode):
         raise BadPicture("a folder or device, no file")
     return real
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from schemas.errors import SchemaError, counted, shortened
 from schemas.references import PictureFiles, PictureSpec, SourceRef
 from training.data.engine.engine import ident
-from training.data.engine.picture_store import PictureWriter
+from training.data.engine.picture_store import STEM, PictureWriter
 from training.data.serving_expressions import pictures
 from training.data.sources.picture_files import changed_picture
 from training.data.table.columns import Resolved
@@ -88,6 +88,12 @@ def with_pictures(
         raise SchemaError("\n  ".join(refused))
     decoded = resolved.spec.model_copy(update={"images": done})
     return resolved._replace(spec=decoded), tuple(notes)
+
+
+def remove_pictures(folder: Path) -> None:
+    """Remove the stores of a table that was refused."""
+    for path in folder.glob(f"{STEM}_*"):
+        path.unlink()
 
 
 class _Column:

@@ -35,7 +35,7 @@ from training.data.sources.written_numbers import category_notes
 from training.data.table.columns import Resolved, resolve
 from training.data.table.date_parts import with_date_parts
 from training.data.table.label_values import label_violations, labelled_rows
-from training.data.table.picture_rows import with_pictures
+from training.data.table.picture_rows import remove_pictures, with_pictures
 from training.data.table.portable import portable
 from training.data.table.raw_rows import keep_raw_rows
 from training.data.table.typed import grouping_names, typed_sql, validated_columns
@@ -74,7 +74,11 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
         SchemaError: columns, types, nulls, ranges, values, ids or labels are not as declared.
     """
     verify_source(source)
-    made = _validated(source, declaration, Path(out_dir))
+    try:
+        made = _validated(source, declaration, Path(out_dir))
+    except BaseException:
+        remove_pictures(Path(out_dir))
+        raise
     with engine_for(declaration.data) as connection:
         computed, is_csv = declaration.data.derive, source.format == "csv"
         is_spark = declaration.data.engine == "spark"
