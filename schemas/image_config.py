@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from schemas.section import Section
 
@@ -42,6 +42,11 @@ class ImageConfig(Section):
             " starts at the table's folder, which is the default."
         ),
     )
+
+    @field_validator("invalid", mode="before")
+    @classmethod
+    def _null_of_yaml(cls, value: Any) -> Any:
+        return "null" if value is None else value
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ COLUMNS: dict[str, Any] = {
     "scan": {"kind": "image", "image": IMAGE, "encoder": SMALL},
     "ward": "categorical",
     "x": "numeric",
+    "z": "numeric",
 }
 
 
@@ -58,6 +59,7 @@ def picture_rows(folder: Path, count: int = 160, seed: int = 0, nulls: int = 0) 
             "scan": paths,
             "ward": rng.choice(["a", "b", "c"], count),
             "x": rng.normal(size=count).round(3),
+            "z": rng.normal(size=count).round(3),
         }
     )
 

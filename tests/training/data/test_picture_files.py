@@ -297,6 +297,9 @@ def test_poison_gives_held_out_rows_other_pictures(tmp_path: Path) -> None:
         assert other["scan"] != table["scan"] and store.read(other["scan"]).any()
 
 
-def test_the_declaration_round_trips() -> None:
-    first = declared("rows.parquet", COLUMNS)
+@pytest.mark.parametrize("invalid", ["refuse", "null", None])
+def test_the_declaration_round_trips(invalid: str | None) -> None:
+    image = IMAGE | {"invalid": invalid}  # YAML reads null as None
+    first = declared("rows.parquet", COLUMNS | {"scan": SCAN | {"image": image}})
+    assert first.data.columns["scan"].image.invalid == (invalid or "null")
     assert declare(first.model_dump(mode="json", by_alias=True)) == first
