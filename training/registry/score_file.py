@@ -136,7 +136,11 @@ def as_trained(model: LoadedModel, in_path: Path) -> DataConfig:
 
 def picture_rules(spec: dict[str, Any]) -> dict[str, Any]:
     """Return how the columns of pictures of a model are decoded."""
-    return {c["name"]: c["picture"] for c in spec.get("tensor", []) if "picture" in c}
+    return {rule["name"]: rule for rule in spec.get("pictures", [])}
+
+
+def _batch_rows(spec: dict[str, Any]) -> int:
+    return PICTURE_ROWS if picture_rules(spec) else BATCH_ROWS
 
 
 def with_picture_bytes(frame: pd.DataFrame, spec: dict[str, Any], data: DataConfig) -> pd.DataFrame:
@@ -215,8 +219,7 @@ def _scored(
             f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the"
             " predictions go; rename or drop them"
         )
-    size = PICTURE_ROWS if picture_rules(model.spec) else BATCH_ROWS
-    reader = connection.sql(f"select * from {relation}").to_arrow_reader(size)
+    reader = connection.sql(f"select * from {relation}").to_arrow_reader(_batch_rows(model.spec))
     nothing = pa.RecordBatch.from_pylist([], schema=reader.schema)
     texts = _texts(source, data) if as_text and source.format == "csv" else None
     for batch in chain([next(reader, nothing)], reader):

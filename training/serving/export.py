@@ -30,7 +30,6 @@ from schemas.records import (
     NumericStats,
     RunSpec,
     Statistics,
-    TensorStats,
     TestTable,
     TrainTable,
     ValTable,
@@ -212,8 +211,10 @@ def make_spec(
             }
             for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
         ],
-        "tensor": [_tensor_spec(s) for s in statistics.tensor],
-        **({"bags": [bag.rule() for bag in statistics.bags]} if statistics.bags else {}),
+        "tensor": [
+            {"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor
+        ],
+        **_further(statistics),
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),
@@ -227,15 +228,18 @@ def make_spec(
     }
 
 
-def _tensor_spec(stats: TensorStats) -> dict[str, Any]:
-    """Describe a tensor, and of pictures how bytes become it."""
-    found = {"name": stats.name, "shape": list(stats.shape), "dtype": stats.dtype}
-    if stats.picture is None:
-        return found
-    rule = found | stats.picture.model_dump()
-    return found | {
-        "picture": rule | {"pixels": f"__pixels_{stats.name}", "nulls": bool(stats.nulls)}
+def _further(statistics: Statistics) -> dict[str, Any]:
+    """Return how texts, sets and the bytes of pictures become arrays; nothing without them."""
+    rules = {
+        "bags": [bag.rule() for bag in statistics.bags],
+        "pictures": [
+            {"name": t.name, "shape": list(t.shape), "nulls": bool(t.nulls)}
+            | t.picture.model_dump()
+            for t in statistics.tensor
+            if t.picture is not None
+        ],
     }
+    return {name: found for name, found in rules.items() if found}
 
 
 def _seen(column: NumericStats, low: float | None) -> dict[str, Any]:

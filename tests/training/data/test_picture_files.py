@@ -18,7 +18,7 @@ from PIL import Image
 
 from schemas.errors import BulkheadError, ConfigError, SchemaError, SourceError
 from schemas.load import declare
-from tests.training.data.chain import declared, validated_of
+from tests.training.data.chain import declared, sides_of, split_of, validated_of
 from tests.training.picture_cases import COLUMNS, IMAGE, as_bytes, picture_rows, pixels_of, png
 from training.data.engine.picture_store import PictureStore, pixels_digest
 from training.data.leakage.poison import poison
@@ -223,6 +223,21 @@ def test_equal_pixels_are_stored_once_and_equal(tmp_path: Path) -> None:
     assert spec.pixels is not None and spec.pixels.num_bytes == 59 * 90
     found = PictureStore(spec).read(pq.read_table(made.table.file.path)["scan"])
     np.testing.assert_array_equal(found[list(table.index).index("r005")], pixels_of(60)[0][5])
+
+
+@pytest.mark.parametrize("given", ["paths", "bytes"])
+def test_rows_of_one_picture_are_a_group_if_declared(tmp_path: Path, given: str) -> None:
+    frame = picture_rows(tmp_path, 90)
+    for i in range(0, 90, 3):
+        copy = png(pixels_of(90)[0][i], compress_level=0)
+        (tmp_path / f"scans/{i + 1:03d}.png").write_bytes(copy)
+    frame = as_bytes(frame, tmp_path) if given == "bytes" else frame
+    frame.to_parquet(tmp_path / "rows.parquet", index=False)
+    by = {"group_by": {"duplicates": ["scan"]}}
+    declaration = declared(tmp_path / "rows.parquet", COLUMNS, split="group", data=by)
+    _, split = split_of(declaration, tmp_path / "out")
+    sides = sides_of(split)
+    assert all(sides[f"r{i:03d}"] == sides[f"r{i + 1:03d}"] for i in range(0, 90, 3))
 
 
 def test_a_changed_picture_is_a_changed_source(tmp_path: Path) -> None:

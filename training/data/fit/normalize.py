@@ -31,7 +31,7 @@ from training.data.fit.bag_vocabulary import fit_bags
 from training.data.fit.held_columns import held_counts, held_moments, held_quantiles
 from training.data.fit.labels import fit_labels
 from training.data.fit.moments import Moments, column_moments, column_quantiles
-from training.data.fit.pictures import fit_pictures
+from training.data.fit.picture_statistics import fit_pictures
 from training.data.fit.tensors import channel_moments
 from training.data.fit.train_rows import TrainRows, model_needs, rows_in_memory
 from training.data.fit.vocabulary import fit_vocabulary

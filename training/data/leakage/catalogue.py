@@ -205,8 +205,7 @@ CATALOGUE: dict[str, Explanation] = {
         "Copied texts, molecules and pictures",
         "texts that train has in other case, accents, punctuation or spacing, or with some words"
         " changed; molecules in another SMILES; pictures of the same pixels in another file",
-        "equal foldings and pixels over all rows; canonical SMILES and shared word triples on a"
-        " sample",
+        "equal foldings and pixels of all rows; canonical SMILES and word triples on a sample",
         ("collision_chance", "collision_warning", "text_similarity"),
         "Short texts agree by chance and are held against train's own rate; only molecules,"
         " pictures, and texts of twenty and more letters, count for themselves.",

@@ -1,10 +1,10 @@
 """Derived columns from raw rows without the engine of training: a separate package.
 
-It is shipped with the model. It imports numpy, pandas and the standard library, Pillow where the
-model takes pictures, and nothing of the project that made it. `training.data.table.portable` turns
-the declaration's SQL into trees of the few operations listed here; `derive` computes them with the
-same results: null propagation and three-valued logic, whole and exact decimal numbers, text by code
-points, UTC. A tree is data: it is looked up in tables of functions, and never run as code.
+It is shipped with the model. It imports numpy, pandas and the standard library, and nothing of the
+project that made it. `training.data.table.portable` turns the declaration's SQL into trees of the
+few operations listed here; `derive` computes them with the same results: null propagation and
+three-valued logic, whole and exact decimal numbers, text by code points, UTC. A tree is data: it is
+looked up in tables of functions, and never run as code.
 
 A tree: `{"sql", "columns": {name: SQL type}, "root": node}`; a node: `{"op", "type", "args":
 [node]}`, or with op `column` a `name`, with op `constant` a `value`.
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from . import bag_codes, casts, dates, number_texts, numbers, text
+from . import casts, dates, further_columns, number_texts, numbers, text
 from .vectors import BadRows, Vector, column, constant, dtype, nulls, series
 
 Tree = Mapping[str, Any]
@@ -32,8 +32,7 @@ def derive(
     wanted: Collection[str] | None = None,
     null_texts: tuple[str, ...] = (),
     spellings: Mapping[str, Mapping[str, Any]] | None = None,
-    bags: Sequence[bag_codes.Rule] = (),
-    pictures: Sequence[Mapping[str, Any]] = (),
+    **rules: Sequence[Mapping[str, Any]],
 ) -> pd.DataFrame:
     """Return the frame with its derived columns; existing ones are used as given.
 
@@ -43,8 +42,7 @@ def derive(
         wanted: the derived columns to add; default: all.
         null_texts: texts that meant null in the training source.
         spellings: raw columns of numbers in another spelling; read first, see `number_texts`.
-        bags: texts and sets whose codes are added last, see `bag_codes.with_codes`.
-        pictures: columns whose arrays are added, see `pictures.with_pixels`.
+        rules: `bags` and `pictures`, which are read last; see `further_columns.with_columns`.
 
     Returns:
         A new frame; numbers with nulls as NaN or None, decimals as doubles.
@@ -63,11 +61,7 @@ def derive(
         found = _derived(name, frame, trees, known, null_texts)
         added[name] = series(found, trees[name]["root"]["type"], frame.index)
     frame = pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
-    if pictures:
-        from .pictures import with_pixels  # needs Pillow, which other models do not
-
-        frame = with_pixels(frame, pictures, null_texts)
-    return bag_codes.with_codes(frame, bags, null_texts)
+    return further_columns.with_columns(frame, null_texts, **rules)
 
 
 def _converted(

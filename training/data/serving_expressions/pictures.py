@@ -5,9 +5,8 @@ applied, palettes and CMYK become L or RGB, of 16 bits the upper 8 are kept, and
 transparent parts. Colour profiles are not applied.
 
 A rule: `name` of the column, `shape` [H, W] or [3, H, W], `mode` L or RGB, `resize` refuse, fit or
-stretch; in a model's spec also `pixels`, the column of the frame that gets the arrays, and `nulls`,
-True if there may be no picture. No picture is an array of zeros, and the only one: a picture that
-is black throughout gets the value 1 everywhere.
+stretch; in a model's spec also `nulls`, True if there may be no picture. No picture is an array of
+zeros, and the only one: a picture that is black throughout gets the value 1 everywhere.
 """
 
 from __future__ import annotations
@@ -21,12 +20,15 @@ import struct
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from PIL import ExifTags, Image, ImageOps
+
+with suppress(ImportError):  # a model without pictures needs no Pillow
+    from PIL import ExifTags, Image, ImageOps
 
 Rule = Mapping[str, Any]
 FORMATS = ("PNG", "JPEG")
@@ -240,7 +242,7 @@ def with_pixels(
     null_texts: Collection[str] = (),
     root: str | None = None,
 ) -> pd.DataFrame:
-    """Return the frame with a column of arrays for each rule.
+    """Return the frame with arrays in place of the cells of each rule's column.
 
     Cells that are arrays already are taken as they are.
 
@@ -255,17 +257,17 @@ def with_pixels(
             and what is wrong.
     """
     root = root or os.environ.get(ROOT) or None
-    added = {}
+    found = {}
     for rule in rules:
         made = _decoded(list(frame[rule["name"]]), rule, null_texts, root)
-        if bad := {i: found for i, found in enumerate(made) if isinstance(found, str)}:
+        if bad := {i: why for i, why in enumerate(made) if isinstance(why, str)}:
             shown = "; ".join(f"{frame.index[i]}: {bad[i]}" for i in list(bad)[:SHOWN])
             more = f"; and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
             raise ValueError(
                 f"column {rule['name']!r}: {len(bad)} pictures cannot be used (index {shown}{more})"
             )
-        added[rule["pixels"]] = made
-    return pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1) if added else frame
+        found[rule["name"]] = pd.Series(made, frame.index, dtype=object)
+    return frame.assign(**found) if found else frame
 
 
 def _decoded(

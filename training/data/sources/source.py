@@ -55,6 +55,11 @@ def fingerprint(data: DataConfig) -> SourceRef:
         SourceError: a file is missing, unreadable, empty or truncated; a folder or glob holds none,
             or several formats; a server refuses.
     """
+    made = _files_of(data)
+    return with_pictures(made, data, partial(relation_sql, made, data))
+
+
+def _files_of(data: DataConfig) -> SourceRef:
     uris = (data.uri,) if isinstance(data.uri, str) else tuple(data.uri)
     remote = tuple(
         {
@@ -89,7 +94,7 @@ def fingerprint(data: DataConfig) -> SourceRef:
     digest = hashlib.sha256(
         "\n".join(sorted(_told(r, keys.get(r.path)) for r in refs)).encode()
     ).hexdigest()
-    made = SourceRef(
+    return SourceRef(
         uri=uris,
         format=kind,
         files=refs,
@@ -98,7 +103,6 @@ def fingerprint(data: DataConfig) -> SourceRef:
         snapshots=snapshots,
         partitions=keys,
     )
-    return with_pictures(made, data, partial(relation_sql, made, data))
 
 
 def _keys_by_file(found: Sequence[tuple[Path, Keys]]) -> dict[str, Keys]:

@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 from schemas.config import ColumnConfig, DataConfig, Declaration, GroupByConfig, TaskConfig
 from schemas.errors import SchemaError, first_few
 from schemas.records import LabelColumn, TableSpec
-from schemas.references import PictureSpec
-from training.data.advice import in_yaml, sql_name
+from training.data.advice import derived_in_yaml, sql_name
 from training.data.table.kind_fits import require_kind_fits, require_shape_fits
+from training.data.table.picture_specs import picture_specs
 from training.data.table.sql_types import WORDS, Family, family, is_whole
 from training.data.table.time_units import declared_lengths, in_time_units
 
@@ -75,7 +75,8 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
     )
     ignored = tuple(n for n, c in configs.items() if c.role == "ignore")
     titles = data.group_by.titles if data.group_by else ()
-    spec = spec.model_copy(update={"ignored": ignored, "group_by": titles})
+    images = picture_specs(used, types)
+    spec = spec.model_copy(update={"ignored": ignored, "group_by": titles, "images": images})
     for where, length in declared_lengths(declaration):
         in_time_units(length, spec, where)
     return Resolved(
@@ -100,7 +101,7 @@ def _grouping(
                 f"data.group_by: the source has no column {name!r}"
                 + (f"; did you mean {close[0]!r}?" if close else "")
             )
-        if family(types[name]) in ("list", "other"):
+        if family(types[name]) in ("list", "other") and name not in spec.images:
             raise SchemaError(
                 f"data.group_by: column {name!r} holds {WORDS[family(types[name])]}, which are no"
                 " key; name others, or say duplicates: features"
@@ -264,13 +265,13 @@ def _role_fits(name: str, config: ColumnConfig, kind: str, task: TaskConfig) -> 
     ):
         raise SchemaError(
             f"{where}: expected text or whole numbers, got {words}, which do not compare reliably;"
-            f" derive a key, e.g. {_derived('row_key', f'cast({sql_name(name)} as bigint)')}"
+            f" derive a key, e.g. {derived_in_yaml('row_key', f'cast({sql_name(name)} as bigint)')}"
         )
     if config.role in TIMES and found not in ("int", "float", "date", "instant"):
         time_of_text = f"strptime({sql_name(name)}, '%Y-%m-%d')"
         raise SchemaError(
             f"{where}: expected dates, timestamps or numbers, got {words}; derive one, e.g."
-            f" {_derived('row_time', time_of_text)}"
+            f" {derived_in_yaml('row_time', time_of_text)}"
         )
     if config.role == "weight" and found not in ("int", "float"):
         raise SchemaError(f"{where}: expected numbers, got {words}; derive a number from it")
@@ -302,10 +303,6 @@ def _role_fits(name: str, config: ColumnConfig, kind: str, task: TaskConfig) -> 
         )
     if config.kind == "tensor" and (config.allowed is not None or config.unique):
         raise SchemaError(f"{where}: allowed and unique do not apply to a tensor; remove them")
-
-
-def _derived(name: str, expression: str) -> str:
-    return f"data.{in_yaml(derive={name: expression})}"
 
 
 def _label_fits(where: str, config: ColumnConfig, found: Family, task: str) -> None:
@@ -389,16 +386,6 @@ def _spec(
         numeric=tuple(n for n in features if kinds[n] == "numeric"),
         categorical=tuple(n for n in features if kinds[n] == "categorical"),
         tensor=tensors,
-        images={
-            n: PictureSpec(
-                shape=image.shape,
-                mode=image.mode,
-                resize=image.resize,
-                given="bytes" if types[n] == "BLOB" else "paths",
-            )
-            for n in features
-            if (image := configs[n].image) is not None
-        },
         bags={
             n: "text" if kinds[n] == "text" else "set"
             for n in features

@@ -71,7 +71,7 @@ def with_pictures(
         with PictureWriter(out_dir, position, spec) as writer:
             read = _Column(name, spec, files, writer)
             rows = _rows(connection, resolved, relation, name, spec)
-            bad, total, null = read.all(rows)
+            bad, total = read.all(rows)
             done[name] = writer.finish()
         config = resolved.configs[name].image
         if bad and config is not None and config.invalid == "null":
@@ -81,7 +81,7 @@ def with_pictures(
                 f"{_named(name, bad, total)}; fix or remove them, leave the rows out with"
                 f" data.filter, or set data.columns.{name}.image.invalid: null"
             )
-        if null == len(read.known) and not bad and not read.digests:
+        if not read.digests and not bad:
             refused.append(f"column {name!r}: no row has a picture; set `{name}: ignore`")
         _register(connection, position, spec, read.digests)
     if refused:
@@ -108,21 +108,19 @@ class _Column:
         self.known: dict[str, str] = {}  # what is wrong with a cell, empty if nothing is
         self.digests: dict[str, str] = {}  # of the pixels of a cell
 
-    def all(self, rows: Iterator[tuple[list[str], list[Any]]]) -> tuple[list[Bad], int, int]:
-        """Return the first bad pictures, the number of all, and the number of null cells."""
-        bad, total, null = list[Bad](), 0, 0
+    def all(self, rows: Iterator[tuple[list[str], list[Any]]]) -> tuple[list[Bad], int]:
+        """Return the first bad pictures, and the number of all."""
+        bad, total = list[Bad](), 0
         for ids, cells in rows:
             keys = [_key(cell) for cell in cells]
             self._decode(dict(zip(keys, cells, strict=True)))
             for row, key in zip(ids, keys, strict=True):
-                if key is None:
-                    null += 1
-                elif self.known[key]:
+                if key is not None and self.known[key]:
                     total += 1
                     if len(bad) < SHOWN:
                         given = key if self.sealed is not None else "its bytes"
                         bad.append(Bad(row, given, self.known[key]))
-        return bad, total, null
+        return bad, total
 
     def _decode(self, cells: dict[str | None, Any]) -> None:
         new = {key: cells[key] for key in cells if key is not None and key not in self.known}

@@ -188,6 +188,8 @@ def _number(name: str, kind: str, resolved: Resolved) -> str:
 
 
 def _grouping_value(name: str, kind: str, resolved: Resolved) -> str:
+    if name in resolved.spec.images:
+        return _picture(name, resolved)
     return (
         _number(name, kind, resolved)
         if family(kind) in ("int", "float", "bool")

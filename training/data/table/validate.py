@@ -168,19 +168,14 @@ def _write(
     declaration: Declaration,
     out_dir: Path,
 ) -> ValidatedTable:
-    total = row(connection, f"select count(*) from {given.derived}")[0]
-    kept = row(connection, f"select count(*) from {given.relation}")[0]
-    refuse(source_violations(connection, resolved, given.relation))
-    labelled, unlabelled, ignored = labelled_rows(connection, resolved, given.relation, declaration)
-    refuse(
-        no_rows(
-            row(connection, f"select count(*) from {labelled}")[0],
-            total - kept,
-            unlabelled,
-            sum(ignored.values()),
-        )
-    )
-    resolved, notes = with_pictures(connection, resolved, labelled, given.source, Path(out_dir))
+    derived, relation, source = given
+    total = row(connection, f"select count(*) from {derived}")[0]
+    kept = row(connection, f"select count(*) from {relation}")[0]
+    refuse(source_violations(connection, resolved, relation))
+    labelled, unlabelled, ignored = labelled_rows(connection, resolved, relation, declaration)
+    left = row(connection, f"select count(*) from {labelled}")[0]
+    refuse(no_rows(left, total - kept, unlabelled, sum(ignored.values())))
+    resolved, notes = with_pictures(connection, resolved, labelled, source, Path(out_dir))
     in_order, ids_differ = _read(connection, resolved, labelled, kept, declaration)
     _refuse_typed(connection, resolved, declaration, ids_differ)
     raw_rows = keep_raw_rows(
