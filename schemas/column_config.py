@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from schemas.bag_config import BagConfig
 from schemas.duration import Unit
 from schemas.encoder_config import EncoderConfig
+from schemas.image_config import ImageConfig
 from schemas.section import Section
 from schemas.written_config import WrittenConfig
 
@@ -24,7 +25,7 @@ Role = Literal[
     "feature",
     "ignore",
 ]
-Kind = Literal["auto", "numeric", "categorical", "date", "tensor", "text", "set"]
+Kind = Literal["auto", "numeric", "categorical", "date", "tensor", "image", "text", "set"]
 
 
 class ColumnConfig(Section):
@@ -42,8 +43,9 @@ class ColumnConfig(Section):
         "auto",
         description=(
             "How a feature is read; `auto` goes by the column's type. date: its days, and weekday,"
-            " day of the year and hour as points on circles. text: words, or the documents of a"
-            " language model. set: lists of values, or text with a separator between them."
+            " day of the year and hour as points on circles. image: PNG or JPEG, as paths or bytes."
+            " text: words, or the documents of a language model. set: lists of values, or text with"
+            " a separator between them."
         ),
     )
     nullable: bool | None = Field(
@@ -96,9 +98,16 @@ class ColumnConfig(Section):
         None,
         exclude_if=lambda encoder: encoder is None,
         description=(
-            "Kind tensor: a network of its own that makes one vector of it, so that it mixes with"
-            " other features in any model kind but cnn. Default: its values as they are."
+            "Kinds tensor and image: a network of its own that makes one vector of it, so that it"
+            " mixes with other features in any model kind but cnn. Default: a tensor's values as"
+            " they are; of an image resnet, or nothing where model.kind is cnn."
         ),
+    )
+    image: ImageConfig | None = Field(
+        None,
+        exclude_if=lambda image: image is None,
+        description="Kind image: size and mode of the pictures.",
+        examples=[{"size": [64, 64], "mode": "RGB", "resize": "fit"}],
     )
 
     @model_validator(mode="after")
@@ -129,12 +138,12 @@ class ColumnConfig(Section):
         return self
 
     def _require_no_limits(self) -> None:
-        if self.kind in ("date", "set") and (
+        if self.kind in ("date", "set", "image") and (
             self.unique or any(v is not None for v in (self.min, self.max, self.allowed))
         ):
             raise ValueError(
-                f"a {self.kind} feature has no min, max, allowed or unique; leave rows out with"
-                " data.filter"
+                f"a feature of kind {self.kind} has no min, max, allowed or unique; leave rows out"
+                " with data.filter"
             )
         if self.separator is not None and self.kind != "set":
             raise ValueError("separator is for kind set; remove it, or declare kind: set")
@@ -143,15 +152,21 @@ class ColumnConfig(Section):
                 f"bag is for kinds text and set, not for kind {self.kind}; remove it, or declare"
                 " kind: text"
             )
-        if self.encoder is not None and self.kind != "tensor":
-            raise ValueError(f"encoder is for kind tensor, not for kind {self.kind}; remove it")
+        if self.encoder is not None and self.kind not in ("tensor", "image"):
+            raise ValueError(
+                f"encoder is for kind tensor or image, not for kind {self.kind}; remove it"
+            )
+        if (self.kind == "image") != (self.image is not None):
+            raise ValueError(
+                "an image feature needs kind: image together with image: {size: [height, width]}"
+            )
 
 
 def _column_shorthand(value: Any) -> Any:
     """Expand `age: numeric` to role feature and that kind, `pid: group` to that role."""
     if not isinstance(value, str):
         return value
-    if value in ("numeric", "categorical", "date", "text", "set", "auto"):
+    if value in ("numeric", "categorical", "date", "image", "text", "set", "auto"):
         return {"role": "feature", "kind": value}
     return {"role": value}
 

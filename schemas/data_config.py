@@ -18,6 +18,7 @@ from schemas.spark_config import SparkConfig
 from schemas.task_metrics import default_metric
 
 __all__ = ["Column", "ColumnConfig", "CsvConfig", "DataConfig", "Kind", "Role", "TaskConfig"]
+_PLAIN = ColumnConfig()
 LEAST_MEMORY = 200_000_000  # smallest data.memory_limit in bytes
 
 
@@ -176,6 +177,15 @@ class DataConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _pictures_in_source(self) -> DataConfig:
+        if name := next((n for n in self.derive if (self.column(n) or _PLAIN).kind == "image"), ""):
+            raise ValueError(
+                f"column {name!r} is derived, and pictures are columns of the source: their files"
+                " are sealed with it; add the paths to the table"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _spark_can(self) -> DataConfig:
         if self.engine != "spark":
             if self.spark != SparkConfig():
@@ -183,7 +193,7 @@ class DataConfig(Section):
                     "data.spark is for data.engine: spark; set it, or remove the section"
                 )
             return self
-        wide = [n for n, c in self.columns.items() if c.kind in ("tensor", "text", "set")]
+        wide = [n for n, c in self.columns.items() if c.kind in ("tensor", "image", "text", "set")]
         written = [n for n, c in self.columns.items() if c.written is not None]
         problem = (
             f"column {wide[0]!r} of kind {self.columns[wide[0]].kind}"

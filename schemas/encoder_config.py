@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from schemas.section import Section
 
@@ -19,4 +19,24 @@ class CnnEncoder(Section):
     size: int = Field(64, ge=1, description="Width of the vector.")
 
 
-EncoderConfig = CnnEncoder  # further kinds make it a union that `kind` tells apart
+class ResnetEncoder(Section):
+    """Residual blocks over a picture, averaged over patches and mapped to the vector."""
+
+    kind: Literal["resnet"] = "resnet"
+    channels: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (32, 64, 128), min_length=1, description="Channels of the stages; each halves the picture."
+    )
+    blocks: int = Field(1, ge=1, description="Residual blocks of each stage.")
+    size: int = Field(64, ge=1, description="Width of the vector.")
+
+
+def _kind(value: Any) -> str:
+    """Return the kind of an encoder; cnn where none is given, as before there were several."""
+    kind = value.get("kind", "cnn") if isinstance(value, dict) else getattr(value, "kind", "cnn")
+    return str(kind)
+
+
+EncoderConfig = Annotated[
+    Annotated[CnnEncoder, Tag("cnn")] | Annotated[ResnetEncoder, Tag("resnet")],
+    Discriminator(_kind),
+]

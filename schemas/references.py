@@ -79,6 +79,39 @@ class Snapshot(Record):
     sha256: str
 
 
+class PictureFiles(Record):
+    """The files that a column names, as they were when the source was read.
+
+    `listing`: Parquet with each different `path` of the column, its `file`, `sha256`, and the
+    `fault` of a path that cannot be read, in the order of the paths. `sha256`: over paths, digests
+    and faults.
+    """
+
+    column: str
+    folder: str
+    files: int
+    num_bytes: int
+    listing: FileRef
+    sha256: str
+
+
+class PictureSpec(Record):
+    """How a column's pictures become arrays, and where the decoded ones lie.
+
+    The validated table has the SHA-256 of the pixels in this column, null where there is no
+    picture. `pixels`: the different pictures one after the other, uint8 [number, *shape]; `index`:
+    Parquet with `digest`, sorted, and `place` in `pixels`. Both are null before they are decoded.
+    `given`: what the column holds in the source.
+    """
+
+    shape: tuple[int, ...]
+    mode: Literal["L", "RGB"]
+    resize: Literal["refuse", "fit", "stretch"]
+    given: Literal["paths", "bytes"]
+    pixels: FileRef | None = None
+    index: FileRef | None = None
+
+
 class SourceRef(Record):
     """The source files in sorted order and the SHA-256 over their digests (names do not count, keys
     of folders do).
@@ -86,6 +119,7 @@ class SourceRef(Record):
     `remote`: those of `files` that are copies. `snapshots`: those of `files` that hold the rows of
     a database or of a converted file; the record is written without them where there are none.
     `partitions`: of each file's path what its folders, named `key=value`, say of its rows.
+    `pictures`: the files that columns of kind image name; their digests are part of `sha256`.
     """
 
     uri: tuple[str, ...]
@@ -95,6 +129,7 @@ class SourceRef(Record):
     remote: tuple[RemoteFile, ...] = ()
     snapshots: tuple[Snapshot, ...] = Field((), exclude_if=lambda copies: not copies)
     partitions: dict[str, dict[str, str | None]] = {}
+    pictures: tuple[PictureFiles, ...] = Field((), exclude_if=lambda columns: not columns)
 
 
 class LabelColumn(Record):
@@ -123,6 +158,8 @@ class TableSpec(Record):
 
     `bags`: features that are texts, or sets of values in one text (see `BagStats`); the record is
     written without them where there are none.
+
+    `images`: features that are pictures; the record is written without them where there are none.
 
     `text`: the column of a language model's documents, which is its `label` too. `derived`: trees
     of the derived features (see `training.data.serving_expressions`), by which the registered model
@@ -155,6 +192,7 @@ class TableSpec(Record):
     text: str | None = None
     derived: dict[str, dict[str, Any]] = {}
     bags: dict[str, Literal["text", "set"]] = Field({}, exclude_if=lambda kinds: not kinds)
+    images: dict[str, PictureSpec] = Field({}, exclude_if=lambda columns: not columns)
     dates: dict[str, str] = Field({}, exclude_if=lambda parts: not parts)
     null_texts: tuple[str, ...] = ()
     labels: dict[str, LabelColumn] = {}
@@ -181,11 +219,14 @@ class TableSpec(Record):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Feature columns in model order: numeric, categorical, tensors, bags, or the text."""
+        """Feature columns in model order: numeric, categorical, tensors, pictures, bags, or the
+        text.
+        """
         return (
             *self.numeric,
             *self.categorical,
             *self.tensor,
+            *self.images,
             *self.bags,
             *((self.text,) if self.text else ()),
         )

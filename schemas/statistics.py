@@ -54,11 +54,20 @@ class CategoryStats(Record):
     rare_rows: int = 0
 
 
+class PictureFit(Record):
+    """How the pictures of a column become arrays; see `schemas.image_config.ImageConfig`."""
+
+    mode: Literal["L", "RGB"]
+    resize: Literal["refuse", "fit", "stretch"]
+
+
 class TensorStats(Record):
     """One tensor column: per-channel mean and standard deviation over train (leading axis
     if 3-d).
 
-    `encoder`: the declared part of the network that makes one vector of it, or None.
+    `encoder`: the declared part of the network that makes one vector of it, or None. Of a column
+    of pictures, `picture`: how they are decoded, and `nulls`: train rows without one, which are
+    zeros and not counted in the other figures.
     """
 
     name: str
@@ -67,6 +76,8 @@ class TensorStats(Record):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     encoder: EncoderConfig | None = Field(None, exclude_if=lambda encoder: encoder is None)
+    picture: PictureFit | None = Field(None, exclude_if=lambda picture: picture is None)
+    nulls: int = Field(0, exclude_if=lambda rows: not rows)
 
     @property
     def key(self) -> str:

@@ -43,7 +43,7 @@ def arrow_schema(spec: TableSpec) -> pa.Schema:
     `__id` and `__key` text without nulls; `__group` text or null; `__time` float64 or null;
     `__label_time` and times of availability float64 or null; labels by their types; weight float64;
     split text; numeric float64; categorical text; tensors fixed-size lists of uint8 or float32;
-    texts and sets text.
+    texts and sets text; pictures the SHA-256 of their pixels as text.
     """
     fields = [
         pa.field("__id", pa.string()),
@@ -65,7 +65,7 @@ def arrow_schema(spec: TableSpec) -> pa.Schema:
     for name, shape in spec.tensor.items():
         element = pa.uint8() if spec.tensor_dtype[name] == "uint8" else pa.float32()
         fields.append(pa.field(name, pa.list_(element, math.prod(shape))))
-    fields += [pa.field(n, pa.string()) for n in spec.bags]
+    fields += [pa.field(n, pa.string()) for n in (*spec.images, *spec.bags)]
     return pa.schema(fields)
 
 

@@ -43,6 +43,9 @@ def fingerprint_source(declaration: Declaration) -> SourceRef:
     digest = f"sha256 {one[:12]}" if one else f"digest of all files {source.sha256[:12]}"
     for copy in source.snapshots:
         say("", read_words(copy))
+    for pictures in source.pictures:
+        megabytes_of = f"{pictures.num_bytes / 1e6:,.1f} MB"
+        say("", f"{pictures.column}: {counted(pictures.files, 'picture')}, {megabytes_of}")
     say(
         "source",
         f"{len(source.files)} {source.format} file{'s'[: len(source.files) > 1]}, {megabytes:,.1f}"
@@ -89,6 +92,7 @@ def validate_table(source: SourceRef, declaration: Declaration) -> Any:
             else f"{len(spec.numeric)} numeric, {len(spec.categorical)} categorical"
         )
         kinds += f", {len(spec.tensor)} tensor" if spec.tensor else ""
+        kinds += f", {len(spec.images)} image" if spec.images else ""
         bags = list(spec.bags.values())
         for kind in ("text", "set"):
             kinds += f", {bags.count(kind)} {kind}" if kind in bags else ""

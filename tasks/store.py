@@ -34,7 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 StoredRecord = TypeVar("StoredRecord", bound=Record)
 RECORD = "record.json"
-LIBRARIES = ("duckdb", "pyarrow", "pandera", "numpy", "rdkit", "pyspark")
+LIBRARIES = ("duckdb", "pyarrow", "pandera", "numpy", "pillow", "rdkit", "pyspark")
 
 
 @functools.cache

@@ -22,7 +22,6 @@ from tests.training.mlflow_home import champion as take_champion
 from training.data.split.unseen import evaluated_keys, trained_keys
 from training.registry.registry import (
     environment,
-    input_example,
     load_champion,
     load_model,
     register,
@@ -30,6 +29,7 @@ from training.registry.registry import (
 from training.registry.trust import FILES
 from training.serving.export import export_model
 from training.serving.serving import read_spec
+from training.serving.signature import input_example
 from training.tracking.mlflow import Tracker, start_run
 
 __all__ = ["blank_database", "clinic", "uri"]

@@ -58,6 +58,11 @@ def in_yaml(**values: object) -> str:
     return ", ".join(line.strip().removeprefix("{").removesuffix("}") for line in lines)
 
 
+def derived_in_yaml(name: str, expression: str) -> str:
+    """Return a derived column as a mistake's remedy shows it."""
+    return f"data.{in_yaml(derive={name: expression})}"
+
+
 def role_of(name: str, role: str) -> str:
     """Return `data.columns` with another role for one column, as YAML reads it.
 

@@ -135,7 +135,7 @@ class Network(nn.Module):
         if self.bags is not None:
             inputs |= self.bags(batch)
         if self.encoders is not None:
-            inputs |= self.encoders(inputs)
+            inputs |= self.encoders(inputs, batch)
         scores = self.body(inputs)
         members = () if self.join is None else (self.body.members,)
         check_scores(self.shape, next(iter(batch.values())).shape[0], scores, members)

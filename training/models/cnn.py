@@ -33,10 +33,17 @@ def image_shape(shape: ModelShape) -> tuple[str, tuple[int, int, int]]:
             "model.kind cnn needs shape [height, width] or [channels, height, width],"
             f" {key.removeprefix('tensor_')} has {list(dims)}; declare its shape so, or use mlp"
         )
+    if key in shape.nullable:
+        raise ConfigError(
+            f"model.kind cnn reads the picture itself, and train rows have none in"
+            f" {key.removeprefix('tensor_')!r}; use another kind, such as realmlp, whose encoder"
+            " learns what no picture means"
+        )
     return key, (1, *dims) if len(dims) == 2 else dims  # type: ignore[return-value]
 
 
-def _norm(channels: int) -> nn.GroupNorm:
+def norm(channels: int) -> nn.GroupNorm:
+    """Return a norm of at most 8 groups of channels."""
     return nn.GroupNorm(math.gcd(channels, 8), channels)
 
 
@@ -53,7 +60,7 @@ class Stage(nn.Sequential):
         second = nn.Conv2d(channels, channels, 3, stride=2, padding=1, bias=False)
         init_linear_(first)
         init_linear_(second)
-        super().__init__(first, _norm(channels), nn.GELU(), second, _norm(channels), nn.GELU())
+        super().__init__(first, norm(channels), nn.GELU(), second, norm(channels), nn.GELU())
 
 
 class Cnn(nn.Module):

@@ -8,7 +8,6 @@ summary of the tensor as columns. Shapes: B rows, E size of the vector, F column
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import torch
 from torch import Tensor, nn
@@ -16,22 +15,28 @@ from torch import Tensor, nn
 from schemas.encoder_config import EncoderConfig
 from schemas.errors import ConfigError
 from training.models.bag_vectors import num_columns
-from training.models.cnn import Stage, averages, patch_of
-from training.models.inputs import init_linear_
+from training.models.cnn import averages, patch_of
+from training.models.picture_encoders import build_picture_encoder, without_picture
 from training.models.shape import ModelShape
 
 
 class Encoders(nn.Module):
     """The vectors of a batch's encoded tensors: scaled [B, *dims] by key → [B, E] by key."""
 
-    def __init__(self, parts: dict[str, nn.Module]) -> None:
+    def __init__(self, parts: dict[str, nn.Module], nullable: tuple[str, ...] = ()) -> None:
         super().__init__()
+        self.nullable = nullable
         # by number: a column's name may hold what a module's name may not
         self.keys, self.parts = tuple(parts), nn.ModuleList(parts.values())
 
-    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Map a batch → the vectors [B, E] by key."""
-        return {key: part(batch[key]) for key, part in zip(self.keys, self.parts, strict=True)}
+    def forward(self, batch: dict[str, Tensor], stored: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Map a batch → the vectors [B, E] by key; `stored` has the tensors before scaling."""
+        return {
+            key: part(batch[key], without_picture(stored[key]))
+            if key in self.nullable
+            else part(batch[key])
+            for key, part in zip(self.keys, self.parts, strict=True)
+        }
 
 
 class Summaries(nn.Module):
@@ -41,7 +46,7 @@ class Summaries(nn.Module):
         super().__init__()
         self.encoders = encoders
 
-    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, batch: dict[str, Tensor], stored: dict[str, Tensor]) -> dict[str, Tensor]:
         """Map a batch → the columns [B, F] by key."""
         return {key: summary(config, batch[key]) for key, config in self.encoders.items()}
 
@@ -68,13 +73,19 @@ def build_encoders(shape: ModelShape, is_of_trees: bool) -> nn.Module | None:
         return None
     if is_of_trees:
         return Summaries(shape.encoders)
-    return Encoders(
-        {key: build_encoder(c, key, shape.tensors[key]) for key, c in shape.encoders.items()}
-    )
+    parts = {
+        key: build_encoder(config, key, shape.tensors[key], key in shape.nullable)
+        for key, config in shape.encoders.items()
+    }
+    return Encoders(parts, shape.nullable)
 
 
-def build_encoder(config: EncoderConfig, key: str, dims: tuple[int, ...]) -> nn.Module:
+def build_encoder(
+    config: EncoderConfig, key: str, dims: tuple[int, ...], nullable: bool = False
+) -> nn.Module:
     """Return the module [B, *dims] → [B, E] of a declared encoder.
+
+    Of a nullable tensor it takes a second argument, bool [B]: True where a row has none.
 
     Raises:
         ConfigError: the encoder cannot read a tensor of this shape.
@@ -84,7 +95,7 @@ def build_encoder(config: EncoderConfig, key: str, dims: tuple[int, ...]) -> nn.
             f"{key.removeprefix('tensor_')}: encoder {config.kind} needs shape [height, width] or"
             f" [channels, height, width], got {list(dims)}; declare its shape so, or remove encoder"
         )
-    return PictureEncoder(config.channels, config.size, dims)
+    return build_picture_encoder(config, dims, nullable)
 
 
 def summary(config: EncoderConfig, values: Tensor) -> Tensor:
@@ -100,25 +111,3 @@ def summary(config: EncoderConfig, values: Tensor) -> Tensor:
 def summary_width(config: EncoderConfig, dims: tuple[int, ...]) -> int:
     """Return the number F of columns of `summary`."""
     return int(summary(config, torch.zeros(1, *dims)).shape[1])
-
-
-class PictureEncoder(nn.Module):
-    """Stages that halve a picture, averages over patches, and a linear map to the vector."""
-
-    def __init__(self, channels: tuple[int, ...], size: int, dims: tuple[int, ...]) -> None:
-        super().__init__()
-        first, (height, width) = (1 if len(dims) == 2 else dims[0]), dims[-2:]
-        self.stages = nn.Sequential(
-            *(Stage(a, b) for a, b in zip((first, *channels[:-1]), channels, strict=True))
-        )
-        for _ in channels:
-            height, width = (height + 1) // 2, (width + 1) // 2
-        self.patch = patch_of(height, width)
-        positions = math.ceil(height / self.patch[0]) * math.ceil(width / self.patch[1])
-        self.out = nn.Linear(channels[-1] * positions, size)
-        init_linear_(self.out)
-
-    def forward(self, pictures: Tensor) -> Tensor:
-        """Map pictures [B, H, W] or [B, C, H, W] → vectors [B, E]."""
-        x = self.stages(pictures if pictures.ndim == 4 else pictures.unsqueeze(1))
-        return self.out(averages(x, self.patch).flatten(1))

@@ -62,6 +62,7 @@ class ModelShape:
             each as one more tensor (`training.models.bag_vectors`).
         encoders: Keys of `tensors` that have an encoder of their own: a body gets a vector in
             place of each (`training.models.encoders`).
+        nullable: Keys of `tensors` that are all zeros where a row has none, as pictures are.
     """
 
     numeric: int
@@ -76,6 +77,7 @@ class ModelShape:
     label_range: tuple[float, float] | None = None
     bags: dict[str, BagShape] = field(default_factory=dict)
     encoders: dict[str, EncoderConfig] = field(default_factory=dict)
+    nullable: tuple[str, ...] = ()
 
     @property
     def tensor_width(self) -> int:
@@ -115,6 +117,7 @@ def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
         label_range=scaled_label_range(declaration, statistics),
         bags={b.key: BagShape(b.length, b.num_codes, b.size, b.combine) for b in statistics.bags},
         encoders={t.key: t.encoder for t in statistics.tensor if t.encoder is not None},
+        nullable=tuple(t.key for t in statistics.tensor if t.nulls),
     )
 
 

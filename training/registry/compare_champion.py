@@ -41,6 +41,7 @@ from training.registry.registry import LoadedModel
 from training.run.look_ledger import LEAST_SHARE
 from training.serving.export import probability_columns
 from training.serving.signature import intervals_of, thresholds_of
+from training.serving.stored_pictures import with_pictures
 
 BATCH_ROWS = 16_384
 CHARACTERS = "bits_per_character"  # the unit that all kinds of tokens share
@@ -362,7 +363,7 @@ def predictions_of(model: LoadedModel, declaration: Declaration, rows: Rows) -> 
         BATCH_ROWS,
         ["__id", *(c for c in dict.fromkeys(columns) if c in present)],
     ):
-        frame = batch.to_pandas()
+        frame = with_pictures(batch.to_pandas(), rows.spec.images)
         seen.append(frame.pop("__id").to_numpy())
         parts.append(model.predict(frame))
     if not np.array_equal(np.concatenate(seen), _given(rows)["__id"].to_numpy(dtype=object)):

@@ -34,9 +34,10 @@ from schemas.records import Prepared
 from training.data.engine.engine import connect
 from training.data.sources.source import fingerprint, relation_sql
 from training.registry.registry import LoadedModel, load_model
-from training.registry.score_file import as_trained
+from training.registry.score_file import as_trained, with_picture_bytes
 from training.run.record import PREPARED, find, has_part, read_part
 from training.serving import serving
+from training.serving.stored_pictures import with_pictures
 from training.tracking.mlflow import default_tracking_uri
 
 MOST_ROWS = 1_000
@@ -125,7 +126,7 @@ def _read(model: LoadedModel, path: Path, limit: int) -> pd.DataFrame:
     with closing(connect()) as connection:
         relation = relation_sql(fingerprint(data), data, connection)
         table = connection.sql(f"select * from {relation} limit {limit}").to_arrow_table()
-    return table.to_pandas(integer_object_nulls=True)
+    return with_picture_bytes(table.to_pandas(integer_object_nulls=True), model.spec, data)
 
 
 def _background(model: LoadedModel, path: Path | None) -> tuple[pd.DataFrame, str]:
@@ -139,9 +140,11 @@ def _background(model: LoadedModel, path: Path | None) -> tuple[pd.DataFrame, st
         run_dir = find(str(model.spec["run_id"]))
         if not has_part(run_dir, PREPARED):
             raise ResumeError("its run left no prepared rows")
-        table = read_part(run_dir, PREPARED, Prepared).split.train.file
-        with pq.ParquetFile(verify(table)) as file:  # in the order of hashed ids: a random sample
+        prepared = read_part(run_dir, PREPARED, Prepared)
+        # in the order of hashed ids: a random sample
+        with pq.ParquetFile(verify(prepared.split.train.file)) as file:
             found = next(file.iter_batches(batch_size=BACKGROUND)).to_pandas()
+        found = with_pictures(found, prepared.validated.spec.images)
     except (ResumeError, OSError) as error:
         raise ConfigError(
             f"{model.uri}: the train rows of its run are not on this machine, and a model holds no"

@@ -229,7 +229,7 @@ def _rows(spec: TableSpec, statistics: Statistics, table: TableRef, folder: Path
 
 
 def _kind(declaration: Declaration, model: LoadedModel, rows: Rows) -> Kind:
-    apart = {*rows.spec.tensor, *rows.spec.bags}  # without a distribution of few values
+    apart = {*rows.spec.tensor, *rows.spec.images, *rows.spec.bags}  # no few values
     columns = ["__id", "__group", *(c for c in rows.spec.features if c not in apart)]
     frame = pq.read_table(rows.table.file.file, columns=columns).to_pandas()
     predictions = predictions_of(model, declaration, rows)

@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +50,11 @@ from training.registry.trust import (
     seal,
 )
 from training.run.provenance import masked
-from training.serving import serving
-from training.serving.signature import input_columns, input_example, input_types, signature
+from training.serving import serving, signature
 from training.tracking.mlflow import DIGEST_LENGTH, Tracker
 
 log = logging.getLogger(__name__)
 CHAMPION = "champion"
-REQUIRED = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
 
 
 # ----------------------------------------------------------------------------------------- fetching
@@ -413,7 +410,7 @@ def _log_model(
     logged = client.create_logged_model(
         experiment, name=spec["name"], source_run_id=tracker.run_id, model_type="bulkhead"
     )
-    example = input_example(spec)
+    example = signature.input_example(spec)
     with environment(
         MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK="true", MLFLOW_ALLOW_PICKLE_DESERIALIZATION="false"
     ):
@@ -421,13 +418,11 @@ def _log_model(
             path=str(folder),
             python_model=serving.__file__,
             artifacts={key: str(path) for key, path in files.items()},
-            signature=signature(spec),
+            signature=signature.signature(spec),
             input_example=(
-                example if list(example.columns) == input_columns(spec) else None
+                example if list(example.columns) == signature.input_columns(spec) else None
             ),  # MLflow would check it against the signature
-            pip_requirements=[
-                f"{library}=={metadata.version(library).partition('+')[0]}" for library in REQUIRED
-            ],
+            pip_requirements=signature.requirements(spec),
             mlflow_model=Model(
                 artifact_path=logged.artifact_location,
                 run_id=tracker.run_id,
@@ -435,7 +430,7 @@ def _log_model(
                 model_id=logged.model_id,
             ),
             metadata={
-                "columns": input_types(spec),
+                "columns": signature.input_types(spec),
                 "name": spec["name"],
                 "run_id": spec["run_id"],
                 "program_sha256": spec["program"]["sha256"],
@@ -540,7 +535,7 @@ def problem_of(model_uri: str, uri: str) -> str:
     """
     try:
         model = _proven(model_uri, uri)
-        example = input_example(model.spec)
+        example = signature.input_example(model.spec)
         found = model.predict(example)
     except Exception as error:  # any error that a consumer could get
         return str(error) or type(error).__name__

@@ -15,17 +15,21 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import duckdb
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from schemas.config import CsvConfig, DataConfig
+from schemas.confinement import require_readable
 from schemas.digest import replacing, sha256_file, write_atomic
 from schemas.errors import DataError, RegistryError, first_few
 from schemas.records import SampleReport, SourceRef
 from schemas.registry_records import Scored
 from training.data.engine.engine import connect, rows
+from training.data.serving_expressions import pictures
 from training.data.serving_text import Sampling
+from training.data.sources.picture_files import picture_folder
 from training.data.sources.source import fingerprint, relation_sql
 from training.data.sources.text_files import csv_texts
 from training.evaluation.text_samples import sampled
@@ -35,6 +39,7 @@ from training.serving.signature import predicted_columns
 from training.tracking.mlflow import default_tracking_uri
 
 BATCH_ROWS = 16_384
+PICTURE_ROWS = 512  # whose pixels are in memory together
 READ_AHEAD = "16MB"  # the model, not the reader, is what takes time
 FORMATS = (".parquet", ".csv", ".csv.gz")
 
@@ -115,11 +120,52 @@ def predict_file(
 def as_trained(model: LoadedModel, in_path: Path) -> DataConfig:
     """Return how a file is read: as the training source, with the same spellings of numbers."""
     written = {n: {"written": how} for n, how in model.spec.get("spellings", {}).items()}
+    images = {
+        name: {
+            "kind": "image",
+            "image": {"size": rule["shape"][-2:], "mode": rule["mode"], "resize": rule["resize"]},
+        }
+        for name, rule in picture_rules(model.spec).items()
+    }
     return DataConfig(
         uri=str(in_path),
         csv=CsvConfig(**model.spec["csv"]),
-        columns={**written, "*": "feature"},
+        columns={**written, **images, "*": "feature"},
     )
+
+
+def picture_rules(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return how the columns of pictures of a model are decoded."""
+    return {rule["name"]: rule for rule in spec.get("pictures", [])}
+
+
+def _batch_rows(spec: dict[str, Any]) -> int:
+    return PICTURE_ROWS if picture_rules(spec) else BATCH_ROWS
+
+
+def with_picture_bytes(frame: pd.DataFrame, spec: dict[str, Any], data: DataConfig) -> pd.DataFrame:
+    """Return the rows of a file with bytes in place of paths, which start at the file's folder.
+
+    Raises:
+        DataError: a path leads out of that folder, or to no file.
+    """
+    found = {}
+    for name in picture_rules(spec):
+        if name not in frame.columns:
+            continue
+        is_path = [isinstance(v, str) and not v.startswith(pictures.URI) for v in frame[name]]
+        if not any(is_path):
+            continue
+        root = picture_folder(data, name)
+        require_readable(root, "the folder of pictures")
+        cells = list[Any]()
+        for cell, path in zip(frame[name], is_path, strict=True):
+            try:
+                cells.append(pictures.bytes_of(cell, root) if path else cell)
+            except pictures.BadPicture as error:
+                raise DataError(f"{data.uri}: column {name!r}: {cell}: {error}") from error
+        found[name] = pd.Series(cells, frame.index, dtype=object)
+    return frame.assign(**found) if found else frame
 
 
 def sample_model(
@@ -173,15 +219,15 @@ def _scored(
             f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the"
             " predictions go; rename or drop them"
         )
-    reader = connection.sql(f"select * from {relation}").to_arrow_reader(BATCH_ROWS)
+    reader = connection.sql(f"select * from {relation}").to_arrow_reader(_batch_rows(model.spec))
     nothing = pa.RecordBatch.from_pylist([], schema=reader.schema)
     texts = _texts(source, data) if as_text and source.format == "csv" else None
     for batch in chain([next(reader, nothing)], reader):
         counted: Unfamiliar = {}
         try:
-            found = model.predict(
-                batch.to_pandas(integer_object_nulls=True), params, unfamiliar=counted
-            )
+            frame = batch.to_pandas(integer_object_nulls=True)
+            frame = with_picture_bytes(frame, model.spec, data)
+            found = model.predict(frame, params, unfamiliar=counted)
         except ValueError as error:
             raise DataError(f"{data.uri}: {error}") from error
         for name, column in counted.items():

@@ -214,7 +214,7 @@ def make_spec(
         "tensor": [
             {"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor
         ],
-        **({"bags": [bag.rule() for bag in statistics.bags]} if statistics.bags else {}),
+        **_further(statistics),
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),
@@ -226,6 +226,20 @@ def make_spec(
         **raw_columns.describe(run, expressions),
         **describe_run(run, declaration, program),
     }
+
+
+def _further(statistics: Statistics) -> dict[str, Any]:
+    """Return how texts, sets and the bytes of pictures become arrays; nothing without them."""
+    rules = {
+        "bags": [bag.rule() for bag in statistics.bags],
+        "pictures": [
+            {"name": t.name, "shape": list(t.shape), "nulls": bool(t.nulls)}
+            | t.picture.model_dump()
+            for t in statistics.tensor
+            if t.picture is not None
+        ],
+    }
+    return {name: found for name, found in rules.items() if found}
 
 
 def _seen(column: NumericStats, low: float | None) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from training.data import serving_expressions
 from training.data.serving_expressions import raw_columns
 from training.data.serving_expressions.vectors import WHOLE, family
 from training.serving import serving
+from training.serving.stored_pictures import with_pictures
 
 EXPRESSIONS = "expressions.zip"
 ATTEMPTS = 400
@@ -120,7 +121,10 @@ def code(package: ModuleType = serving_expressions) -> tuple[str, bytes]:
 
 def write_code(run: RunSpec, folder: Path) -> FileRef | None:
     """Write the zip in a folder; if no column needs it, return None and remove an old zip."""
-    if served_trees(run.spec, run.statistics)[1] or spellings(run) or run.statistics.bags:
+    statistics = run.statistics
+    has_pictures = any(t.picture is not None for t in statistics.tensor)
+    derived = served_trees(run.spec, statistics)[1]
+    if derived or spellings(run) or statistics.bags or has_pictures:
         return write_atomic(folder / EXPRESSIONS, code()[1])
     (folder / EXPRESSIONS).unlink(missing_ok=True)
     return None
@@ -131,6 +135,8 @@ def write_code(run: RunSpec, folder: Path) -> FileRef | None:
 
 def as_raw(run: RunSpec, frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
     """Return rows of a split's table as in the source, if kept, and their positions in the frame.
+
+    Pictures are bytes of PNG files.
 
     Args:
         run: names the file of raw rows.
@@ -143,6 +149,7 @@ def as_raw(run: RunSpec, frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]
     Raises:
         IntegrityError: the file of raw rows was changed.
     """
+    frame = with_pictures(frame, run.spec.images, encoded=True)
     trees, kept = served_trees(run.spec, run.statistics)
     if not kept or run.raw_rows is None:
         return frame, np.arange(len(frame))

@@ -7,16 +7,16 @@ tokenizer; the output frame has `tokens`, `loss` (nats per token), `accuracy`, a
 from code), so it imports nothing of the project. Load it with
 `mlflow.pyfunc.load_model("models:/NAME@champion")` and call `predict(frame)`.
 
-Input: raw named columns in any order; extra ones are ignored. Output: a frame with `prediction` in
-label units or as a class value, and for classes `probability_<class>`. The positive of two classes
-is predicted if its probability is above the spec's `threshold` (absent: 0.5). For several labels:
-`prediction_<label>` and, for classes, `probability_<label>` (of the positive class) or
-`probability_<label>_<class>`. With parameter `intervals`, of a model that declared them:
-`prediction_low` and `prediction_high`, or for each class `possible_<class>`, true if it is in the
-set that holds the truth with the declared coverage (several labels: `prediction_<label>_low`,
-`possible_<label>_<class>`). It never guesses: a missing column, a null where training had none, an
-infinite number or text among numbers is refused with its column and rows. N rows, D numeric
-columns, C categorical columns or classes.
+Input: raw named columns in any order, of pictures the bytes of files; extra ones are ignored.
+Output: a frame with `prediction` in label units or as a class value, and for classes
+`probability_<class>`. The positive of two classes is predicted if its probability is above the
+spec's `threshold` (absent: 0.5). For several labels: `prediction_<label>` and, for classes,
+`probability_<label>` (of the positive class) or `probability_<label>_<class>`. With parameter
+`intervals`, of a model that declared them: `prediction_low` and `prediction_high`, or for each
+class `possible_<class>`, true if it is in the set that holds the truth with the declared coverage
+(several labels: `prediction_<label>_low`, `possible_<label>_<class>`). It never guesses: a missing
+column, a null where training had none, an infinite number or text among numbers is refused with its
+column and rows. N rows, D numeric columns, C categorical columns or classes.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ with warnings.catch_warnings():  # MLflow warns about its own type hints
     from mlflow.protos.databricks_pb2 import BAD_REQUEST
 
 log = logging.getLogger("bulkhead.serving")
-FORMAT = 1
-READER = "program_reader.py"
+FORMAT, READER = 1, "program_reader.py"
+HOW = ("spellings", "bags", "pictures")  # of the spec, by which columns are read
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 BYTECODE = "__pycache__"  # a file of this name in the model's folder prevents bytecode there
 # the last is MLflow's, about the download
@@ -491,7 +491,7 @@ def inputs(
     repeated = [name for name in dict.fromkeys(taken) if isinstance(frame[name], pd.DataFrame)]
     if repeated:
         raise ValueError(f"columns given twice: {', '.join(map(repr, repeated))}; keep one of each")
-    nulls, how = tuple(spec["null_texts"]), {n: spec[n] for n in ("spellings", "bags") if n in spec}
+    nulls, how = tuple(spec["null_texts"]), {n: spec[n] for n in HOW if n in spec}
     if derive is not None and (derived or how):
         frame = derive(dates(spec, frame), spec["derived"], derived, nulls, **how)
     blocks = {f"tensor_{c['name']}": tensors(frame[c["name"]], c) for c in spec["tensor"]}

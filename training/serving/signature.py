@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,14 @@ from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 from training.data.serving_expressions.bag_codes import OF_LISTS
 from training.serving.serving import output_columns
 
+LIBRARIES = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
 OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": "string"}
+
+
+def requirements(spec: dict[str, Any]) -> list[str]:
+    """Return the libraries that the model needs, in the versions that are installed here."""
+    names = (*LIBRARIES, "pillow") if "pictures" in spec else LIBRARIES
+    return [f"{name}=={metadata.version(name).partition('+')[0]}" for name in names]
 
 
 def input_columns(spec: dict[str, Any]) -> list[str]:
@@ -78,6 +87,7 @@ def input_types(spec: dict[str, Any]) -> dict[str, str]:
         numeric
         | {c["name"]: "string" for c in spec["categorical"]}
         | {c["name"]: f"{c['dtype']}{c['shape']}" for c in spec["tensor"]}
+        | {c["name"]: "binary" for c in spec.get("pictures", [])}
     )
     known |= {
         c["name"]: "list" if c["separator"] == OF_LISTS else "string" for c in spec.get("bags", [])
@@ -126,14 +136,25 @@ def input_example(spec: dict[str, Any]) -> pd.DataFrame:
             column["values"][0] if column["values"] else None,
             column["values"][-1] if column["values"] else None,
         ]
+    pictures = [c["name"] for c in spec.get("pictures", [])]
     for column in spec["tensor"]:
-        columns[column["name"]] = [np.zeros(column["shape"], dtype=column["dtype"]).tolist()] * 2
+        empty = np.zeros(column["shape"], dtype=column["dtype"])
+        columns[column["name"]] = [
+            _picture(empty) if column["name"] in pictures else empty.tolist()
+        ] * 2
     for column in spec.get("bags", []):
         columns[column["name"]] = [_bag_example(column)] * 2
     if any(column["example"] is None for column in spec["raw"]):
         return pd.DataFrame(columns)
     columns |= {column["name"]: [column["example"]] * 2 for column in spec["raw"]}
     return pd.DataFrame(columns)[input_columns(spec)]
+
+
+def _picture(pixels: np.ndarray) -> str:
+    """Return a picture as a text that JSON holds, too."""
+    from training.data.serving_expressions.pictures import encode_png  # needs Pillow
+
+    return "data:image/png;base64," + base64.b64encode(encode_png(pixels)).decode()
 
 
 def _bag_example(column: dict[str, Any]) -> Any:

@@ -12,8 +12,9 @@ from training.data.engine.in_memory import held, relation
 
 
 def new_nulls(ref: TableRef, statistics: Statistics, data: DataConfig | None) -> dict[str, int]:
-    """Return how often numbers of a side are null, for columns whose nulls nothing fills."""
+    """Return how often numbers and pictures of a side are null where nothing stands for a null."""
     names = [s.name for s in statistics.numeric if s.fill is None]
+    names += _pictures(statistics)
     in_memory = held(ref)
     if not names or (in_memory and not any(in_memory.table.column(n).null_count for n in names)):
         return {}
@@ -42,8 +43,16 @@ def refuse_new_nulls(
                 ).fetchall()
             ]
             others = f" (also {first_few(n for n in bad if n != name)})" if len(bad) > 1 else ""
+            advice = "declare nullable: true for it, so that nulls are filled, or filter those rows"
+            if name in _pictures(statistics):
+                advice = "leave those rows out with data.filter"
             raise DataError(
                 f"column {name!r} has {count} nulls on the {side} side and none may occur (train"
                 f" has none, or nullable: false){others}; first ids: {first_few(ids, total=count)};"
-                " declare nullable: true for it, so that nulls are filled, or filter those rows"
+                f" {advice}"
             )
+
+
+def _pictures(statistics: Statistics) -> list[str]:
+    """Return the columns of pictures without a null in train."""
+    return [t.name for t in statistics.tensor if t.picture is not None and not t.nulls]

@@ -18,6 +18,7 @@ from training.data.draft.label_guess import (
     unlabelled,
 )
 from training.data.draft.panels import names_of_groups
+from training.data.draft.picture_columns import picture_guesses
 from training.data.draft.profile import SAMPLE, Profile, like_label, profile_of, split_values
 from training.data.draft.row_times import date_features, guess_time
 from training.data.draft.rows_alike import coarse_rows
@@ -77,7 +78,8 @@ def _draft(table: Table, labels: Sequence[Profile], why: str) -> Draft:
     derive, label = _spelt_once(table, label, guesses) if why else ({}, label)
     names = {c.name for c in labels}
     others = [c for c in table.columns if c.name not in names]
-    guess_weight(table, others, guesses)
+    guesses |= picture_guesses(table, others)
+    guess_weight(table, left(others, guesses), guesses)
     moment = guess_time(table, left(others, guesses), guesses)
     split = _split_column(table, left(others, guesses), guesses)
     guess_ids(table, left(others, guesses), guesses)

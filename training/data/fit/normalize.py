@@ -31,6 +31,7 @@ from training.data.fit.bag_vocabulary import fit_bags
 from training.data.fit.held_columns import held_counts, held_moments, held_quantiles
 from training.data.fit.labels import fit_labels
 from training.data.fit.moments import Moments, column_moments, column_quantiles
+from training.data.fit.picture_statistics import fit_pictures
 from training.data.fit.tensors import channel_moments
 from training.data.fit.train_rows import TrainRows, model_needs, rows_in_memory
 from training.data.fit.vocabulary import fit_vocabulary
@@ -110,6 +111,7 @@ def _fit(train: TrainRows, sha256: str) -> Statistics:
     categorical = [_fit_category(train, c) for c in train.spec.categorical]
     dropped |= {c.name: reason for c in categorical if (reason := _constant_category(c))}
     tensor = [_fit_tensor(train, name, dropped) for name in train.spec.tensor]
+    tensor += [fit_pictures(train, name, dropped) for name in train.spec.images]
     bags, useless = fit_bags(train)
     dropped |= useless
     _judge_constants(train, dropped)

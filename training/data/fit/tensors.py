@@ -6,7 +6,7 @@ N rows; shape (H, W) or (D,) has one channel, shape (C, H, W) has C.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.errors import DataError
+from schemas.references import PictureSpec
 from training.data.engine.batches import arrow_batches
+from training.data.engine.picture_store import PictureStore
 
 BATCH_BYTES = 8_000_000
 # float values become integers of 40 bits before the addition, so that sums do not depend on order
@@ -73,9 +75,55 @@ def channel_moments(
     Raises:
         DataError: nulls, wrong sizes, NaN or infinite elements.
     """
+    return moments_of(lambda: _blocks(path, name, shape, dtype), name)
+
+
+def picture_moments(
+    path: Path, name: str, spec: PictureSpec
+) -> tuple[list[float], list[float], bool, int, int]:
+    """Return the figures of `channel_moments` of a column of pictures, without those that are null.
+
+    Returns:
+        Means, standard deviations, whether all values are one, the pictures, and the nulls.
+    """
+    store, count, nulls = PictureStore(spec), 0, 0
+    size = max(1, min(rows_per_batch(spec.shape, "uint8"), 2**21 // math.prod(spec.shape)))
+    for batch in arrow_batches(path, 65_536, [name]):
+        nulls += batch.column(0).null_count
+        count += len(batch)
+
+    def blocks() -> Iterator[np.ndarray]:
+        for batch in arrow_batches(path, size, [name]):
+            if len(present := batch.column(0).drop_null()):
+                channels = spec.shape[0] if len(spec.shape) == 3 else 1
+                pixels = store.read(present).astype(np.float64)
+                yield pixels.reshape(len(pixels), channels, -1)
+
+    if count == nulls:
+        channels = spec.shape[0] if len(spec.shape) == 3 else 1
+        return [0.0] * channels, [1.0] * channels, True, 0, nulls
+    return *moments_of(blocks, name), count - nulls, nulls
+
+
+def moments_of(
+    blocks: Callable[[], Iterator[np.ndarray]], name: str
+) -> tuple[list[float], list[float], bool]:
+    """Return the figures of `channel_moments` of blocks float64 [rows, channels, elements].
+
+    Args:
+        blocks: is called three times, for the same blocks.
+        name: of the column, for messages.
+
+    Returns:
+        Means, standard deviations (one per channel), and whether the whole column is one constant
+        value.
+
+    Raises:
+        DataError: nulls, wrong sizes, NaN or infinite elements.
+    """
     extreme = 0.0
     low, high = math.inf, -math.inf
-    for block in _blocks(path, name, shape, dtype):
+    for block in blocks():
         low, high = min(low, float(block.min())), max(high, float(block.max()))
         extreme = max(abs(low), abs(high))
         if not math.isfinite(extreme) or np.isnan(block).any():
@@ -85,15 +133,9 @@ def channel_moments(
             )
     unit = _unit(extreme)
     means = np.array(
-        [
-            float(m * Fraction(unit))
-            for m in _exact_means(block / unit for block in _blocks(path, name, shape, dtype))
-        ]
+        [float(m * Fraction(unit)) for m in _exact_means(block / unit for block in blocks())]
     )
-    squares = _exact_means(
-        ((block - means[None, :, None]) / (2 * unit)) ** 2
-        for block in _blocks(path, name, shape, dtype)
-    )
+    squares = _exact_means(((block - means[None, :, None]) / (2 * unit)) ** 2 for block in blocks())
     stds = [math.sqrt(m) * 2 * unit for m in squares]
     return means.tolist(), [s if s > 1e-7 * extreme else 1.0 for s in stds], low == high
 

@@ -18,6 +18,7 @@ from training.data.leakage.lone_columns import OwnPast
 from training.data.leakage.look_ahead import look_ahead_results
 from training.data.leakage.near_duplicates import near_duplicate_results
 from training.data.leakage.order import find_order, judge_order
+from training.data.leakage.picture_copies import find_picture_copies
 from training.data.leakage.pooled_scaling import pooled_results
 from training.data.leakage.respelt_rows import with_respelt
 from training.data.leakage.sampled import Sampled, sampled
@@ -58,7 +59,8 @@ def statistical_results(sides: Sides, is_fold: bool = False) -> list[CheckResult
             near_duplicate_results(rows, sides.declaration.checks), rows, sides.declaration.checks
         ),
     ]
-    results += judge_text_copies(find_text_copies(sides, rows), sides.declaration.checks)
+    copies = [*find_text_copies(sides, rows), *find_picture_copies(sides)]
+    results += judge_text_copies(copies, sides.declaration.checks)
     results += [
         *shared_time_results(sides),
         *look_ahead_results(sides),

@@ -202,13 +202,13 @@ CATALOGUE: dict[str, Explanation] = {
         "Oversample after the split, and train rows only.",
     ),
     "text_copies": Explanation(
-        "Copied texts and molecules",
+        "Copied texts, molecules and pictures",
         "texts that train has in other case, accents, punctuation or spacing, or with some words"
-        " changed; molecules in another SMILES",
-        "equal foldings over all rows; canonical SMILES and shared word triples on a sample",
+        " changed; molecules in another SMILES; pictures of the same pixels in another file",
+        "equal foldings and pixels of all rows; canonical SMILES and word triples on a sample",
         ("collision_chance", "collision_warning", "text_similarity"),
-        "Short texts agree by chance and are held against train's own rate; only molecules, and"
-        " texts of twenty and more letters, count for themselves.",
+        "Short texts agree by chance and are held against train's own rate; only molecules,"
+        " pictures, and texts of twenty and more letters, count for themselves.",
         "a second a million texts; RDKit reads 8,000 molecules in about two seconds",
         SEEN + " Where the copies' labels differ, the score is also bounded by the conflict.",
         "Keep one row of each, or declare a normalised text as the group.",

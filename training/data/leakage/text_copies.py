@@ -33,10 +33,8 @@ TRAIN_MOLECULES, HELD_OUT_MOLECULES = 5_000, 3_000  # RDKit reads some thousand 
 
 # bands of three hashes: texts that share 0.35 of their triples match with probability 0.5, those
 # with 0.6 with 0.98
-HASHES, BANDS = (
-    48,
-    16,
-)
+HASHES, BANDS = 48, 16
+EXACT = ("canonical SMILES", "pixels")  # keys by which equal ones are one thing
 PRIME = (1 << 31) - 1
 EVIDENCE_PAIRS = 5
 REMEDY = (
@@ -85,9 +83,9 @@ def find_text_copies(sides: Sides, sample: Sampled) -> list[TextCopies]:
     for name in (*text_columns(sample), *texts):
         molecules = canonical_molecules(sides, name) if name in sample.texts else None
         if molecules is not None:
-            found.append(_matched(sides, name, "canonical SMILES", molecules))
+            found.append(matched(sides, name, "canonical SMILES", molecules))
             continue
-        found.append(_matched(sides, name, "letters and digits", _folded(sides, name)))
+        found.append(matched(sides, name, "letters and digits", _folded(sides, name)))
         similar = _similar(sides, name)
         found += [similar] if similar is not None else []
     return found
@@ -102,11 +100,11 @@ def _folded(sides: Sides, name: str) -> str:
     """Return all rows with the key by which they are compared, as a relation."""
     return (
         f"(select side, __id, __group, {ident(name)} as text, {fold_sql(ident(name))} as key, label"
-        f" from {_labelled(sides, (name,))})"
+        f" from {labelled_rows(sides, (name,))})"
     )
 
 
-def _labelled(sides: Sides, columns: tuple[str, ...]) -> str:
+def labelled_rows(sides: Sides, columns: tuple[str, ...]) -> str:
     """Return rows of all splits with the first label as a number (null if there is none)."""
     labels = label_numbers(sides)
     label = labels[0].sql if labels else "cast(null as double)"
@@ -121,8 +119,8 @@ def _labelled(sides: Sides, columns: tuple[str, ...]) -> str:
     )
 
 
-def _matched(sides: Sides, name: str, how: str, relation: str) -> TextCopies:
-    """Match held-out rows whose key train has under another text.
+def matched(sides: Sides, name: str, how: str, relation: str) -> TextCopies:
+    """Match held-out rows whose key train has, under another text where the key is no proof.
 
     The null is train rows whose key another group of train has under another text.
     """
@@ -138,15 +136,15 @@ def _matched(sides: Sides, name: str, how: str, relation: str) -> TextCopies:
     )
     connection.execute(f"create or replace temp table train_keys as {by_key}")
     copies = "text_keys h join train_keys t using (key) where h.side <> 'train'" + (
-        " and (t.low <> h.text or t.high <> h.text)" if how != "canonical SMILES" else ""
+        " and (t.low <> h.text or t.high <> h.text)" if how not in EXACT else ""
     )
     conflict = "coalesce(h.label <> t.least or h.label <> t.most, false)"
-    # one canonical form is one molecule, however small
-    is_certain = "true" if how == "canonical SMILES" else f"length(key) >= {LEAST_LENGTH}"
+    # one canonical form is one molecule, however small; equal pixels are one picture
+    is_certain = "true" if how in EXACT else f"length(key) >= {LEAST_LENGTH}"
     counted = f"count(*), count(*) filter (where {is_certain}), count(*) filter (where {conflict})"
     count, certain, conflicts = row(connection, f"select {counted} from {copies}")
     apart = "first is distinct from last or first is null" if sides.spec.group else "true"
-    null = f"n > 1 and ({apart})" + ("" if how == "canonical SMILES" else " and low <> high")
+    null = f"n > 1 and ({apart})" + ("" if how in EXACT else " and low <> high")
     null_rows, null_total = row(
         connection,
         f"select coalesce(sum(n) filter (where {null}), 0), coalesce(sum(n), 0) from train_keys",
@@ -218,7 +216,7 @@ def canonical_molecules(sides: Sides, name: str) -> str | None:
     sides.connection.unregister("molecules")
     return (
         f"(select l.side, l.__id, l.__group, l.{ident(name)} as text, m.key, l.label from"
-        f" molecule_keys m join {_labelled(sides, (name,))} l using (side, __id))"
+        f" molecule_keys m join {labelled_rows(sides, (name,))} l using (side, __id))"
     )
 
 
@@ -235,7 +233,7 @@ def _canonical(texts: list[str | None]) -> list[str | None]:
 def _similar(sides: Sides, name: str) -> TextCopies | None:
     """Match long texts of the sample that share word triples with a train text; None if short."""
     limit = sides.declaration.checks.text_similarity
-    labelled = _labelled(sides, (name,))
+    labelled = labelled_rows(sides, (name,))
     parts = [
         f"(select side, __id, __group, {ident(name)} as text, label from {labelled} where side ="
         f" {literal(side)} and {ident(name)} is not null order by md5(__id), __id limit {size})"
@@ -372,9 +370,9 @@ def judge_text_copies(found: list[TextCopies], checks: ChecksConfig) -> list[Che
                 name="text_copies",
                 verdict=verdict,
                 summary=(
-                    f"{f.rows} of {f.total} held-out rows have the {f.column!r} of a train row in"
-                    f" another form (equal {f.how}), {f.conflicts} of them with another label;"
-                    f" {null}"
+                    f"{f.rows} of {f.total} held-out rows have the {f.column!r} of a train row"
+                    f"{'' if f.how == 'pixels' else ' in another form'} (equal {f.how}),"
+                    f" {f.conflicts} of them with another label; {null}"
                 ),
                 figures={
                     **near_figures(f.rows, f.total, f.null_rows, f.null_total, f.chance, checks),

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from . import bag_codes, casts, dates, number_texts, numbers, text
+from . import casts, dates, further_columns, number_texts, numbers, text
 from .vectors import BadRows, Vector, column, constant, dtype, nulls, series
 
 Tree = Mapping[str, Any]
@@ -32,7 +32,7 @@ def derive(
     wanted: Collection[str] | None = None,
     null_texts: tuple[str, ...] = (),
     spellings: Mapping[str, Mapping[str, Any]] | None = None,
-    bags: Sequence[bag_codes.Rule] = (),
+    **rules: Sequence[Mapping[str, Any]],
 ) -> pd.DataFrame:
     """Return the frame with its derived columns; existing ones are used as given.
 
@@ -42,7 +42,7 @@ def derive(
         wanted: the derived columns to add; default: all.
         null_texts: texts that meant null in the training source.
         spellings: raw columns of numbers in another spelling; read first, see `number_texts`.
-        bags: texts and sets whose codes are added last, see `bag_codes.with_codes`.
+        rules: `bags` and `pictures`, which are read last; see `further_columns.with_columns`.
 
     Returns:
         A new frame; numbers with nulls as NaN or None, decimals as doubles.
@@ -61,7 +61,7 @@ def derive(
         found = _derived(name, frame, trees, known, null_texts)
         added[name] = series(found, trees[name]["root"]["type"], frame.index)
     frame = pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
-    return bag_codes.with_codes(frame, bags, null_texts)
+    return further_columns.with_columns(frame, null_texts, **rules)
 
 
 def _converted(

@@ -121,6 +121,11 @@ def converted_file(
     )
 
 
+def placed(key: tuple[str, ...], name: str, write: Callable[[Path], None]) -> Path:
+    """Write a file that belongs to a source, such as a list of its pictures; return its path."""
+    return _placed(_folder(*key), name, write)[0]
+
+
 def folder_of(uri: str, data: DataConfig) -> Path:
     """Return the folder of the copies of a database's table or query."""
     return _folder(uri, data.table or "", data.query or "")

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -34,6 +35,7 @@ from training.data.sources.partitions import (
     remote_keys,
     with_keys,
 )
+from training.data.sources.picture_files import with_pictures
 from training.data.sources.remote import GLOB, fetch, is_remote, verify_remote
 from training.data.sources.same_columns import require_agreement, type_family
 from training.data.sources.sealed_copies import as_read
@@ -47,10 +49,17 @@ ZONED_NS = "TIMESTAMPTZ_NS"
 def fingerprint(data: DataConfig) -> SourceRef:
     """Return the source as it is now: its files sorted, each checked to its end and hashed.
 
+    So are the pictures that its columns name.
+
     Raises:
         SourceError: a file is missing, unreadable, empty or truncated; a folder or glob holds none,
             or several formats; a server refuses.
     """
+    made = _files_of(data)
+    return with_pictures(made, data, partial(relation_sql, made, data))
+
+
+def _files_of(data: DataConfig) -> SourceRef:
     uris = (data.uri,) if isinstance(data.uri, str) else tuple(data.uri)
     remote = tuple(
         {

@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple
 from schemas.config import ColumnConfig, DataConfig, Declaration, GroupByConfig, TaskConfig
 from schemas.errors import SchemaError, first_few
 from schemas.records import LabelColumn, TableSpec
-from training.data.advice import in_yaml, sql_name
+from training.data.advice import derived_in_yaml, sql_name
 from training.data.table.kind_fits import require_kind_fits, require_shape_fits
+from training.data.table.picture_specs import picture_specs
 from training.data.table.sql_types import WORDS, Family, family, is_whole
 from training.data.table.time_units import declared_lengths, in_time_units
 
@@ -74,7 +75,8 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
     )
     ignored = tuple(n for n, c in configs.items() if c.role == "ignore")
     titles = data.group_by.titles if data.group_by else ()
-    spec = spec.model_copy(update={"ignored": ignored, "group_by": titles})
+    images = picture_specs(used, types)
+    spec = spec.model_copy(update={"ignored": ignored, "group_by": titles, "images": images})
     for where, length in declared_lengths(declaration):
         in_time_units(length, spec, where)
     return Resolved(
@@ -99,7 +101,7 @@ def _grouping(
                 f"data.group_by: the source has no column {name!r}"
                 + (f"; did you mean {close[0]!r}?" if close else "")
             )
-        if family(types[name]) in ("list", "other"):
+        if family(types[name]) in ("list", "other") and name not in spec.images:
             raise SchemaError(
                 f"data.group_by: column {name!r} holds {WORDS[family(types[name])]}, which are no"
                 " key; name others, or say duplicates: features"
@@ -263,13 +265,13 @@ def _role_fits(name: str, config: ColumnConfig, kind: str, task: TaskConfig) -> 
     ):
         raise SchemaError(
             f"{where}: expected text or whole numbers, got {words}, which do not compare reliably;"
-            f" derive a key, e.g. {_derived('row_key', f'cast({sql_name(name)} as bigint)')}"
+            f" derive a key, e.g. {derived_in_yaml('row_key', f'cast({sql_name(name)} as bigint)')}"
         )
     if config.role in TIMES and found not in ("int", "float", "date", "instant"):
         time_of_text = f"strptime({sql_name(name)}, '%Y-%m-%d')"
         raise SchemaError(
             f"{where}: expected dates, timestamps or numbers, got {words}; derive one, e.g."
-            f" {_derived('row_time', time_of_text)}"
+            f" {derived_in_yaml('row_time', time_of_text)}"
         )
     if config.role == "weight" and found not in ("int", "float"):
         raise SchemaError(f"{where}: expected numbers, got {words}; derive a number from it")
@@ -301,10 +303,6 @@ def _role_fits(name: str, config: ColumnConfig, kind: str, task: TaskConfig) -> 
         )
     if config.kind == "tensor" and (config.allowed is not None or config.unique):
         raise SchemaError(f"{where}: allowed and unique do not apply to a tensor; remove them")
-
-
-def _derived(name: str, expression: str) -> str:
-    return f"data.{in_yaml(derive={name: expression})}"
 
 
 def _label_fits(where: str, config: ColumnConfig, found: Family, task: str) -> None:

@@ -21,6 +21,12 @@ def require_kind_fits(where: str, name: str, config: ColumnConfig, kind: str) ->
                 f"{where}: a tensor feature needs lists of numbers, got {WORDS[found]}; remove"
                 " kind: tensor"
             )
+    elif config.kind == "image":
+        if found != "text" and kind != "BLOB":
+            raise SchemaError(
+                f"{where}: kind image needs paths of files or their bytes, got {WORDS[found]}"
+                f" ({kind}); numbers of pixels are kind: tensor"
+            )
     elif config.kind == "set":
         _set_fits(where, config, found, kind)
     elif config.kind == "text":

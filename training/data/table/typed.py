@@ -1,8 +1,8 @@
 """Typed table as SQL: columns cast to one form each, and keys that identify and split rows.
 
 Forms: numbers float64 (NaN is null, no -0.0); categories text (1.0 is '1', so that whole numbers
-read alike from any file format); texts and sets text; tensors flat lists of one length; keys
-unicode NFC text; time float64, UTC epoch seconds of a timestamp.
+read alike from any file format); texts and sets text; tensors flat lists of one length; pictures
+the SHA-256 of their pixels; keys unicode NFC text; time float64, UTC epoch seconds of a timestamp.
 """
 
 from __future__ import annotations
@@ -163,6 +163,8 @@ def _feature(name: str, resolved: Resolved) -> str:
     if name in resolved.spec.tensor:
         return _tensor(name, resolved)
     kind = resolved.types[name]
+    if name in resolved.spec.images:
+        return _picture(name, resolved)
     if name in resolved.spec.bags:
         return _joined(name, kind)
     return (
@@ -186,6 +188,8 @@ def _number(name: str, kind: str, resolved: Resolved) -> str:
 
 
 def _grouping_value(name: str, kind: str, resolved: Resolved) -> str:
+    if name in resolved.spec.images:
+        return _picture(name, resolved)
     return (
         _number(name, kind, resolved)
         if family(kind) in ("int", "float", "bool")
@@ -217,6 +221,18 @@ def _tensor(name: str, resolved: Resolved) -> str:
         f"case when {wrong_shape_sql(name, shape, kind)} then null else cast({flat} as"
         f" {element}[]) end"
     )
+
+
+def read_function(position: int) -> str:
+    """Return the engine's function that maps a cell to the digest of its picture's pixels."""
+    return f"bulkhead_picture_{position}"
+
+
+def _picture(name: str, resolved: Resolved) -> str:
+    position = list(resolved.spec.images).index(name)
+    is_path = resolved.spec.images[name].given == "paths"
+    cell = f"cast({ident(name)} as varchar)" if is_path else ident(name)
+    return f"{read_function(position)}({cell})"
 
 
 def _joined(name: str, kind: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -34,6 +35,7 @@ from training.data.sources.written_numbers import category_notes
 from training.data.table.columns import Resolved, resolve
 from training.data.table.date_parts import with_date_parts
 from training.data.table.label_values import label_violations, labelled_rows
+from training.data.table.picture_rows import remove_pictures, with_pictures
 from training.data.table.portable import portable
 from training.data.table.raw_rows import keep_raw_rows
 from training.data.table.typed import grouping_names, typed_sql, validated_columns
@@ -72,7 +74,11 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
         SchemaError: columns, types, nulls, ranges, values, ids or labels are not as declared.
     """
     verify_source(source)
-    made = _validated(source, declaration, Path(out_dir))
+    try:
+        made = _validated(source, declaration, Path(out_dir))
+    except BaseException:
+        remove_pictures(Path(out_dir))
+        raise
     with engine_for(declaration.data) as connection:
         computed, is_csv = declaration.data.derive, source.format == "csv"
         is_spark = declaration.data.engine == "spark"
@@ -81,7 +87,7 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
             connection, relation_of(connection, made.table), made.spec.categorical, given, is_csv
         )
         told = spelling_notes(source, declaration.data, connection)
-    return made.model_copy(update={"notes": (*told, *notes)})
+    return made.model_copy(update={"notes": (*made.notes, *told, *notes)})
 
 
 def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
@@ -114,7 +120,8 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
                     STAGED,
                     filtered_sql(connection, STAGED, declaration.data.filter),
                 )
-            return _write(connection, derived, relation, resolved, declaration, out_dir)
+            given = _Given(derived, relation, source)
+            return _write(connection, given, resolved, declaration, out_dir)
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error as error:
@@ -146,43 +153,46 @@ def served(
     )
 
 
+class _Given(NamedTuple):
+    """Rows of the source: with derived columns, those that the filter keeps, and its files."""
+
+    derived: str
+    relation: str
+    source: SourceRef
+
+
 def _write(
     connection: duckdb.DuckDBPyConnection,
-    derived: str,
-    relation: str,
+    given: _Given,
     resolved: Resolved,
     declaration: Declaration,
     out_dir: Path,
 ) -> ValidatedTable:
+    derived, relation, source = given
     total = row(connection, f"select count(*) from {derived}")[0]
     kept = row(connection, f"select count(*) from {relation}")[0]
     refuse(source_violations(connection, resolved, relation))
     labelled, unlabelled, ignored = labelled_rows(connection, resolved, relation, declaration)
-    refuse(
-        no_rows(
-            row(connection, f"select count(*) from {labelled}")[0],
-            total - kept,
-            unlabelled,
-            sum(ignored.values()),
-        )
-    )
+    left = row(connection, f"select count(*) from {labelled}")[0]
+    refuse(no_rows(left, total - kept, unlabelled, sum(ignored.values())))
+    resolved, notes = with_pictures(connection, resolved, labelled, source, Path(out_dir))
     in_order, ids_differ = _read(connection, resolved, labelled, kept, declaration)
     _refuse_typed(connection, resolved, declaration, ids_differ)
     raw_rows = keep_raw_rows(
         connection, resolved.spec, TYPED, ORDER, Path(out_dir) / "raw_rows.parquet"
     )
     limits, schema = keeping_limits(connection, resolved, TYPED), arrow_schema(resolved.spec)
-    given = (
+    typed = (
         _in_order(connection, resolved.spec, declaration, out_dir)
         if in_order is None
         else in_order.select(schema.names)
     )
     table = write_parquet(
-        connection, given, Path(out_dir) / "validated.parquet", schema=schema, through=limits
+        connection, typed, Path(out_dir) / "validated.parquet", schema=schema, through=limits
     )
     # to the engine, lists of a fixed size are another type than in a file
-    if isinstance(given, pa.Table) and not resolved.spec.tensor:
-        hold(table, Rows(given))
+    if isinstance(typed, pa.Table) and not resolved.spec.tensor:
+        hold(table, Rows(typed))
     left_out = {
         "filtered_rows": total - kept,
         "unlabelled_rows": unlabelled,
@@ -194,6 +204,7 @@ def _write(
         raw_rows=raw_rows,
         group_columns=_group_columns(connection, resolved, declaration, out_dir),
         row_places=_row_places(connection, in_order, declaration, out_dir),
+        notes=notes,
         **left_out,
     )
 
