@@ -8,8 +8,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from schemas.bag_config import BagConfig
 from schemas.duration import Unit
-from schemas.encoder_config import EncoderConfig
+from schemas.encoder_config import ENCODERS, EncoderConfig
 from schemas.section import Section
+from schemas.smiles_config import SmilesConfig
 from schemas.written_config import WrittenConfig
 
 Role = Literal[
@@ -24,7 +25,7 @@ Role = Literal[
     "feature",
     "ignore",
 ]
-Kind = Literal["auto", "numeric", "categorical", "date", "tensor", "text", "set"]
+Kind = Literal["auto", "numeric", "categorical", "date", "tensor", "text", "set", "smiles"]
 
 
 class ColumnConfig(Section):
@@ -44,6 +45,7 @@ class ColumnConfig(Section):
             "How a feature is read; `auto` goes by the column's type. date: its days, and weekday,"
             " day of the year and hour as points on circles. text: words, or the documents of a"
             " language model. set: lists of values, or text with a separator between them."
+            " smiles: molecules, read by RDKit."
         ),
     )
     nullable: bool | None = Field(
@@ -96,9 +98,15 @@ class ColumnConfig(Section):
         None,
         exclude_if=lambda encoder: encoder is None,
         description=(
-            "Kind tensor: a network of its own that makes one vector of it, so that it mixes with"
-            " other features in any model kind but cnn. Default: its values as they are."
+            "Kinds tensor, text and smiles: a network of its own that makes one vector of it, so"
+            " that it mixes with other features in any model kind but cnn. Default: the values of a"
+            " tensor as they are, the bag of a text, the fingerprint of a molecule."
         ),
+    )
+    smiles: SmilesConfig | None = Field(
+        None,
+        exclude_if=lambda smiles: smiles is None,
+        description="Kind smiles: fingerprint, descriptors, and what is done with invalid texts.",
     )
 
     @model_validator(mode="after")
@@ -129,7 +137,7 @@ class ColumnConfig(Section):
         return self
 
     def _require_no_limits(self) -> None:
-        if self.kind in ("date", "set") and (
+        if self.kind in ("date", "set", "smiles") and (
             self.unique or any(v is not None for v in (self.min, self.max, self.allowed))
         ):
             raise ValueError(
@@ -143,15 +151,28 @@ class ColumnConfig(Section):
                 f"bag is for kinds text and set, not for kind {self.kind}; remove it, or declare"
                 " kind: text"
             )
-        if self.encoder is not None and self.kind != "tensor":
-            raise ValueError(f"encoder is for kind tensor, not for kind {self.kind}; remove it")
+        if self.smiles is not None and self.kind != "smiles":
+            raise ValueError(f"smiles is for kind smiles, not for kind {self.kind}; remove it")
+        if self.encoder is not None:
+            _require_encoder_fits(self.kind, self.encoder.kind)
+
+
+def _require_encoder_fits(kind: str, encoder: str) -> None:
+    if kind not in ENCODERS:
+        raise ValueError(
+            f"encoder is for kind tensor, text or smiles, not for kind {kind}; remove it"
+        )
+    if encoder not in ENCODERS[kind]:
+        raise ValueError(
+            f"expected an encoder for kind {kind} ({', '.join(ENCODERS[kind])}), got {encoder}"
+        )
 
 
 def _column_shorthand(value: Any) -> Any:
     """Expand `age: numeric` to role feature and that kind, `pid: group` to that role."""
     if not isinstance(value, str):
         return value
-    if value in ("numeric", "categorical", "date", "text", "set", "auto"):
+    if value in ("numeric", "categorical", "date", "text", "set", "smiles", "auto"):
         return {"role": "feature", "kind": value}
     return {"role": value}
 

@@ -1,4 +1,4 @@
-"""Section `data.columns.NAME.encoder`: the part of a network that makes one vector of a tensor."""
+"""Section `data.columns.NAME.encoder`: the part of a network that makes one vector of a column."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.section import Section
+from schemas.smiles_config import FingerprintEncoder, GraphEncoder, TransformerEncoder
 
 
 class CnnEncoder(Section):
@@ -19,4 +20,12 @@ class CnnEncoder(Section):
     size: int = Field(64, ge=1, description="Width of the vector.")
 
 
-EncoderConfig = CnnEncoder  # further kinds make it a union that `kind` tells apart
+EncoderConfig = Annotated[
+    CnnEncoder | FingerprintEncoder | GraphEncoder | TransformerEncoder, Field(discriminator="kind")
+]
+# encoders of each kind of column
+ENCODERS = {
+    "tensor": ("cnn",),
+    "text": ("transformer",),
+    "smiles": ("fingerprint", "graph", "transformer"),
+}

@@ -31,6 +31,7 @@ from training.data.arrays.shards import load_arrays
 from training.data.leakage.arrangements import tail
 from training.evaluation import ngrams
 from training.evaluation.estimators import best_constant, boosting_loss, linear_estimator
+from training.evaluation.forest import forest, forest_inputs, molecules
 from training.evaluation.linear_inputs import linear_inputs
 from training.evaluation.next_step import (
     CONSTANTS,
@@ -91,7 +92,9 @@ def baseline_predictions(
     if statistics.tokens is not None:
         return ngrams.document_predictions(declaration, statistics.tokens, arrays, side)
     train, val, rows = (load_arrays(arrays.side(name)) for name in ("train", "val", side))
-    wanted = dict.fromkeys(("constant", *declaration.evaluate.baselines))
+    wanted: dict[str, None] = dict.fromkeys(["constant", *declaration.evaluate.baselines])
+    if len(wanted) > 1 and molecules(statistics):
+        wanted["morgan-forest"] = None
     if declaration.model.kind == "boosting":
         wanted.pop("boosting", None)  # no comparison: it is the model itself
     return {name: _fit(name, declaration, statistics, train, val)(rows) for name in wanted}
@@ -209,10 +212,22 @@ def _boosting(
     return predictor(declaration, statistics, model)
 
 
+def _forest(
+    declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
+) -> Predict:
+    """Fit a random forest on the Morgan bits of the molecules alone."""
+    some = first_rows(statistics, MAX_TREE_VALUES)
+    model = forest(declaration.task.kind == "regression", declaration.train.seed)
+    bits = forest_inputs(statistics, train, some)
+    model.fit(bits, train["label"][some], sample_weight=_weight(train, some))
+    return predictor(declaration, statistics, model, forest_inputs)
+
+
 _FITTERS: dict[str, Callable[[Declaration, Statistics, Arrays, Arrays], Predict]] = {
     "constant": _constant,
     "linear": _linear,
     "boosting": _boosting,
+    "morgan-forest": _forest,
 }
 
 

@@ -426,7 +426,8 @@ def _log_model(
                 example if list(example.columns) == input_columns(spec) else None
             ),  # MLflow would check it against the signature
             pip_requirements=[
-                f"{library}=={metadata.version(library).partition('+')[0]}" for library in REQUIRED
+                f"{library}=={metadata.version(library).partition('+')[0]}"
+                for library in (*REQUIRED, *_extras(spec))
             ],
             mlflow_model=Model(
                 artifact_path=logged.artifact_location,
@@ -451,6 +452,11 @@ def _log_model(
     client.log_outputs(tracker.run_id, [LoggedModelOutput(logged.model_id, step=0)])
     _link_metrics(client, tracker.run_id, logged.model_id, evidence)
     return client.finalize_logged_model(logged.model_id, "READY"), key
+
+
+def _extras(spec: dict[str, Any]) -> tuple[str, ...]:
+    """Return the libraries that only some models need: RDKit for molecules."""
+    return ("rdkit",) if any("of" in column for column in spec.get("bags", [])) else ()
 
 
 def _registered(client: MlflowClient) -> Iterator[tuple[str, dict[str, str]]]:

@@ -393,6 +393,7 @@ def _resolved_columns(prepared: Prepared) -> list[Block]:
         ("tensor", tuple(spec.tensor)),
         ("text", (*_text(spec), *(n for n, kind in spec.bags.items() if kind == "text"))),
         ("set", tuple(n for n, kind in spec.bags.items() if kind == "set")),
+        ("smiles", tuple(n for n, kind in spec.bags.items() if kind == "smiles")),
         ("ignored", spec.ignored),
     )
     rows = [[kind, count(len(names)), _names(names)] for kind, names in kinds if names]

@@ -212,9 +212,11 @@ def make_spec(
             for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
         ],
         "tensor": [
-            {"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor
+            {"name": s.name, "shape": list(s.shape), "dtype": s.dtype}
+            for s in statistics.tensor
+            if s.molecule is None
         ],
-        **({"bags": [bag.rule() for bag in statistics.bags]} if statistics.bags else {}),
+        **({"bags": [one.rule() for one in statistics.coded]} if statistics.coded else {}),
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),

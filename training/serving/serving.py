@@ -380,6 +380,7 @@ def in_words(unfamiliar: Unfamiliar) -> list[str]:
     meant = {
         "unknown": "a category that training did not know",
         "unread": "a value that training did not know, or a text of which it knew no word",
+        "invalid": "a text in which RDKit reads no molecule, which is taken as null",
         "clipped": "a number outside the range that the model was fitted to, which is clipped",
         "outside": "a number outside the range of the rows that the model was fitted to",
     }
@@ -465,8 +466,8 @@ def inputs(
 ) -> dict[str, torch.Tensor]:
     """Return the program's inputs from raw named columns.
 
-    These are `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`, and
-    `bag_<column>` int32 [N, L] of a text or set.
+    These are `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`, also of
+    molecules, and `bag_<column>` int32 [N, L] of a text or set.
 
     Args:
         spec: spec of the model.
@@ -496,8 +497,9 @@ def inputs(
         frame = derive(dates(spec, frame), spec["derived"], derived, nulls, **how)
     blocks = {f"tensor_{c['name']}": tensors(frame[c["name"]], c) for c in spec["tensor"]}
     for c in bags:
-        blocks[f"bag_{c['name']}"] = tensors(frame[c["codes"]], c)
-        note(unfamiliar, c["name"], "unread", frame[c["unread"]].to_numpy(), frame[c["name"]])
+        blocks[c.get("key", f"bag_{c['name']}")] = tensors(frame[c["codes"]], c)
+        what = "invalid" if "of" in c else "unread"
+        note(unfamiliar, c["name"], what, frame[c["unread"]].to_numpy(), frame[c["name"]])
     if spec["numeric"]:
         blocks["numeric"] = np.stack(
             [numbers(frame[c["name"]], c, nulls) for c in spec["numeric"]], axis=1

@@ -138,6 +138,8 @@ def input_example(spec: dict[str, Any]) -> pd.DataFrame:
 
 def _bag_example(column: dict[str, Any]) -> Any:
     """Return a made-up text or set of frequent pieces."""
+    if "example" in column:
+        return column["example"]
     some = column["values"][:3]
     if column["separator"] == OF_LISTS:
         return some

@@ -38,6 +38,7 @@ from schemas.records import (
 from schemas.scratch import scratch_folder
 from training.data.arrays.apply import CategoryCodes, encode_label, encode_labels, transform_columns
 from training.data.arrays.bag_array import encode_bag
+from training.data.arrays.molecule_array import encode_molecules
 from training.data.arrays.new_nulls import refuse_new_nulls
 from training.data.arrays.sequences import write_sequences
 from training.data.engine.engine import TableWriter, chosen_engine
@@ -241,7 +242,8 @@ def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
     if statistics.categorical:
         layout["categorical"] = ("int64", (len(statistics.categorical),), CategoryCodes(statistics))
     for stats in statistics.tensor:
-        layout[f"tensor_{stats.name}"] = (stats.dtype, stats.shape, _tensor_maker(stats))
+        make = _tensor_maker(stats) if stats.molecule is None else partial(encode_molecules, stats)
+        layout[stats.key] = (stats.dtype, stats.shape, make)
     for bag in statistics.bags:
         layout[bag.key] = ("int32", (bag.length,), partial(encode_bag, bag))
     if statistics.labels:

@@ -30,6 +30,7 @@ LEAST_LENGTH = 20  # least letters and digits of equal texts that are no acciden
 LONG_TEXT = 25  # least words of a typical text whose shared triples are compared
 TRAIN_TEXTS, HELD_OUT_TEXTS = 12_000, 4_000
 TRAIN_MOLECULES, HELD_OUT_MOLECULES = 5_000, 3_000  # RDKit reads some thousand a second
+DECLARED_TIMES = 8  # so many more of a column of `kind: smiles`
 
 # bands of three hashes: texts that share 0.35 of their triples match with probability 0.5, those
 # with 0.6 with 0.98
@@ -82,8 +83,11 @@ def find_text_copies(sides: Sides, sample: Sampled) -> list[TextCopies]:
     found = []
     texts = [name for name, kind in sides.spec.bags.items() if kind == "text"]
     texts += [sides.spec.text] if sides.spec.text else []
-    for name in (*text_columns(sample), *texts):
-        molecules = canonical_molecules(sides, name) if name in sample.texts else None
+    declared = [name for name, kind in sides.spec.bags.items() if kind == "smiles"]
+    for name in (*text_columns(sample), *texts, *declared):
+        known = name in declared
+        guessed = name in sample.texts and "smiles" in name.lower()
+        molecules = canonical_molecules(sides, name, known) if known or guessed else None
         if molecules is not None:
             found.append(_matched(sides, name, "canonical SMILES", molecules))
             continue
@@ -189,16 +193,18 @@ def _pair(
     }
 
 
-def canonical_molecules(sides: Sides, name: str) -> str | None:
-    """Return sampled rows with their canonical SMILES as key, as a relation.
+def canonical_molecules(sides: Sides, name: str, is_declared: bool) -> str | None:
+    """Return sampled rows with their canonical SMILES as key, as a relation; more if declared.
 
-    Return None if the column holds no molecules or RDKit is absent.
+    Return None if RDKit is absent.
     """
-    if "smiles" not in name.lower() or importlib.util.find_spec("rdkit") is None:
+    if importlib.util.find_spec("rdkit") is None:
         return None
+    times = DECLARED_TIMES if is_declared else 1
     columns = ("__id", "__group", name)
     sizes = {
-        side: TRAIN_MOLECULES if side == "train" else HELD_OUT_MOLECULES // len(sides.held_out)
+        side: times
+        * (TRAIN_MOLECULES if side == "train" else HELD_OUT_MOLECULES // len(sides.held_out))
         for side in sides.relations
     }
     parts = {side: sides.sample(side, columns, size) for side, size in sizes.items()}

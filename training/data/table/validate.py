@@ -34,6 +34,7 @@ from training.data.sources.written_numbers import category_notes
 from training.data.table.columns import Resolved, resolve
 from training.data.table.date_parts import with_date_parts
 from training.data.table.label_values import label_violations, labelled_rows
+from training.data.table.molecules import invalid_molecules
 from training.data.table.portable import portable
 from training.data.table.raw_rows import keep_raw_rows
 from training.data.table.typed import grouping_names, typed_sql, validated_columns
@@ -81,7 +82,7 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
             connection, relation_of(connection, made.table), made.spec.categorical, given, is_csv
         )
         told = spelling_notes(source, declaration.data, connection)
-    return made.model_copy(update={"notes": (*told, *notes)})
+    return made.model_copy(update={"notes": (*told, *notes, *made.notes)})
 
 
 def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
@@ -168,6 +169,8 @@ def _write(
     )
     in_order, ids_differ = _read(connection, resolved, labelled, kept, declaration)
     _refuse_typed(connection, resolved, declaration, ids_differ)
+    no_molecules, notes = invalid_molecules(connection, resolved.spec, TYPED, declaration)
+    refuse(no_molecules)
     raw_rows = keep_raw_rows(
         connection, resolved.spec, TYPED, ORDER, Path(out_dir) / "raw_rows.parquet"
     )
@@ -194,6 +197,7 @@ def _write(
         raw_rows=raw_rows,
         group_columns=_group_columns(connection, resolved, declaration, out_dir),
         row_places=_row_places(connection, in_order, declaration, out_dir),
+        notes=tuple(notes),
         **left_out,
     )
 
