@@ -155,6 +155,8 @@ class ColumnConfig(Section):
             raise ValueError(f"smiles is for kind smiles, not for kind {self.kind}; remove it")
         if self.encoder is not None:
             _require_encoder_fits(self.kind, self.encoder.kind)
+            if self.bag is not None and self.bag.ngrams is not None:
+                raise ValueError("a text with an encoder has no ngrams; remove bag.ngrams")
 
 
 def _require_encoder_fits(kind: str, encoder: str) -> None:

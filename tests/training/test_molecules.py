@@ -165,6 +165,7 @@ def respelt(text: str | None) -> str | None:
     return text if read is None else str(Chem.MolToSmiles(read, doRandom=True))
 
 
+@pytest.mark.long
 def test_a_refusing_model_names_the_rows(tmp_path: Path) -> None:
     frame = rows().assign(drug=molecules(120))
     case = prepared(tmp_path, frame, columns(invalid="refuse"))
@@ -235,6 +236,7 @@ def test_a_row_without_a_molecule_has_a_learned_vector(config: Any) -> None:
         assert bool(encoder(extreme).isfinite().all())
 
 
+@pytest.mark.long
 def test_trees_and_the_forest_get_the_bits(case: Prepared) -> None:
     statistics = case.run.statistics
     arrays = load_arrays(case.run.arrays.train)
@@ -297,7 +299,7 @@ def test_without_rdkit_the_refusal_names_the_extra(monkeypatch: pytest.MonkeyPat
         require_rdkit("data.columns.drug: kind smiles")
 
 
-@pytest.mark.parametrize("are_copies", [True, False])
+@pytest.mark.parametrize("are_copies", some([True, False], 2))
 def test_the_same_molecule_in_another_spelling_is_found(tmp_path: Path, are_copies: bool) -> None:
     texts = molecules(120)
     if are_copies:
@@ -309,6 +311,7 @@ def test_the_same_molecule_in_another_spelling_is_found(tmp_path: Path, are_copi
     assert found.columns == (("drug",) if are_copies else ())
 
 
+@pytest.mark.long
 def test_a_copy_of_the_column_has_another_encoder(tmp_path: Path) -> None:
     own = columns() | {"graph": columns("graph", descriptors=False)["drug"]}
     case = prepared(tmp_path, rows(), own, data={"derive": {"graph": "drug"}})

@@ -14,7 +14,7 @@ READ = 500  # texts that RDKit reads in less than a tenth of a second
 VALID, NAMED_VALID = 0.95, 0.5  # least share of molecules; less where the name says it
 LEAST_TEXTS, LEAST_LENGTH = 20, 6.0  # short words, such as CO and IN, are molecules by accident
 WITH_RDKIT = (
-    "molecules: with the extra chem (RDKit; pip install 'bulkhead[chem]') kind: smiles would read"
+    "molecules: with the extra chem (RDKit), pip install 'bulkhead[chem]', kind: smiles would read"
     " them, and they could be grouped by scaffold (data.group_by)"
 )
 
