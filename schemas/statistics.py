@@ -107,6 +107,7 @@ class TensorStats(Record):
         found: dict[str, Any] = self.molecule.model_dump(mode="json") if self.molecule else {}
         own = {"codes": f"__codes_{self.name}", "unread": f"__unread_{self.name}"}
         form = {"name": self.column, "key": self.key, "separator": None, "example": "CCO"}
+        form["what"] = "invalid"  # the name of what serving says of an unread one
         return found | own | form | {"shape": list(self.shape), "dtype": self.dtype}
 
 

@@ -8,9 +8,17 @@ import numpy as np
 import torch
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
+from schemas.config import Declaration
 from schemas.encoder_config import EncoderConfig
 from schemas.records import Statistics
 from training.boosting.tree_inputs import ALL, Arrays
+from training.evaluation.predictions import (
+    MAX_TREE_VALUES,
+    Predict,
+    first_rows,
+    predictor,
+    weight_of,
+)
 from training.models.encoders import summary
 
 TREES = 300
@@ -42,3 +50,14 @@ def forest(is_regression: bool, seed: int) -> Any:
     if is_regression:
         return RandomForestRegressor(TREES, max_features=1 / 3, random_state=seed, n_jobs=-1)
     return RandomForestClassifier(TREES, random_state=seed, n_jobs=-1)
+
+
+def fit_forest(
+    declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
+) -> Predict:
+    """Fit a random forest on the Morgan bits of the molecules alone."""
+    some = first_rows(statistics, MAX_TREE_VALUES)
+    model = forest(declaration.task.kind == "regression", declaration.train.seed)
+    bits = forest_inputs(statistics, train, some)
+    model.fit(bits, train["label"][some], sample_weight=weight_of(train, some))
+    return predictor(declaration, statistics, model, forest_inputs)

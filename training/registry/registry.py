@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +51,12 @@ from training.registry.trust import (
 )
 from training.run.provenance import masked
 from training.serving import serving
+from training.serving.requirements import requirements
 from training.serving.signature import input_columns, input_example, input_types, signature
 from training.tracking.mlflow import DIGEST_LENGTH, Tracker
 
 log = logging.getLogger(__name__)
 CHAMPION = "champion"
-REQUIRED = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
 
 
 # ----------------------------------------------------------------------------------------- fetching
@@ -425,10 +424,7 @@ def _log_model(
             input_example=(
                 example if list(example.columns) == input_columns(spec) else None
             ),  # MLflow would check it against the signature
-            pip_requirements=[
-                f"{library}=={metadata.version(library).partition('+')[0]}"
-                for library in (*REQUIRED, *_extras(spec))
-            ],
+            pip_requirements=requirements(spec),
             mlflow_model=Model(
                 artifact_path=logged.artifact_location,
                 run_id=tracker.run_id,
@@ -452,11 +448,6 @@ def _log_model(
     client.log_outputs(tracker.run_id, [LoggedModelOutput(logged.model_id, step=0)])
     _link_metrics(client, tracker.run_id, logged.model_id, evidence)
     return client.finalize_logged_model(logged.model_id, "READY"), key
-
-
-def _extras(spec: dict[str, Any]) -> tuple[str, ...]:
-    """Return the libraries that only some models need: RDKit for molecules."""
-    return ("rdkit",) if any("of" in column for column in spec.get("bags", [])) else ()
 
 
 def _registered(client: MlflowClient) -> Iterator[tuple[str, dict[str, str]]]:

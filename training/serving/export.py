@@ -211,12 +211,7 @@ def make_spec(
             }
             for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
         ],
-        "tensor": [
-            {"name": s.name, "shape": list(s.shape), "dtype": s.dtype}
-            for s in statistics.tensor
-            if s.molecule is None
-        ],
-        **({"bags": [one.rule() for one in statistics.coded]} if statistics.coded else {}),
+        **_wide(statistics),
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),
@@ -228,6 +223,17 @@ def make_spec(
         **raw_columns.describe(run, expressions),
         **describe_run(run, declaration, program),
     }
+
+
+def _wide(statistics: Statistics) -> dict[str, Any]:
+    """Return the tensors, and the rules of what is coded from texts, if there are any."""
+    coded = [one.rule() for one in statistics.coded]
+    tensors = [
+        {"name": s.name, "shape": list(s.shape), "dtype": s.dtype}
+        for s in statistics.tensor
+        if s.molecule is None
+    ]
+    return {"tensor": tensors, **({"bags": coded} if coded else {})}
 
 
 def _seen(column: NumericStats, low: float | None) -> dict[str, Any]:

@@ -31,20 +31,19 @@ from schemas.records import (
     Statistics,
     TableRef,
     TableSpec,
-    TensorStats,
     ValidatedTable,
     digest_of,
 )
 from schemas.scratch import scratch_folder
 from training.data.arrays.apply import CategoryCodes, encode_label, encode_labels, transform_columns
 from training.data.arrays.bag_array import encode_bag
-from training.data.arrays.molecule_array import encode_molecules
 from training.data.arrays.new_nulls import refuse_new_nulls
 from training.data.arrays.sequences import write_sequences
+from training.data.arrays.tensor_maker import tensor_maker
 from training.data.engine.engine import TableWriter, chosen_engine
 from training.data.engine.in_memory import batches
 from training.data.engine.threads import at_once, beside, one_by_one
-from training.data.fit.tensors import rows_per_batch, tensor_array
+from training.data.fit.tensors import rows_per_batch
 
 SIDES: tuple[SplitName, ...] = ("train", "val", "test")
 BATCH_ROWS = 16_384  # a column of so many stays in the processor's cache during the work
@@ -242,8 +241,7 @@ def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
     if statistics.categorical:
         layout["categorical"] = ("int64", (len(statistics.categorical),), CategoryCodes(statistics))
     for stats in statistics.tensor:
-        make = _tensor_maker(stats) if stats.molecule is None else partial(encode_molecules, stats)
-        layout[stats.key] = (stats.dtype, stats.shape, make)
+        layout[stats.key] = (stats.dtype, stats.shape, tensor_maker(stats))
     for bag in statistics.bags:
         layout[bag.key] = ("int32", (bag.length,), partial(encode_bag, bag))
     if statistics.labels:
@@ -262,10 +260,6 @@ def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
         weight = spec.weight
         layout["weight"] = ("float32", (), lambda batch: _numbers(batch, weight).astype(np.float32))
     return layout
-
-
-def _tensor_maker(s: TensorStats) -> Maker:
-    return lambda batch: tensor_array(batch.column(s.name), s.name, s.shape, s.dtype)
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:

@@ -17,11 +17,11 @@ from training.data.draft.label_guess import (
     siblings,
     unlabelled,
 )
-from training.data.draft.molecules import MOLECULES, WITH_RDKIT, smiles_guess
 from training.data.draft.panels import names_of_groups
 from training.data.draft.profile import SAMPLE, Profile, like_label, profile_of, split_values
 from training.data.draft.row_times import date_features, guess_time
 from training.data.draft.rows_alike import coarse_rows
+from training.data.draft.smiles_columns import MOLECULES, WITH_RDKIT, smiles_guess
 from training.data.draft.sparse import telling_nulls
 from training.data.draft.telling_dates import allow_telling_dates
 from training.data.engine.engine import ident, row

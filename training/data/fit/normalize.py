@@ -30,7 +30,7 @@ from training.data.engine.threads import at_once
 from training.data.fit.bag_vocabulary import fit_bags
 from training.data.fit.held_columns import held_counts, held_moments, held_quantiles
 from training.data.fit.labels import fit_labels
-from training.data.fit.molecules import fit_molecules
+from training.data.fit.molecule_scales import fit_molecules
 from training.data.fit.moments import Moments, column_moments, column_quantiles
 from training.data.fit.tensors import channel_moments
 from training.data.fit.train_rows import TrainRows, model_needs, rows_in_memory

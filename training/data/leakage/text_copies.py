@@ -7,8 +7,6 @@ a sample, verified on the triples themselves).
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,18 +17,15 @@ from schemas.config import ChecksConfig
 from schemas.records import CheckResult
 from training.data.engine.engine import ident, literal, row, rows
 from training.data.leakage.chance import tail_above
-from training.data.leakage.label_sql import label_numbers
+from training.data.leakage.molecule_copies import canonical_molecules, labelled
 from training.data.leakage.near_duplicates import LEAST_ROWS, collision_verdict, near_figures
 from training.data.leakage.sampled import Sampled
 from training.data.leakage.sides import Sides
-from training.data.split.scaffold import molecule_keys
 
 LEAST_DISTINCT = 0.5  # least share of distinct values in a text column; fewer are a category
 LEAST_LENGTH = 20  # least letters and digits of equal texts that are no accident
 LONG_TEXT = 25  # least words of a typical text whose shared triples are compared
 TRAIN_TEXTS, HELD_OUT_TEXTS = 12_000, 4_000
-TRAIN_MOLECULES, HELD_OUT_MOLECULES = 5_000, 3_000  # RDKit reads some thousand a second
-DECLARED_TIMES = 8  # so many more of a column of `kind: smiles`
 
 # bands of three hashes: texts that share 0.35 of their triples match with probability 0.5, those
 # with 0.6 with 0.98
@@ -106,22 +101,7 @@ def _folded(sides: Sides, name: str) -> str:
     """Return all rows with the key by which they are compared, as a relation."""
     return (
         f"(select side, __id, __group, {ident(name)} as text, {fold_sql(ident(name))} as key, label"
-        f" from {_labelled(sides, (name,))})"
-    )
-
-
-def _labelled(sides: Sides, columns: tuple[str, ...]) -> str:
-    """Return rows of all splits with the first label as a number (null if there is none)."""
-    labels = label_numbers(sides)
-    label = labels[0].sql if labels else "cast(null as double)"
-    listed = ", ".join(ident(c) for c in ("__id", "__group", *columns))
-    return (
-        "("
-        + " union all ".join(
-            f"select '{side}' as side, {listed}, {label} as label from {r}"
-            for side, r in sides.relations.items()
-        )
-        + ")"
+        f" from {labelled(sides, (name,))})"
     )
 
 
@@ -193,57 +173,12 @@ def _pair(
     }
 
 
-def canonical_molecules(sides: Sides, name: str, is_declared: bool) -> str | None:
-    """Return sampled rows with their canonical SMILES as key, as a relation; more if declared.
-
-    Return None if RDKit is absent.
-    """
-    if importlib.util.find_spec("rdkit") is None:
-        return None
-    times = DECLARED_TIMES if is_declared else 1
-    columns = ("__id", "__group", name)
-    sizes = {
-        side: times
-        * (TRAIN_MOLECULES if side == "train" else HELD_OUT_MOLECULES // len(sides.held_out))
-        for side in sides.relations
-    }
-    parts = {side: sides.sample(side, columns, size) for side, size in sizes.items()}
-    table = pa.concat_tables(
-        [
-            part.append_column("side", pa.array([side] * len(part), pa.string()))
-            for side, part in parts.items()
-        ]
-    )
-    keys = pa.array(_canonical(table[name].to_pylist()), pa.string())
-    sides.connection.register(
-        "molecules", table.select(["side", "__id"]).append_column("key", keys)
-    )
-    sides.connection.execute(
-        "create or replace temp table molecule_keys as select * from molecules"
-    )
-    sides.connection.unregister("molecules")
-    return (
-        f"(select l.side, l.__id, l.__group, l.{ident(name)} as text, m.key, l.label from"
-        f" molecule_keys m join {_labelled(sides, (name,))} l using (side, __id))"
-    )
-
-
-def _canonical(texts: list[str | None]) -> list[str | None]:
-    """Return canonical SMILES, None where a text is no molecule."""
-    distinct = sorted({text for text in texts if text})
-    keys = {
-        text: key if is_read else None
-        for text, (key, is_read) in zip(distinct, molecule_keys(distinct, "molecule"), strict=True)
-    }
-    return [keys.get(text or "") for text in texts]
-
-
 def _similar(sides: Sides, name: str) -> TextCopies | None:
     """Match long texts of the sample that share word triples with a train text; None if short."""
     limit = sides.declaration.checks.text_similarity
-    labelled = _labelled(sides, (name,))
+    given = labelled(sides, (name,))
     parts = [
-        f"(select side, __id, __group, {ident(name)} as text, label from {labelled} where side ="
+        f"(select side, __id, __group, {ident(name)} as text, label from {given} where side ="
         f" {literal(side)} and {ident(name)} is not null order by md5(__id), __id limit {size})"
         for side, size in (
             (s, TRAIN_TEXTS if s == "train" else HELD_OUT_TEXTS // len(sides.held_out))

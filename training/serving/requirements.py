@@ -1,0 +1,19 @@
+"""Libraries that a registered model needs."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any
+
+REQUIRED = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
+
+
+def requirements(spec: dict[str, Any]) -> list[str]:
+    """Return the libraries of a model's spec with their versions here; RDKit only for molecules.
+
+    >>> [text.partition("==")[0] for text in requirements({"bags": [{"name": "a", "of": "bits"}]})]
+    ['mlflow', 'torch', 'numpy', 'pandas', 'pyarrow', 'rdkit']
+    """
+    molecules = any("of" in column for column in spec.get("bags", []))
+    libraries = (*REQUIRED, *(("rdkit",) if molecules else ()))
+    return [f"{name}=={metadata.version(name).partition('+')[0]}" for name in libraries]
