@@ -21,7 +21,7 @@ from training.evaluation.predictions import (
 )
 from training.models.encoders import summary
 
-TREES = 300
+TREES, FEW_TREES, MANY_ROWS = 300, 100, 10_000  # many rows have fewer trees, for a few minutes
 BLOCK = 1024
 
 
@@ -43,13 +43,14 @@ def forest_inputs(statistics: Statistics, arrays: Arrays, rows: slice = ALL) -> 
     return np.concatenate(found, axis=1)
 
 
-def forest(is_regression: bool, seed: int) -> Any:
-    """Return the unfitted forest: 300 trees, square root of the bits at each split; of a
+def forest(is_regression: bool, seed: int, rows: int) -> Any:
+    """Return the unfitted forest: 300 or 100 trees, square root of the bits at each split; of a
     regression a third.
     """
+    trees = TREES if rows <= MANY_ROWS else FEW_TREES
     if is_regression:
-        return RandomForestRegressor(TREES, max_features=1 / 3, random_state=seed, n_jobs=-1)
-    return RandomForestClassifier(TREES, random_state=seed, n_jobs=-1)
+        return RandomForestRegressor(trees, max_features=1 / 3, random_state=seed, n_jobs=-1)
+    return RandomForestClassifier(trees, random_state=seed, n_jobs=-1)
 
 
 def fit_forest(
@@ -57,7 +58,8 @@ def fit_forest(
 ) -> Predict:
     """Fit a random forest on the Morgan bits of the molecules alone."""
     some = first_rows(statistics, MAX_TREE_VALUES)
-    model = forest(declaration.task.kind == "regression", declaration.train.seed)
     bits = forest_inputs(statistics, train, some)
+    is_regression = declaration.task.kind == "regression"
+    model = forest(is_regression, declaration.train.seed, len(bits))
     model.fit(bits, train["label"][some], sample_weight=weight_of(train, some))
     return predictor(declaration, statistics, model, forest_inputs)
