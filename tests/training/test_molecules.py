@@ -42,6 +42,7 @@ from training.models.build import build_model
 from training.models.encoders import build_encoder, summary
 from training.optim.depth import parameter_depths
 from training.preflight.run import preflight, require_passed
+from training.report.feature_tables import tensor_table
 from training.serving.export import export_model
 
 PARTS = [
@@ -291,6 +292,14 @@ def test_what_does_not_fit_is_refused_by_name(
 def test_invalid_molecules_are_counted_and_named(case: Prepared) -> None:
     [note] = case.validated.notes
     assert "2 rows, taken as null" in note and "Explicit valence for atom # 1 C, 5" in note
+
+
+def test_the_report_counts_what_is_missing_or_cut(case: Prepared) -> None:
+    stats = case.run.statistics.tensor[0].molecule
+    assert stats is not None
+    shown = str(tensor_table(case.run.statistics))
+    assert f"{stats.nulls} missing, of which {stats.unread} unreadable" in shown
+    assert "graph of molecules" in shown or "cut" not in shown
 
 
 def test_without_rdkit_the_refusal_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

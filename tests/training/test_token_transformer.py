@@ -91,6 +91,7 @@ def test_held_out_rows_change_nothing_that_is_fitted(case: Prepared, tmp_path: P
     assert digests(other, "train") == digests(case, "train")
 
 
+@pytest.mark.long
 def test_the_exported_model_takes_raw_texts(case: Prepared, tmp_path: Path) -> None:
     model, weights = exported(case, tmp_path)
     assert model.parity < 1e-6
