@@ -8,9 +8,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from schemas.bag_config import BagConfig
 from schemas.duration import Unit
-from schemas.encoder_config import EncoderConfig
+from schemas.encoder_config import ENCODERS, EncoderConfig
 from schemas.image_config import ImageConfig
 from schemas.section import Section
+from schemas.smiles_config import SmilesConfig
 from schemas.written_config import WrittenConfig
 
 Role = Literal[
@@ -25,7 +26,7 @@ Role = Literal[
     "feature",
     "ignore",
 ]
-Kind = Literal["auto", "numeric", "categorical", "date", "tensor", "image", "text", "set"]
+Kind = Literal["auto", "numeric", "categorical", "date", "tensor", "image", "text", "set", "smiles"]
 
 
 class ColumnConfig(Section):
@@ -45,7 +46,7 @@ class ColumnConfig(Section):
             "How a feature is read; `auto` goes by the column's type. date: its days, and weekday,"
             " day of the year and hour as points on circles. image: PNG or JPEG, as paths or bytes."
             " text: words, or the documents of a language model. set: lists of values, or text with"
-            " a separator between them."
+            " a separator between them. smiles: molecules, read by RDKit."
         ),
     )
     nullable: bool | None = Field(
@@ -98,9 +99,10 @@ class ColumnConfig(Section):
         None,
         exclude_if=lambda encoder: encoder is None,
         description=(
-            "Kinds tensor and image: a network of its own that makes one vector of it, so that it"
-            " mixes with other features in any model kind but cnn. Default: a tensor's values as"
-            " they are; of an image resnet, or nothing where model.kind is cnn."
+            "Kinds tensor, image, text and smiles: a network of its own that makes one vector of"
+            " it, so that it mixes with other features in any model kind but cnn. Default: a"
+            " tensor's values as they are; of an image resnet, or nothing where model.kind is cnn;"
+            " the bag of a text; the fingerprint of a molecule."
         ),
     )
     image: ImageConfig | None = Field(
@@ -108,6 +110,11 @@ class ColumnConfig(Section):
         exclude_if=lambda image: image is None,
         description="Kind image: size and mode of the pictures.",
         examples=[{"size": [64, 64], "mode": "RGB", "resize": "fit"}],
+    )
+    smiles: SmilesConfig | None = Field(
+        None,
+        exclude_if=lambda smiles: smiles is None,
+        description="Kind smiles: fingerprint, descriptors, and what is done with invalid texts.",
     )
 
     @model_validator(mode="after")
@@ -138,7 +145,7 @@ class ColumnConfig(Section):
         return self
 
     def _require_no_limits(self) -> None:
-        if self.kind in ("date", "set", "image") and (
+        if self.kind in ("date", "set", "image", "smiles") and (
             self.unique or any(v is not None for v in (self.min, self.max, self.allowed))
         ):
             raise ValueError(
@@ -152,21 +159,34 @@ class ColumnConfig(Section):
                 f"bag is for kinds text and set, not for kind {self.kind}; remove it, or declare"
                 " kind: text"
             )
-        if self.encoder is not None and self.kind not in ("tensor", "image"):
-            raise ValueError(
-                f"encoder is for kind tensor or image, not for kind {self.kind}; remove it"
-            )
         if (self.kind == "image") != (self.image is not None):
             raise ValueError(
                 "an image feature needs kind: image together with image: {size: [height, width]}"
             )
+        if self.smiles is not None and self.kind != "smiles":
+            raise ValueError(f"smiles is for kind smiles, not for kind {self.kind}; remove it")
+        if self.encoder is not None:
+            _require_encoder_fits(self.kind, self.encoder.kind)
+            if self.bag is not None and self.bag.ngrams is not None:
+                raise ValueError("a text with an encoder has no ngrams; remove bag.ngrams")
+
+
+def _require_encoder_fits(kind: str, encoder: str) -> None:
+    if kind not in ENCODERS:
+        raise ValueError(
+            f"encoder is for kinds {', '.join(ENCODERS)}, not for kind {kind}; remove it"
+        )
+    if encoder not in ENCODERS[kind]:
+        raise ValueError(
+            f"expected an encoder for kind {kind} ({', '.join(ENCODERS[kind])}), got {encoder}"
+        )
 
 
 def _column_shorthand(value: Any) -> Any:
     """Expand `age: numeric` to role feature and that kind, `pid: group` to that role."""
     if not isinstance(value, str):
         return value
-    if value in ("numeric", "categorical", "date", "image", "text", "set", "auto"):
+    if value in ("numeric", "categorical", "date", "image", "text", "set", "smiles", "auto"):
         return {"role": "feature", "kind": value}
     return {"role": value}
 

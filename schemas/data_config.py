@@ -193,7 +193,8 @@ class DataConfig(Section):
                     "data.spark is for data.engine: spark; set it, or remove the section"
                 )
             return self
-        wide = [n for n, c in self.columns.items() if c.kind in ("tensor", "image", "text", "set")]
+        encoded = ("tensor", "image", "text", "set", "smiles")
+        wide = [n for n, c in self.columns.items() if c.kind in encoded]
         written = [n for n, c in self.columns.items() if c.written is not None]
         problem = (
             f"column {wide[0]!r} of kind {self.columns[wide[0]].kind}"

@@ -24,7 +24,7 @@ def json_schema() -> dict[str, Any]:
     column = schema["$defs"].pop("ColumnConfig")
     short = {
         "enum": [
-            *("numeric", "categorical", "date", "text", "set", "auto"),
+            *("numeric", "categorical", "date", "text", "set", "smiles", "auto"),
             *column["properties"]["role"]["enum"],
         ],
         "description": "Short form: a role, or the kind of a feature.",

@@ -1,4 +1,4 @@
-"""Section `data.columns.NAME.encoder`: the part of a network that makes one vector of a tensor."""
+"""Section `data.columns.NAME.encoder`: the part of a network that makes one vector of a column."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from schemas.section import Section
+from schemas.smiles_config import FingerprintEncoder, GraphEncoder, TransformerEncoder
 
 
 class CnnEncoder(Section):
@@ -37,6 +38,17 @@ def _kind(value: Any) -> str:
 
 
 EncoderConfig = Annotated[
-    Annotated[CnnEncoder, Tag("cnn")] | Annotated[ResnetEncoder, Tag("resnet")],
+    Annotated[CnnEncoder, Tag("cnn")]
+    | Annotated[ResnetEncoder, Tag("resnet")]
+    | Annotated[FingerprintEncoder, Tag("fingerprint")]
+    | Annotated[GraphEncoder, Tag("graph")]
+    | Annotated[TransformerEncoder, Tag("transformer")],
     Discriminator(_kind),
 ]
+# encoders of each kind of column
+ENCODERS = {
+    "tensor": ("cnn", "resnet"),
+    "image": ("cnn", "resnet"),
+    "text": ("transformer",),
+    "smiles": ("fingerprint", "graph", "transformer"),
+}

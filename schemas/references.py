@@ -156,8 +156,8 @@ class TableSpec(Record):
     empty: `label` alone. Of several labels any may be null in a row, and `label` is their names in
     one text, for people.
 
-    `bags`: features that are texts, or sets of values in one text (see `BagStats`); the record is
-    written without them where there are none.
+    `bags`: features that are texts, molecules, or sets of values in one text (see `BagStats` and
+    `MoleculeStats`); the record is written without them where there are none.
 
     `images`: features that are pictures; the record is written without them where there are none.
 
@@ -191,7 +191,9 @@ class TableSpec(Record):
     ignored: tuple[str, ...] = ()
     text: str | None = None
     derived: dict[str, dict[str, Any]] = {}
-    bags: dict[str, Literal["text", "set"]] = Field({}, exclude_if=lambda kinds: not kinds)
+    bags: dict[str, Literal["text", "set", "smiles"]] = Field(
+        {}, exclude_if=lambda kinds: not kinds
+    )
     images: dict[str, PictureSpec] = Field({}, exclude_if=lambda columns: not columns)
     dates: dict[str, str] = Field({}, exclude_if=lambda parts: not parts)
     null_texts: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from schemas.data_config import DataConfig
 from schemas.section import Section
 
 CUT_ROLES = ("feature", "group", "time")
-UNCUT_KINDS = ("tensor", "image", "text", "set", "date")
+UNCUT_KINDS = ("tensor", "image", "text", "set", "smiles", "date")
 
 
 class SliceConfig(Section):

@@ -9,6 +9,7 @@ from pydantic import Field
 from schemas.encoder_config import EncoderConfig
 from schemas.label_config import LabelKind
 from schemas.references import Record
+from schemas.smiles_config import TransformerEncoder
 
 
 class NumericStats(Record):
@@ -61,13 +62,34 @@ class PictureFit(Record):
     resize: Literal["refuse", "fit", "stretch"]
 
 
+class MoleculeStats(Record):
+    """How an array is made of a column of SMILES; see `serving_expressions.molecules`.
+
+    `center` and `scale`: of descriptors, their train median and a deviation from quartiles.
+    `values`: known tokens. `nulls`: train rows without a molecule, of which `unread` hold a text
+    that RDKit cannot read. `cut`: train rows of which atoms, bonds or tokens are left out.
+    """
+
+    column: str
+    of: Literal["bits", "graph", "tokens", "descriptors"]
+    radius: int
+    counts: bool
+    invalid: Literal["refuse", "null"]
+    center: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    values: tuple[str, ...] = ()
+    nulls: int = 0
+    unread: int = 0
+    cut: int = 0
+
+
 class TensorStats(Record):
     """One tensor column: per-channel mean and standard deviation over train (leading axis
     if 3-d).
 
     `encoder`: the declared part of the network that makes one vector of it, or None. Of a column
     of pictures, `picture`: how they are decoded, and `nulls`: train rows without one, which are
-    zeros and not counted in the other figures.
+    zeros and not counted in the other figures. `molecule`: how it is made of a molecule.
     """
 
     name: str
@@ -78,11 +100,25 @@ class TensorStats(Record):
     encoder: EncoderConfig | None = Field(None, exclude_if=lambda encoder: encoder is None)
     picture: PictureFit | None = Field(None, exclude_if=lambda picture: picture is None)
     nulls: int = Field(0, exclude_if=lambda rows: not rows)
+    molecule: MoleculeStats | None = Field(None, exclude_if=lambda molecule: molecule is None)
 
     @property
     def key(self) -> str:
         """Name of its array, and its key in a batch."""
         return f"tensor_{self.name}"
+
+    @property
+    def column(self) -> str:
+        """Column of the table that it is made of."""
+        return self.name if self.molecule is None else self.molecule.column
+
+    def rule(self) -> dict[str, Any]:
+        """Return what `training.data.serving_expressions.molecules` needs, as JSON."""
+        found: dict[str, Any] = self.molecule.model_dump(mode="json") if self.molecule else {}
+        own = {"codes": f"__codes_{self.name}", "unread": f"__unread_{self.name}"}
+        form = {"name": self.column, "key": self.key, "separator": None, "example": "CCO"}
+        form["what"] = "invalid"  # the name of what serving says of an unread one
+        return found | own | form | {"shape": list(self.shape), "dtype": self.dtype}
 
 
 class LabelFit(Record):
@@ -159,6 +195,9 @@ class BagStats(Record):
     with 0 to `length`: 1 is null, then `values` in this order from 2. `unknown_rows`: train rows
     with a piece that is none of them. `separator`: between the values of a set; None for a text,
     whose pieces are `ngrams` words or characters long. `size` and `combine`: of their vectors.
+
+    `encoder`: of a text that is read in its order. Then a row is the codes of all its words or
+    characters, and those that are not in `values` have the last code.
     """
 
     name: str
@@ -172,6 +211,7 @@ class BagStats(Record):
     length: int
     size: int
     combine: Literal["root", "mean", "sum"]
+    encoder: TransformerEncoder | None = Field(None, exclude_if=lambda encoder: encoder is None)
 
     @property
     def key(self) -> str:
@@ -180,8 +220,8 @@ class BagStats(Record):
 
     @property
     def num_codes(self) -> int:
-        """Number of codes: filling, null and the values."""
-        return 2 + len(self.values)
+        """Number of codes: filling, null, the values, and unknown where the order is read."""
+        return 2 + len(self.values) + (self.encoder is not None)
 
     def rule(self) -> dict[str, Any]:
         """Return what `training.data.serving_expressions.bag_codes` needs, as JSON."""
@@ -189,7 +229,8 @@ class BagStats(Record):
         found: dict[str, Any] = self.model_dump(mode="json", include=set(names))
         # columns of a frame that get the codes and what is unknown
         own = {"codes": f"__codes_{self.name}", "unread": f"__unread_{self.name}"}
-        return found | own | {"shape": [self.length], "dtype": "int32"}
+        order = {} if self.encoder is None else {"ordered": True}
+        return found | own | order | {"shape": [self.length], "dtype": "int32"}
 
 
 class Statistics(LabelFit):
@@ -209,6 +250,11 @@ class Statistics(LabelFit):
     clip: float | None = None
     labels: tuple[LabelStats, ...] = ()
     tokens: TokenStats | None = None
+
+    @property
+    def coded(self) -> tuple[BagStats | TensorStats, ...]:
+        """Arrays that code shipped with the model computes: texts, sets and molecules."""
+        return (*self.bags, *(t for t in self.tensor if t.molecule is not None))
 
     @property
     def num_numeric(self) -> int:

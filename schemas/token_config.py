@@ -114,11 +114,12 @@ def conflicts(declaration: Declaration) -> Iterator[str]:
         if isinstance(declaration.model, CausalTransformerModel):
             yield "model.kind 'causal_transformer' predicts tokens; it needs task.kind: causal_lm"
         return
-    if any(columns[name].bag is not None for name in texts):
-        yield (
-            f"data.columns.{texts[0]}.bag: task causal_lm reads tokens in their order (section"
-            " tokens); remove bag"
-        )
+    for key in ("bag", "encoder"):
+        if any(getattr(columns[name], key) is not None for name in texts):
+            yield (
+                f"data.columns.{texts[0]}.{key}: task causal_lm reads tokens in their order"
+                f" (section tokens); remove {key}"
+            )
     others = [
         name
         for name, column in columns.items()

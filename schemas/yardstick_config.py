@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from schemas.data_config import TaskConfig
 from schemas.section import Section
 
-TAKEN = ("model", "constant", "linear", "boosting", "unigram", "bigram", "5-gram")
+TAKEN = ("model", "constant", "linear", "boosting", "morgan-forest", "unigram", "bigram", "5-gram")
 
 
 class YardstickConfig(Section):

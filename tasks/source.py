@@ -94,7 +94,7 @@ def validate_table(source: SourceRef, declaration: Declaration) -> Any:
         kinds += f", {len(spec.tensor)} tensor" if spec.tensor else ""
         kinds += f", {len(spec.images)} image" if spec.images else ""
         bags = list(spec.bags.values())
-        for kind in ("text", "set"):
+        for kind in ("text", "set", "smiles"):
             kinds += f", {bags.count(kind)} {kind}" if kind in bags else ""
         left_out = (
             f"; left out: {made.filtered_rows:,} by filter, {made.unlabelled_rows:,} without label"

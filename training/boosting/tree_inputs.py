@@ -62,7 +62,7 @@ def _present(codes: np.ndarray, num_codes: int) -> np.ndarray:
 
 def frequent_pieces(bag: BagStats) -> list[str]:
     """Return what each column of a bag says: null, then the frequent pieces."""
-    return ["null", *bag.values][: num_columns_of_bag(bag.num_codes)]
+    return ["null", *bag.values, "unknown"][: num_columns_of_bag(bag.num_codes)]
 
 
 def matrix(

@@ -31,6 +31,7 @@ from training.data.arrays.shards import load_arrays
 from training.data.leakage.arrangements import tail
 from training.evaluation import ngrams
 from training.evaluation.estimators import best_constant, boosting_loss, linear_estimator
+from training.evaluation.forest import fit_forest, molecules
 from training.evaluation.linear_inputs import linear_inputs
 from training.evaluation.next_step import (
     CONSTANTS,
@@ -39,20 +40,23 @@ from training.evaluation.next_step import (
     has_skill,
     perfect_note,
 )
+from training.evaluation.predictions import (
+    MAX_TREE_VALUES,
+    Predict,
+    first_rows,
+    predictor,
+    weight_of,
+)
 from training.formatting import capital, metric_name, number
 from training.objectives.measures import declared_measures
 from training.objectives.metrics import Metrics, compute_predictions, in_label_units, targets
 from training.objectives.targets import Target, targets_of
-
-Predict = Callable[[Arrays], np.ndarray]
 
 MAX_LINEAR_VALUES = 50_000_000  # most rows x dense columns for fitting the linear model
 WIDE = 256  # with more inputs, less is spent on a fit: pictures would take minutes
 LINEAR_STEPS, WIDE_LINEAR_STEPS = 200, 50
 TREES: dict[str, Any] = {"max_iter": 500, "learning_rate": 0.1, "max_bins": 255}
 WIDE_TREES: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.2, "max_bins": 31}
-MAX_TREE_VALUES = 100_000_000  # most rows x columns for fitting boosting
-MAX_CHUNK_VALUES = 20_000_000  # rows x columns predicted at a time
 WHOSE = {"boosting": "gradient boosting's", "auto": "the blend's"}
 
 
@@ -91,22 +95,12 @@ def baseline_predictions(
     if statistics.tokens is not None:
         return ngrams.document_predictions(declaration, statistics.tokens, arrays, side)
     train, val, rows = (load_arrays(arrays.side(name)) for name in ("train", "val", side))
-    wanted = dict.fromkeys(("constant", *declaration.evaluate.baselines))
+    wanted: dict[str, None] = dict.fromkeys(["constant", *declaration.evaluate.baselines])
+    if len(wanted) > 1 and molecules(statistics):
+        wanted["morgan-forest"] = None
     if declaration.model.kind == "boosting":
         wanted.pop("boosting", None)  # no comparison: it is the model itself
     return {name: _fit(name, declaration, statistics, train, val)(rows) for name in wanted}
-
-
-def first_rows(statistics: Statistics, values: int) -> slice:
-    """Return the first rows whose inputs fit a number of values.
-
-    Rows are in the order of a hash, so the first ones are a random sample.
-    """
-    return slice(0, max(1000, values // num_columns(statistics)))
-
-
-def _weight(arrays: Arrays, rows: slice) -> np.ndarray | None:
-    return arrays["weight"][rows] if "weight" in arrays else None
 
 
 # -------------------------------------------------------------------------------------------- fits
@@ -182,7 +176,7 @@ def _linear(
     with warnings.catch_warnings():
         # capped iterations: accurate enough for a baseline
         warnings.simplefilter("ignore", ConvergenceWarning)
-        inputs, weight = inputs_of(statistics, train, some), _weight(train, some)
+        inputs, weight = inputs_of(statistics, train, some), weight_of(train, some)
         model.fit(inputs, train["label"][some], fit__sample_weight=weight)
     return predictor(declaration, statistics, model, inputs_of)
 
@@ -194,7 +188,7 @@ def _boosting(
     some = first_rows(statistics, MAX_TREE_VALUES)
     options = WIDE_TREES if num_columns(statistics) > WIDE else TREES
     fitted_on, stopped_by = (
-        TreeRows(matrix(statistics, side, some), side["label"][some], _weight(side, some))
+        TreeRows(matrix(statistics, side, some), side["label"][some], weight_of(side, some))
         for side in (train, val)
     )
     model = fit_boosting(
@@ -213,45 +207,8 @@ _FITTERS: dict[str, Callable[[Declaration, Statistics, Arrays, Arrays], Predict]
     "constant": _constant,
     "linear": _linear,
     "boosting": _boosting,
+    "morgan-forest": fit_forest,
 }
-
-
-def predictor(
-    declaration: Declaration,
-    statistics: Statistics,
-    model: Any,
-    inputs_of: Callable[[Statistics, Arrays, slice], Any] = matrix,
-) -> Predict:
-    """Return predictions like `metrics.predict`, in chunks.
-
-    A class that the fitted rows lacked has probability 0.
-
-    Args:
-        declaration: Gives the task.
-        statistics: Fitted on train.
-        model: Fitted; its classes are class indices.
-        inputs_of: Makes what the model takes from arrays.
-    """
-
-    def chunk(rows: Arrays, some: slice) -> np.ndarray:
-        inputs = inputs_of(statistics, rows, some)
-        if declaration.task.kind == "regression":
-            return in_label_units(statistics, np.asarray(model.predict(inputs), dtype=np.float64))
-        probabilities = np.zeros((inputs.shape[0], len(statistics.classes)))
-        probabilities[:, np.asarray(model.classes_, dtype=np.int64)] = model.predict_proba(inputs)
-        # scikit-learn's may be float32
-        return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))
-
-    def predict(rows: Arrays) -> np.ndarray:
-        step = first_rows(statistics, MAX_CHUNK_VALUES).stop
-        return np.concatenate(
-            [
-                chunk(rows, slice(start, start + step))
-                for start in range(0, len(rows["label"]), step)
-            ]
-        )
-
-    return predict
 
 
 # ----------------------------------------------------------------------------------------- verdict

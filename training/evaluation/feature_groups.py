@@ -46,7 +46,7 @@ def features_of(run: RunSpec) -> list[Feature]:
     for i, category in enumerate(statistics.categorical):
         places.setdefault(_source(run, category.name), []).append(("categorical", i))
     for tensor in statistics.tensor:
-        places[tensor.name] = [(f"tensor_{tensor.name}", None)]
+        places.setdefault(tensor.column, []).append((tensor.key, None))
     for bag in statistics.bags:
         places[bag.name] = [(bag.key, None)]
     return [Feature(name, tuple(found)) for name, found in places.items()]

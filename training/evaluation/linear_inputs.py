@@ -43,7 +43,8 @@ def _bag(bag: BagStats, codes: np.ndarray, train_rows: int) -> sparse.csr_matrix
     found = _one_hot(codes - 1, bag.num_codes - 1)
     if bag.separator is not None:
         return found
-    frequency = np.array([bag.nulls, *bag.counts])
+    rare = [] if bag.encoder is None else [bag.unknown_rows]
+    frequency = np.array([bag.nulls, *bag.counts, *rare])
     weighted = found.multiply(np.log((1 + train_rows) / (1 + frequency)) + 1).tocsr()
     length = np.sqrt(weighted.multiply(weighted).sum(axis=1))
     return sparse.csr_matrix(weighted.multiply(1 / np.maximum(length, 1e-12)))

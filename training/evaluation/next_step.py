@@ -15,6 +15,7 @@ NAMES = {
     "constant": "the constant prediction",
     "linear": "the linear model",
     "boosting": "gradient boosting",
+    "morgan-forest": "the random forest on Morgan fingerprints",
     "unigram": "the unigram model",
     "bigram": "the bigram model",
     "5-gram": "the 5-gram model",

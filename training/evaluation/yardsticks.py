@@ -23,15 +23,10 @@ from schemas.records import RunSpec
 from schemas.yardstick_config import YardstickConfig
 from training.boosting.tree_inputs import Arrays
 from training.data.arrays.shards import load_arrays
-from training.evaluation.baselines import (
-    MAX_TREE_VALUES,
-    Skill,
-    first_rows,
-    predictor,
-    standings,
-)
+from training.evaluation.baselines import Skill, standings
 from training.evaluation.decisions import Decides, choose_thresholds
 from training.evaluation.feature_frame import feature_frame
+from training.evaluation.predictions import MAX_TREE_VALUES, first_rows, predictor
 from training.evaluation.yardstick_class import build_estimator, first_line
 from training.objectives.bootstrap import paired_difference
 from training.objectives.measures import declared_measures

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from training.models.shape import BagShape, ModelShape
+from training.models.token_transformer import TokenTransformer
 
 FIRST_STD = 0.1
 FREQUENT = 200  # pieces that trees see, each as a column of its own
@@ -27,8 +28,15 @@ def build_bags(shape: ModelShape, is_of_trees: bool) -> Bags | None:
     """Return the module that makes the vectors; None without texts and sets."""
     if not shape.bags:
         return None
-    made = [Present(bag) if is_of_trees else Pooled(bag) for bag in shape.bags.values()]
-    return Bags(tuple(shape.bags), made)
+    make = Present if is_of_trees else vector_of
+    return Bags(tuple(shape.bags), [make(bag) for bag in shape.bags.values()])
+
+
+def vector_of(bag: BagShape) -> nn.Module:
+    """Return the module [B, L] → [B, E] of a bag: pooled vectors, or attention to all pieces."""
+    if bag.encoder is None:
+        return Pooled(bag)
+    return TokenTransformer(bag.encoder, bag.codes, bag.length)
 
 
 class Bags(nn.Module):

@@ -12,12 +12,15 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from schemas.encoder_config import EncoderConfig
+from schemas.encoder_config import CnnEncoder, EncoderConfig, ResnetEncoder
 from schemas.errors import ConfigError
+from schemas.smiles_config import FingerprintEncoder, GraphEncoder, TransformerEncoder
 from training.models.bag_vectors import num_columns
 from training.models.cnn import averages, patch_of
+from training.models.molecule_encoders import PACKED, WIDTH, Fingerprint, Graph, unpacked
 from training.models.picture_encoders import build_picture_encoder, without_picture
 from training.models.shape import ModelShape
+from training.models.token_transformer import smiles_transformer
 
 
 class Encoders(nn.Module):
@@ -90,6 +93,20 @@ def build_encoder(
     Raises:
         ConfigError: the encoder cannot read a tensor of this shape.
     """
+    match config:
+        case FingerprintEncoder():
+            return Fingerprint(config)
+        case GraphEncoder():
+            return Graph(config, (dims[0] - PACKED) // WIDTH)
+        case TransformerEncoder():
+            return smiles_transformer(config, dims[0])
+        case CnnEncoder() | ResnetEncoder():
+            return _picture_encoder(config, key, dims, nullable)
+
+
+def _picture_encoder(
+    config: CnnEncoder | ResnetEncoder, key: str, dims: tuple[int, ...], nullable: bool
+) -> nn.Module:
     if len(dims) not in (2, 3):
         raise ConfigError(
             f"{key.removeprefix('tensor_')}: encoder {config.kind} needs shape [height, width] or"
@@ -101,8 +118,13 @@ def build_encoder(
 def summary(config: EncoderConfig, values: Tensor) -> Tensor:
     """Return the columns that trees and baselines get of a tensor: [B, *dims] → float [B, F].
 
-    Of a picture: its averages over at most 8 x 8 patches, by channel.
+    Of a picture: its averages over at most 8 x 8 patches, by channel. Of a molecule: its Morgan
+    bits.
     """
+    if isinstance(config, FingerprintEncoder):
+        return values.float()
+    if isinstance(config, GraphEncoder | TransformerEncoder):
+        return unpacked(values)
     height, width = values.shape[-2:]
     pictures = values.float().reshape(len(values), -1, height, width)
     return averages(pictures, patch_of(height, width)).flatten(1)

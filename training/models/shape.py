@@ -11,6 +11,7 @@ import torch
 from schemas.config import Declaration
 from schemas.encoder_config import EncoderConfig
 from schemas.records import Statistics, TokenStats
+from schemas.smiles_config import TransformerEncoder
 from schemas.task_metrics import LOG_MEAN_LOSSES
 from training.data.arrays.apply import transform_numeric
 from training.objectives.constants import focal_shares
@@ -26,13 +27,15 @@ FIRST_VALUE = 2
 class BagShape:
     """Input `bag_<column>`, int32 [B, length], of codes 0 to codes - 1; see `BagStats`.
 
-    `size` and `combine`: of the vectors that a network learns for them.
+    `size` and `combine`: of the vectors that a network learns for them. `encoder`: what reads them
+    in their order, or None.
     """
 
     length: int
     codes: int
     size: int
     combine: str
+    encoder: TransformerEncoder | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,10 @@ def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
         prior=prior,
         bins=scaled_bins(statistics),
         label_range=scaled_label_range(declaration, statistics),
-        bags={b.key: BagShape(b.length, b.num_codes, b.size, b.combine) for b in statistics.bags},
+        bags={
+            b.key: BagShape(b.length, b.num_codes, b.size, b.combine, b.encoder)
+            for b in statistics.bags
+        },
         encoders={t.key: t.encoder for t in statistics.tensor if t.encoder is not None},
         nullable=tuple(t.key for t in statistics.tensor if t.nulls),
     )

@@ -223,7 +223,8 @@ def features_of(spec: dict[str, Any]) -> dict[str, list[tuple[str, int | None]]]
     for column in spec["tensor"]:
         found[column["name"]] = [(f"tensor_{column['name']}", None)]
     for column in spec.get("bags", []):
-        found[column["name"]] = [(f"bag_{column['name']}", None)]
+        key = column.get("key", f"bag_{column['name']}")
+        found.setdefault(column["name"], []).append((key, None))
     return found
 
 

@@ -51,6 +51,7 @@ from training.registry.trust import (
 )
 from training.run.provenance import masked
 from training.serving import serving, signature
+from training.serving.requirements import requirements
 from training.tracking.mlflow import DIGEST_LENGTH, Tracker
 
 log = logging.getLogger(__name__)
@@ -422,7 +423,7 @@ def _log_model(
             input_example=(
                 example if list(example.columns) == signature.input_columns(spec) else None
             ),  # MLflow would check it against the signature
-            pip_requirements=signature.requirements(spec),
+            pip_requirements=requirements(spec),
             mlflow_model=Model(
                 artifact_path=logged.artifact_location,
                 run_id=tracker.run_id,

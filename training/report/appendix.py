@@ -392,7 +392,7 @@ def _resolved_columns(prepared: Prepared) -> list[Block]:
         ("categorical", spec.categorical),
         ("tensor", (*spec.tensor, *spec.images)),
         ("text", (*_text(spec), *(n for n, kind in spec.bags.items() if kind == "text"))),
-        ("set", tuple(n for n, kind in spec.bags.items() if kind == "set")),
+        *((k, tuple(n for n, own in spec.bags.items() if own == k)) for k in ("set", "smiles")),
         ("ignored", spec.ignored),
     )
     rows = [[kind, count(len(names)), _names(names)] for kind, names in kinds if names]

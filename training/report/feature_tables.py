@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schemas.records import Statistics
+from schemas.statistics import MoleculeStats
 from training.formatting import count, number, plain
 from training.report.blocks import Table, table
 
@@ -10,14 +11,14 @@ MAX_ROWS = 30
 
 
 def tensor_table(fitted: Statistics) -> Table:
-    """Return type, shape, mean and deviation of each tensor."""
+    """Return type, shape, mean and deviation of each tensor; of molecules what is missing."""
     rows = [
         [
             plain(s.name, 40),
             " × ".join(map(str, s.shape)),
-            s.dtype,
-            ", ".join(map(number, s.mean[:8])),
-            ", ".join(map(number, s.std[:8])),
+            s.dtype if s.molecule is None else f"{s.dtype}, {s.molecule.of} of molecules",
+            ", ".join(map(number, s.mean[:8])) if s.molecule is None else _counts(s.molecule),
+            ", ".join(map(number, s.std[:8])) if s.molecule is None else "",
         ]
         for s in fitted.tensor
     ]
@@ -28,6 +29,12 @@ def tensor_table(fitted: Statistics) -> Table:
         limit=MAX_ROWS,
         what="tensor features",
     )
+
+
+def _counts(molecule: MoleculeStats) -> str:
+    """Return how many train rows have no molecule, or one that is not read to its end."""
+    found = f"{count(molecule.nulls)} missing, of which {count(molecule.unread)} unreadable"
+    return f"{found}; {count(molecule.cut)} cut short" if molecule.cut else found
 
 
 def bag_table(fitted: Statistics) -> Table:

@@ -211,10 +211,7 @@ def make_spec(
             }
             for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
         ],
-        "tensor": [
-            {"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor
-        ],
-        **_further(statistics),
+        **_wide(statistics),
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),
@@ -228,10 +225,15 @@ def make_spec(
     }
 
 
-def _further(statistics: Statistics) -> dict[str, Any]:
-    """Return how texts, sets and the bytes of pictures become arrays; nothing without them."""
+def _wide(statistics: Statistics) -> dict[str, Any]:
+    """Return the tensors, and the rules of what is made of texts and pictures, if there are any."""
+    tensors = [
+        {"name": s.name, "shape": list(s.shape), "dtype": s.dtype}
+        for s in statistics.tensor
+        if s.molecule is None
+    ]
     rules = {
-        "bags": [bag.rule() for bag in statistics.bags],
+        "bags": [one.rule() for one in statistics.coded],
         "pictures": [
             {"name": t.name, "shape": list(t.shape), "nulls": bool(t.nulls)}
             | t.picture.model_dump()
@@ -239,7 +241,7 @@ def _further(statistics: Statistics) -> dict[str, Any]:
             if t.picture is not None
         ],
     }
-    return {name: found for name, found in rules.items() if found}
+    return {"tensor": tensors, **{name: found for name, found in rules.items() if found}}
 
 
 def _seen(column: NumericStats, low: float | None) -> dict[str, Any]:

@@ -39,6 +39,7 @@ def served_trees(spec: TableSpec, statistics: Statistics) -> tuple[dict[str, Any
     """Return trees of the model's derived features and their inputs, and these features' names."""
     kinds = (statistics.numeric, statistics.categorical, statistics.bags)
     features = [s.name for kind in kinds for s in kind]
+    features += dict.fromkeys(t.column for t in statistics.tensor if t.molecule is not None)
     kept = [name for name in features if name in spec.derived]
     needed = set(kept)
     for name in reversed(spec.derived):
@@ -124,7 +125,7 @@ def write_code(run: RunSpec, folder: Path) -> FileRef | None:
     statistics = run.statistics
     has_pictures = any(t.picture is not None for t in statistics.tensor)
     derived = served_trees(run.spec, statistics)[1]
-    if derived or spellings(run) or statistics.bags or has_pictures:
+    if derived or spellings(run) or statistics.coded or has_pictures:
         return write_atomic(folder / EXPRESSIONS, code()[1])
     (folder / EXPRESSIONS).unlink(missing_ok=True)
     return None
@@ -170,7 +171,7 @@ def _example(
     trees: Mapping[str, Any], types: Mapping[str, str], features: list[str], statistics: Statistics
 ) -> dict[str, Any]:
     """Return made-up raw values from which every derived feature can be computed; else nothing."""
-    known = _typical(types, statistics)
+    known = _typical(types, statistics, trees)
     fills = [{"name": s.name, "fill": s.fill} for s in statistics.numeric if s.name in features]
     choices = [
         [known[name]] if name in known else list(_candidates(name, kind, trees))
@@ -188,12 +189,21 @@ def _example(
     return {}
 
 
-def _typical(types: Mapping[str, str], statistics: Statistics) -> dict[str, Any]:
+def _raw_molecules(trees: Mapping[str, Any], statistics: Statistics) -> set[str]:
+    """Return the columns of the source that molecules are made of."""
+    names = {t.column for t in statistics.tensor if t.molecule is not None}
+    return names | {raw for name in names & trees.keys() for raw in trees[name]["columns"]}
+
+
+def _typical(
+    types: Mapping[str, str], statistics: Statistics, trees: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return train mean or most frequent category of the raw columns that are also features."""
     means = {s.name: s.mean or 0.0 for s in statistics.numeric if s.name in types}
     typical: dict[str, Any] = {
         s.name: s.values[0] for s in statistics.categorical if s.name in types and s.values
     }
+    typical |= dict.fromkeys(_raw_molecules(trees, statistics) & types.keys(), "CCO")
     for name, mean in means.items():
         typical[name] = (
             round(mean)

@@ -363,9 +363,7 @@ def codes(
     return found
 
 
-def note(
-    unfamiliar: Unfamiliar | None, name: str, what: str, rows: np.ndarray, values: pd.Series
-) -> None:
+def note(unfamiliar: Unfamiliar | None, name: str, what: str, rows: Any, values: pd.Series) -> None:
     """Count the rows [N] of a column with unknown categories or numbers beyond the fitted range."""
     if unfamiliar is not None and rows.any():
         unfamiliar[name] = {
@@ -380,6 +378,7 @@ def in_words(unfamiliar: Unfamiliar) -> list[str]:
     meant = {
         "unknown": "a category that training did not know",
         "unread": "a value that training did not know, or a text of which it knew no word",
+        "invalid": "a text in which RDKit reads no molecule, which is taken as null",
         "clipped": "a number outside the range that the model was fitted to, which is clipped",
         "outside": "a number outside the range of the rows that the model was fitted to",
     }
@@ -465,8 +464,7 @@ def inputs(
 ) -> dict[str, torch.Tensor]:
     """Return the program's inputs from raw named columns.
 
-    These are `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`, and
-    `bag_<column>` int32 [N, L] of a text or set.
+    These are `numeric` float64 [N, D], `categorical` int64 [N, C], and tensors and bags by column.
 
     Args:
         spec: spec of the model.
@@ -496,8 +494,8 @@ def inputs(
         frame = derive(dates(spec, frame), spec["derived"], derived, nulls, **how)
     blocks = {f"tensor_{c['name']}": tensors(frame[c["name"]], c) for c in spec["tensor"]}
     for c in bags:
-        blocks[f"bag_{c['name']}"] = tensors(frame[c["codes"]], c)
-        note(unfamiliar, c["name"], "unread", frame[c["unread"]].to_numpy(), frame[c["name"]])
+        blocks[c.get("key", f"bag_{c['name']}")] = tensors(frame[c["codes"]], c)
+        note(unfamiliar, c["name"], c.get("what", "unread"), frame[c["unread"]], frame[c["name"]])
     if spec["numeric"]:
         blocks["numeric"] = np.stack(
             [numbers(frame[c["name"]], c, nulls) for c in spec["numeric"]], axis=1

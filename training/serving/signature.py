@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,7 @@ from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 from training.data.serving_expressions.bag_codes import OF_LISTS
 from training.serving.serving import output_columns
 
-LIBRARIES = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
 OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": "string"}
-
-
-def requirements(spec: dict[str, Any]) -> list[str]:
-    """Return the libraries that the model needs, in the versions that are installed here."""
-    names = (*LIBRARIES, "pillow") if "pictures" in spec else LIBRARIES
-    return [f"{name}=={metadata.version(name).partition('+')[0]}" for name in names]
 
 
 def input_columns(spec: dict[str, Any]) -> list[str]:
@@ -159,6 +151,8 @@ def _picture(pixels: np.ndarray) -> str:
 
 def _bag_example(column: dict[str, Any]) -> Any:
     """Return a made-up text or set of frequent pieces."""
+    if "example" in column:
+        return column["example"]
     some = column["values"][:3]
     if column["separator"] == OF_LISTS:
         return some

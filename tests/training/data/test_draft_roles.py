@@ -239,10 +239,27 @@ def test_molecules_are_grouped_only_where_that_can_be_done(
 ) -> None:
     smiles = ["C" * (i % 30 + 1) + "O" * (i // 30 + 1) for i in range(N)]
     frame = pd.DataFrame({"smiles": smiles, "a": A, "y": Y})
-    assert guessed(frame, tmp_path)[0].molecules is not None
+    found = guessed(frame, tmp_path)[0]
+    assert found.molecules is not None and found.columns["smiles"].role == "smiles"
     monkeypatch.setitem(sys.modules, "rdkit", None)  # as where the extra is not installed
     found = guessed(frame, tmp_path)[0]
     assert found.molecules is None and "with the extra chem (RDKit)" in found.columns["smiles"].why
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "role"),
+    [
+        ("drug", ["C" * (i % 30 + 1) + "O" * (i // 30 + 6) for i in range(N)], "smiles"),
+        ("smiles", [*(["C1CC"] * 6), *("C" * (i + 1) for i in range(N - 6))], "{kind: smiles, sm"),
+        ("code", [["CO", "IN", "CN", "OCC"][i % 4] for i in range(N)], "categorical"),
+        ("plate", [f"B{i:05d}X" for i in range(N)], "id"),
+    ],
+)
+def test_a_column_is_read_as_molecules_only_where_its_texts_are(
+    tmp_path: Path, name: str, texts: list[str], role: str
+) -> None:
+    found = guessed(pd.DataFrame({name: texts, "a": A, "y": Y}), tmp_path)[0]
+    assert found.columns[name].role.startswith(role)
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from training.data.advice import sql_name
 from training.data.draft.profile import Profile
 from training.data.engine.engine import ident, row
 
-FEATURES = ("feature", "numeric", "categorical", "date", "text", "set")
+FEATURES = ("feature", "numeric", "categorical", "date", "text", "set", "smiles")
 
 
 class Guess(NamedTuple):

@@ -22,6 +22,7 @@ from training.data.draft.picture_columns import picture_guesses
 from training.data.draft.profile import SAMPLE, Profile, like_label, profile_of, split_values
 from training.data.draft.row_times import date_features, guess_time
 from training.data.draft.rows_alike import coarse_rows
+from training.data.draft.smiles_columns import MOLECULES, WITH_RDKIT, smiles_guess
 from training.data.draft.sparse import telling_nulls
 from training.data.draft.telling_dates import allow_telling_dates
 from training.data.engine.engine import ident, row
@@ -33,7 +34,6 @@ CODE_ENDS = (
     *("category", "zip", "zipcode", "region"),
 )
 HOURS = {"hr"}  # also a word for a heart rate
-MOLECULES = ("smiles", "canonical_smiles", "smiles_canonical", "mol_smiles")
 HALF = 0.5  # of the words of a text are words
 FEW_WORDS = 3.5  # of a typical text; with fewer it is a name or a code
 MANY = 1_000  # values of a text that may be numbers in another spelling
@@ -204,19 +204,18 @@ def _features(
     table: Table, columns: Sequence[Profile], guesses: dict[str, Guess], told: dict[str, str]
 ) -> None:
     """Guess the kind of each feature; `told` has figures of nearly empty columns that stay."""
-    can_group = bool(importlib.util.find_spec("rdkit"))
     for column in columns:
         if column.family in ("date", "instant"):
             guesses[column.name] = Guess("date", "dates; check that it is known when predicting")
             continue
+        if (molecules := smiles_guess(table, column)) is not None:
+            guesses[column.name] = molecules
+            continue
         guess = _with_note(table, column, _of_words(table, column) or _feature(column))
         if column.name in told:
             guess = Guess(guess.role, f"{guess.why}; kept: {told[column.name]}")
-        if column.name.lower() in MOLECULES and not can_group:
-            guess = guess._replace(
-                why=f"{guess.why}; molecules: with the extra chem (RDKit) they could be grouped by"
-                " scaffold (data.group_by)"
-            )
+        if column.name.lower() in MOLECULES and not importlib.util.find_spec("rdkit"):
+            guess = guess._replace(why=f"{guess.why}; {WITH_RDKIT}")
         guesses[column.name] = guess
 
 

@@ -12,7 +12,7 @@ from schemas.bag_config import BagConfig
 from schemas.statistics import BagStats
 from training.data.engine.batches import arrow_batches
 from training.data.fit.train_rows import TrainRows
-from training.data.serving_expressions.bag_codes import OF_LISTS, pieces
+from training.data.serving_expressions.bag_codes import OF_LISTS, pieces, sequence
 
 BATCH_ROWS = 4096
 READ_WHOLE = 0.99  # least share of train rows of which every known piece is read
@@ -25,13 +25,22 @@ def fit_bags(train: TrainRows) -> tuple[list[BagStats], dict[str, str]]:
     """
     fitted, dropped = [], {}
     for name, kind in train.spec.bags.items():
+        if kind == "smiles":
+            continue
         declared = train.declaration.data.column(name)
         config = (declared and declared.bag) or BagConfig()
         separator = None
         if kind == "set":
             separator = (declared and declared.separator) or OF_LISTS
-        rule = {"separator": separator, "unit": config.unit, "ngrams": config.lengths}
-        found = _fit(train, name, rule, config)
+        rule: dict[str, Any] = {
+            "separator": separator,
+            "unit": config.unit,
+            "ngrams": config.lengths,
+        }
+        encoder = declared and declared.encoder
+        if encoder is not None:
+            rule |= {"ngrams": (1, 1), "ordered": True}
+        found = _fit(train, name, rule, config, encoder)
         if not found.values:
             rare = f"nothing in it occurs in {config.min_count} train rows"
             dropped[name] = "all null" if found.nulls == train.rows else rare
@@ -39,14 +48,16 @@ def fit_bags(train: TrainRows) -> tuple[list[BagStats], dict[str, str]]:
     return fitted, dropped
 
 
-def _fit(train: TrainRows, name: str, rule: dict[str, Any], config: BagConfig) -> BagStats:
+def _fit(
+    train: TrainRows, name: str, rule: dict[str, Any], config: BagConfig, encoder: Any
+) -> BagStats:
     counts: Counter[str] = Counter()
     nulls = 0
     for text in _texts(train, name):
         if text is None:
             nulls += 1
         else:
-            counts.update(pieces(text, rule))
+            counts.update(set(sequence(text, rule)) if encoder else pieces(text, rule))
     often = sorted(
         ((piece, n) for piece, n in counts.items() if n >= config.min_count),
         key=lambda item: (-item[1], item[0].encode("utf-8", "surrogatepass")),
@@ -54,14 +65,15 @@ def _fit(train: TrainRows, name: str, rule: dict[str, Any], config: BagConfig) -
     length, unknown_rows = _lengths(train, name, rule, {piece for piece, _ in often})
     return BagStats(
         name=name,
-        **rule,
+        **{key: rule[key] for key in ("separator", "unit", "ngrams")},
         values=tuple(piece for piece, _ in often),
         counts=tuple(n for _, n in often),
         nulls=nulls,
         unknown_rows=unknown_rows,
         length=max(1, min(config.length, length)),
-        size=config.size,
+        size=encoder.size if encoder else config.size,
         combine=config.combine,
+        encoder=encoder,
     )
 
 
@@ -69,9 +81,9 @@ def _lengths(train: TrainRows, name: str, rule: dict[str, Any], known: set[str])
     """Return the most known pieces of nearly every row, and the rows with unknown pieces."""
     lengths, unknown = Counter[int](), 0
     for text in _texts(train, name):
-        found = pieces(text or "", rule)
+        found = (sequence if "ordered" in rule else pieces)(text or "", rule)
         own = sum(piece in known for piece in found)
-        lengths[own] += 1
+        lengths[len(found) if "ordered" in rule else own] += 1
         unknown += own < len(found)
     sizes = sorted(lengths)
     shares = np.cumsum([lengths[size] for size in sizes]) / max(1, lengths.total())

@@ -30,6 +30,7 @@ from training.data.engine.threads import at_once
 from training.data.fit.bag_vocabulary import fit_bags
 from training.data.fit.held_columns import held_counts, held_moments, held_quantiles
 from training.data.fit.labels import fit_labels
+from training.data.fit.molecule_scales import fit_molecules
 from training.data.fit.moments import Moments, column_moments, column_quantiles
 from training.data.fit.picture_statistics import fit_pictures
 from training.data.fit.tensors import channel_moments
@@ -113,14 +114,15 @@ def _fit(train: TrainRows, sha256: str) -> Statistics:
     tensor = [_fit_tensor(train, name, dropped) for name in train.spec.tensor]
     tensor += [fit_pictures(train, name, dropped) for name in train.spec.images]
     bags, useless = fit_bags(train)
-    dropped |= useless
+    molecules, without = fit_molecules(train)
+    dropped |= useless | without
     _judge_constants(train, dropped)
     return Statistics(
         train_sha256=sha256,
         rows=train.rows,
         numeric=tuple(s for s in numeric if s.name not in dropped),
         categorical=tuple(s for s in categorical if s.name not in dropped),
-        tensor=tuple(s for s in tensor if s.name not in dropped),
+        tensor=tuple(s for s in (*tensor, *molecules) if s.column not in dropped),
         bags=tuple(s for s in bags if s.name not in dropped),
         dropped=dropped,
         clip=train.declaration.normalize.clip,

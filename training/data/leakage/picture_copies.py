@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from training.data.engine.engine import ident
+from training.data.leakage.molecule_copies import labelled
 from training.data.leakage.sides import Sides
-from training.data.leakage.text_copies import TextCopies, labelled_rows, matched
+from training.data.leakage.text_copies import TextCopies, matched
 
 
 def find_picture_copies(sides: Sides) -> list[TextCopies]:
@@ -14,7 +15,7 @@ def find_picture_copies(sides: Sides) -> list[TextCopies]:
         digest = ident(name)
         relation = (
             f"(select side, __id, __group, {digest} as text, {digest} as key, label from"
-            f" {labelled_rows(sides, (name,))})"
+            f" {labelled(sides, (name,))})"
         )
         found.append(matched(sides, name, "pixels", relation))
     return found

@@ -7,8 +7,6 @@ a sample, verified on the triples themselves).
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,17 +17,15 @@ from schemas.config import ChecksConfig
 from schemas.records import CheckResult
 from training.data.engine.engine import ident, literal, row, rows
 from training.data.leakage.chance import tail_above
-from training.data.leakage.label_sql import label_numbers
+from training.data.leakage.molecule_copies import canonical_molecules, labelled
 from training.data.leakage.near_duplicates import LEAST_ROWS, collision_verdict, near_figures
 from training.data.leakage.sampled import Sampled
 from training.data.leakage.sides import Sides
-from training.data.split.scaffold import molecule_keys
 
 LEAST_DISTINCT = 0.5  # least share of distinct values in a text column; fewer are a category
 LEAST_LENGTH = 20  # least letters and digits of equal texts that are no accident
 LONG_TEXT = 25  # least words of a typical text whose shared triples are compared
 TRAIN_TEXTS, HELD_OUT_TEXTS = 12_000, 4_000
-TRAIN_MOLECULES, HELD_OUT_MOLECULES = 5_000, 3_000  # RDKit reads some thousand a second
 
 # bands of three hashes: texts that share 0.35 of their triples match with probability 0.5, those
 # with 0.6 with 0.98
@@ -80,8 +76,11 @@ def find_text_copies(sides: Sides, sample: Sampled) -> list[TextCopies]:
     found = []
     texts = [name for name, kind in sides.spec.bags.items() if kind == "text"]
     texts += [sides.spec.text] if sides.spec.text else []
-    for name in (*text_columns(sample), *texts):
-        molecules = canonical_molecules(sides, name) if name in sample.texts else None
+    declared = [name for name, kind in sides.spec.bags.items() if kind == "smiles"]
+    for name in (*text_columns(sample), *texts, *declared):
+        known = name in declared
+        guessed = name in sample.texts and "smiles" in name.lower()
+        molecules = canonical_molecules(sides, name, known) if known or guessed else None
         if molecules is not None:
             found.append(matched(sides, name, "canonical SMILES", molecules))
             continue
@@ -100,22 +99,7 @@ def _folded(sides: Sides, name: str) -> str:
     """Return all rows with the key by which they are compared, as a relation."""
     return (
         f"(select side, __id, __group, {ident(name)} as text, {fold_sql(ident(name))} as key, label"
-        f" from {labelled_rows(sides, (name,))})"
-    )
-
-
-def labelled_rows(sides: Sides, columns: tuple[str, ...]) -> str:
-    """Return rows of all splits with the first label as a number (null if there is none)."""
-    labels = label_numbers(sides)
-    label = labels[0].sql if labels else "cast(null as double)"
-    listed = ", ".join(ident(c) for c in ("__id", "__group", *columns))
-    return (
-        "("
-        + " union all ".join(
-            f"select '{side}' as side, {listed}, {label} as label from {r}"
-            for side, r in sides.relations.items()
-        )
-        + ")"
+        f" from {labelled(sides, (name,))})"
     )
 
 
@@ -187,55 +171,12 @@ def _pair(
     }
 
 
-def canonical_molecules(sides: Sides, name: str) -> str | None:
-    """Return sampled rows with their canonical SMILES as key, as a relation.
-
-    Return None if the column holds no molecules or RDKit is absent.
-    """
-    if "smiles" not in name.lower() or importlib.util.find_spec("rdkit") is None:
-        return None
-    columns = ("__id", "__group", name)
-    sizes = {
-        side: TRAIN_MOLECULES if side == "train" else HELD_OUT_MOLECULES // len(sides.held_out)
-        for side in sides.relations
-    }
-    parts = {side: sides.sample(side, columns, size) for side, size in sizes.items()}
-    table = pa.concat_tables(
-        [
-            part.append_column("side", pa.array([side] * len(part), pa.string()))
-            for side, part in parts.items()
-        ]
-    )
-    keys = pa.array(_canonical(table[name].to_pylist()), pa.string())
-    sides.connection.register(
-        "molecules", table.select(["side", "__id"]).append_column("key", keys)
-    )
-    sides.connection.execute(
-        "create or replace temp table molecule_keys as select * from molecules"
-    )
-    sides.connection.unregister("molecules")
-    return (
-        f"(select l.side, l.__id, l.__group, l.{ident(name)} as text, m.key, l.label from"
-        f" molecule_keys m join {labelled_rows(sides, (name,))} l using (side, __id))"
-    )
-
-
-def _canonical(texts: list[str | None]) -> list[str | None]:
-    """Return canonical SMILES, None where a text is no molecule."""
-    distinct = sorted({text for text in texts if text})
-    keys = {
-        text: key if is_read else None
-        for text, (key, is_read) in zip(distinct, molecule_keys(distinct, "molecule"), strict=True)
-    }
-    return [keys.get(text or "") for text in texts]
-
-
 def _similar(sides: Sides, name: str) -> TextCopies | None:
     """Match long texts of the sample that share word triples with a train text; None if short."""
     limit = sides.declaration.checks.text_similarity
-    labelled = labelled_rows(sides, (name,))
+    given = labelled(sides, (name,))
     parts = [
-        f"(select side, __id, __group, {ident(name)} as text, label from {labelled} where side ="
+        f"(select side, __id, __group, {ident(name)} as text, label from {given} where side ="
         f" {literal(side)} and {ident(name)} is not null order by md5(__id), __id limit {size})"
         for side, size in (
             (s, TRAIN_TEXTS if s == "train" else HELD_OUT_TEXTS // len(sides.held_out))

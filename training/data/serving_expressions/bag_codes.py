@@ -1,7 +1,8 @@
 """Texts and sets of values as codes of their pieces; pieces are words, characters or values.
 
 A rule is what a model's spec has for such a column: `separator`, `unit` and `ngrams` of its pieces,
-the known `values`, `shape` [L], and names of the columns for `codes` and `unread`. N rows, L codes.
+the known `values`, `shape` [L], and names of the columns for `codes` and `unread`; `ordered` if all
+words or characters are coded in their order. N rows, L codes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from . import molecules
 
 Rule = Mapping[str, Any]
 FILLING, NULL, FIRST = 0, 1, 2  # codes; known pieces from FIRST on
@@ -46,6 +49,15 @@ def pieces(text: str, rule: Rule) -> list[str]:
     )
 
 
+def sequence(text: str, rule: Rule) -> list[str]:
+    """Return the words or characters of a text in their order, in small letters.
+
+    >>> sequence("To be, or not to be", {"unit": "words"})
+    ['to', 'be', ',', 'or', 'not', 'to', 'be']
+    """
+    return WORD.findall(text.lower()) if rule["unit"] == "words" else list(text.lower())
+
+
 def as_text(value: Any, null_texts: Collection[str] = ()) -> str | None:
     """Return a cell as text, a list as its values in one; None for null."""
     if isinstance(value, list | tuple | set | frozenset | np.ndarray):
@@ -67,16 +79,20 @@ def encode(texts: Sequence[str | None], rule: Rule) -> tuple[np.ndarray, np.ndar
         of a set that training did not know, or a text in which it knows nothing.
     """
     known = {value: FIRST + place for place, value in enumerate(rule["values"])}
+    is_ordered = rule.get("ordered", False)
     codes = np.zeros((len(texts), rule["shape"][0]), dtype=np.int32)
     unknown = np.zeros(len(texts), dtype=bool)
     for row, text in enumerate(texts):
         if text is None:
             codes[row, 0] = NULL
             continue
-        found = pieces(text, rule)
+        found = sequence(text, rule) if is_ordered else pieces(text, rule)
         own = [known[piece] for piece in found if piece in known]
-        codes[row, : len(own)] = own[: rule["shape"][0]]
         unknown[row] = len(own) < len(found) and (rule["separator"] is not None or not own)
+        if is_ordered:
+            own = [known.get(piece, FIRST + len(known)) for piece in found]
+        own = own[: rule["shape"][0]]
+        codes[row, : len(own)] = own
     return codes, unknown
 
 
@@ -87,6 +103,10 @@ def with_codes(
     added: dict[str, Any] = {}
     for rule in rules:
         texts = [as_text(value, null_texts) for value in frame[rule["name"]]]
-        codes, unknown = encode(texts, rule)
+        if "of" in rule:  # a molecule
+            codes, unknown = molecules.encode(texts, rule)
+            molecules.refuse_invalid(texts, rule, unknown)
+        else:
+            codes, unknown = encode(texts, rule)
         added |= {rule["codes"]: list(codes), rule["unread"]: unknown}
     return pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1) if added else frame

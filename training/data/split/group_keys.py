@@ -17,8 +17,9 @@ from schemas.config import GroupByConfig
 from schemas.errors import ConfigError
 from schemas.records import TableSpec
 from training.data.engine.engine import ident, literal, row_md5_sql, rows, without_nan
+from training.data.rdkit_extra import require_rdkit
 from training.data.split.minhash import BANDS, band_hashes
-from training.data.split.scaffold import Kind, molecule_keys, require_rdkit
+from training.data.split.scaffold import Kind, molecule_keys
 
 ROW_KEYS = "row_keys"
 FAMILIES = ("group", "scaffold", "duplicates", "near_duplicates")

@@ -12,30 +12,12 @@ from itertools import chain
 from multiprocessing import get_context
 from typing import Any, Literal
 
-from schemas.errors import ConfigError
-
 Kind = Literal["scaffold", "molecule"]
 CHUNK = 2000
 PARALLEL_FROM = (
     20_000  # texts; a pool takes two seconds to start, RDKit reads 4,000 molecules in one
 )
 MAX_PROCESSES = 8
-
-
-def require_rdkit(where: str) -> str:
-    """Return RDKit's version.
-
-    Raises:
-        ConfigError: RDKit is not installed; names the key that asked for it.
-    """
-    try:
-        from rdkit import __version__
-    except ImportError:
-        raise ConfigError(
-            f"{where} needs RDKit, which is not installed; install it with: pip install"
-            " 'bulkhead[chem]'"
-        ) from None
-    return str(__version__)
 
 
 def molecule_keys(

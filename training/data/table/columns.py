@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast, get_args
 
 from schemas.config import ColumnConfig, DataConfig, Declaration, GroupByConfig, TaskConfig
 from schemas.errors import SchemaError, first_few
@@ -18,6 +18,8 @@ from training.data.table.time_units import declared_lengths, in_time_units
 
 __all__ = ["RESERVED", "Family", "Resolved", "family", "resolve"]
 RESERVED = ("__id", "__key", "__group", "__time", "__label_time")
+BagKind = Literal["text", "set", "smiles"]
+BAGS = get_args(BagKind)
 TIMES = ("time", "label_time", "available")
 PATTERN = frozenset("*?[")
 
@@ -386,11 +388,7 @@ def _spec(
         numeric=tuple(n for n in features if kinds[n] == "numeric"),
         categorical=tuple(n for n in features if kinds[n] == "categorical"),
         tensor=tensors,
-        bags={
-            n: "text" if kinds[n] == "text" else "set"
-            for n in features
-            if kinds[n] in ("text", "set") and n != text
-        },
+        bags={n: cast(BagKind, kinds[n]) for n in features if kinds[n] in BAGS and n != text},
         text=text,
         tensor_dtype={
             n: "uint8" if types[n].startswith("UTINYINT[") else "float32" for n in tensors

@@ -29,11 +29,11 @@ def require_kind_fits(where: str, name: str, config: ColumnConfig, kind: str) ->
             )
     elif config.kind == "set":
         _set_fits(where, config, found, kind)
-    elif config.kind == "text":
+    elif config.kind in ("text", "smiles"):
         if found != "text":
             raise SchemaError(
-                f"{where}: kind text needs text, got {WORDS[found]}; name the column that holds the"
-                " documents"
+                f"{where}: kind {config.kind} needs text, got {WORDS[found]}; name the column that"
+                f" holds the {'documents' if config.kind == 'text' else 'molecules'}"
             )
     elif found in ("date", "instant"):
         raise SchemaError(

@@ -34,6 +34,7 @@ from training.data.sources.source import (
 from training.data.sources.written_numbers import category_notes
 from training.data.table.columns import Resolved, resolve
 from training.data.table.date_parts import with_date_parts
+from training.data.table.invalid_molecules import invalid_molecules
 from training.data.table.label_values import label_violations, labelled_rows
 from training.data.table.picture_rows import remove_pictures, with_pictures
 from training.data.table.portable import portable
@@ -175,12 +176,10 @@ def _write(
     labelled, unlabelled, ignored = labelled_rows(connection, resolved, relation, declaration)
     left = row(connection, f"select count(*) from {labelled}")[0]
     refuse(no_rows(left, total - kept, unlabelled, sum(ignored.values())))
-    resolved, notes = with_pictures(connection, resolved, labelled, source, Path(out_dir))
+    resolved, told = with_pictures(connection, resolved, labelled, source, Path(out_dir))
     in_order, ids_differ = _read(connection, resolved, labelled, kept, declaration)
-    _refuse_typed(connection, resolved, declaration, ids_differ)
-    raw_rows = keep_raw_rows(
-        connection, resolved.spec, TYPED, ORDER, Path(out_dir) / "raw_rows.parquet"
-    )
+    notes = _refuse_typed(connection, resolved, declaration, ids_differ)
+    raw_rows = keep_raw_rows(connection, resolved.spec, TYPED, ORDER, out_dir / "raw_rows.parquet")
     limits, schema = keeping_limits(connection, resolved, TYPED), arrow_schema(resolved.spec)
     typed = (
         _in_order(connection, resolved.spec, declaration, out_dir)
@@ -204,7 +203,7 @@ def _write(
         raw_rows=raw_rows,
         group_columns=_group_columns(connection, resolved, declaration, out_dir),
         row_places=_row_places(connection, in_order, declaration, out_dir),
-        notes=notes,
+        notes=(*told, *notes),
         **left_out,
     )
 
@@ -257,8 +256,8 @@ def _refuse_typed(
     resolved: Resolved,
     declaration: Declaration,
     ids_differ: bool | None,
-) -> None:
-    """Refuse faults of the table that no single value shows.
+) -> tuple[str, ...]:
+    """Refuse faults of the table that no single value shows; return notes on what is accepted.
 
     Limits of values are checked while the file is written, and are named with them.
     """
@@ -277,6 +276,9 @@ def _refuse_typed(
     if found or empty:
         refuse([*value_violations(connection, resolved, TYPED), *found])
         refuse(empty)
+    no_molecules, notes = invalid_molecules(connection, resolved.spec, TYPED, declaration)
+    refuse(no_molecules)
+    return tuple(notes)
 
 
 def _group_columns(
