@@ -107,7 +107,7 @@ def test_trees_get_averages_of_patches(case: Prepared) -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ({"x": {"encoder": ENCODER}}, "encoder is for kind tensor"),
+        ({"x": {"encoder": ENCODER}}, "encoder is for kinds tensor"),
         ({"scan": {"kind": "tensor", "shape": [90], "encoder": ENCODER}}, "needs shape .height"),
     ],
 )

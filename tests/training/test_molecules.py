@@ -273,7 +273,7 @@ def test_trees_and_the_forest_get_the_bits(case: Prepared) -> None:
         ),
         ({"x": "smiles"}, SchemaError, "kind smiles needs text, got numbers"),
         ({"x": {"smiles": {}}}, ConfigError, "smiles is for kind smiles"),
-        ({"x": {"encoder": ENCODERS["graph"]}}, ConfigError, "encoder is for kind tensor, text or"),
+        ({"x": {"encoder": ENCODERS["graph"]}}, ConfigError, "encoder is for kinds tensor"),
         (
             {"drug": {"kind": "text", "encoder": ENCODERS["graph"]}},
             ConfigError,

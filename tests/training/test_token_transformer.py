@@ -157,7 +157,7 @@ def test_trees_and_the_linear_baseline_see_the_words(case: Prepared) -> None:
     [
         ({"kind": "text", "encoder": SMALL, "bag": {"ngrams": [1, 2]}}, "has no ngrams"),
         ({"kind": "text", "encoder": SMALL | {"heads": 3}}, "width that is a multiple of its"),
-        ({"kind": "set", "separator": ";", "encoder": SMALL}, "encoder is for kind tensor, text"),
+        ({"kind": "set", "separator": ";", "encoder": SMALL}, "encoder is for kinds tensor"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(
