@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from schemas.config import AugmentConfig
-from schemas.encoder_config import ResnetEncoder
+from schemas.encoder_config import CnnEncoder, ResnetEncoder
 from schemas.errors import ConfigError, DataError
 from schemas.load import declare
 from tests.distributed.layout_work import run_one
@@ -191,11 +191,11 @@ def test_a_missing_picture_is_learned_apart_from_a_black_one(case: Prepared) -> 
 
 
 @pytest.mark.long
-def test_the_pixels_go_to_a_cnn_and_a_resnet_is_the_default(tmp_path: Path) -> None:
+def test_the_pixels_go_to_a_cnn_and_others_get_the_default_encoder(tmp_path: Path) -> None:
     frame = picture_rows(tmp_path)
     columns = COLUMNS | {"scan": {"kind": "image", "image": IMAGE}}
     plain = picture_case(tmp_path / "a", as_bytes(frame, tmp_path), columns)
-    assert plain.run.statistics.tensor[0].encoder == ResnetEncoder()
+    assert plain.run.statistics.tensor[0].encoder == CnnEncoder(channels=(32, 64, 128))
     own = picture_case(tmp_path / "b", as_bytes(frame, tmp_path), columns, model=CNN)
     assert own.run.statistics.tensor[0].encoder is None
     model, _ = exported(own, tmp_path / "model")

@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,8 @@ def with_pixels(
         ValueError: a picture cannot be read, or is null where training had none; with column, rows
             and what is wrong.
     """
+    if rules and find_spec("PIL") is None:
+        raise ValueError("pictures need the package pillow; install it: pip install pillow")
     root = root or os.environ.get(ROOT) or None
     found = {}
     for rule in rules:
