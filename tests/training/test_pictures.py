@@ -38,7 +38,6 @@ from training.models.build import build_model
 from training.models.encoders import build_encoder
 from training.models.picture_encoders import without_picture
 from training.preflight.run import preflight, require_passed
-from training.registry import explain_rows
 from training.serving import serving
 from training.serving.export import export_model
 from training.serving.signature import input_example, input_types
@@ -119,6 +118,7 @@ def test_the_exported_model_of_each_kind_takes_bytes(
     np.testing.assert_allclose(served(model, raw), list(wanted.values()), atol=1e-12)
 
 
+@pytest.mark.long
 def test_a_served_model_reads_paths_below_its_operators_folder_alone(
     exported_case: Any,
     frame: pd.DataFrame,
@@ -231,12 +231,10 @@ def test_augmentation_moves_pictures_and_leaves_no_picture(case: Prepared) -> No
     assert torch.equal(without_picture(once), without_picture(batch["tensor_scan"]))
 
 
-def test_a_picture_is_one_input_of_importance_and_explanations(
-    case: Prepared, exported_case: Any
-) -> None:
-    assert [f.name for f in features_of(case.run)] == ["x", "ward", "scan"]
-    spec = serving.read_spec(exported_case[0].spec.path)
-    assert explain_rows.features_of(spec)["scan"] == [("tensor_scan", None)]
+def test_a_picture_is_one_input_of_importance(case: Prepared) -> None:
+    found = features_of(case.run)
+    assert [f.name for f in found] == ["x", "z", "ward", "scan"]
+    assert found[-1].places == (("tensor_scan", None),)
 
 
 @pytest.mark.long
