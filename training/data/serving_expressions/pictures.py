@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 
 with suppress(ImportError):  # a model without pictures needs no Pillow
-    from PIL import ExifTags, Image, ImageOps
+    from PIL import ExifTags, Image, ImageOps, PngImagePlugin
 
 Rule = Mapping[str, Any]
 FORMATS = ("PNG", "JPEG")
@@ -61,7 +61,7 @@ def decode(data: bytes, rule: Rule) -> np.ndarray:
     Raises:
         BadPicture: empty, broken, truncated, animated, too large, of another format or size.
     """
-    kind = _whole(data)
+    _require_whole(data)
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as file:
             if file.width * file.height > MOST_PIXELS:
@@ -69,9 +69,8 @@ def decode(data: bytes, rule: Rule) -> np.ndarray:
                     f"{file.width} x {file.height} pixels, more than {MOST_PIXELS:,}: a"
                     " decompression bomb"
                 )
-            frames = getattr(file, "n_frames", 1)
-            if kind == "PNG" and frames > 1:
-                raise BadPicture(f"an animated PNG of {frames} frames, expected one picture")
+            if isinstance(file, PngImagePlugin.PngImageFile) and file.n_frames > 1:
+                raise BadPicture(f"an animated PNG of {file.n_frames} frames, expected one picture")
             file.load()
             turned = _upright(file)
             pixels = _sized(_in_mode(turned, rule["mode"]), rule)
@@ -84,8 +83,8 @@ def decode(data: bytes, rule: Rule) -> np.ndarray:
     return np.ascontiguousarray(pixels if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
 
 
-def _whole(data: bytes) -> str:
-    """Return the format of bytes that begin and end as one of it does."""
+def _require_whole(data: bytes) -> None:
+    """Refuse bytes that do not begin and end as a file of the formats does."""
     if not data:
         raise BadPicture("zero bytes")
     if len(data) > MOST_BYTES:
@@ -97,7 +96,6 @@ def _whole(data: bytes) -> str:
         raise BadPicture(f"truncated: the end of a {kind} is missing")
     if kind == "PNG":
         _require_chunks(data)
-    return kind
 
 
 def _require_chunks(data: bytes) -> None:
@@ -306,5 +304,6 @@ def at_once(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 
 def _processors() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
