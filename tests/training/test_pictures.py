@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from schemas.config import AugmentConfig
-from schemas.encoder_config import ResnetEncoder
+from schemas.encoder_config import CnnEncoder, ResnetEncoder
 from schemas.errors import ConfigError, DataError
 from schemas.load import declare
 from tests.distributed.layout_work import run_one
@@ -38,7 +38,6 @@ from training.models.build import build_model
 from training.models.encoders import build_encoder
 from training.models.picture_encoders import without_picture
 from training.preflight.run import preflight, require_passed
-from training.registry import explain_rows
 from training.serving import serving
 from training.serving.export import export_model
 from training.serving.signature import input_example, input_types
@@ -119,6 +118,7 @@ def test_the_exported_model_of_each_kind_takes_bytes(
     np.testing.assert_allclose(served(model, raw), list(wanted.values()), atol=1e-12)
 
 
+@pytest.mark.long
 def test_a_served_model_reads_paths_below_its_operators_folder_alone(
     exported_case: Any,
     frame: pd.DataFrame,
@@ -191,11 +191,11 @@ def test_a_missing_picture_is_learned_apart_from_a_black_one(case: Prepared) -> 
 
 
 @pytest.mark.long
-def test_the_pixels_go_to_a_cnn_and_a_resnet_is_the_default(tmp_path: Path) -> None:
+def test_the_pixels_go_to_a_cnn_and_others_get_the_default_encoder(tmp_path: Path) -> None:
     frame = picture_rows(tmp_path)
     columns = COLUMNS | {"scan": {"kind": "image", "image": IMAGE}}
     plain = picture_case(tmp_path / "a", as_bytes(frame, tmp_path), columns)
-    assert plain.run.statistics.tensor[0].encoder == ResnetEncoder()
+    assert plain.run.statistics.tensor[0].encoder == CnnEncoder(channels=(32, 64, 128))
     own = picture_case(tmp_path / "b", as_bytes(frame, tmp_path), columns, model=CNN)
     assert own.run.statistics.tensor[0].encoder is None
     model, _ = exported(own, tmp_path / "model")
@@ -231,12 +231,10 @@ def test_augmentation_moves_pictures_and_leaves_no_picture(case: Prepared) -> No
     assert torch.equal(without_picture(once), without_picture(batch["tensor_scan"]))
 
 
-def test_a_picture_is_one_input_of_importance_and_explanations(
-    case: Prepared, exported_case: Any
-) -> None:
-    assert [f.name for f in features_of(case.run)] == ["x", "ward", "scan"]
-    spec = serving.read_spec(exported_case[0].spec.path)
-    assert explain_rows.features_of(spec)["scan"] == [("tensor_scan", None)]
+def test_a_picture_is_one_input_of_importance(case: Prepared) -> None:
+    found = features_of(case.run)
+    assert [f.name for f in found] == ["x", "z", "ward", "scan"]
+    assert found[-1].places == (("tensor_scan", None),)
 
 
 @pytest.mark.long

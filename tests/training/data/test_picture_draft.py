@@ -13,7 +13,7 @@ from tests.training.picture_cases import as_bytes, picture_rows, pixels_of, png
 from training.data.draft.draft import draft
 
 
-@pytest.mark.parametrize("given", ["paths", "bytes"])
+@pytest.mark.parametrize("given", ["paths", pytest.param("bytes", marks=pytest.mark.long)])
 def test_pictures_are_drafted_with_their_size_and_mode(tmp_path: Path, given: str) -> None:
     frame = picture_rows(tmp_path, 160)
     frame = as_bytes(frame, tmp_path) if given == "bytes" else frame
@@ -26,6 +26,7 @@ def test_pictures_are_drafted_with_their_size_and_mode(tmp_path: Path, given: st
     assert validated_of(declaration, tmp_path / "out").spec.images["scan"].shape == (10, 9)
 
 
+@pytest.mark.long
 def test_pictures_of_several_sizes_are_fitted_and_other_texts_left_alone(tmp_path: Path) -> None:
     frame = picture_rows(tmp_path, 160)
     for i in range(0, 160, 2):

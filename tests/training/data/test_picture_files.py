@@ -141,7 +141,7 @@ def test_each_odd_file_of_a_table_is_named(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("*.parquet"))
 
 
-@pytest.mark.parametrize("given", ["paths", "bytes"])
+@pytest.mark.parametrize("given", ["paths", pytest.param("bytes", marks=pytest.mark.long)])
 def test_odd_files_may_count_as_null(tmp_path: Path, given: str) -> None:
     folder = tmp_path / "table"
     frame, reasons = odd_table(folder)
@@ -225,7 +225,7 @@ def test_equal_pixels_are_stored_once_and_equal(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[list(table.index).index("r005")], pixels_of(60)[0][5])
 
 
-@pytest.mark.parametrize("given", ["paths", "bytes"])
+@pytest.mark.parametrize("given", ["paths", pytest.param("bytes", marks=pytest.mark.long)])
 def test_rows_of_one_picture_are_a_group_if_declared(tmp_path: Path, given: str) -> None:
     frame = picture_rows(tmp_path, 90)
     for i in range(0, 90, 3):
@@ -258,6 +258,7 @@ def test_a_changed_picture_is_a_changed_source(tmp_path: Path) -> None:
         validate(validate_again, declaration, tmp_path / "out")
 
 
+@pytest.mark.long
 def test_the_folder_of_the_pictures_may_be_declared(tmp_path: Path) -> None:
     frame = picture_rows(tmp_path / "elsewhere", 60)
     made = validated_of(

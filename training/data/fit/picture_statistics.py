@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from schemas.encoder_config import ResnetEncoder
+from schemas.encoder_config import CnnEncoder
 from schemas.records import TensorStats
 from schemas.statistics import PictureFit
 from training.data.fit.tensors import picture_moments
 from training.data.fit.train_rows import TrainRows
 
+DEFAULT = CnnEncoder(channels=(32, 64, 128))  # docs/pictures.md compares encoders
+
 
 def fit_pictures(train: TrainRows, name: str, dropped: dict[str, str]) -> TensorStats:
     """Return the statistics of a column of pictures; `dropped` gets the reason of a useless one.
 
-    Without a declared encoder it gets a resnet, except for a model that reads the pixels itself.
+    Without a declared encoder it gets the default, except for a model that reads pixels itself.
     """
     spec, model = train.spec.images[name], train.declaration.model
     means, stds, constant, count, nulls = picture_moments(train.path, name, spec)
@@ -20,7 +22,7 @@ def fit_pictures(train: TrainRows, name: str, dropped: dict[str, str]) -> Tensor
         dropped[name] = f"always {means[0]:g}" if count else "all null"
     declared = train.declaration.data.column(name)
     own = declared.encoder if declared is not None else None
-    default = None if model.kind == "cnn" else ResnetEncoder()
+    default = None if model.kind == "cnn" else DEFAULT
     return TensorStats(
         name=name,
         shape=spec.shape,

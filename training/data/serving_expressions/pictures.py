@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import numpy as np
 import pandas as pd
 
 with suppress(ImportError):  # a model without pictures needs no Pillow
-    from PIL import ExifTags, Image, ImageOps
+    from PIL import ExifTags, Image, ImageOps, PngImagePlugin
 
 Rule = Mapping[str, Any]
 FORMATS = ("PNG", "JPEG")
@@ -60,7 +61,7 @@ def decode(data: bytes, rule: Rule) -> np.ndarray:
     Raises:
         BadPicture: empty, broken, truncated, animated, too large, of another format or size.
     """
-    kind = _whole(data)
+    _require_whole(data)
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as file:
             if file.width * file.height > MOST_PIXELS:
@@ -68,9 +69,8 @@ def decode(data: bytes, rule: Rule) -> np.ndarray:
                     f"{file.width} x {file.height} pixels, more than {MOST_PIXELS:,}: a"
                     " decompression bomb"
                 )
-            frames = getattr(file, "n_frames", 1)
-            if kind == "PNG" and frames > 1:
-                raise BadPicture(f"an animated PNG of {frames} frames, expected one picture")
+            if isinstance(file, PngImagePlugin.PngImageFile) and file.n_frames > 1:
+                raise BadPicture(f"an animated PNG of {file.n_frames} frames, expected one picture")
             file.load()
             turned = _upright(file)
             pixels = _sized(_in_mode(turned, rule["mode"]), rule)
@@ -83,8 +83,8 @@ def decode(data: bytes, rule: Rule) -> np.ndarray:
     return np.ascontiguousarray(pixels if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
 
 
-def _whole(data: bytes) -> str:
-    """Return the format of bytes that begin and end as one of it does."""
+def _require_whole(data: bytes) -> None:
+    """Refuse bytes that do not begin and end as a file of the formats does."""
     if not data:
         raise BadPicture("zero bytes")
     if len(data) > MOST_BYTES:
@@ -96,7 +96,6 @@ def _whole(data: bytes) -> str:
         raise BadPicture(f"truncated: the end of a {kind} is missing")
     if kind == "PNG":
         _require_chunks(data)
-    return kind
 
 
 def _require_chunks(data: bytes) -> None:
@@ -256,6 +255,8 @@ def with_pixels(
         ValueError: a picture cannot be read, or is null where training had none; with column, rows
             and what is wrong.
     """
+    if rules and find_spec("PIL") is None:
+        raise ValueError("pictures need the package pillow; install it: pip install pillow")
     root = root or os.environ.get(ROOT) or None
     found = {}
     for rule in rules:
@@ -303,5 +304,6 @@ def at_once(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 
 def _processors() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
