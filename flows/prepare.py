@@ -17,6 +17,7 @@ from tasks.prepared import bind, holding, require_same, require_same_source
 from tasks.source import fingerprint_source, validate_table
 from tasks.split import assert_disjoint, leakage_checks, split_rows
 from tasks.statistics import fit_statistics, materialise_arrays
+from tasks.weights import find_weights, without_seen_rows
 
 
 @flow(
@@ -50,11 +51,13 @@ def prepare_data(
     started = datetime.now(UTC)
     source = fingerprint_source(declaration)
     require_same_source(source, recorded)
+    weights = find_weights(declaration, recorded)
     with holding():
         validated = validate_table(source, declaration)
         if begin:
             begin(validated)
         split = split_rows(validated, declaration)
+        split, weights, seen = without_seen_rows(split, validated, declaration, weights)
         disjoint = assert_disjoint(split, validated, declaration)
         # refuses constant features and labels: cheaper than the leak checks
         statistics = fit_statistics(split.train, validated, declaration)
@@ -62,8 +65,9 @@ def prepare_data(
         arrays = materialise_arrays(split, validated, statistics, declaration)
     poison = poison_test(split, validated, declaration)
     prepared = bind(
-        source, validated, split, (disjoint, leakage, poison), statistics, arrays, started
+        source, validated, split, (disjoint, leakage, seen, poison), statistics, arrays, started
     )
+    prepared = prepared.model_copy(update={"init": weights})
     return require_same(prepared, recorded) if recorded else prepared
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from schemas.cv_config import CvConfig, fold_problem
 from schemas.data_config import DataConfig, TaskConfig
 from schemas.ensemble_config import EnsembleConfig, member_folds
+from schemas.init_config import NetworkSection
 from schemas.label_config import CostMatrix, ErrorCosts, value_text
 from schemas.loss_config import LossConfig
 from schemas.model_config import Model
@@ -309,3 +310,25 @@ def member_problem(
     folds = member_folds(ensemble, cv, split, is_grouped)
     found = fold_problem(folds, split, is_grouped, bool(data.named("time")), not task.has_several)
     return found and f"ensemble.over: folds: {found}"
+
+
+def init_problem(model: Model, cv: CvConfig, ensemble: EnsembleConfig | None) -> str | None:
+    """Return why weights that exist do not fit the other sections; None if they do."""
+    if not isinstance(model, NetworkSection):
+        return None
+    both = sorted(set(model.freeze) & set(model.unfreeze_at))
+    if both:
+        return f"model.freeze and model.unfreeze_at both name {both[0]!r}; keep one of them"
+    if model.init is None:
+        return None
+    if cv.folds:
+        return (
+            "model.init with cv.folds: a fold is tested on rows that the weights may have been"
+            " trained on; set cv.folds to 0"
+        )
+    if ensemble is not None and ensemble.over == "folds":
+        return (
+            "model.init with ensemble.over: folds: a member stops early on rows that the weights"
+            " may have been trained on; use over: seeds"
+        )
+    return None

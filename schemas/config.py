@@ -21,6 +21,7 @@ from schemas.combinations import (
     check_momentum,
     check_refit,
     check_rolling,
+    init_problem,
     launch_problem,
     member_problem,
 )
@@ -393,6 +394,7 @@ class Declaration(Section):
     def _can_be_trained(self) -> Declaration:
         parts = (self.data, self.task, self.cv, self.train, self.ensemble)
         problem = launch_problem(*parts) or member_problem(self.model, self.split.kind, *parts)
+        problem = problem or init_problem(self.model, self.cv, self.ensemble)
         if problem is not None:
             raise ValueError(problem)
         return self

@@ -6,17 +6,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
+from schemas.init_config import NetworkSection, refuse_on_trees
 from schemas.section import Section
 
 
-class LinearModel(Section):
+class LinearModel(NetworkSection):
     """One linear layer over numeric features and category embeddings of size 1 per output."""
 
     model_config = ConfigDict(title="Linear")
     kind: Literal["linear"] = "linear"
 
 
-class MlpModel(Section):
+class MlpModel(NetworkSection):
     """Multi-layer perceptron with category embeddings."""
 
     model_config = ConfigDict(title="MLP")
@@ -34,7 +35,7 @@ class MlpModel(Section):
     )
 
 
-class ResMlpModel(Section):
+class ResMlpModel(NetworkSection):
     """Residual MLP: pre-norm blocks `x + W2(dropout(gelu(W1(norm(x)))))` on a common width."""
 
     model_config = ConfigDict(title="Residual MLP")
@@ -54,7 +55,7 @@ class ResMlpModel(Section):
     )
 
 
-class RealMlpModel(Section):
+class RealMlpModel(NetworkSection):
     """RealMLP: three wide layers on periodic embeddings, with rates and decay by part.
 
     Its scaling, optimizer, schedule and training are those of its paper, unless they are given.
@@ -100,7 +101,7 @@ class RealMlpModel(Section):
     )
 
 
-class TabMModel(Section):
+class TabMModel(NetworkSection):
     """TabM: an ensemble of MLPs that share their matrices and differ in learned factors.
 
     The loss is the mean of the members' losses, the prediction the mean of their probabilities.
@@ -134,7 +135,7 @@ class TabMModel(Section):
     )
 
 
-class FtTransformerModel(Section):
+class FtTransformerModel(NetworkSection):
     """FT-Transformer: a token for each column, pre-norm blocks of attention and a gated
     feed-forward part.
     """
@@ -165,7 +166,7 @@ class FtTransformerModel(Section):
         return self
 
 
-class CnnModel(Section):
+class CnnModel(NetworkSection):
     """Small convolutional network with group normalisation for image-shaped tensors."""
 
     model_config = ConfigDict(title="CNN")
@@ -177,7 +178,7 @@ class CnnModel(Section):
     dropout: float = Field(0.0, ge=0, lt=1)
 
 
-class CausalTransformerModel(Section):
+class CausalTransformerModel(NetworkSection):
     """Decoder-only transformer: pre-norm blocks of causal attention and a GELU network over
     tokens.
     """
@@ -247,8 +248,14 @@ class BoostingModel(Section):
         ),
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_weights(cls, values: object) -> object:
+        reason = "trees have no weights that could go on; name a network, e.g. model.kind: mlp"
+        return refuse_on_trees(values, "boosting", reason)
 
-class CustomModel(Section):
+
+class CustomModel(NetworkSection):
     """Your own `nn.Module`, from a package that BULKHEAD_ALLOW_IMPORTS names."""
 
     model_config = ConfigDict(title="Your own module")
@@ -346,9 +353,23 @@ class AutoModel(Section):
         ),
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_weights(cls, values: object) -> object:
+        reason = (
+            "it is several models, which share no names; name one network, e.g. model.kind: mlp"
+        )
+        return refuse_on_trees(values, "auto", reason)
+
     @model_validator(mode="after")
     def _by_effort(self) -> AutoModel:
         minutes, candidates = EFFORTS[self.effort]
+        started = [c.kind for c in self.candidates if isinstance(c, NetworkSection) and c.init]
+        if started:
+            raise ValueError(
+                f"candidate {started[0]} has init, and model.kind auto compares models from"
+                " scratch; name one network, with init"
+            )
         for name, value in (("minutes", minutes), ("candidates", candidates)):
             if name not in self.model_fields_set:
                 object.__setattr__(self, name, value)

@@ -47,8 +47,8 @@ class ModuleRule(Section):
     def _trains(cls, lr: float | None) -> float | None:
         if lr is not None and lr <= 0:
             raise ValueError(
-                f"expected a learning rate above 0, got {lr}; to freeze a module call"
-                " requires_grad_(False) on it in its own code"
+                f"expected a learning rate above 0, got {lr}; to freeze a module list it under"
+                " model.freeze"
             )
         return lr
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from schemas.calibration_records import Calibrations, Choices, Coverages, Margins, Thresholds
 from schemas.comparison_records import Interval, Standing, Yardsticks
+from schemas.init_records import InitialWeights
 from schemas.look_records import Claim, Looks
 from schemas.member_records import Kept, Members, Uncertainty
 from schemas.observed import Observed
@@ -165,6 +166,7 @@ class Prepared(Record):
     statistics: Statistics
     arrays: ArraysRef
     cached: bool = False
+    init: InitialWeights | None = Field(None, exclude_if=lambda found: found is None)
 
 
 # ----------------------------------------------------------------------------------------- training
@@ -175,7 +177,7 @@ class RunSpec(Record):
 
     `prepared_sha256`: of the `prepared.json` next to it; empty where it was written by hand, or by
     an earlier version. `refit`: of a refit (training.engine.trainer). `members`: numbers of an
-    ensemble's members that the weights consist of.
+    ensemble's members that the weights consist of. `init`: weights that the training starts from.
     """
 
     run_id: str
@@ -188,6 +190,7 @@ class RunSpec(Record):
     prepared_sha256: str = ""
     refit: RefitPlan | None = None
     members: Kept = ()
+    init: InitialWeights | None = Field(None, exclude_if=lambda found: found is None)
 
 
 class PreflightReport(Record):
@@ -346,7 +349,8 @@ class Evidence(Record):
     """`evidence.json`: digests, verdicts, versions; logged with the model version.
 
     `search`: what was tried before these values were chosen, with the test score and the gap to it;
-    absent without a search.
+    absent without a search. `init`: weights that training started from, and what they were trained
+    on; absent without `model.init`.
     """
 
     run_id: str
@@ -376,6 +380,7 @@ class Evidence(Record):
     against: Yardsticks = ()
     looks: Looks = ()
     slices: MaybeSlices = None
+    init: dict[str, Any] | None = Field(None, exclude_if=lambda found: found is None)
 
 
 class Verification(Record):

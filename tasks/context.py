@@ -162,6 +162,7 @@ class RunContext:
             arrays=prepared.arrays,
             raw_rows=prepared.validated.raw_rows,
             prepared_sha256=written.sha256,
+            init=prepared.init,
         )
         write_sealed(self.run_dir / SPEC, spec.model_dump_json(indent=1))
         return spec

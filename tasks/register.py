@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -195,6 +196,7 @@ def register_model(
     run: RunContext,
 ) -> Registered:
     """Register the model; return the registry's record of it."""
+    from training.data.split.seen_rows import keys_of_origins
     from training.data.split.unseen import evaluated_keys, trained_keys
     from training.registry.evidence import split_manifest
     from training.registry.registry import register
@@ -205,7 +207,8 @@ def register_model(
             registered=False, name=spec.name, version=None, uri=None, alias=None, verdict=why
         )
     splits = served.refit.splits if served.refit else ("train", "val")
-    keys = trained_keys([prepared.split.side(name) for name in splits])
+    own = trained_keys([prepared.split.side(name) for name in splits])
+    keys = functools.reduce(np.union1d, keys_of_origins(spec.init), own)
     manifest: dict[str, Any] = split_manifest(prepared)
     registered = register(
         served.exported,

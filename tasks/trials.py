@@ -69,6 +69,7 @@ def write_spec(run: RunContext, prepared: Prepared) -> None:
         spec=prepared.validated.spec,
         statistics=prepared.statistics,
         arrays=without_test(prepared.arrays),
+        init=prepared.init,
     )
     write_sealed(run.run_dir / SPEC, spec.model_dump_json(indent=1))
 

@@ -97,6 +97,7 @@ INNER: dict[str, set[str]] = {
         "serving",
     },
     "registry": {
+        "checkpoint",
         "data.arrays",
         "data.engine",
         "data.leakage",
@@ -106,6 +107,7 @@ INNER: dict[str, set[str]] = {
         "data.split",
         "engine",
         "evaluation",
+        "models",
         "objectives",
         "run",
         "serving",

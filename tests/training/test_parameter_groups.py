@@ -195,7 +195,7 @@ def test_a_tied_weight_follows_its_rule_under_either_name_but_not_two_rules() ->
     [
         (
             {"modules": [{"match": "head", "lr": 0}]},
-            r"above 0, got 0.*to freeze a module call requires_grad_\(False\)",
+            r"above 0, got 0.*to freeze a module list it under model.freeze",
         ),
         ({"modules": [{"match": "head"}]}, "the rule for 'head' changes nothing"),
         (

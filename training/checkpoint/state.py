@@ -121,6 +121,7 @@ def identity(spec: RunSpec, declaration: Declaration, world_size: int) -> dict[s
         "world_size": world_size if exact else None,
         "statistics": digest_of(spec.statistics),
         "arrays": spec.arrays.sha256,
+        **({} if spec.init is None else {"init": spec.init.sha256}),
     }
 
 

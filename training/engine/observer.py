@@ -38,7 +38,7 @@ class Witness:
         self.step, self.schedule, self.sampler, self.state = step, schedule, sampler, state
         self.layout, self.optimizer, self.begun_at = step.layout, step.optimizer, state.step
         self.counts: Counter[str] = Counter()
-        self._parameters = [p for p in self.layout.model.parameters() if p.requires_grad]
+        self._parameters = list(step.parameters.values())
         self._begins = True
         self._clean = False
         self._measured: list[Tensor] = []
@@ -72,7 +72,7 @@ class Witness:
             group["lr"] == self.schedule.rate(self.state.updates, group["peak"])
             for group in optimizer.param_groups
         )
-        complete = all(p.grad is not None for p in self._parameters)
+        complete = all(p.grad is not None for p in self.step.trained())
         self.counts.update(
             updates=1,
             begun_clean=self._clean,

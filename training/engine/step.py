@@ -19,12 +19,13 @@ S rows of this rank's share, M micro-batches, P trainable parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from schemas.config import TrainConfig
 from schemas.errors import TrainingError, first_few
@@ -171,6 +172,8 @@ class Step:
         train: micro-batch size, clipping, precision and seed.
         augment: changes the inputs of a micro-batch; None: no change.
         total_steps: steps of the whole run, for modules that follow its progress.
+        waiting: names of parameters that are trained from a later step on, with that step. Before
+            it their gradients are dropped, so that the optimizer has no state for them.
     """
 
     def __init__(
@@ -181,6 +184,7 @@ class Step:
         train: TrainConfig,
         augment: Augment | None = None,
         total_steps: int = 1,
+        waiting: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.layout, self.loss, self.optimizer, self.train, self.augment = (
             layout,
@@ -199,6 +203,7 @@ class Step:
             enabled=train.precision == "fp16",
         )
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.waiting = {name: waiting[name] for name in self.parameters if name in waiting}
         self.trace = Trace()
         # Decide the update on the device where reading the gate first would be a wait. Fused
         # optimizers can do that.
@@ -249,11 +254,25 @@ class Step:
         """
         self._stop = stop
         self._accumulate(window)
+        self._drop_waiting(window.step)
         self.scaler.unscale_(self.optimizer)
         self.trace.gradients = {
             name: local(p.grad) for name, p in self.parameters.items() if p.grad is not None
         }
         self.trace.norms = self.layout.grad_norms(list(self.trace.gradients.values()))
+
+    def trained(self) -> list[nn.Parameter]:
+        """Return the parameters that the present window trains."""
+        now = self.trace.step
+        return [p for name, p in self.parameters.items() if self.waiting.get(name, 0) <= now]
+
+    def _drop_waiting(self, step: int) -> None:
+        """Drop the gradients of parameters that are not trained yet."""
+        for name, first in self.waiting.items():
+            if step < first:
+                self.parameters[name].grad = None
+        if step in self.waiting.values():
+            self._updated = False  # their first update, which the host decides
 
     def clip(self) -> Tensor:
         """Clip as declared; return the gradient norm before clipping, [].

@@ -47,7 +47,8 @@ from training.engine.step import Launched, Step
 from training.engine.step_metrics import StepLog
 from training.engine.validation import Validation
 from training.launch.stop_signal import StopSignal
-from training.models.build import build_model
+from training.models.initial import initial_network
+from training.models.parameter_names import unfreeze_steps
 from training.objectives.losses import make_loss
 from training.optim.optimizer import describe_rates, make_optimizer
 from training.optim.schedule import Schedule
@@ -142,20 +143,21 @@ class Trainer:
         refit, per_epoch = self.spec.refit, self.sampler.steps_per_epoch
         self.total_steps = refit.steps if refit else train.epochs * per_epoch
         self.boundaries = Boundaries(train, per_epoch, self.total_steps, refit is not None)
-        self.model = build_model(declaration, self.spec.statistics).to(device)
+        self.model = initial_network(declaration, self.spec.statistics, self.spec.init).to(device)
         leave_memory_unfilled()
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
         self.layout = Layout(self.model, self.parallel, train)
         self.loss = make_loss(declaration, self.spec.statistics).to(device)
         rates = declaration.optimizer.scaled(train.batch_size)
-        self.optimizer = make_optimizer(rates, self.model)
+        waiting = unfreeze_steps(self.model, declaration.model)
+        self.optimizer = make_optimizer(rates, self.model, bool(waiting))
         planned = refit.schedule_steps if refit else self.total_steps
         self.schedule = Schedule(
             declaration.schedule, rates.lr, planned, declaration.greater_is_better
         )
         indicators = sum(s.indicator for s in self.spec.statistics.numeric)
         augment = Augment(train.augment, indicators, self.train_tensors)
-        self.step = Step(self.layout, self.loss, self.optimizer, train, augment, planned)
+        self.step = Step(self.layout, self.loss, self.optimizer, train, augment, planned, waiting)
         self.average = Average(self.model, train.ema)
         self.resumable = Resumable(
             self.layout, self.optimizer, self.schedule, self.step.scaler, self.average

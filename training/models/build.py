@@ -44,6 +44,7 @@ from training.models.ft_transformer import FtTransformer
 from training.models.linear import Linear
 from training.models.members import MemberMean, member_mean
 from training.models.mlp import Mlp
+from training.models.parameter_names import freeze
 from training.models.realmlp import RealMlp
 from training.models.resmlp import ResMlp
 from training.models.shape import ModelShape, model_shape
@@ -58,9 +59,10 @@ INIT_ROWS = 256  # drawn for an initialisation that depends on the inputs
 def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
     """Build the declared network with its initial weights.
 
-    It is a pure function of the declaration and the statistics. Weights are drawn from `train.seed`
-    alone, on the CPU, and the global random state is left unchanged: every rank builds the same
-    network.
+    It is a pure function of the declaration and the statistics, and takes no weights of
+    `model.init` (see training.models.initial); what `model.freeze` names has no gradient. Weights
+    are drawn from `train.seed` alone, on the CPU, and the global random state is left unchanged:
+    every rank builds the same network.
 
     Raises:
         ConfigError: there is no feature left, the model does not fit the features, or a custom
@@ -75,13 +77,17 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
         if shape.context:
-            return TokenNetwork(shape, _body(declaration, shape, statistics))
+            texts = TokenNetwork(shape, _body(declaration, shape, statistics))
+            freeze(texts, declaration.model)
+            return texts
         is_of_trees = isinstance(declaration.model, BoostingModel)
         body = _body(declaration, body_shape(shape, is_of_trees), statistics)
         counted = isinstance(getattr(body, "members", None), int)
         join = member_mean(declaration, statistics) if counted else None
         temperature = build_temperature(declaration, statistics)
-        return Network(shape, statistics, body, temperature, join)
+        network = Network(shape, statistics, body, temperature, join)
+        freeze(network, declaration.model)
+        return network
 
 
 def count_parameters(network: nn.Module) -> tuple[int, int]:

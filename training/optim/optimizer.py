@@ -14,7 +14,9 @@ from training.optim.groups import parameter_groups
 FUSED_DTYPES = (torch.float32, torch.float64)
 
 
-def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(
+    config: OptimizerConfig, model: nn.Module, some_join_later: bool = False
+) -> torch.optim.Optimizer:
     """Build the declared optimizer.
 
     Each group has `name`, and as `peak` its rate at the peak of the schedule.
@@ -23,6 +25,7 @@ def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Opt
         config: Its rates are used as they are: resolve `lr_scaling` first, with
             `config.scaled(batch_size)`.
         model: May be sharded; parameters are found through its modules.
+        some_join_later: Some parameters have no gradient in the first steps.
 
     Raises:
         TrainingError: `lr_scaling` is not resolved, or as `parameter_groups`.
@@ -42,6 +45,8 @@ def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Opt
                 "nesterov": config.nesterov,
                 "dampening": config.dampening,
             }
+            # fused SGD cannot update parameters with and without momentum at once (torch 2.13)
+            fused = fused and not some_join_later
             return torch.optim.SGD(groups, lr=config.lr, **momentum, fused=fused)
         case AdamConfig() | AdamWConfig():
             kind = torch.optim.AdamW if isinstance(config, AdamWConfig) else torch.optim.Adam

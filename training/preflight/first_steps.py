@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from schemas.config import Declaration, TrainConfig
 from schemas.errors import counted, first_few
+from schemas.init_records import InitialWeights
 from schemas.recipes import has_recipe_rates
 from schemas.records import CheckResult, Statistics
 from training.data.engine.in_memory import available_memory
@@ -47,6 +48,7 @@ def make_trial(
     statistics: Statistics,
     train: dict[str, np.ndarray],
     large: bool = False,
+    init: InitialWeights | None = None,
 ) -> Trial:
     """Prepare the data and loss for the checks below.
 
@@ -55,6 +57,7 @@ def make_trial(
         statistics: statistics fitted on train.
         train: arrays of the train split.
         large: true for a network whose steps are expensive.
+        init: weights that the network starts from.
     """
     rows = len(train["label"])
     few, most = ROWS, WINDOW_OF_LARGE if large else WINDOW_ROWS
@@ -62,7 +65,7 @@ def make_trial(
         few = most = TEXTS
     window = first_rows(train, min(micro_rows(declaration.train, rows), most))
     loss = make_loss(declaration, statistics)
-    return Trial(declaration, statistics, loss, first_rows(train, few), window, rows)
+    return Trial(declaration, statistics, loss, first_rows(train, few), window, rows, init)
 
 
 def first_steps(trial: Trial) -> dict[str, Callable[[], CheckResult]]:
@@ -200,7 +203,7 @@ def judge_rates(
         return RATES.warned(
             f"{did}: the rates of {counted(len(still), 'group')} ({first_few(still)}) are so low"
             " that their weights stay where they are.",
-            "raise lr of their rule in optimizer.modules, or freeze them openly",
+            "raise lr of their rule in optimizer.modules, or list them under model.freeze",
             **figures,
         )
     return RATES.passed(f"{did}.", **figures)

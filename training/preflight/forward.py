@@ -145,7 +145,8 @@ def check_initial_loss(subject: Subject) -> tuple[CheckResult, float, float]:
     high = ("scores start too large, or sit on a wrong level", f"{remedy} raw scores")
     low = ("the network knows the labels before training", "look for the label among the features")
     bounds = {"base_rate": prior, "zero_scores": zero}
-    return judged_loss(found, theory, bounds, high, low, noise), found, prior
+    judged = judged_loss(found, theory, bounds, high, low, noise, subject.is_loaded)
+    return judged, found, prior
 
 
 def check_independence(subject: Subject) -> CheckResult:

@@ -15,7 +15,6 @@ from torch.autograd.function import BackwardCFunction
 
 from schemas.errors import first_few
 from schemas.records import CheckResult
-from training.models.build import build_model
 from training.models.shape import FIRST_VALUE
 from training.objectives.losses import Loss
 from training.preflight.inputs import frozen_codes
@@ -125,12 +124,14 @@ def _judge_reach(subject: Subject, waiting: dict[str, str], parameters: int) -> 
             " padding_idx out, or set it to one of the first two",
         )
     told = f"The gradient reaches all {parameters} trainable parameters."
+    frozen_here = sum(not p.requires_grad for p in subject.network.parameters())
+    told += f" {frozen_here} others are frozen." if frozen_here else ""
     return GRADIENTS.passed(told, parameters=parameters)
 
 
 def check_gradient(trial: Trial) -> CheckResult:
     """Check that backward computes the slope of the declared loss."""
-    network = build_model(trial.declaration, trial.statistics).double().eval()
+    network = trial.network().double().eval()
     few = trial.probe.first(SLOPE_ROWS)
     wide = {n: t.double() if t.dtype.is_floating_point else t for n, t in few.inputs.items()}
     rows = Probe(wide, few.label)

@@ -74,7 +74,7 @@ def inspect_tokens(
         ]
         losses: tuple[float, ...] = ()
         if gradients.verdict == "pass":
-            learned, losses = overfit_tokens(network, subject.loss, probe)
+            learned, losses = overfit_tokens(subject.thawed(), subject.loss, probe)
             results.append(learned)
     initial_losses = (initial_loss, math.log(subject.shape.outputs))
     return summed_up(started, network, results, initial_losses, losses)
@@ -130,7 +130,7 @@ def check_initial_loss(subject: Subject) -> tuple[CheckResult, float]:
     remedy = "look for the target among the inputs: a shift by one that is missing"
     low = ("the network knows the targets before training", remedy)
     bounds = {"uniform": uniform, "token_shares": shares}
-    return judged_loss(found, theory, bounds, high, low), found
+    return judged_loss(found, theory, bounds, high, low, is_loaded=subject.is_loaded), found
 
 
 def other_tokens(tokens: Tensor, outputs: int) -> Tensor:

@@ -181,7 +181,7 @@ def _judge_average(
     """Compare a new network that has the averaged weights alone with the one that was loaded, which
     is lent them for an evaluation.
     """
-    alone = build_model(trial.declaration, trial.statistics)
+    alone = trial.network()
     with kept[1].applied():
         alone.load_state_dict(kept[0].state_dict())
     with loaded[1].applied():
@@ -255,7 +255,7 @@ def check_export(trial: Trial, network: nn.Module | None = None) -> CheckResult:
         trial: data of the run.
         network: network to export; default: a new one with its initial weights.
     """
-    network = build_model(trial.declaration, trial.statistics) if network is None else network
+    network = trial.network() if network is None else network
     network = network.eval().requires_grad_(False)
     program, example, axes = _program(trial, in_double(network, trial.statistics))
     try:

@@ -23,7 +23,7 @@ from training.data.leakage.verdict import judged
 from training.distributed.layout import require_layout
 from training.engine.augment import Augment
 from training.engine.batches import as_tensors
-from training.models.build import build_model
+from training.models.initial import initial_network
 from training.objectives.targets import targets_of
 from training.preflight.first_steps import check_cost, first_steps, make_trial
 from training.preflight.forward import (
@@ -73,12 +73,12 @@ def preflight(run: RunSpec) -> PreflightReport:
     train = load_arrays(run.arrays.train)
     if isinstance(declaration.model, BoostingModel):
         return _of_trees(run, declaration, train, targets, started)
-    network = build_model(declaration, run.statistics)
+    network = initial_network(declaration, run.statistics, run.init)
     require_layout(network, declaration.train)
     Augment(declaration.train.augment, 0, as_tensors(train))
     optimizer = check_optimizer(declaration, network, run.arrays.train.rows)
     large = sum(p.numel() for p in network.parameters()) > LARGE
-    trial = make_trial(declaration, run.statistics, train, large)
+    trial = make_trial(declaration, run.statistics, train, large, run.init)
     if texts:
         report = inspect_tokens(declaration, run.statistics, network, train)
     else:
@@ -155,9 +155,10 @@ def inspect(
         results += company
         losses: tuple[float, ...] = ()
         if gradients.verdict == "pass":  # without gradients it would only fail for the same reason
-            learned, losses = overfit(network, declaration, statistics, shape, spread)
+            whole = subject.thawed()
+            learned, losses = overfit(whole, declaration, statistics, shape, spread)
             results += [learned, check_layers(student, GRADIENT_STEPS, spread.inputs)]
             # this check uses codes and values that no row has
             if all(r.verdict == "pass" for r in (extremes, *company)):
-                results.append(check_inputs(network, statistics, shape, loss, spread, sample))
+                results.append(check_inputs(whole, statistics, shape, loss, spread, sample))
     return summed_up(started, network, results, (initial_loss, expected), losses)

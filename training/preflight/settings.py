@@ -7,9 +7,10 @@ import math
 from torch import nn
 
 from schemas.config import Declaration
-from schemas.errors import BulkheadError
+from schemas.errors import BulkheadError, first_few
 from schemas.records import CheckResult, Statistics
 from training.engine.sampling import Sampler
+from training.models.parameter_names import unfreeze_steps
 from training.objectives.targets import targets_of
 from training.optim.optimizer import describe_rates, make_optimizer
 from training.optim.schedule import Schedule
@@ -33,8 +34,15 @@ def check_optimizer(declaration: Declaration, network: nn.Module, train_rows: in
         sampler = Sampler(train_rows, train.batch_size, train.seed, train.drop_last)
         steps = train.epochs * sampler.steps_per_epoch
         schedule = Schedule(declaration.schedule, rates.lr, steps, declaration.greater_is_better)
+        waiting = unfreeze_steps(network, declaration.model)
     except BulkheadError as error:
         return CheckResult(name="optimizer", verdict="fail", summary=str(error))
+    if late := [name for name, first in waiting.items() if first >= steps]:
+        return OPTIMIZER.failed(
+            f"model.unfreeze_at: {first_few(late)} would be trained from step"
+            f" {waiting[late[0]]} on, and the run has {steps} steps.",
+            "lower the step, raise train.epochs, or list them under model.freeze",
+        )
     sampled = min(steps, SAMPLED)
     mean = sum(schedule.rate(k * steps // sampled) for k in range(sampled)) / sampled
     left = mean / max(rates.lr, 1e-30)

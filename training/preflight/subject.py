@@ -19,8 +19,10 @@ from torch.utils.hooks import RemovableHandle
 
 from schemas.config import Declaration
 from schemas.errors import PreflightError
+from schemas.init_records import InitialWeights
 from schemas.records import Statistics
-from training.models.build import build_model
+from training.models.initial import initial_network
+from training.models.parameter_names import matching
 from training.models.shape import ModelShape, model_shape
 from training.objectives.losses import Loss, make_loss
 from training.objectives.targets import Targets
@@ -285,11 +287,30 @@ class Subject:
         """Declared loss per row."""
         return make_loss(self.declaration, self.statistics)
 
+    @property
+    def is_loaded(self) -> bool:
+        """Return True if the network starts from weights that exist."""
+        return getattr(self.declaration.model, "init", None) is not None
+
+    def thawed(self) -> nn.Module:
+        """Return a copy that also learns where `model.freeze` forbids it, or the network itself.
+
+        What a network can learn is a question to all of it.
+        """
+        patterns = getattr(self.declaration.model, "freeze", ())
+        if not patterns:
+            return self.network
+        whole = copy.deepcopy(self.network)
+        parameters = dict(whole.named_parameters())
+        for name in matching(patterns, parameters, "model.freeze"):
+            parameters[name].requires_grad_(True)
+        return whole
+
 
 @dataclass(frozen=True)
 class Trial:
     """Data and loss of a trial: a few rows as `probe`, a micro-batch as `window` for the cost.
-    `rows` is the number of train rows.
+    `rows` is the number of train rows, `init` are the weights to start from.
     """
 
     declaration: Declaration
@@ -298,10 +319,15 @@ class Trial:
     probe: Probe
     window: Probe
     rows: int
+    init: InitialWeights | None = None
+
+    def network(self) -> nn.Module:
+        """Return the network that training starts from."""
+        return initial_network(self.declaration, self.statistics, self.init)
 
     def fresh(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Return the initial network in train mode, and its optimizer at the peak rates."""
-        network = build_model(self.declaration, self.statistics).train()
+        network = self.network().train()
         return network, make_optimizer(
             self.declaration.optimizer.scaled(self.declaration.train.batch_size), network
         )

@@ -69,6 +69,7 @@ def judged_loss(
     high: tuple[str, str],
     low: tuple[str, str],
     noise: tuple[float, float] = (0.0, 0.0),
+    is_loaded: bool = False,
 ) -> CheckResult:
     """Check that the initial loss lies between or near its theoretical values.
 
@@ -80,11 +81,20 @@ def judged_loss(
         low: cause and remedy if it is below.
         noise: losses of normal random scores of two sizes: there is no warning below the first and
             no failure below the second.
+        is_loaded: the weights are those of `model.init`: they may be better than theory, and data
+            that are unlike their own are no fault of the network.
     """
     least, most = min(bounds.values()), max(bounds.values())
     known = f"The initial loss is {found:.4g}; theory: {theory}"
     if least / LOSS_LUCK <= found <= max(most * LOSS_WARN + LOSS_SLACK, noise[0]):
         return INITIAL_LOSS.passed(f"{known}.", initial_loss=found, **bounds)
+    if is_loaded and found < least:
+        told = f"{known}: the weights of model.init know these data."
+        return INITIAL_LOSS.passed(told, initial_loss=found, **bounds)
+    if is_loaded:
+        told = f"{known}: the weights of model.init do not fit these labels or inputs."
+        remedy = "list the last layer under model.init.new, so that it begins at the base rate"
+        return INITIAL_LOSS.warned(told, remedy, initial_loss=found, **bounds)
     cause, remedy = high if found > most else low
     stops = found > max(most * LOSS_FAIL, noise[1]) or found < least / LOSS_FAIL
     judge = INITIAL_LOSS.failed if stops else INITIAL_LOSS.warned

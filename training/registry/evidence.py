@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from schemas.config import SPLITS, Declaration
+from schemas.init_records import InitialWeights
 from schemas.records import (
     EvaluationReport,
     Evidence,
@@ -90,7 +92,29 @@ def build_evidence(
         slices=evaluated.slices,
         refit=served.refit,
         members=served.trained.members,
+        init=None if prepared.init is None else started_from(prepared.init),
     )
+
+
+def started_from(weights: InitialWeights) -> dict[str, Any]:
+    """Return which weights the training started from and what they were trained on, without paths.
+
+    `trained_on` is empty of a file, of which nothing is known.
+    """
+    origins = [
+        origin.model_dump(
+            mode="json", include={"run_id", "name", "version", "source_sha256", "train_sha256"}
+        )
+        for origin in weights.origins
+    ]
+    is_path = not weights.resolved.startswith("models:/")
+    return {
+        "from": Path(weights.resolved).name if is_path else weights.resolved,
+        "given": Path(weights.given).name if is_path else weights.given,
+        "sha256": weights.sha256,
+        "trained_on": origins,
+        "seen_rows": None if weights.seen is None else weights.seen.model_dump(mode="json"),
+    }
 
 
 def searched(declaration: Declaration, evaluated: EvaluationReport) -> dict[str, Any] | None:

@@ -29,7 +29,8 @@ from training.engine.dump import DUMPS, read_dumps, steps_dumped
 from training.engine.sampling import Sampler
 from training.engine.step import Step
 from training.main import read_spec
-from training.models.build import build_model
+from training.models.initial import initial_network
+from training.models.parameter_names import unfreeze_steps
 from training.objectives.losses import make_loss
 from training.replay.first_non_finite import Place, Watch
 from training.replay.replay_report import Finding, RankReplay, ReplayReport, advice, sentence
@@ -166,7 +167,8 @@ class Stage:
 
     def _step(self, train: TrainConfig, window: Window) -> Step:
         """Return the parts of a step, with the weights before it."""
-        model = build_model(self.declaration, self.spec.statistics).to(self.parallel.device)
+        network = initial_network(self.declaration, self.spec.statistics, self.spec.init)
+        model = network.to(self.parallel.device)
         _load(model, self.weights)
         loss = make_loss(self.declaration, self.spec.statistics).to(self.parallel.device)
         augment = Augment(
@@ -175,7 +177,8 @@ class Stage:
         # used for its parameters only: nothing is updated
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         layout = Layout(model, self.parallel, train)
-        step = Step(layout, loss, optimizer, train, augment, self._total_steps())
+        waiting = unfreeze_steps(model, self.declaration.model)
+        step = Step(layout, loss, optimizer, train, augment, self._total_steps(), waiting)
         if self.scaler:
             step.scaler.load_state_dict(self.scaler)
         return step

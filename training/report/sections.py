@@ -75,6 +75,7 @@ EXCLUDED_BECAUSE = {
     "filter": "data.filter is not true",
     "unlabelled": "no label (data.null_labels: drop)",
     "ignored": "a label that means unknown (task.ignore)",
+    "seen_by_init": "the weights of model.init were trained on them (model.init.seen_rows)",
 }
 BASE_TITLES = {"regression": "The label on the test rows", "causal_lm": "The test documents"}
 MAX_CLASSES = 30
