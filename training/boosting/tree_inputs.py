@@ -33,7 +33,7 @@ def dense_columns(
     count = len(arrays["label"][rows])
     parts = [arrays["numeric"][rows]] if "numeric" in arrays else []
     for stats in statistics.tensor:
-        values = arrays[stats.key][rows]
+        values = np.asarray(arrays[stats.key][rows])
         if scaled:
             # mean and sd by channel, or one of each, against [N, *shape]
             mean, std = (

@@ -1,0 +1,156 @@
+"""The steps of series that the windows of a split hold, each of them once.
+
+A window of a row holds steps of its own series, the row itself or earlier ones, on any side that
+the split puts before it. The check `windows` proves that none of train's is a row of validation or
+test. N rows of a split, M steps that their windows hold, H rows of all series.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from schemas.config import SPLITS, SplitName
+from schemas.digest import file_ref, replacing, verify
+from schemas.errors import DataError, IntegrityError, first_few
+from schemas.references import (
+    FileRef,
+    HistoryRef,
+    SplitTables,
+    TableRef,
+    ValidatedTable,
+    WindowSpec,
+)
+
+FAR = 1e-3  # of a step, by which a moment may lie beside the grid
+
+
+class Series(NamedTuple):
+    """All rows of all series in order: their places on the grid, and their series' numbers, [H]."""
+
+    table: pa.Table
+    number: np.ndarray
+    place: np.ndarray
+
+
+class Part(NamedTuple):
+    """Windows over steps [M]: the row of the series (-1: none), and ends and counts, [N]."""
+
+    rows: np.ndarray
+    ends: np.ndarray
+    counts: np.ndarray
+
+
+def with_histories(made: SplitTables, validated: ValidatedTable, out_dir: Path) -> SplitTables:
+    """Write the windows of each side next to its table; without windows, return what was given.
+
+    Raises:
+        DataError: a moment of a series lies beside the grid of its window.
+        IntegrityError: a row is in no series, or a file was changed.
+    """
+    for number, (name, window) in enumerate(validated.spec.windows.items()):
+        series = read_series(validated.histories[name], window, name)
+        sides = {side: made.side(side) for side in SPLITS}
+        for side, table in sides.items():
+            ref = _write(series, window, table, side, Path(out_dir) / f"{side}_window_{number}")
+            histories = table.histories | {name: ref}
+            sides[side] = table.model_copy(update={"histories": histories})
+        made = made.model_copy(update=sides)
+    return made
+
+
+def first_windows(table: TableRef, rows: int, path: Path) -> dict[str, HistoryRef]:
+    """Return the windows of the first rows of a table; `path` begins the names of their files."""
+    found = {}
+    for number, (name, history) in enumerate(table.histories.items()):
+        ends = path.with_name(f"{path.name}_window_{number}.parquet")
+        with replacing(ends) as file:
+            pq.write_table(pq.read_table(verify(history.ends)).slice(0, rows), file)
+        found[name] = HistoryRef(steps=history.steps, ends=file_ref(ends))
+    return found
+
+
+def read_series(file: FileRef, window: WindowSpec, name: str) -> Series:
+    """Return the rows of all series, with their places in units of the window's step.
+
+    Without a step each row is one: its place is its number.
+
+    Raises:
+        DataError: a moment lies beside the grid that the first moment of its series begins.
+    """
+    table = pq.read_table(verify(file))
+    number = np.asarray(table["__series"].combine_chunks().dictionary_encode().indices)
+    if window.step is None:
+        return Series(table, number, np.arange(len(table)))
+    time = table["__time"].to_numpy()
+    begins = np.flatnonzero(np.diff(number, prepend=-1))
+    first = np.repeat(time[begins], np.diff(begins, append=len(time)))
+    steps = (time - first) / window.step
+    place = np.rint(steps).astype(np.int64)
+    beside = np.flatnonzero(np.abs(steps - place) > FAR)
+    if len(beside):
+        shown = (f"{table['__series'][i].as_py()} {time[i]:.17g}" for i in beside[:5].tolist())
+        raise DataError(
+            f"data.windows.{name}: {len(beside)} rows lie beside a grid of step {window.step:g}"
+            f" that their series' first row begins (first: {first_few(shown, len(beside))}); round"
+            " the time in data.derive, choose a step that all moments are multiples of, or remove"
+            " step and count rows"
+        )
+    return Series(table, number, place)
+
+
+def windows_of(series: Series, window: WindowSpec, rows: np.ndarray) -> Part:
+    """Return the windows of rows of the series, and the steps that any of them holds.
+
+    Args:
+        series: of all rows.
+        window: what a window holds.
+        rows: row numbers within `series` [N], without repeats.
+    """
+    begins = np.flatnonzero(np.diff(series.number, prepend=-1))
+    # places of all series after each other, far enough apart that no window reaches the next
+    first = begins[series.number]
+    gap = window.length + window.lag
+    last = series.place[np.append(begins[1:], len(series.place)) - 1] - series.place[begins]
+    offset = np.concatenate([[0], np.cumsum(last + 1 + gap)[:-1]]) if len(begins) else last
+    place = series.place - series.place[first] + offset[series.number]
+    end = place[rows] + 1 - window.lag
+    begin = np.maximum(end - window.length, offset[series.number[rows]])
+    count = np.maximum(end - begin, 0)
+    begin = np.minimum(begin, end)
+    total = int(place[-1]) + 1 if len(place) else 0
+    covers = np.zeros(total + 1, dtype=np.int64)
+    np.add.at(covers, begin[count > 0], 1)
+    np.add.at(covers, end[count > 0], -1)
+    held = np.cumsum(covers[:-1]) > 0
+    at = np.full(total, -1, dtype=np.int64)
+    at[place] = np.arange(len(place))
+    before = np.concatenate([[0], np.cumsum(held)])
+    return Part(at[held], np.where(count > 0, before[np.maximum(end, 0)], 0), count)
+
+
+def _write(
+    series: Series, window: WindowSpec, table: TableRef, side: SplitName, folder: Path
+) -> HistoryRef:
+    """Write the steps and the ends of one side."""
+    ids = pq.read_table(verify(table.file), columns=["__id"])["__id"]
+    known = series.table["__id"]
+    found = pc.index_in(ids.cast(known.type), value_set=known.combine_chunks())
+    if found.null_count:
+        raise IntegrityError(
+            f"{table.file.path}: {found.null_count} rows are in no series; prepare the data again"
+        )
+    part = windows_of(series, window, np.asarray(found.to_numpy()))
+    places = pa.array(part.rows, mask=part.rows < 0)
+    steps = series.table.take(places).replace_schema_metadata({"bulkhead.side": side})
+    ends = pa.table({"end": part.ends, "count": part.counts})
+    paths = {"steps": folder.with_suffix(".steps.parquet"), "ends": folder.with_suffix(".parquet")}
+    for path, made in zip(paths.values(), (steps, ends), strict=True):
+        with replacing(path) as file:
+            pq.write_table(made, file)
+    return HistoryRef(**{name: file_ref(path) for name, path in paths.items()})
