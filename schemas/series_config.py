@@ -1,4 +1,4 @@
-"""Section `data.windows`: the past of a row's series as a feature, and the network that reads it."""
+"""Section `data.windows`: the past of a row's series as a feature, and what reads it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,9 @@ class WindowConfig(Section):
                     " its steps, e.g. step: 1h; or give a number of rows"
                 )
             return int(self.look_back)
-        sizes = [v if not isinstance(v, str) else seconds_of(v) for v in (self.look_back, self.step)]
+        sizes = [
+            v if not isinstance(v, str) else seconds_of(v) for v in (self.look_back, self.step)
+        ]
         alike = isinstance(self.look_back, str) == isinstance(self.step, str)
         steps = sizes[0] / sizes[1] if alike and sizes[1] else 0.5
         if abs(steps - round(steps)) > 1e-9:

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from schemas.encoder_config import EncoderConfig
-from schemas.series_config import SeriesEncoder
 from schemas.label_config import LabelKind
 from schemas.references import Record
+from schemas.series_config import SeriesEncoder
 
 
 class NumericStats(Record):

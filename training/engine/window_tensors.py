@@ -1,4 +1,6 @@
-"""Windows of series as tensors, gathered for each batch. N rows, B of a batch, C channels, L steps.
+"""Windows of series as tensors, gathered for each batch.
+
+N rows, B rows of a batch, M steps, C channels, L steps of a window.
 """
 
 from __future__ import annotations
@@ -62,8 +64,7 @@ class WindowTensor:
 
 
 def gather_windows(steps: Tensor, ends: Tensor, length: int) -> Tensor:
-    """Return windows float32 [B, 2C, L] of ends [B, 3]; see `training.data.arrays.windows.places`.
-    """
+    """Return windows float32 [B, 2C, L] of steps [M, 2C] and ends [B, 3]."""
     back = torch.arange(length, 0, -1, device=ends.device)
     places = torch.where(back <= ends[:, 1:2], ends[:, :1] - back, 0)
     found = steps.index_select(0, places.flatten())  # [B L, 2C]

@@ -23,7 +23,6 @@ from training.models.attention import SelfAttention
 from training.models.inputs import init_linear_
 
 
-
 def build_series_encoder(config: SeriesEncoder, dims: tuple[int, ...]) -> nn.Module:
     """Return the module [B, 2C, L] → [B, E] of a declared encoder."""
     channels, length = dims
@@ -183,7 +182,8 @@ def series_summary(windows: Tensor) -> Tensor:
     the share of known steps; then, of the whole window and of its last quarter, mean, standard
     deviation, least and largest value and the slope of a line per step. 0 where nothing is known.
     """
-    values, flags = windows.float().chunk(2, dim=1)
+    # in float64: trees compare, and other batches may round float32 in another way
+    values, flags = windows.double().chunk(2, dim=1)
     known = flags > 0.5
     length = values.shape[2]
     places = torch.arange(1, length + 1, device=values.device)
@@ -192,13 +192,13 @@ def series_summary(windows: Tensor) -> Tensor:
     before = torch.where(earlier, places, 0).amax(2, keepdim=True)
     newest = _at(values, last)
     change = torch.where(before > 0, newest - _at(values, before), 0.0)
-    share = known.float().mean(2, keepdim=True)
+    share = known.double().mean(2, keepdim=True)
     quarter = max(2, length // 4)
     spans = [
         _span(values[:, :, begin:], known[:, :, begin:])
         for begin in dict.fromkeys((0, length - quarter))
     ]
-    return torch.cat([newest, change, share, *spans], dim=2).flatten(1)
+    return torch.cat([newest, change, share, *spans], dim=2).flatten(1).float()
 
 
 def summary_columns(channels: tuple[str, ...], length: int) -> list[str]:

@@ -53,6 +53,7 @@ from training.serving.reference_network import (
     reference_network,
     reference_scores,
 )
+from training.serving.window_rules import given_windows, window_rules
 
 
 class Program(nn.Module):
@@ -212,9 +213,12 @@ def make_spec(
             for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
         ],
         "tensor": [
-            {"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor
+            {"name": s.name, "shape": list(s.shape), "dtype": s.dtype}
+            for s in statistics.tensor
+            if not s.window
         ],
         **({"bags": [bag.rule() for bag in statistics.bags]} if statistics.bags else {}),
+        **({"windows": windows} if (windows := window_rules(run.spec, statistics)) else {}),
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),
@@ -299,6 +303,7 @@ def parity(
         IntegrityError: the difference reaches 1e-6 or is not a number; the message says where.
     """
     declaration, stored = declare(run.declaration), _first_rows(table.file.file)
+    stored = stored.assign(**given_windows(run, table.side, len(stored)))
     frame, places = raw_columns.as_raw(run, stored)
     expected = predict(
         declaration,

@@ -18,7 +18,7 @@ from schemas.errors import IntegrityError, SplitError, first_few
 from schemas.records import ArraysRef, SplitArrays, digest_of
 from schemas.scratch import scratch_folder
 from training.data.arrays.shards import load_arrays
-from training.data.arrays.windows import Windows, joined, write_steps, steps_of
+from training.data.arrays.windows import Windows, joined, steps_of, write_steps
 
 COPIED_ROWS = 16_384
 
@@ -94,7 +94,10 @@ def _write_side(arrays: ArraysRef, ids: pa.Array, folder: Path, side: str) -> No
     for name, first in sources[0][0].items():
         path = folder / Path(arrays.train.arrays[name].path).name
         if isinstance(first, Windows):
-            parts = [Windows(b[name].steps, b[name].ends[at], first.length) for (b, _), at in zip(sources, places, strict=True)]
+            parts = [
+                Windows(b[name].steps, b[name].ends[at], first.length)
+                for (b, _), at in zip(sources, places, strict=True)
+            ]
             steps, ends = joined(parts)
             write_steps(folder, path.stem, steps)
             np.save(path, ends)

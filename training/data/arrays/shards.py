@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from schemas import digest
 from schemas.config import DataConfig, Declaration, SplitName
-from schemas.errors import DataError, IntegrityError, first_few
+from schemas.errors import DataError, IntegrityError
 from schemas.records import (
     ArraysRef,
     FileRef,

@@ -113,25 +113,32 @@ def windows_of(series: Series, window: WindowSpec, rows: np.ndarray) -> Part:
         rows: row numbers within `series` [N], without repeats.
     """
     begins = np.flatnonzero(np.diff(series.number, prepend=-1))
-    # places of all series after each other, far enough apart that no window reaches the next
-    first = begins[series.number]
-    gap = window.length + window.lag
     last = series.place[np.append(begins[1:], len(series.place)) - 1] - series.place[begins]
-    offset = np.concatenate([[0], np.cumsum(last + 1 + gap)[:-1]]) if len(begins) else last
-    place = series.place - series.place[first] + offset[series.number]
+    # places of all series on one line, on which no window reaches two of them
+    gap = window.length + window.lag
+    offset = np.cumsum(last + 1 + gap) - (last + 1 + gap)
+    place = series.place - series.place[begins][series.number] + offset[series.number]
     end = place[rows] + 1 - window.lag
     begin = np.maximum(end - window.length, offset[series.number[rows]])
     count = np.maximum(end - begin, 0)
-    begin = np.minimum(begin, end)
-    total = int(place[-1]) + 1 if len(place) else 0
-    covers = np.zeros(total + 1, dtype=np.int64)
-    np.add.at(covers, begin[count > 0], 1)
-    np.add.at(covers, end[count > 0], -1)
-    held = np.cumsum(covers[:-1]) > 0
-    at = np.full(total, -1, dtype=np.int64)
-    at[place] = np.arange(len(place))
-    before = np.concatenate([[0], np.cumsum(held)])
-    return Part(at[held], np.where(count > 0, before[np.maximum(end, 0)], 0), count)
+    held = _union(begin[count > 0], end[count > 0])
+    at = np.searchsorted(place, held)
+    at = np.where(place[np.minimum(at, len(place) - 1)] == held, at, -1)
+    return Part(at, np.where(count > 0, np.searchsorted(held, end), 0), count)
+
+
+def _union(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return the numbers of intervals [begin, end), each once and in order.
+
+    >>> _union(np.array([4, 0, 5]), np.array([6, 2, 7])).tolist()
+    [0, 1, 4, 5, 6]
+    """
+    order = np.argsort(begin, kind="stable")
+    begin, reach = begin[order], np.maximum.accumulate(end[order])
+    # of each interval what lies behind all earlier ones
+    begin = np.maximum(begin, np.append(begin[:1], reach[:-1]))
+    sizes = np.maximum(reach - begin, 0)
+    return np.repeat(begin - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
 
 
 def _write(

@@ -67,7 +67,6 @@ from training.data.split.groups import (
     needs_group_ledger,
     settled_sql,
 )
-from training.data.split.histories import first_windows, with_histories
 from training.data.split.hash_sides import (
     cut_point,
     hash_side_sql,
@@ -75,6 +74,7 @@ from training.data.split.hash_sides import (
     known_side_sql,
     pinned_sql,
 )
+from training.data.split.histories import first_windows, with_histories
 from training.data.split.ledger import Ledger, opened
 from training.data.split.pins import find_pins
 from training.data.split.rolling import plan_of, roll_cuts

@@ -103,15 +103,20 @@ def with_label_ahead(
         else f"({later})"
     )
     keys = [ident(name) for name in declaration.data.series_columns]
-    same = " and ".join([f"a.k{i} = b.k{i}" for i in range(len(keys))] + ["a.m = b.m"])
-    listed = "".join(f"{key} as k{i}, " for i, key in enumerate(keys))
-    now = f"(select {listed}round({later}, {DIGITS}) as m, {at} as at, * from {relation})"
-    then = f"(select {listed}round({moment}, {DIGITS}) as m, {ident(label)} as v from {relation})"
-    hidden = ", ".join([*(f"k{i}" for i in range(len(keys))), "m", "at", ident(label)])
+    own = [f"__k{i}" for i in range(len(keys))]
+    same = " and ".join(f"a.{name} = b.{name}" for name in [*own, "__m"])
+    listed = "".join(f"{key} as {name}, " for key, name in zip(keys, own, strict=True))
+    place = f"round({later}, {DIGITS}) as __m, {at} as __at, row_number() over () as __place"
+    now = f"(select {listed}{place}, * from {relation})"
+    then = (
+        f"(select {listed}round({moment}, {DIGITS}) as __m, {ident(label)} as __v from {relation})"
+    )
+    hidden = ", ".join([*own, "__m", "__at", "__place", ident(label)])
+    # in the order of the source, which a join does not keep
     shifted = (
-        f"(select a.* exclude ({hidden}), b.v as {ident(label)}, a.{ident(label)} as"
-        f" {ident(PRESENT)}, a.at as {ident(known_at(label))} from {now} a left join {then} b on"
-        f" {same})"
+        f"(select a.* exclude ({hidden}), b.__v as {ident(label)}, a.{ident(label)} as"
+        f" {ident(PRESENT)}, a.__at as {ident(known_at(label))} from {now} a left join {then} b on"
+        f" {same} order by a.__place)"
     )
     known = ColumnConfig(role="label_time", unit=resolved.configs[time].unit)
     columns = {PRESENT: ColumnConfig(role="ignore"), known_at(label): known}
