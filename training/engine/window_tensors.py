@@ -43,16 +43,16 @@ class WindowTensor:
 
     def numel(self) -> int:
         """Return the number of values that are kept in memory."""
-        return self.steps.numel() + self.ends.numel()
+        return int(self.steps.numel() + self.ends.numel())
 
     def element_size(self) -> int:
         """Return the bytes of the wider of them."""
-        return self.ends.element_size()
+        return int(self.ends.element_size())
 
     def to(self, *args: Any, **options: Any) -> WindowTensor:
         """Return the windows with both tensors moved."""
-        moved = (t.to(*args, **options) for t in (self.steps, self.ends))
-        return WindowTensor(*moved, self.length)
+        steps, ends = (t.to(*args, **options) for t in (self.steps, self.ends))
+        return WindowTensor(steps, ends, self.length)
 
     def __getitem__(self, rows: slice) -> Tensor:
         """Return the windows of a slice of rows, float32 [B, 2C, L]."""

@@ -70,7 +70,7 @@ class CausalBlock(nn.Module):
         self.mix = nn.Linear(width, width)
         self.dropout = nn.Dropout(dropout)
         nn.init.normal_(self.conv.weight, std=math.sqrt(2.0 / (kernel * width)))
-        nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
+        nn.init.zeros_(self.conv.bias)
         init_linear_(self.mix, gain=0.5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Gru(nn.Module):
         self.reads = nn.ModuleList(nn.Linear(w, 3 * config.width) for w in widths)
         self.hears = nn.ModuleList(nn.Linear(config.width, 3 * config.width) for _ in widths)
         for layer in (*self.reads, *self.hears):
-            init_linear_(layer, gain=1.0)  # type: ignore[arg-type]
+            init_linear_(layer, gain=1.0)
         self.dropout = nn.Dropout(config.dropout)
         self.out = _linear(config.width, config.size)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from schemas.records import RunSpec, SplitName, Statistics, TableSpec
+from schemas.config import SplitName
+from schemas.records import RunSpec, Statistics, TableSpec
 from training.data.arrays.shards import load_arrays
 
 

@@ -136,7 +136,7 @@ def _places(series: np.ndarray, time: np.ndarray, rule: Rule, index: pd.Index) -
     if not len(place):
         return place
     lengths = place[np.append(begins[1:], len(place)) - 1] + 1 + rule["length"] + rule["lag"]
-    return place + np.repeat(np.cumsum(lengths) - lengths, sizes)
+    return np.asarray(place + np.repeat(np.cumsum(lengths) - lengths, sizes))
 
 
 def _channel(values: pd.Series, null_texts: tuple[str, ...]) -> np.ndarray:

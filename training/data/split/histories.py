@@ -55,10 +55,10 @@ def with_histories(made: SplitTables, validated: ValidatedTable, out_dir: Path) 
     """
     for number, (name, window) in enumerate(validated.spec.windows.items()):
         series = read_series(validated.histories[name], window, name)
-        sides = {side: made.side(side) for side in SPLITS}
-        for side, table in sides.items():
-            ref = _write(series, window, table, side, Path(out_dir) / f"{side}_window_{number}")
-            histories = table.histories | {name: ref}
+        sides: dict[str, TableRef] = {}
+        for side in SPLITS:
+            folder, table = Path(out_dir) / f"{side}_window_{number}", made.side(side)
+            histories = table.histories | {name: _write(series, window, table, side, folder)}
             sides[side] = table.model_copy(update={"histories": histories})
         made = made.model_copy(update=sides)
     return made
