@@ -91,6 +91,9 @@ def check_series(data: DataConfig, task: TaskConfig, split: str) -> None:
         if name in data.columns:
             raise ValueError(f"{where}: data.columns has that name already; name the window anew")
         labels = [c for c in window.columns if (d := data.column(c)) and d.role == "label"]
+        if window.season is not None and not labels:
+            raise ValueError(f"{where}: season is for a window that holds the label; remove it")
+        window.seasonal_step(ahead)
         if labels and ahead is None and (data.named("label_time") or window.lag < 1):
             raise ValueError(
                 f"{where}: it holds the label {labels[0]!r}, which is not known at the moment of"

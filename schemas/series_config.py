@@ -92,6 +92,16 @@ class WindowConfig(Section):
         TcnEncoder(), description="The network that makes one vector of the window."
     )
 
+    season: int | Duration | None = Field(
+        None,
+        exclude_if=lambda length: length is None,
+        description=(
+            "Of a window that holds the label: after how long, or how many rows, values repeat,"
+            " e.g. 24h. Adds the baseline seasonal_value to last_value."
+        ),
+        examples=["24h"],
+    )
+
     @model_validator(mode="after")
     def _length_is_whole(self) -> WindowConfig:
         if len(set(self.columns)) < len(self.columns):
@@ -107,21 +117,46 @@ class WindowConfig(Section):
         Raises:
             ValueError: look_back and step do not fit together.
         """
+        return self.steps_of(self.look_back, "look_back")
+
+    def seasonal_step(self, ahead: tuple[str, float | str] | None) -> int | None:
+        """Return the step that lies a whole number of seasons before the label's moment, or None.
+
+        Raises:
+            ValueError: the window is shorter than that, or a length is no number of its steps.
+        """
+        if self.season is None:
+            return None
+        season = self.steps_of(self.season, "season")
+        before = 0 if ahead is None else self.steps_of(ahead[1], "ahead")
+        # seasons back from the label's moment until the newest step is reached
+        seasons = max(1, -(-(before + self.lag) // season))
+        step = self.length - 1 + before + self.lag - seasons * season
+        if step < 0:
+            raise ValueError(
+                f"season {self.season}: the window is too short to hold it; lengthen look_back"
+            )
+        return step
+
+    def steps_of(self, size: float | str, name: str) -> int:
+        """Return a length of time, or a number of rows, in steps of the window.
+
+        Raises:
+            ValueError: it is no whole number of steps.
+        """
         if self.step is None:
-            if isinstance(self.look_back, str) or self.look_back != int(self.look_back):
+            if isinstance(size, str) or size != int(size):
                 raise ValueError(
-                    f"look_back {self.look_back} is a length of time, which needs the distance of"
-                    " its steps, e.g. step: 1h; or give a number of rows"
+                    f"{name} {size} is a length of time, which needs the distance of the window's"
+                    " steps, e.g. step: 1h; or give a number of rows"
                 )
-            return int(self.look_back)
-        sizes = [
-            v if not isinstance(v, str) else seconds_of(v) for v in (self.look_back, self.step)
-        ]
-        alike = isinstance(self.look_back, str) == isinstance(self.step, str)
+            return int(size)
+        sizes = [v if not isinstance(v, str) else seconds_of(v) for v in (size, self.step)]
+        alike = isinstance(size, str) == isinstance(self.step, str)
         steps = sizes[0] / sizes[1] if alike and sizes[1] else 0.5
         if abs(steps - round(steps)) > 1e-9:
             raise ValueError(
-                f"look_back {self.look_back} is no whole number of steps of {self.step}; give both"
-                " as lengths such as 72h and 1h"
+                f"{name} {size} is no whole number of steps of {self.step}; give both as lengths"
+                " such as 72h and 1h"
             )
         return round(steps)
