@@ -285,6 +285,12 @@ class ValidatedTable(Record):
     histories: dict[str, FileRef] = Field({}, exclude_if=lambda found: not found)
     notes: tuple[str, ...] = ()
 
+    @property
+    def digests(self) -> str | dict[str, str]:
+        """SHA-256 of the table, and of the rows of its windows: what a split depends on."""
+        parts = {name: file.sha256 for name, file in self.histories.items()}
+        return {"table": self.table.file.sha256, **parts} if parts else self.table.file.sha256
+
 
 class SplitTables(Record):
     """The three sides as separate files, and how they came about.
