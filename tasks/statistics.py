@@ -30,7 +30,7 @@ from training.data.fit.train_rows import model_needs
 )
 def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: Declaration) -> Any:
     """Fit everything that is fitted before training; only a train table is accepted."""
-    inputs = {
+    inputs: dict[str, Any] = {
         "train": train.digests,
         "spec": validated.spec,
         "normalize": declaration.normalize,
@@ -43,7 +43,7 @@ def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: De
         "constant": declaration.checks.constant_features,
     }
     if declaration.data.windows:
-        inputs["windows"] = declaration.data.windows
+        inputs["windows"] = declaration.data.model_dump(mode="json")["windows"]
     if any(needs := model_needs(declaration)):
         inputs["model"] = needs._asdict()
     if declaration.evaluate.top_k is not None or declaration.evaluate.costs is not None:

@@ -35,6 +35,7 @@ from training.serving.signature import predicted_columns
 from training.tracking.mlflow import default_tracking_uri
 
 BATCH_ROWS = 16_384
+MOST_ROWS = 2**31 - 1
 READ_AHEAD = "16MB"  # the model, not the reader, is what takes time
 FORMATS = (".parquet", ".csv", ".csv.gz")
 
@@ -173,7 +174,9 @@ def _scored(
             f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the"
             " predictions go; rename or drop them"
         )
-    reader = connection.sql(f"select * from {relation}").to_arrow_reader(BATCH_ROWS)
+    # a window needs the rows before it: with any, the whole file is one batch
+    size = MOST_ROWS if model.spec.get("windows") else BATCH_ROWS
+    reader = connection.sql(f"select * from {relation}").to_arrow_reader(size)
     nothing = pa.RecordBatch.from_pylist([], schema=reader.schema)
     texts = _texts(source, data) if as_text and source.format == "csv" else None
     for batch in chain([next(reader, nothing)], reader):

@@ -303,7 +303,9 @@ def parity(
         IntegrityError: the difference reaches 1e-6 or is not a number; the message says where.
     """
     declaration, stored = declare(run.declaration), _first_rows(table.file.file)
-    stored = stored.assign(**given_windows(run, table.side, len(stored)))
+    stored = stored.assign(
+        **given_windows(run.statistics, run.arrays.side(table.side), len(stored))
+    )
     frame, places = raw_columns.as_raw(run, stored)
     expected = predict(
         declaration,

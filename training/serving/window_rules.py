@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from schemas.config import SplitName
-from schemas.records import RunSpec, Statistics, TableSpec
+from schemas.records import SplitArrays, Statistics, TableSpec
 from training.data.arrays.shards import load_arrays
 
 
@@ -35,16 +35,28 @@ def window_rules(spec: TableSpec, statistics: Statistics) -> list[dict[str, Any]
     ]
 
 
-def given_windows(run: RunSpec, side: SplitName, rows: int) -> dict[str, list[Any]]:
+def other_window(rules: Sequence[Mapping[str, Any]], spec: TableSpec) -> str:
+    """Return the name of a model's window that these rows do not have alike; empty if none."""
+    for rule in rules:
+        own = spec.windows.get(rule["name"])
+        parts = ("channels", "series", "length", "step", "lag")
+        if own is None or any(rule[p] != own.model_dump(mode="json")[p] for p in parts):
+            return str(rule["name"])
+    return ""
+
+
+def given_windows(
+    statistics: Statistics, arrays: SplitArrays, rows: int | None = None
+) -> dict[str, list[Any]]:
     """Return the windows of the first rows of a split as a caller may pass them.
 
     A list of steps for each row, oldest first, each a list of its channels; NaN is unknown.
     """
-    kept = [stats for stats in run.statistics.tensor if stats.window]
-    arrays = load_arrays(run.arrays.side(side)) if kept else {}
+    kept = [stats for stats in statistics.tensor if stats.window]
+    blocks = load_arrays(arrays) if kept else {}
     found = {}
     for stats in kept:
-        values, flags = np.split(np.asarray(arrays[stats.key][:rows], dtype=np.float64), 2, axis=1)
+        values, flags = np.split(np.asarray(blocks[stats.key][:rows], dtype=np.float64), 2, axis=1)
         steps = np.where(flags > 0, values, np.nan).swapaxes(1, 2)  # [N, L, C]
         found[stats.name] = list(steps)
     return found

@@ -7,6 +7,7 @@ test. N rows of a split, M steps that their windows hold, H rows of all series.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,6 +73,34 @@ def first_windows(table: TableRef, rows: int, path: Path) -> dict[str, HistoryRe
         with replacing(ends) as file:
             pq.write_table(pq.read_table(verify(history.ends)).slice(0, rows), file)
         found[name] = HistoryRef(steps=history.steps, ends=file_ref(ends))
+    return found
+
+
+def chosen_windows(
+    tables: Sequence[TableRef], rows: Sequence[np.ndarray], path: Path
+) -> dict[str, HistoryRef]:
+    """Return the windows of some rows of several tables, one table after the other.
+
+    Args:
+        tables: with the same windows.
+        rows: positions of the rows in each of them.
+        path: of the table that gets the rows; its name begins those of the files.
+    """
+    found = {}
+    for number, name in enumerate(tables[0].histories):
+        steps, ends, before = [], [], 0
+        for table, own in zip(tables, rows, strict=True):
+            history = table.histories[name]
+            steps.append(pq.read_table(verify(history.steps)).replace_schema_metadata(None))
+            part = pq.read_table(verify(history.ends)).take(pa.array(own))
+            ends.append(part.set_column(0, "end", pc.add(part["end"], before)))
+            before += len(steps[-1])
+        refs = {}
+        for what, parts in (("steps", steps), ("ends", ends)):
+            with replacing(path.with_name(f"{path.stem}_{what}_{number}.parquet")) as file:
+                pq.write_table(pa.concat_tables(parts), file)
+            refs[what] = file_ref(path.with_name(f"{path.stem}_{what}_{number}.parquet"))
+        found[name] = HistoryRef(**refs)
     return found
 
 
