@@ -13,7 +13,7 @@ from schemas.model_config import Model
 from schemas.optimizer_config import Optimizer, SgdConfig
 from schemas.register_config import RegisterConfig
 from schemas.schedule_config import OneCycleSchedule, Schedule
-from schemas.split_config import Split, TimeSplit
+from schemas.split_config import GROUPED, Split, TimeSplit
 from schemas.task_metrics import LOG_MEAN_LOSSES
 from schemas.train_config import TrainConfig
 
@@ -349,6 +349,11 @@ def member_problem(
     if ensemble is None or ensemble.over == "seeds":
         return None
     is_grouped = bool(data.named("group")) or data.group_by is not None
+    if data.windows and not (is_grouped and split in GROUPED):
+        return (
+            "ensemble.over: folds deals train and validation rows out again, so that windows of a"
+            " member would hold rows that it stops early on; use over: seeds"
+        )
     folds = member_folds(ensemble, cv, split, is_grouped)
     found = fold_problem(folds, split, is_grouped, bool(data.named("time")), not task.has_several)
     return found and f"ensemble.over: folds: {found}"

@@ -53,7 +53,7 @@ from training.serving.reference_network import (
     reference_network,
     reference_scores,
 )
-from training.serving.window_rules import given_windows, window_rules
+from training.serving.window_rules import given_windows, tensor_inputs
 
 
 class Program(nn.Module):
@@ -212,13 +212,8 @@ def make_spec(
             }
             for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
         ],
-        "tensor": [
-            {"name": s.name, "shape": list(s.shape), "dtype": s.dtype}
-            for s in statistics.tensor
-            if not s.window
-        ],
+        **tensor_inputs(run.spec, statistics),
         **({"bags": [bag.rule() for bag in statistics.bags]} if statistics.bags else {}),
-        **({"windows": windows} if (windows := window_rules(run.spec, statistics)) else {}),
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),

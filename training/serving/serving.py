@@ -479,10 +479,8 @@ def inputs(
     names = dict.fromkeys([*(c["name"] for c in columns), *history])
     absent = [name for name in names if name not in frame.columns]
     derived = [name for name in absent if derive is not None and name in spec["derived"]]
-    if len(absent) > len(derived):
-        raise ValueError(
-            f"missing columns: {', '.join(repr(name) for name in absent if name not in derived)}"
-        )
+    if strangers := [repr(name) for name in absent if name not in derived]:
+        raise ValueError(f"missing columns: {', '.join(strangers)}")
     taken = [n for n in names if n not in derived]
     taken += [c["name"] for c in spec["raw"] if derived and c["name"] in frame.columns]
     repeated = [name for name in dict.fromkeys(taken) if isinstance(frame[name], pd.DataFrame)]
@@ -492,10 +490,9 @@ def inputs(
     nulls, how = tuple(spec["null_texts"]), {n: spec[n] for n in kinds if n in spec}
     if derive is not None and (derived or how):
         frame = derive(dates(spec, frame), spec["derived"], derived, nulls, **how)
-    blocks = {
-        f"tensor_{c['name']}": tensors(frame[c.get("values", c["name"])], c)
-        for c in (*spec["tensor"], *windows)
-    }
+    blocks = {}
+    for c in (*spec["tensor"], *windows):
+        blocks[f"tensor_{c['name']}"] = tensors(frame[c.get("values", c["name"])], c)
     for c in bags:
         blocks[f"bag_{c['name']}"] = tensors(frame[c["codes"]], c)
         note(unfamiliar, c["name"], "unread", frame[c["unread"]].to_numpy(), frame[c["name"]])
@@ -518,10 +515,8 @@ def inputs(
         strange = (given == UNKNOWN) | (c.get("unseen_null", False) & (given == NULL))
         note(unfamiliar, c["name"], "unknown", strange, cells)
     # in the order of their names, as the program was exported
-    return {
-        name: torch.from_numpy(np.ascontiguousarray(block))
-        for name, block in sorted(blocks.items())
-    }
+    ordered = sorted(blocks.items())
+    return {name: torch.from_numpy(np.ascontiguousarray(block)) for name, block in ordered}
 
 
 def run(program: Program, batch: dict[str, torch.Tensor]) -> np.ndarray:

@@ -11,6 +11,17 @@ from schemas.records import SplitArrays, Statistics, TableSpec
 from training.data.arrays.shards import load_arrays
 
 
+def tensor_inputs(spec: TableSpec, statistics: Statistics) -> dict[str, Any]:
+    """Return the parts `tensor` and, if there are any, `windows` of a model's spec."""
+    plain = [
+        {"name": s.name, "shape": list(s.shape), "dtype": s.dtype}
+        for s in statistics.tensor
+        if not s.window
+    ]
+    windows = window_rules(spec, statistics)
+    return {"tensor": plain, **({"windows": windows} if windows else {})}
+
+
 def window_rules(spec: TableSpec, statistics: Statistics) -> list[dict[str, Any]]:
     """Return what `training.data.serving_expressions.series_windows` needs of each window."""
     return [

@@ -180,14 +180,8 @@ def _write(
     kept = row(connection, f"select count(*) from {relation}")[0]
     refuse(source_violations(connection, resolved, relation))
     labelled, unlabelled, ignored = labelled_rows(connection, resolved, relation, declaration)
-    refuse(
-        no_rows(
-            row(connection, f"select count(*) from {labelled}")[0],
-            total - kept,
-            unlabelled,
-            sum(ignored.values()),
-        )
-    )
+    num_rows = row(connection, f"select count(*) from {labelled}")[0]
+    refuse(no_rows(num_rows, total - kept, unlabelled, sum(ignored.values())))
     in_order, ids_differ = _read(connection, resolved, labelled, kept, declaration)
     _refuse_typed(connection, resolved, declaration, ids_differ)
     raw_rows = keep_raw_rows(
