@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from schemas.section import Section
-from schemas.smiles_config import FingerprintEncoder, GraphEncoder, TransformerEncoder
+from schemas.series_config import GruEncoder, TcnEncoder
+from schemas.smiles_config import FingerprintEncoder, GraphEncoder
+from schemas.transformer_config import TransformerEncoder
 
 
 class CnnEncoder(Section):
@@ -42,10 +44,12 @@ EncoderConfig = Annotated[
     | Annotated[ResnetEncoder, Tag("resnet")]
     | Annotated[FingerprintEncoder, Tag("fingerprint")]
     | Annotated[GraphEncoder, Tag("graph")]
+    | Annotated[TcnEncoder, Tag("tcn")]
+    | Annotated[GruEncoder, Tag("gru")]
     | Annotated[TransformerEncoder, Tag("transformer")],
     Discriminator(_kind),
 ]
-# encoders of each kind of column
+# encoders of each kind of column; those of windows are in `schemas.series_config`
 ENCODERS = {
     "tensor": ("cnn", "resnet"),
     "image": ("cnn", "resnet"),

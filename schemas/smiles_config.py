@@ -58,16 +58,3 @@ class GraphEncoder(Section):
     width: int = Field(96, ge=1, description="Width of an atom's vector.")
     steps: int = Field(4, ge=1, le=12, description="Bonds that a message travels.")
     dropout: float = Field(0.0, ge=0, lt=1, description="Share of the vectors dropped in training.")
-
-
-class TransformerEncoder(Section):
-    """Self-attention over the tokens of a text or a SMILES, averaged over the tokens."""
-
-    kind: Literal["transformer"] = "transformer"
-    size: int = Field(64, ge=1, description="Width of the vector.")
-    width: int = Field(64, ge=1, description="Width of a token; a multiple of heads.")
-    depth: int = Field(
-        2, ge=1, le=24, description="Blocks of attention and a network of two layers."
-    )
-    heads: int = Field(4, ge=1, description="Heads of attention.")
-    dropout: float = Field(0.1, ge=0, lt=1, description="Share of the vectors dropped in training.")

@@ -9,7 +9,7 @@ from pydantic import Field
 from schemas.encoder_config import EncoderConfig
 from schemas.label_config import LabelKind
 from schemas.references import Record
-from schemas.smiles_config import TransformerEncoder
+from schemas.transformer_config import TransformerEncoder
 
 
 class NumericStats(Record):
@@ -90,6 +90,11 @@ class TensorStats(Record):
     `encoder`: the declared part of the network that makes one vector of it, or None. Of a column
     of pictures, `picture`: how they are decoded, and `nulls`: train rows without one, which are
     zeros and not counted in the other figures. `molecule`: how it is made of a molecule.
+
+    `window`: of a feature of `data.windows`, its channels. Its shape is [2C, length]: the C
+    channels, oldest step first, then for each channel 1 where its value is known. Unknown values
+    are the channel's mean, so that they are 0 after scaling; `mean` and `std` of the flags are 0
+    and 1, and those of the channels count each step of train's windows once.
     """
 
     name: str
@@ -101,6 +106,7 @@ class TensorStats(Record):
     picture: PictureFit | None = Field(None, exclude_if=lambda picture: picture is None)
     nulls: int = Field(0, exclude_if=lambda rows: not rows)
     molecule: MoleculeStats | None = Field(None, exclude_if=lambda molecule: molecule is None)
+    window: tuple[str, ...] = Field((), exclude_if=lambda channels: not channels)
 
     @property
     def key(self) -> str:

@@ -93,6 +93,7 @@ def validate_table(source: SourceRef, declaration: Declaration) -> Any:
         )
         kinds += f", {len(spec.tensor)} tensor" if spec.tensor else ""
         kinds += f", {len(spec.images)} image" if spec.images else ""
+        kinds += f", {counted(len(spec.windows), 'window')}" if spec.windows else ""
         bags = list(spec.bags.values())
         for kind in ("text", "set", "smiles"):
             kinds += f", {bags.count(kind)} {kind}" if kind in bags else ""

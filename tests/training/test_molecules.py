@@ -15,7 +15,8 @@ from rdkit.Chem import rdFingerprintGenerator, rdMolDescriptors
 from sklearn.ensemble import RandomForestClassifier
 
 from schemas.errors import ConfigError, SchemaError
-from schemas.smiles_config import FingerprintEncoder, GraphEncoder, TransformerEncoder
+from schemas.smiles_config import FingerprintEncoder, GraphEncoder
+from schemas.transformer_config import TransformerEncoder
 from tests.distributed.layout_work import run_one
 from tests.subset import some
 from tests.training.kind_cases import (

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from schemas.errors import ConfigError
-from schemas.smiles_config import TransformerEncoder
+from schemas.transformer_config import TransformerEncoder
 from tests.distributed.layout_work import run_one
 from tests.training.kind_cases import (
     Prepared,

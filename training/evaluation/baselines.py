@@ -32,14 +32,9 @@ from training.data.leakage.arrangements import tail
 from training.evaluation import ngrams
 from training.evaluation.estimators import best_constant, boosting_loss, linear_estimator
 from training.evaluation.forest import fit_forest, molecules
+from training.evaluation.last_values import LAST, SEASONAL, last_values, past_baselines
 from training.evaluation.linear_inputs import linear_inputs
-from training.evaluation.next_step import (
-    CONSTANTS,
-    NAMES,
-    advice,
-    has_skill,
-    perfect_note,
-)
+from training.evaluation.next_step import CONSTANTS, NAMES, advice, has_skill, perfect_note
 from training.evaluation.predictions import (
     MAX_TREE_VALUES,
     Predict,
@@ -95,8 +90,9 @@ def baseline_predictions(
     if statistics.tokens is not None:
         return ngrams.document_predictions(declaration, statistics.tokens, arrays, side)
     train, val, rows = (load_arrays(arrays.side(name)) for name in ("train", "val", side))
-    wanted: dict[str, None] = dict.fromkeys(["constant", *declaration.evaluate.baselines])
-    if len(wanted) > 1 and molecules(statistics):
+    past = past_baselines(declaration, statistics)
+    wanted: dict[str, None] = dict.fromkeys(["constant", *past, *declaration.evaluate.baselines])
+    if declaration.evaluate.baselines and molecules(statistics):
         wanted["morgan-forest"] = None
     if declaration.model.kind == "boosting":
         wanted.pop("boosting", None)  # no comparison: it is the model itself
@@ -208,6 +204,8 @@ _FITTERS: dict[str, Callable[[Declaration, Statistics, Arrays, Arrays], Predict]
     "linear": _linear,
     "boosting": _boosting,
     "morgan-forest": fit_forest,
+    LAST: lambda declaration, statistics, *_: last_values(declaration, statistics, False),
+    SEASONAL: lambda declaration, statistics, *_: last_values(declaration, statistics, True),
 }
 
 

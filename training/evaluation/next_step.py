@@ -16,6 +16,8 @@ NAMES = {
     "linear": "the linear model",
     "boosting": "gradient boosting",
     "morgan-forest": "the random forest on Morgan fingerprints",
+    "last_value": "the last value",
+    "seasonal_value": "the value one season earlier",
     "unigram": "the unigram model",
     "bigram": "the bigram model",
     "5-gram": "the 5-gram model",

@@ -14,11 +14,14 @@ from torch import Tensor, nn
 
 from schemas.encoder_config import CnnEncoder, EncoderConfig, ResnetEncoder
 from schemas.errors import ConfigError
-from schemas.smiles_config import FingerprintEncoder, GraphEncoder, TransformerEncoder
+from schemas.series_config import GruEncoder, TcnEncoder
+from schemas.smiles_config import FingerprintEncoder, GraphEncoder
+from schemas.transformer_config import TransformerEncoder
 from training.models.bag_vectors import num_columns
 from training.models.cnn import averages, patch_of
 from training.models.molecule_encoders import PACKED, WIDTH, Fingerprint, Graph, unpacked
 from training.models.picture_encoders import build_picture_encoder, without_picture
+from training.models.series_encoders import build_series_encoder, series_summary
 from training.models.shape import ModelShape
 from training.models.token_transformer import smiles_transformer
 
@@ -98,10 +101,11 @@ def build_encoder(
             return Fingerprint(config)
         case GraphEncoder():
             return Graph(config, (dims[0] - PACKED) // WIDTH)
-        case TransformerEncoder():
+        case TransformerEncoder() if len(dims) == 1:
             return smiles_transformer(config, dims[0])
         case CnnEncoder() | ResnetEncoder():
             return _picture_encoder(config, key, dims, nullable)
+    return build_series_encoder(config, dims)
 
 
 def _picture_encoder(
@@ -119,12 +123,14 @@ def summary(config: EncoderConfig, values: Tensor) -> Tensor:
     """Return the columns that trees and baselines get of a tensor: [B, *dims] → float [B, F].
 
     Of a picture: its averages over at most 8 x 8 patches, by channel. Of a molecule: its Morgan
-    bits.
+    bits. Of a window: statistics of its channels.
     """
     if isinstance(config, FingerprintEncoder):
         return values.float()
-    if isinstance(config, GraphEncoder | TransformerEncoder):
+    if isinstance(config, GraphEncoder) or values.ndim == 2:
         return unpacked(values)
+    if isinstance(config, TcnEncoder | GruEncoder | TransformerEncoder):
+        return series_summary(values)
     height, width = values.shape[-2:]
     pictures = values.float().reshape(len(values), -1, height, width)
     return averages(pictures, patch_of(height, width)).flatten(1)

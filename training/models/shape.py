@@ -11,8 +11,8 @@ import torch
 from schemas.config import Declaration
 from schemas.encoder_config import EncoderConfig
 from schemas.records import Statistics, TokenStats
-from schemas.smiles_config import TransformerEncoder
 from schemas.task_metrics import LOG_MEAN_LOSSES
+from schemas.transformer_config import TransformerEncoder
 from training.data.arrays.apply import transform_numeric
 from training.objectives.constants import focal_shares
 from training.objectives.link import LARGEST_LOG, ordered_scores

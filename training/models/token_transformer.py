@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from schemas.smiles_config import TransformerEncoder
+from schemas.transformer_config import TransformerEncoder
 from training.models.attention import SelfAttention
 from training.models.inputs import init_linear_
 from training.models.molecule_encoders import PACKED, Missing

@@ -42,6 +42,7 @@ from training.run.look_ledger import LEAST_SHARE
 from training.serving.export import probability_columns
 from training.serving.signature import intervals_of, thresholds_of
 from training.serving.stored_pictures import with_pictures
+from training.serving.window_rules import given_windows, other_window
 
 BATCH_ROWS = 16_384
 CHARACTERS = "bits_per_character"  # the unit that all kinds of tokens share
@@ -289,6 +290,8 @@ def unlike(
     """Return why the two models cannot be compared; empty if they can."""
     if champion.spec["task"] != declaration.task.kind:
         return f"it predicts {champion.spec['task']}, not {declaration.task.kind}"
+    if other := other_window(champion.spec.get("windows", []), spec):
+        return f"it reads another window {other!r}"
     if champion.spec["label"] != spec.label:
         return f"it predicts {champion.spec['label']!r}, not {spec.label!r}"
     if statistics.labels:
@@ -356,8 +359,9 @@ def predictions_of(model: LoadedModel, declaration: Declaration, rows: Rows) -> 
         for c in model.spec.get(kind, [])
     ]
     columns += [model.spec["text"]["name"]] if "text" in model.spec else []
-    parts, seen = [], []
+    parts, seen, start = [], list[np.ndarray](), 0
     present = set(pq.read_schema(verify(rows.table.file)).names)
+    windows = given_windows(rows.statistics, rows.arrays) if model.spec.get("windows") else {}
     for batch in arrow_batches(
         rows.table.file.file,
         BATCH_ROWS,
@@ -365,6 +369,8 @@ def predictions_of(model: LoadedModel, declaration: Declaration, rows: Rows) -> 
     ):
         frame = with_pictures(batch.to_pandas(), rows.spec.images)
         seen.append(frame.pop("__id").to_numpy())
+        part = {name: list(found[start : start + len(frame)]) for name, found in windows.items()}
+        frame, start = frame.assign(**part), start + len(frame)
         parts.append(model.predict(frame))
     if not np.array_equal(np.concatenate(seen), _given(rows)["__id"].to_numpy(dtype=object)):
         raise IntegrityError(

@@ -40,6 +40,7 @@ from training.tracking.mlflow import default_tracking_uri
 
 BATCH_ROWS = 16_384
 PICTURE_ROWS = 512  # whose pixels are in memory together
+MOST_ROWS = 2**31 - 1
 READ_AHEAD = "16MB"  # the model, not the reader, is what takes time
 FORMATS = (".parquet", ".csv", ".csv.gz")
 
@@ -140,6 +141,9 @@ def picture_rules(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _batch_rows(spec: dict[str, Any]) -> int:
+    """Return the rows of a batch: of a model with windows, which need earlier rows, all."""
+    if spec.get("windows"):
+        return MOST_ROWS
     return PICTURE_ROWS if picture_rules(spec) else BATCH_ROWS
 
 

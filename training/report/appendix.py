@@ -391,6 +391,7 @@ def _resolved_columns(prepared: Prepared) -> list[Block]:
         ("numeric", spec.numeric),
         ("categorical", spec.categorical),
         ("tensor", (*spec.tensor, *spec.images)),
+        ("window", tuple(spec.windows)),
         ("text", (*_text(spec), *(n for n, kind in spec.bags.items() if kind == "text"))),
         *((k, tuple(n for n, own in spec.bags.items() if own == k)) for k in ("set", "smiles")),
         ("ignored", spec.ignored),

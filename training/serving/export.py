@@ -30,6 +30,7 @@ from schemas.records import (
     NumericStats,
     RunSpec,
     Statistics,
+    TableSpec,
     TestTable,
     TrainTable,
     ValTable,
@@ -53,6 +54,7 @@ from training.serving.reference_network import (
     reference_network,
     reference_scores,
 )
+from training.serving.window_rules import given_windows, window_rules
 
 
 class Program(nn.Module):
@@ -211,7 +213,7 @@ def make_spec(
             }
             for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
         ],
-        **_wide(statistics),
+        **_wide(run.spec, statistics),
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),
@@ -225,12 +227,12 @@ def make_spec(
     }
 
 
-def _wide(statistics: Statistics) -> dict[str, Any]:
-    """Return the tensors, and the rules of what is made of texts and pictures, if there are any."""
+def _wide(spec: TableSpec, statistics: Statistics) -> dict[str, Any]:
+    """Return the tensors, and the rules of what is made of texts, pictures and series, if any."""
     tensors = [
         {"name": s.name, "shape": list(s.shape), "dtype": s.dtype}
         for s in statistics.tensor
-        if s.molecule is None
+        if s.molecule is None and not s.window
     ]
     rules = {
         "bags": [one.rule() for one in statistics.coded],
@@ -240,6 +242,7 @@ def _wide(statistics: Statistics) -> dict[str, Any]:
             for t in statistics.tensor
             if t.picture is not None
         ],
+        "windows": window_rules(spec, statistics),
     }
     return {"tensor": tensors, **{name: found for name, found in rules.items() if found}}
 
@@ -315,6 +318,9 @@ def parity(
         IntegrityError: the difference reaches 1e-6 or is not a number; the message says where.
     """
     declaration, stored = declare(run.declaration), _first_rows(table.file.file)
+    stored = stored.assign(
+        **given_windows(run.statistics, run.arrays.side(table.side), len(stored))
+    )
     frame, places = raw_columns.as_raw(run, stored)
     expected = predict(
         declaration,

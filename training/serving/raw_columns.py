@@ -40,6 +40,8 @@ def served_trees(spec: TableSpec, statistics: Statistics) -> tuple[dict[str, Any
     kinds = (statistics.numeric, statistics.categorical, statistics.bags)
     features = [s.name for kind in kinds for s in kind]
     features += dict.fromkeys(t.column for t in statistics.tensor if t.molecule is not None)
+    windows = [spec.windows[s.name] for s in statistics.tensor if s.window]
+    features = list(dict.fromkeys([*features, *(name for w in windows for name in w.types)]))
     kept = [name for name in features if name in spec.derived]
     needed = set(kept)
     for name in reversed(spec.derived):
@@ -123,9 +125,9 @@ def code(package: ModuleType = serving_expressions) -> tuple[str, bytes]:
 def write_code(run: RunSpec, folder: Path) -> FileRef | None:
     """Write the zip in a folder; if no column needs it, return None and remove an old zip."""
     statistics = run.statistics
-    has_pictures = any(t.picture is not None for t in statistics.tensor)
+    has_further = any(t.picture is not None or t.window for t in statistics.tensor)
     derived = served_trees(run.spec, statistics)[1]
-    if derived or spellings(run) or statistics.coded or has_pictures:
+    if derived or spellings(run) or statistics.coded or has_further:
         return write_atomic(folder / EXPRESSIONS, code()[1])
     (folder / EXPRESSIONS).unlink(missing_ok=True)
     return None

@@ -16,7 +16,9 @@ spec's `threshold` (absent: 0.5). For several labels: `prediction_<label>` and, 
 class `possible_<class>`, true if it is in the set that holds the truth with the declared coverage
 (several labels: `prediction_<label>_low`, `possible_<label>_<class>`). It never guesses: a missing
 column, a null where training had none, an infinite number or text among numbers is refused with its
-column and rows. N rows, D numeric columns, C categorical columns or classes.
+column and rows. A model with windows answers each row of a frame with what the frame has of its
+series before it, so a caller passes these rows as well and takes the answers it wants. N rows, D
+numeric columns, C categorical columns or classes.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ with warnings.catch_warnings():  # MLflow warns about its own type hints
 
 log = logging.getLogger("bulkhead.serving")
 FORMAT, READER = 1, "program_reader.py"
-HOW = ("spellings", "bags", "pictures")  # of the spec, by which columns are read
+HOW = ("spellings", "bags", "pictures", "windows")  # of the spec, by which columns are read
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 BYTECODE = "__pycache__"  # a file of this name in the model's folder prevents bytecode there
 # the last is MLflow's, about the download
@@ -427,16 +429,10 @@ def tensors(values: pd.Series, column: dict[str, Any]) -> np.ndarray:
 
 def _dense(value: Any) -> np.ndarray:
     """Return a cell as one array; join nested sequences, as Parquet readers give them."""
-    array = (
-        np.asarray(value)
-        if not isinstance(value, list | tuple)
-        else np.array([_dense(part) for part in value])
-    )
-    return (
-        np.stack([_dense(part) for part in array])
-        if array.dtype == object and array.ndim
-        else array
-    )
+    is_list = isinstance(value, list | tuple)
+    array = np.array([_dense(part) for part in value]) if is_list else np.asarray(value)
+    is_nested = array.dtype == object and array.ndim
+    return np.stack([_dense(part) for part in array]) if is_nested else array
 
 
 # --------------------------------------------------------------------------------------- prediction
@@ -475,24 +471,25 @@ def inputs(
     Raises:
         ValueError: a column is missing or given twice, or a value is refused.
     """
-    bags = spec.get("bags", [])
+    bags, windows = spec.get("bags", []), spec.get("windows", [])
     columns = [*spec["numeric"], *spec["categorical"], *spec["tensor"], *bags]
-    absent = [c["name"] for c in columns if c["name"] not in frame.columns]
+    history = [n for w in windows if w["name"] not in frame.columns for n in w["columns"]]
+    names = dict.fromkeys([*(c["name"] for c in columns), *history])
+    absent = [name for name in names if name not in frame.columns]
     derived = [name for name in absent if derive is not None and name in spec["derived"]]
-    if len(absent) > len(derived):
-        raise ValueError(
-            f"missing columns: {', '.join(repr(name) for name in absent if name not in derived)}"
-        )
-    taken = [c["name"] for c in columns if c["name"] not in derived] + [
-        c["name"] for c in spec["raw"] if derived and c["name"] in frame.columns
-    ]
+    if strangers := [repr(name) for name in absent if name not in derived]:
+        raise ValueError(f"missing columns: {', '.join(strangers)}")
+    taken = [n for n in names if n not in derived]
+    taken += [c["name"] for c in spec["raw"] if derived and c["name"] in frame.columns]
     repeated = [name for name in dict.fromkeys(taken) if isinstance(frame[name], pd.DataFrame)]
     if repeated:
         raise ValueError(f"columns given twice: {', '.join(map(repr, repeated))}; keep one of each")
     nulls, how = tuple(spec["null_texts"]), {n: spec[n] for n in HOW if n in spec}
     if derive is not None and (derived or how):
         frame = derive(dates(spec, frame), spec["derived"], derived, nulls, **how)
-    blocks = {f"tensor_{c['name']}": tensors(frame[c["name"]], c) for c in spec["tensor"]}
+    blocks = {}
+    for c in (*spec["tensor"], *windows):
+        blocks[f"tensor_{c['name']}"] = tensors(frame[c.get("values", c["name"])], c)
     for c in bags:
         blocks[c.get("key", f"bag_{c['name']}")] = tensors(frame[c["codes"]], c)
         note(unfamiliar, c["name"], c.get("what", "unread"), frame[c["unread"]], frame[c["name"]])
@@ -515,10 +512,8 @@ def inputs(
         strange = (given == UNKNOWN) | (c.get("unseen_null", False) & (given == NULL))
         note(unfamiliar, c["name"], "unknown", strange, cells)
     # in the order of their names, as the program was exported
-    return {
-        name: torch.from_numpy(np.ascontiguousarray(block))
-        for name, block in sorted(blocks.items())
-    }
+    ordered = sorted(blocks.items())
+    return {name: torch.from_numpy(np.ascontiguousarray(block)) for name, block in ordered}
 
 
 def run(program: Program, batch: dict[str, torch.Tensor]) -> np.ndarray:
@@ -629,9 +624,8 @@ def _predicted(
             index=index,
         )
     if spec["task"] == "regression":
-        return pd.DataFrame(
-            {"prediction": run(program, batch) if len(index) else np.empty(0)}, index=index
-        )
+        value = run(program, batch) if len(index) else np.empty(0)
+        return pd.DataFrame({"prediction": value}, index=index)
     found = run(program, batch) if len(index) else np.empty((0, len(spec["classes"])))
     chosen = found[:, 1] > spec["threshold"] if "threshold" in spec else found.argmax(axis=1)
     label = pd.array(spec["classes"]).take(chosen.astype(np.int64))

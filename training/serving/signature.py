@@ -20,7 +20,7 @@ def input_columns(spec: dict[str, Any]) -> list[str]:
     """Return raw columns of the model: features, with the inputs of derived ones in their place."""
     features = [
         c["name"]
-        for kind in ("numeric", "categorical", "tensor", "bags")
+        for kind in ("numeric", "categorical", "tensor", "bags", "windows")
         for c in spec.get(kind, [])
         if c["name"] not in spec["derived"]
     ]
@@ -84,6 +84,11 @@ def input_types(spec: dict[str, Any]) -> dict[str, str]:
     known |= {
         c["name"]: "list" if c["separator"] == OF_LISTS else "string" for c in spec.get("bags", [])
     }
+    known |= {
+        w["name"]: f"{w['length']} steps of [{', '.join(w['channels'])}], or in the place of it the"
+        f" columns {', '.join(w['columns'])} of each row of the history"
+        for w in spec.get("windows", [])
+    }
     known |= {spec["text"]["name"]: "string"} if "text" in spec else {}
     return {name: raw.get(name) or known[name] for name in input_columns(spec)}
 
@@ -134,6 +139,8 @@ def input_example(spec: dict[str, Any]) -> pd.DataFrame:
         columns[column["name"]] = [
             _picture(empty) if column["name"] in pictures else empty.tolist()
         ] * 2
+    for window in spec.get("windows", []):
+        columns[window["name"]] = [[window["fill"]] * window["length"]] * 2
     for column in spec.get("bags", []):
         columns[column["name"]] = [_bag_example(column)] * 2
     if any(column["example"] is None for column in spec["raw"]):

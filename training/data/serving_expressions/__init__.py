@@ -42,7 +42,8 @@ def derive(
         wanted: the derived columns to add; default: all.
         null_texts: texts that meant null in the training source.
         spellings: raw columns of numbers in another spelling; read first, see `number_texts`.
-        rules: `bags` and `pictures`, which are read last; see `further_columns.with_columns`.
+        rules: `bags`, `pictures` and `windows`, which are read last; see
+            `further_columns.with_columns`.
 
     Returns:
         A new frame; numbers with nulls as NaN or None, decimals as doubles.
@@ -342,14 +343,10 @@ def _sum(op: str, kind: str, kinds: list[str], args: list[np.ndarray]) -> np.nda
     return numbers.arithmetic(op, args, kind)
 
 
-def _logical_not(op: str, kind: str, kinds: list[str], args: list[np.ndarray]) -> np.ndarray:
-    return ~args[0]
-
-
 STRICT: dict[str, Strict] = {
     "cast": lambda op, kind, kinds, args: casts.cast(args[0], kinds[0], kind),
     "try_cast": lambda op, kind, kinds, args: casts.try_cast(args[0], kinds[0], kind),
-    "not": _logical_not,
+    "not": lambda op, kind, kinds, args: ~args[0],
     "+": _sum,
     "-": _sum,
     "*": lambda op, kind, kinds, args: numbers.arithmetic(op, args, kind),
@@ -395,5 +392,4 @@ STRICT: dict[str, Strict] = {
 
 
 def _first(values: np.ndarray) -> str:
-    """Return the one text of a constant argument."""
     return str(values[0]) if len(values) else ""

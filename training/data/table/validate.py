@@ -39,6 +39,12 @@ from training.data.table.label_values import label_violations, labelled_rows
 from training.data.table.picture_rows import remove_pictures, with_pictures
 from training.data.table.portable import portable
 from training.data.table.raw_rows import keep_raw_rows
+from training.data.table.series import (
+    require_series,
+    window_specs,
+    with_label_ahead,
+    write_histories,
+)
 from training.data.table.typed import grouping_names, typed_sql, validated_columns
 from training.data.table.violations import (
     keeping_limits,
@@ -107,13 +113,7 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
         derived = derived_sql(connection, base, declaration.data.derive)
         derived = numbered_sql(connection, derived, declaration.data.row_number)
         relation = filtered_sql(connection, derived, declaration.data.filter)
-        resolved = served(
-            resolve(column_types(connection, relation), declaration),
-            source_types,
-            source,
-            declaration,
-            parts,
-        )
+        resolved = resolve(column_types(connection, relation), declaration)
         try:
             if source.format == "csv":  # parsed only once more, not for every query
                 connection.execute(f"create temp table {STAGED} as select * from {derived}")
@@ -121,12 +121,32 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
                     STAGED,
                     filtered_sql(connection, STAGED, declaration.data.filter),
                 )
+            if declaration.data.windows or declaration.data.ahead is not None:
+                relation, resolved, declaration = _as_series(
+                    connection, relation, resolved, declaration
+                )
+            resolved = served(resolved, source_types, source, declaration, parts)
             given = _Given(derived, relation, source)
             return _write(connection, given, resolved, declaration, out_dir)
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error as error:
             raise cause(connection, source, base, declaration, error) from error
+
+
+def _as_series(
+    connection: duckdb.DuckDBPyConnection,
+    relation: str,
+    resolved: Resolved,
+    declaration: Declaration,
+) -> tuple[str, Resolved, Declaration]:
+    """Return the rows, their columns and the declaration with a label ahead and with windows."""
+    require_series(connection, relation, resolved, declaration.data)
+    windows = window_specs(connection, relation, resolved.spec, declaration.data)
+    relation, declaration = with_label_ahead(connection, relation, resolved, declaration)
+    resolved = resolve(column_types(connection, relation), declaration)
+    spec = resolved.spec.model_copy(update={"windows": windows})
+    return relation, resolved._replace(spec=spec), declaration
 
 
 def column_types(connection: duckdb.DuckDBPyConnection, relation: str) -> dict[str, str]:
@@ -145,7 +165,9 @@ def served(
 
     `dates`: from `with_date_parts`.
     """
-    trees = portable(declaration.data.derive, source_types, resolved.spec.features)
+    read = [name for window in resolved.spec.windows.values() for name in window.types]
+    features = tuple(dict.fromkeys((*resolved.spec.features, *read)))
+    trees = portable(declaration.data.derive, source_types, features)
     null_texts = declaration.data.csv.null_values if source.format == "csv" else ()
     return resolved._replace(
         spec=resolved.spec.model_copy(
@@ -203,6 +225,7 @@ def _write(
         raw_rows=raw_rows,
         group_columns=_group_columns(connection, resolved, declaration, out_dir),
         row_places=_row_places(connection, in_order, declaration, out_dir),
+        histories=write_histories(connection, relation, resolved, out_dir),
         notes=(*told, *notes),
         **left_out,
     )
