@@ -13,12 +13,16 @@ from schemas.config import Declaration
 from schemas.confinement import require_writable
 from schemas.output_file import require_room
 from schemas.records import CheckReport, SourceRef, SplitTables, ValidatedTable
-from tasks.audit_files import outcome, report_path
 from tasks.live import publish
 from tasks.say import say
 from training.data.leakage import audit as checks
 from training.data.leakage import require_passed
-from training.report.audit_report import audit_markdown, write_audit_report
+from training.report.audit_report import (
+    audit_markdown,
+    outcome,
+    report_path,
+    write_audit_report,
+)
 
 __all__ = [
     "audit_sides",

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from schemas.audit import AuditReport, FilesToAudit
 from schemas.errors import BulkheadError
-from schemas.home import home
 from schemas.output_file import require_room
 from training.data.draft.open_source import source_columns
 from training.data.leakage.audit import audit_files as audited
-from training.report.audit_report import findings, is_open, outcome, write_audit_report
+from training.report.audit_report import (
+    findings,
+    is_open,
+    outcome,
+    report_path,
+    write_audit_report,
+)
 
 __all__ = ["audit_files", "column_names", "findings", "is_open", "outcome", "report_path"]
-
-
-def report_path(name: str) -> Path:
-    """Return the default path of an audit's report; the next audit of that name replaces it."""
-    return home() / "audits" / f"{name}.html"
 
 
 def audit_files(request: FilesToAudit, html: Path | None) -> tuple[AuditReport, Path]:
