@@ -8,43 +8,29 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
-from schemas.audit import AuditReport, FilesToAudit
+from schemas.audit import AuditReport
 from schemas.config import Declaration
 from schemas.confinement import require_writable
-from schemas.errors import BulkheadError
-from schemas.home import home
 from schemas.output_file import require_room
 from schemas.records import CheckReport, SourceRef, SplitTables, ValidatedTable
 from tasks.live import publish
 from tasks.say import say
-from training.data.draft.open_source import source_columns
 from training.data.leakage import audit as checks
 from training.data.leakage import require_passed
 from training.report.audit_report import (
     audit_markdown,
-    findings,
-    is_open,
     outcome,
+    report_path,
     write_audit_report,
 )
 
 __all__ = [
-    "audit_files",
     "audit_sides",
-    "column_names",
-    "findings",
-    "is_open",
-    "outcome",
     "report_audit",
     "report_path",
     "require_page",
     "require_passed",
 ]
-
-
-def report_path(name: str) -> Path:
-    """Return the default path of an audit's report; the next audit of that name replaces it."""
-    return home() / "audits" / f"{name}.html"
 
 
 def require_page(html: str) -> None:
@@ -56,24 +42,6 @@ def require_page(html: str) -> None:
     if html:
         require_writable(html, "html", (".html", ".htm"))
         require_room(html, "html")
-
-
-def audit_files(request: FilesToAudit, html: Path | None) -> tuple[AuditReport, Path]:
-    """Run every check on files from anywhere; return the path of the report."""
-    if html is not None:
-        require_room(html, "--html")
-    report = checks.audit_files(request)
-    path = html or report_path(report.name)
-    write_audit_report(report, path)
-    return report, path
-
-
-def column_names(uris: list[str]) -> list[str]:
-    """Return columns of files, for completion; none if they cannot be read."""
-    try:
-        return source_columns(tuple(uris))
-    except (BulkheadError, OSError, ValueError):
-        return []
 
 
 @task(

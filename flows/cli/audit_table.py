@@ -12,7 +12,7 @@ from rich.text import Text
 from schemas.audit import AuditReport
 from schemas.errors import counted
 from schemas.records import CheckResult
-from tasks.audit import findings, is_open, outcome
+from tasks.audit_files import findings, is_open, outcome
 
 MARKS = {
     "fail": ("✗ fail", "red"),

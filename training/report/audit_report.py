@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from schemas.audit import AuditReport, ShownRows
+from schemas.home import home
 from schemas.records import CheckResult, FileRef
 from training.data.leakage.catalogue import explanation
 from training.formatting import capital, count, duration, plain, plural
@@ -35,6 +36,11 @@ NO_FINDING = (
     "No check found a leak. That is not the same as no leak: below stands what these data cannot"
     " decide."
 )
+
+
+def report_path(name: str) -> Path:
+    """Return the default path of an audit's report; the next audit of that name replaces it."""
+    return home() / "audits" / f"{name}.html"
 
 
 def write_audit_report(report: AuditReport, path: Path) -> FileRef:

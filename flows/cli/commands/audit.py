@@ -19,7 +19,7 @@ EXAMPLE = "bulkhead audit FILE, or bulkhead audit --train train.csv --test test.
 
 def _columns(context: typer.Context, incomplete: str) -> list[str]:
     """Tab-completion of roles: the columns of the train file."""
-    from tasks.audit import column_names
+    from tasks.audit_files import column_names
 
     return [
         name
@@ -160,7 +160,7 @@ def audit(
     if files is None:
         report, page = _of_declaration(targets or [], html, debug)
     else:
-        from tasks.audit import audit_files
+        from tasks.audit_files import audit_files
 
         report, page = audit_files(files, html)
     if as_json:

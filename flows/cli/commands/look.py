@@ -30,7 +30,7 @@ def _tables(incomplete: str) -> list[str]:
 
 def _columns(context: typer.Context, incomplete: str) -> list[str]:
     """Tab-completion of the label: the columns of the table."""
-    from tasks.audit import column_names
+    from tasks.audit_files import column_names
 
     file = context.params.get("file")
     return [n for n in column_names([str(file)] if file else []) if n.startswith(incomplete)]

@@ -7,6 +7,7 @@ of a table that is not too large is tried before it is given out, so that its ow
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +18,15 @@ from training.data.draft.guesses import Draft, Guess, Table
 from training.data.draft.label_guess import Ask, guess_label, guess_task
 from training.data.draft.number_columns import csv_lines, remark_of, variants_note, written_role
 from training.data.draft.pandas_nulls import pandas_nulls_note
-from training.data.draft.profile import SAMPLE, SAMPLE_ROWS, plain, read_table
+from training.data.draft.profile import (
+    AT_ONCE,
+    SAMPLE,
+    SAMPLE_ROWS,
+    Profile,
+    batched,
+    plain,
+    read_table,
+)
 from training.data.draft.rare_values import min_count
 from training.data.draft.rehearsal import Judge, Rehearsal, amended, rehearse
 from training.data.draft.role_guess import guess_roles
@@ -174,18 +183,26 @@ def _with_odd_rows(table: Table, found: Draft) -> Draft:
     ]
     if table.rows * len(table.columns) <= REHEARSED_CELLS or not checked:
         return found
-    modes = ", ".join(
-        f"count(*) filter (where {ident(c.name)} is distinct from (select mode({ident(c.name)})"
-        f" from {SAMPLE}))"
-        for c in checked
-    )
-    counts = row(table.connection, f"select {modes} from {SAMPLE}")
+    counts = [n for part in batched(checked, AT_ONCE) for n in _outside_modes(table, part)]
     odd = [(c, n) for c, n in zip(checked, counts, strict=True) if n < ODD_ROWS]
     if not odd:
         return found
     rows_of = "1 row" if odd[0][1] == 1 else f"{odd[0][1]} rows"
     why = f"{plain(odd[0][0].name)} differs in {rows_of} only: train may have none of them"
     return found._replace(checks=(*found.checks, ("constant_features: drop", why)))
+
+
+def _outside_modes(table: Table, columns: Sequence[Profile]) -> tuple[int, ...]:
+    """Return in how many rows of the sample each column differs from its most frequent value."""
+    modes = ", ".join(f"mode({ident(c.name)}) as m{i}" for i, c in enumerate(columns))
+    counts = ", ".join(
+        f"count(*) filter (where s.{ident(c.name)} is distinct from modes.m{i})"
+        for i, c in enumerate(columns)
+    )
+    return row(
+        table.connection,
+        f"select {counts} from {SAMPLE} s, (select {modes} from {SAMPLE}) modes",
+    )
 
 
 def _render(table: Table, plan: Plan, task: Line, name: str) -> str:

@@ -18,6 +18,7 @@ from training.data.advice import in_yaml, sql_name
 from training.data.draft.column_hints import hint_of
 from training.data.draft.text_layout import layout_of
 from training.data.engine.engine import ident, literal, row, rows
+from training.data.engine.many_columns import plan_quickly
 from training.data.sources.conversions import conversion_notes, converted, staged
 from training.data.sources.spelling import Guessed, guess_spelling, plain_numbers
 from training.data.sources.text_files import csv_texts
@@ -58,6 +59,7 @@ def with_spellings(
             _tell(connection, "", remark)
     relation = read(data)
     types = _types(connection, relation)
+    plan_quickly(connection, len(types))
     found = _spelt(connection, relation, types, data.csv.decimal)
     if source.format == "csv" and data.csv.decimal == "." and _is_comma(found, data):
         comma = data.model_copy(update={"csv": data.csv.model_copy(update={"decimal": ","})})

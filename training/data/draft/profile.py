@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import combinations, islice
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import duckdb
 
@@ -14,9 +14,10 @@ from schemas.config import DataConfig
 from schemas.database_config import ONLY_TABLE, Choice
 from schemas.records import SourceRef
 from training.data.draft.number_columns import with_spellings
+from training.data.draft.number_figures import number_figures
 from training.data.draft.open_source import open_source
 from training.data.engine.engine import ident, literal, row, rows
-from training.data.engine.many_columns import plan_quickly
+from training.data.engine.many_columns import WIDE, plan_quickly
 from training.data.sources.source import relation_sql, unreadable, usable
 from training.data.sources.text_files import csv_texts
 from training.data.sources.text_types import typed_sql
@@ -153,25 +154,35 @@ def profile_of(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> P
 
 
 def _profiles(connection: duckdb.DuckDBPyConnection, types: dict[str, str]) -> list[Profile]:
-    """Return the figures of columns of the sample, a hundred in one query."""
-    found = []
-    few = int(row(connection, f"select count(*) from {SAMPLE}")[0]) <= FEW_ROWS
-    for part in batched(types.items(), AT_ONCE):
+    """Return the figures of columns of the sample, many at a time."""
+    total = int(row(connection, f"select count(*) from {SAMPLE}")[0])
+    few = total <= FEW_ROWS
+    found = {}
+    if few and len(types) >= WIDE:
+        for name, (present, distinct, low, high, whole) in number_figures(
+            connection, SAMPLE, types
+        ):
+            known = (present, distinct, low, high, None, None, whole)
+            found[name] = _profile(name, types[name], total, known)
+    others = [(name, kind) for name, kind in types.items() if name not in found]
+    for part in batched(others, AT_ONCE):
         figures = [figure for name, kind in part for figure in _figures(name, kind, few)]
-        total, *values = row(connection, f"select count(*), {', '.join(figures)} from {SAMPLE}")
+        values = row(connection, f"select {', '.join(figures)} from {SAMPLE}")
         for place, (name, kind) in enumerate(part):
             at = len(FIGURES) * place
-            present, distinct, low, high, shortest, longest, whole = values[at : at + len(FIGURES)]
-            nulls = 1 - present / max(total, 1)
-            ends = (math.nan if low is None else low, math.nan if high is None else high)
-            sizes = (shortest or 0, longest or 0)
-            found.append(
-                Profile(
-                    *(name, kind, _group(kind), present, distinct, nulls, *ends, *sizes),
-                    is_whole=bool(whole),
-                )
-            )
-    return found
+            found[name] = _profile(name, kind, total, values[at : at + len(FIGURES)])
+    return [found[name] for name in types]
+
+
+def _profile(name: str, kind: str, total: int, figures: Sequence[Any]) -> Profile:
+    """Return the profile of a column of `total` rows from its `FIGURES`."""
+    present, distinct, low, high, shortest, longest, whole = figures
+    nulls = 1 - present / max(total, 1)
+    ends = (math.nan if low is None else low, math.nan if high is None else high)
+    sizes = (shortest or 0, longest or 0)
+    return Profile(
+        *(name, kind, _group(kind), present, distinct, nulls, *ends, *sizes), is_whole=bool(whole)
+    )
 
 
 def _group(kind: str) -> Family:
