@@ -53,7 +53,7 @@ def test_without_a_better_baseline_the_features_are_to_blame() -> None:
 @pytest.mark.parametrize(
     ("value", "wide", "words"),
     [
-        (0.8, 0.31, "so few rows cannot tell that from luck; take more test rows"),
+        (0.8, 0.31, "so few rows cannot distinguish it from luck; take more test rows"),
         (0.52, 0.1, "no skill; look at the features"),
         (0.4, 0.2, "no skill; look at the features"),
     ],

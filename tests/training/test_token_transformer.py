@@ -156,7 +156,7 @@ def test_trees_and_the_linear_baseline_see_the_words(case: Prepared) -> None:
     ("note", "message"),
     [
         ({"kind": "text", "encoder": SMALL, "bag": {"ngrams": [1, 2]}}, "has no ngrams"),
-        ({"kind": "text", "encoder": SMALL | {"heads": 3}}, "width that is a multiple of its"),
+        ({"kind": "text", "encoder": SMALL | {"heads": 3}}, "is no multiple of heads"),
         ({"kind": "set", "separator": ";", "encoder": SMALL}, "encoder is for kinds tensor"),
     ],
 )
