@@ -39,7 +39,7 @@ def inputs_of(statistics: Statistics) -> InitInputs:
 def code_parameters(network: nn.Module) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return parameters [codes, ...] with the kind and the positions of their columns."""
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    shape: ModelShape = network.shape  # type: ignore[assignment]
+    shape: ModelShape = network.shape
     for path, module in network.named_modules():
         match module:
             case CategoryTable():
