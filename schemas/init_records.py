@@ -28,7 +28,7 @@ class Origin(Record):
 
     `source_sha256`, `train_sha256`: digests of its source and of its train rows. `fitted`: tables
     of the rows that weights were fitted on, `chosen`: of those that chose among them; empty where
-    the files of the run are not on this machine. `keys`: hashes of the ids of both together, of a
+    the files of the run are not on this machine. `hashes`: of the ids of both together, of a
     registered version. `val_sha256`: digest of its validation rows. `id`, `group`, `features`,
     `texts`: columns of its table; `id` is null of a version without them.
     """
@@ -41,7 +41,7 @@ class Origin(Record):
     val_sha256: str
     fitted: tuple[TableRef, ...] = ()
     chosen: tuple[TableRef, ...] = ()
-    keys: FileRef | None = None
+    hashes: FileRef | None = None
     id: tuple[str, ...] | None = None
     group: tuple[str, ...] = ()
     features: tuple[str, ...] = ()

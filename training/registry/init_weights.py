@@ -246,7 +246,7 @@ def _of_version(given: str, source: Source, uri: str, folder: Path) -> InitialWe
             )
         tensors = program_tensors(artifacts / FILES["program"])
         keys = _keys(artifacts / FILES["trained_on"], folder)
-    facts = {"version": str(version.version), "keys": keys}
+    facts = {"version": str(version.version), "hashes": keys}
     origins, is_whole, inputs = _origins_of_version(spec, evidence, facts)
     return _record(
         given,

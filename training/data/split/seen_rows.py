@@ -93,11 +93,11 @@ def _by_id(split: SplitTables, origin: Origin, whole_groups: bool) -> dict[str, 
         fitted = trained_keys(origin.fitted)
         everything = trained_keys((*origin.fitted, *origin.chosen))
     else:
-        if origin.keys is None:
+        if origin.hashes is None:
             raise LeakageError(
                 f"model.init: {origin.words} does not say which rows it was trained on; {ANYWAY}"
             )
-        everything = np.load(verify(origin.keys), allow_pickle=False)
+        everything = np.load(verify(origin.hashes), allow_pickle=False)
         # train and val are one list there; the same val table is known to have chosen only
         same_val = split.val.file.sha256 == origin.val_sha256
         fitted = np.empty(0, np.uint64) if same_val else everything
@@ -273,6 +273,6 @@ def keys_of_origins(weights: InitialWeights | None) -> list[np.ndarray]:
     for origin in weights.origins if weights else ():
         if origin.fitted:
             found.append(trained_keys((*origin.fitted, *origin.chosen)))
-        elif origin.keys:
-            found.append(np.load(verify(origin.keys), allow_pickle=False))
+        elif origin.hashes:
+            found.append(np.load(verify(origin.hashes), allow_pickle=False))
     return found
