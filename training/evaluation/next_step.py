@@ -66,8 +66,8 @@ def advice(declaration: Declaration, own: float | None, values: Values, standing
 def _no_skill(declaration: Declaration, own: float | None, values: Values) -> str:
     if _is_promising(declaration, own, values):
         return (
-            ": better than the constant by its value, but so few rows cannot distinguish it from luck;"
-            " take more test rows, or score the other rows too, with cv: {folds: 5}"
+            ": better than the constant by its value, but so few rows cannot distinguish it from"
+            " luck; take more test rows, or score the other rows too, with cv: {folds: 5}"
         )
     where = (
         "the text, its tokens"
