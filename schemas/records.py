@@ -134,7 +134,7 @@ class SplitArrays(Record):
 
     `windows`: of a feature of `data.windows`, float32 [M, 2C]: the steps of series (see
     `TensorStats.window`), of which the first is unknown. Its array int64 [N, 2] in `arrays` names
-    each row's part of them (`training.data.arrays.windows`).
+    each row's part of them (`training.data.arrays.window_arrays`).
     """
 
     rows: int

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.data.arrays.windows import Windows
+from training.data.arrays.window_arrays import Windows
 from training.distributed.parallel import Parallel
 from training.engine.page_cache import exceed_memory, gather_ascending, read_pages_alone
 from training.engine.sampling import Sampler, share

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from training.data.arrays.windows import Windows
+from training.data.arrays.window_arrays import Windows
 
 
 class WindowTensor:
@@ -18,7 +18,7 @@ class WindowTensor:
 
     Args:
         steps: float32 [M, 2C]; the first is the unknown step.
-        ends: int64 [N, 3], see `training.data.arrays.windows.Windows`.
+        ends: int64 [N, 3], see `training.data.arrays.window_arrays.Windows`.
         length: L.
     """
 

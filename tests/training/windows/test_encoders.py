@@ -214,7 +214,7 @@ def test_every_value_of_the_window_reaches_the_scores(case: Prepared) -> None:
         ),
         ({"data": {"engine": "spark"}}, "spark cannot do data.windows.past"),
         ({"window": {"columns": ["x", "y"]}}, "holds the label 'y', which is not known"),
-        ({"window": {"look_back": "3d"}}, "needs the distance of the window"),
+        ({"window": {"look_back": "3d"}}, "needs the distance of the window.s steps"),
         ({"window": {"look_back": "3d", "step": "7h"}}, "no whole number of steps"),
         ({"window": {"look_back": 1}}, "at least 2 steps"),
         ({"window": {"encoder": {"kind": "transformer", "width": 6}}}, "no multiple of heads"),

@@ -193,5 +193,5 @@ def test_moments_beside_the_grid_are_named(tmp_path: Path) -> None:
 
     frame = series()
     frame.loc[5, "at"] += 0.5
-    with pytest.raises(DataError, match="1 rows lie beside a grid of step 2"):
+    with pytest.raises(DataError, match="1 row beside a grid of step 2"):
         prepared_series(tmp_path, frame, GRID)

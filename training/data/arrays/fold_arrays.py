@@ -18,7 +18,7 @@ from schemas.errors import IntegrityError, SplitError, first_few
 from schemas.records import ArraysRef, SplitArrays, digest_of
 from schemas.scratch import scratch_folder
 from training.data.arrays.shards import load_arrays
-from training.data.arrays.windows import Windows, joined, steps_of, write_steps
+from training.data.arrays.window_arrays import Windows, joined, steps_of, write_steps
 
 COPIED_ROWS = 16_384
 

@@ -41,7 +41,7 @@ from training.data.arrays.block_checks import check_block
 from training.data.arrays.new_nulls import refuse_new_nulls
 from training.data.arrays.sequences import write_sequences
 from training.data.arrays.tensor_makers import tensor_maker
-from training.data.arrays.windows import read_windows, steps_of, write_windows
+from training.data.arrays.window_arrays import read_windows, steps_of, write_windows
 from training.data.engine.engine import TableWriter, chosen_engine
 from training.data.engine.in_memory import batches
 from training.data.engine.threads import at_once, beside, one_by_one

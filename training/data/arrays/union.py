@@ -15,7 +15,7 @@ from schemas import digest
 from schemas.records import ArraysRef, SplitArrays, digest_of
 from schemas.split_config import SplitName
 from training.data.arrays.shards import load_arrays
-from training.data.arrays.windows import Windows, joined, steps_of, write_steps
+from training.data.arrays.window_arrays import Windows, joined, steps_of, write_steps
 
 ROWS = 65_536
 

@@ -36,7 +36,7 @@ from training.data.fit.picture_statistics import fit_pictures
 from training.data.fit.tensors import channel_moments
 from training.data.fit.train_rows import TrainRows, model_needs, rows_in_memory
 from training.data.fit.vocabulary import fit_vocabulary
-from training.data.fit.windows import fit_windows
+from training.data.fit.window_statistics import fit_windows
 
 log = logging.getLogger(__name__)
 

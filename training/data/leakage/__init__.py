@@ -21,7 +21,7 @@ from training.data.leakage.sizes import size_results
 from training.data.leakage.stratification import stratification_results
 from training.data.leakage.time_order import time_results
 from training.data.leakage.verdict import judged, require_passed
-from training.data.leakage.windows import find_window_faults, judge_windows
+from training.data.leakage.window_faults import find_window_faults, judge_windows
 
 __all__ = ["check_leakage", "check_overlap", "hard_results", "leak_results", "require_passed"]
 

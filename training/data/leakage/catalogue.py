@@ -7,7 +7,7 @@ described but never run.
 from __future__ import annotations
 
 from training.data.leakage.explanation import EXACT, FITTED, GIVEN, KEYS, SAMPLE, SEEN, Explanation
-from training.data.leakage.windows import EXPLANATION as WINDOWS
+from training.data.leakage.window_faults import EXPLANATION as WINDOWS
 
 __all__ = ["CATALOGUE", "Explanation", "explanation", "how_to_allow"]
 

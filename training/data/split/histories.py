@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from schemas.config import SPLITS, SplitName
 from schemas.digest import file_ref, replacing, verify
-from schemas.errors import DataError, IntegrityError, first_few
+from schemas.errors import DataError, IntegrityError, counted, first_few
 from schemas.references import (
     FileRef,
     HistoryRef,
@@ -125,10 +125,10 @@ def read_series(file: FileRef, window: WindowSpec, name: str) -> Series:
     if len(beside):
         shown = (f"{table['__series'][i].as_py()} {time[i]:.17g}" for i in beside[:5].tolist())
         raise DataError(
-            f"data.windows.{name}: {len(beside)} rows lie beside a grid of step {window.step:g}"
-            f" that their series' first row begins (first: {first_few(shown, len(beside))}); round"
-            " the time in data.derive, choose a step that all moments are multiples of, or remove"
-            " step and count rows"
+            f"data.windows.{name}: {counted(len(beside), 'row')} beside a grid of step"
+            f" {window.step:g} that their series' first row begins (first:"
+            f" {first_few(shown, len(beside))}); round the time in data.derive, choose a step that"
+            " all moments are multiples of, or remove step and count rows"
         )
     return Series(table, number, place)
 
@@ -179,7 +179,8 @@ def _write(
     found = pc.index_in(ids.cast(known.type), value_set=known.combine_chunks())
     if found.null_count:
         raise IntegrityError(
-            f"{table.file.path}: {found.null_count} rows are in no series; prepare the data again"
+            f"{table.file.path}: {counted(found.null_count, 'row')} in no series; prepare the data"
+            " again"
         )
     part = windows_of(series, window, np.asarray(found.to_numpy()))
     places = pa.array(part.rows, mask=part.rows < 0)
