@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from schemas.bag_config import BagConfig
-from schemas.duration import Unit
+from schemas.duration import Duration, Unit
 from schemas.encoder_config import EncoderConfig
 from schemas.section import Section
 from schemas.written_config import WrittenConfig
@@ -72,6 +72,15 @@ class ColumnConfig(Section):
             " Default: all."
         ),
     )
+    ahead: Duration | None = Field(
+        None,
+        exclude_if=lambda length: length is None,
+        description=(
+            "Role label: the label of a row is this column's value so long after the row, in the"
+            " same series (data.series), e.g. 24h. Rows without such a value have no label."
+        ),
+        examples=["24h"],
+    )
     written: WrittenConfig | None = Field(
         None,
         description=(
@@ -122,6 +131,10 @@ class ColumnConfig(Section):
             raise ValueError(
                 "written makes numbers of texts, so it is for numeric features, labels and"
                 f" weights, not for role {self.role!r}, kind {self.kind}; remove it"
+            )
+        if self.ahead is not None and (self.role != "label" or self.ahead == 0):
+            raise ValueError(
+                "ahead is for a column of role label, and a length above 0, e.g. ahead: 24h"
             )
         self._require_no_limits()
         if (self.kind == "tensor") != (self.shape is not None):

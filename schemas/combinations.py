@@ -13,7 +13,7 @@ from schemas.model_config import Model
 from schemas.optimizer_config import Optimizer, SgdConfig
 from schemas.register_config import RegisterConfig
 from schemas.schedule_config import OneCycleSchedule, Schedule
-from schemas.split_config import Split, TimeSplit
+from schemas.split_config import GROUPED, Split, TimeSplit
 from schemas.task_metrics import LOG_MEAN_LOSSES
 from schemas.train_config import TrainConfig
 
@@ -35,6 +35,7 @@ def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
             "data.columns declares no column with role label; declare each as `name: label`, or"
             " several by a pattern"
         )
+    check_series(data, task, split)
     if task.transform != "none" and data.engine == "spark":
         raise ValueError(
             "data.engine: spark cannot do task.transform; use data.engine: duckdb, or derive the"
@@ -57,6 +58,48 @@ def check_labels(data: DataConfig, task: TaskConfig, split: str) -> None:
             f"data.columns gives {others[0]!r} role label, and task.labels does not name it; name"
             " each column there, with its kind"
         )
+
+
+def check_series(data: DataConfig, task: TaskConfig, split: str) -> None:
+    """Check that windows, and a label ahead, have a time, whole series and a label that is known.
+
+    Raises:
+        ValueError: what does not fit, and what to declare instead.
+    """
+    ahead = data.ahead
+    what = f"data.windows.{next(iter(data.windows))}" if data.windows else "ahead"
+    if not data.windows and ahead is None:
+        if data.series is not None:
+            raise ValueError("data.series is for data.windows or a label with ahead; remove it")
+        return
+    if data.engine == "spark":
+        raise ValueError(f"data.engine: spark cannot do {what}; use data.engine: duckdb")
+    if not data.named("time"):
+        raise ValueError(f"{what} needs the order of rows: declare a column of role time")
+    if ahead is not None and (task.has_several or data.named("label_time")):
+        raise ValueError(
+            "ahead is for one label, and says itself when it is known; declare neither several"
+            " labels nor a column of role label_time"
+        )
+    if split in ("random", "stratified"):
+        raise ValueError(
+            f"split.kind {split!r} puts rows of one series on several sides, so that {what} of a"
+            " train row would hold test rows; use time, group, group_time, or a predefined split"
+        )
+    for name, window in data.windows.items():
+        where = f"data.windows.{name}"
+        if name in data.columns:
+            raise ValueError(f"{where}: data.columns has that name already; name the window anew")
+        labels = [c for c in window.columns if (d := data.column(c)) and d.role == "label"]
+        if window.season is not None and not labels:
+            raise ValueError(f"{where}: season is for a window that holds the label; remove it")
+        window.seasonal_step(ahead)
+        if labels and ahead is None and (data.named("label_time") or window.lag < 1):
+            raise ValueError(
+                f"{where}: it holds the label {labels[0]!r}, which is not known at the moment of"
+                " the row; set lag: 1 or more, or where it is known later (role label_time) leave"
+                " it out"
+            )
 
 
 def check_rolling(split: Split, cv: CvConfig, register: RegisterConfig) -> None:
@@ -306,6 +349,11 @@ def member_problem(
     if ensemble is None or ensemble.over == "seeds":
         return None
     is_grouped = bool(data.named("group")) or data.group_by is not None
+    if data.windows and not (is_grouped and split in GROUPED):
+        return (
+            "ensemble.over: folds deals train and validation rows out again, so that windows of a"
+            " member would hold rows that it stops early on; use over: seeds"
+        )
     folds = member_folds(ensemble, cv, split, is_grouped)
     found = fold_problem(folds, split, is_grouped, bool(data.named("time")), not task.has_several)
     return found and f"ensemble.over: folds: {found}"

@@ -14,6 +14,7 @@ from schemas.database_config import is_server, require_select, require_server
 from schemas.group_config import GroupByConfig
 from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
+from schemas.series_config import WindowConfig
 from schemas.spark_config import SparkConfig
 from schemas.task_metrics import default_metric
 
@@ -113,6 +114,23 @@ class DataConfig(Section):
         description=(
             "Rows without a label (of several labels: with none at all): refuse the table, or drop"
             " and count them."
+        ),
+    )
+    series: tuple[str, ...] | str | None = Field(
+        None,
+        exclude_if=lambda names: names is None,
+        description=(
+            "Columns, in any role, that tell one series from another, for data.windows and a label"
+            " with ahead. Default: those of role group; without any, all rows are one series."
+        ),
+        examples=["station"],
+    )
+    windows: dict[str, WindowConfig] = Field(
+        default_factory=dict,
+        exclude_if=lambda windows: not windows,
+        description=(
+            "Features that hold the past of a row's series, by name, e.g. {history: {columns:"
+            " [temperature], look_back: 72}}; needs a column of role time."
         ),
     )
     columns: dict[str, Column] = Field(
@@ -233,6 +251,19 @@ class DataConfig(Section):
                 " a time takes as much"
             )
         return limit
+
+    @property
+    def series_columns(self) -> tuple[str, ...]:
+        """Columns that tell one series from another; empty: all rows are one."""
+        if self.series is None:
+            return self.named("group")
+        return (self.series,) if isinstance(self.series, str) else self.series
+
+    @property
+    def ahead(self) -> tuple[str, float | str] | None:
+        """The label that lies ahead of its row, with how far; None without any."""
+        found = ((n, c.ahead) for n, c in self.columns.items() if c.ahead is not None)
+        return next(found, None)
 
     @property
     def memory_bytes(self) -> int | None:

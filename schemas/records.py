@@ -130,12 +130,17 @@ class SplitArrays(Record):
     `tokens` (targets), `characters`, `unknown` and perhaps `weight`; `ids` has the columns
     `documents` and `starts`: of each of a row's segments the document, and its first input's place
     in it.
+
+    `windows`: of a feature of `data.windows`, float32 [M, 2C]: the steps of series (see
+    `TensorStats.window`), of which the first is unknown. Its array int64 [N, 2] in `arrays` names
+    each row's part of them (`training.data.arrays.window_arrays`).
     """
 
     rows: int
     arrays: dict[str, FileRef]
     ids: FileRef
     documents: FileRef | None = None
+    windows: dict[str, FileRef] = Field({}, exclude_if=lambda found: not found)
 
 
 class ArraysRef(Record):

@@ -106,6 +106,22 @@ class LabelColumn(Record):
     ignore: tuple[Value, ...] = ()
 
 
+class WindowSpec(Record):
+    """A feature that holds the past of a row's series: `length` steps of its `channels`.
+
+    `series`: columns that tell one series from another; empty: all rows are one. `step`: distance
+    of the steps in the units of `__time`; None: each row is a step. `lag`: newest steps that are
+    left out. `types`: SQL types of the columns that are read at serving.
+    """
+
+    channels: tuple[str, ...]
+    series: tuple[str, ...]
+    length: int
+    step: float | None
+    lag: int
+    types: dict[str, str]
+
+
 class TableSpec(Record):
     """What each column of the validated table is; made from the declaration and the source's types.
 
@@ -123,6 +139,9 @@ class TableSpec(Record):
 
     `bags`: features that are texts, or sets of values in one text (see `BagStats`); the record is
     written without them where there are none.
+
+    `windows`: features that hold the past of a row's series; they are no columns of the table, but
+    have files of their own (`ValidatedTable.histories`).
 
     `text`: the column of a language model's documents, which is its `label` too. `derived`: trees
     of the derived features (see `training.data.serving_expressions`), by which the registered model
@@ -156,6 +175,7 @@ class TableSpec(Record):
     derived: dict[str, dict[str, Any]] = {}
     bags: dict[str, Literal["text", "set"]] = Field({}, exclude_if=lambda kinds: not kinds)
     dates: dict[str, str] = Field({}, exclude_if=lambda parts: not parts)
+    windows: dict[str, WindowSpec] = Field({}, exclude_if=lambda found: not found)
     null_texts: tuple[str, ...] = ()
     labels: dict[str, LabelColumn] = {}
     group_by: tuple[str, ...] = ()
@@ -191,11 +211,33 @@ class TableSpec(Record):
         )
 
 
+class HistoryRef(Record):
+    """The windows of a table's rows, without copies of what overlaps.
+
+    `steps`: Parquet of the series' steps, ordered by series and time: `__id` (null: a step without
+    a row), `__series`, `__time` and the channels, float64. `ends`: Parquet with a row for each row
+    of the table, in its order: its window is the `count` steps before position `end`.
+    """
+
+    steps: FileRef
+    ends: FileRef
+
+
 class TableRef(Record):
-    """A Parquet file between tasks."""
+    """A Parquet file between tasks; `histories`: of each window, where there are any."""
 
     file: FileRef
     rows: int
+    histories: dict[str, HistoryRef] = Field({}, exclude_if=lambda found: not found)
+
+    @property
+    def digests(self) -> str | dict[str, str]:
+        """SHA-256 of the file, and of those of its windows: what later steps depend on."""
+        if not self.histories:
+            return self.file.sha256
+        parts = {f"{n}/steps": h.steps.sha256 for n, h in self.histories.items()}
+        parts |= {f"{n}/ends": h.ends.sha256 for n, h in self.histories.items()}
+        return {"rows": self.file.sha256, **parts}
 
 
 class TrainTable(TableRef):
@@ -227,7 +269,9 @@ class ValidatedTable(Record):
     the columns that `data.group_by` names (numbers float64, the rest text); null where it names
     none. `row_places`: Parquet with `__source_row`, each row's place in the source, in the order of
     the table; null where the engine has no order. `notes`: sentences on categories that are
-    probably none.
+    probably none. `histories`: of each window, Parquet with a row for each row of the filtered
+    source, also without a label: `__id`, `__series`, `__time` and the channels, ordered by series
+    and time.
     """
 
     table: TableRef
@@ -238,7 +282,14 @@ class ValidatedTable(Record):
     ignored_labels: dict[str, int] = {}
     group_columns: FileRef | None = None
     row_places: FileRef | None = None
+    histories: dict[str, FileRef] = Field({}, exclude_if=lambda found: not found)
     notes: tuple[str, ...] = ()
+
+    @property
+    def digests(self) -> str | dict[str, str]:
+        """SHA-256 of the table, and of the rows of its windows: what a split depends on."""
+        parts = {name: file.sha256 for name, file in self.histories.items()}
+        return {"table": self.table.file.sha256, **parts} if parts else self.table.file.sha256
 
 
 class SplitTables(Record):

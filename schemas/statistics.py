@@ -9,6 +9,7 @@ from pydantic import Field
 from schemas.encoder_config import EncoderConfig
 from schemas.label_config import LabelKind
 from schemas.references import Record
+from schemas.series_config import SeriesEncoder
 
 
 class NumericStats(Record):
@@ -59,6 +60,11 @@ class TensorStats(Record):
     if 3-d).
 
     `encoder`: the declared part of the network that makes one vector of it, or None.
+
+    `window`: of a feature of `data.windows`, its channels. Its shape is [2C, length]: the C
+    channels, oldest step first, then for each channel 1 where its value is known. Unknown values
+    are the channel's mean, so that they are 0 after scaling; `mean` and `std` of the flags are 0
+    and 1, and those of the channels count each step of train's windows once.
     """
 
     name: str
@@ -66,7 +72,10 @@ class TensorStats(Record):
     dtype: Literal["uint8", "float32"]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    encoder: EncoderConfig | None = Field(None, exclude_if=lambda encoder: encoder is None)
+    encoder: EncoderConfig | SeriesEncoder | None = Field(
+        None, exclude_if=lambda encoder: encoder is None
+    )
+    window: tuple[str, ...] = Field((), exclude_if=lambda channels: not channels)
 
     @property
     def key(self) -> str:

@@ -52,7 +52,7 @@ def _inputs(
 ) -> dict[str, Any]:
     """Return everything that the test reads, by digest, and the code that fits."""
     return {
-        **{side: split.side(side).file.sha256 for side in SPLITS},
+        **{side: split.side(side).digests for side in SPLITS},
         "table": validated,
         "declaration": declaration,
         "training": package_fingerprint("training"),

@@ -89,6 +89,7 @@ def validate_table(source: SourceRef, declaration: Declaration) -> Any:
             else f"{len(spec.numeric)} numeric, {len(spec.categorical)} categorical"
         )
         kinds += f", {len(spec.tensor)} tensor" if spec.tensor else ""
+        kinds += f", {counted(len(spec.windows), 'window')}" if spec.windows else ""
         bags = list(spec.bags.values())
         for kind in ("text", "set"):
             kinds += f", {bags.count(kind)} {kind}" if kind in bags else ""

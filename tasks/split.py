@@ -32,7 +32,7 @@ from training.data.split.split import FROZEN_SHARES, split, way_of
 def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
     """Return three tables; only train can be fitted on."""
     inputs: dict[str, Any] = {
-        "table": validated.table.file.sha256,
+        "table": validated.digests,
         "spec": validated.spec,
         "split": declaration.split,
         "task": declaration.task,
@@ -81,7 +81,7 @@ def split_fold(
     """Return three tables of one fold, counted from 0; none contains the declared test rows."""
     inputs: dict[str, Any] = {s: pool.side(s).file.sha256 for s in SPLITS}
     inputs |= {
-        "table": validated.table.file.sha256,
+        "table": validated.digests,
         "spec": validated.spec,
         "split": declaration.split,
         "task": declaration.task,

@@ -30,8 +30,8 @@ from training.data.fit.train_rows import model_needs
 )
 def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: Declaration) -> Any:
     """Fit everything that is fitted before training; only a train table is accepted."""
-    inputs = {
-        "train": train.file.sha256,
+    inputs: dict[str, Any] = {
+        "train": train.digests,
         "spec": validated.spec,
         "normalize": declaration.normalize,
         "task": declaration.task,
@@ -42,6 +42,8 @@ def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: De
         "columns": declaration.data.model_dump(mode="json")["columns"],
         "constant": declaration.checks.constant_features,
     }
+    if declaration.data.windows:
+        inputs["windows"] = declaration.data.model_dump(mode="json")["windows"]
     if any(needs := model_needs(declaration)):
         inputs["model"] = needs._asdict()
     if declaration.evaluate.top_k is not None or declaration.evaluate.costs is not None:
@@ -79,7 +81,7 @@ def materialise_arrays(
     split: SplitTables, validated: ValidatedTable, statistics: Statistics, declaration: Declaration
 ) -> Any:
     """Write the arrays that training gathers from."""
-    inputs: dict[str, str] = {s: split.side(s).file.sha256 for s in SPLITS}
+    inputs: dict[str, Any] = {s: split.side(s).digests for s in SPLITS}
     inputs |= {"statistics": digest_of(statistics), "spec": digest_of(validated.spec)}
 
     def make(folder: Path) -> ArraysRef:

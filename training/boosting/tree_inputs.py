@@ -11,6 +11,7 @@ from schemas.records import Statistics
 from schemas.statistics import BagStats, TensorStats
 from training.models.bag_vectors import num_columns as num_columns_of_bag
 from training.models.encoders import summary, summary_width
+from training.models.series_encoders import summary_columns
 from training.models.shape import FIRST_VALUE
 
 Arrays = dict[str, np.ndarray]
@@ -33,7 +34,7 @@ def dense_columns(
     count = len(arrays["label"][rows])
     parts = [arrays["numeric"][rows]] if "numeric" in arrays else []
     for stats in statistics.tensor:
-        values = arrays[stats.key][rows]
+        values = np.asarray(arrays[stats.key][rows])
         if scaled:
             # mean and sd by channel, or one of each, against [N, *shape]
             mean, std = (
@@ -92,6 +93,13 @@ def tensor_columns(stats: TensorStats) -> int:
     if stats.encoder is not None:
         return summary_width(stats.encoder, stats.shape)
     return math.prod(stats.shape)
+
+
+def tensor_values(stats: TensorStats) -> list[str]:
+    """Return what each of these columns says: statistics of a window, else a number."""
+    if stats.window:
+        return summary_columns(stats.window, stats.shape[1])
+    return [str(number) for number in range(tensor_columns(stats))]
 
 
 def category_columns(statistics: Statistics) -> list[int]:

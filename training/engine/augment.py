@@ -11,6 +11,7 @@ from torch import Tensor
 
 from schemas.config import AugmentConfig
 from schemas.errors import ConfigError
+from training.engine.window_tensors import WindowTensor
 
 
 class Augment:
@@ -30,7 +31,9 @@ class Augment:
         self.images = tuple(
             key
             for key, value in inputs.items()
-            if key.startswith("tensor_") and value.ndim in (3, 4)
+            if key.startswith("tensor_")
+            and value.ndim in (3, 4)
+            and not isinstance(value, WindowTensor)
         )
         if config.noise and "numeric" not in inputs:
             raise ConfigError(

@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.data.arrays.window_arrays import Windows
 from training.distributed.parallel import Parallel
 from training.engine.page_cache import exceed_memory, gather_ascending, read_pages_alone
 from training.engine.sampling import Sampler, share
+from training.engine.window_tensors import WindowTensor, as_window_tensor
 from training.objectives.losses import Loss
 
 TARGETS = ("label", "weight")
@@ -37,7 +39,10 @@ def as_tensors(arrays: dict[str, np.ndarray]) -> Tensors:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return {
+            name: as_window_tensor(array) if isinstance(array, Windows) else torch.from_numpy(array)
+            for name, array in arrays.items()
+        }
 
 
 def to_device_if_it_fits(tensors: Tensors, device: torch.device) -> Tensors:
@@ -187,7 +192,9 @@ class WindowReader:
 
     def _take(self, step: int, name: str, rows: Tensor) -> Tensor:
         buffer = self._buffers[step % 2][name][: len(rows)]
-        if self._ascending:
+        if isinstance(self.tensors[name], WindowTensor):
+            buffer.copy_(self.tensors[name].index_select(0, rows))
+        elif self._ascending:
             gather_ascending(self.tensors[name], rows, buffer)
         else:
             torch.index_select(self.tensors[name], 0, rows, out=buffer)

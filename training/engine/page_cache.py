@@ -14,6 +14,7 @@ import mmap
 from torch import Tensor
 
 from training.data.engine.in_memory import available_memory
+from training.engine.window_tensors import WindowTensor
 
 READ_AROUND_BYTES = 2**17  # bytes that Linux reads around a missing page, by default
 
@@ -35,6 +36,8 @@ def read_pages_alone(tensors: dict[str, Tensor], window_rows: int) -> None:
     """
     for tensor in tensors.values():
         size = tensor.numel() * tensor.element_size()
+        if isinstance(tensor, WindowTensor):
+            continue  # the steps of a window lie next to each other
         if hasattr(mmap, "MADV_RANDOM") and window_rows * READ_AROUND_BYTES < size:
             begin = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE  # the whole pages within
             length = tensor.data_ptr() + size - begin

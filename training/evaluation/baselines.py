@@ -31,14 +31,9 @@ from training.data.arrays.shards import load_arrays
 from training.data.leakage.arrangements import tail
 from training.evaluation import ngrams
 from training.evaluation.estimators import best_constant, boosting_loss, linear_estimator
+from training.evaluation.last_values import LAST, SEASONAL, last_values, past_baselines
 from training.evaluation.linear_inputs import linear_inputs
-from training.evaluation.next_step import (
-    CONSTANTS,
-    NAMES,
-    advice,
-    has_skill,
-    perfect_note,
-)
+from training.evaluation.next_step import CONSTANTS, NAMES, advice, has_skill, perfect_note
 from training.formatting import capital, metric_name, number
 from training.objectives.measures import declared_measures
 from training.objectives.metrics import Metrics, compute_predictions, in_label_units, targets
@@ -91,7 +86,8 @@ def baseline_predictions(
     if statistics.tokens is not None:
         return ngrams.document_predictions(declaration, statistics.tokens, arrays, side)
     train, val, rows = (load_arrays(arrays.side(name)) for name in ("train", "val", side))
-    wanted = dict.fromkeys(("constant", *declaration.evaluate.baselines))
+    past = past_baselines(declaration, statistics)
+    wanted = dict.fromkeys(("constant", *past, *declaration.evaluate.baselines))
     if declaration.model.kind == "boosting":
         wanted.pop("boosting", None)  # no comparison: it is the model itself
     return {name: _fit(name, declaration, statistics, train, val)(rows) for name in wanted}
@@ -213,6 +209,8 @@ _FITTERS: dict[str, Callable[[Declaration, Statistics, Arrays, Arrays], Predict]
     "constant": _constant,
     "linear": _linear,
     "boosting": _boosting,
+    LAST: lambda declaration, statistics, *_: last_values(declaration, statistics, False),
+    SEASONAL: lambda declaration, statistics, *_: last_values(declaration, statistics, True),
 }
 
 

@@ -12,7 +12,7 @@ from training.boosting.tree_inputs import (
     Arrays,
     dense_columns,
     frequent_pieces,
-    tensor_columns,
+    tensor_values,
 )
 from training.models.shape import FIRST_VALUE
 
@@ -44,7 +44,7 @@ def column_names(statistics: Statistics) -> list[str]:
     wanted = [
         *(s.name for s in statistics.numeric),
         *(f"{s.name}_null" for s in statistics.numeric if s.indicator),
-        *(f"{t.name}_{i}" for t in statistics.tensor for i in range(tensor_columns(t))),
+        *(f"{t.name}_{value}" for t in statistics.tensor for value in tensor_values(t)),
         *(f"{b.name}_{piece}" for b in statistics.bags for piece in frequent_pieces(b)),
         *(c.name for c in statistics.categorical),
     ]

@@ -15,6 +15,8 @@ NAMES = {
     "constant": "the constant prediction",
     "linear": "the linear model",
     "boosting": "gradient boosting",
+    "last_value": "the last value",
+    "seasonal_value": "the value one season earlier",
     "unigram": "the unigram model",
     "bigram": "the bigram model",
     "5-gram": "the 5-gram model",

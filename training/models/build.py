@@ -187,11 +187,13 @@ def check_scores(shape: ModelShape, rows: int, scores: Any, members: tuple[int, 
 
 
 def _per_channel(stats: TensorStats, values: tuple[float, ...] | list[float]) -> Tensor:
-    """Reshape [C] → [C, 1, 1] for a [C, H, W] tensor, else [1]: broadcasts against [B, *shape]."""
+    """Reshape [C] → [C, 1, 1] for a [C, H, W] tensor, [C, 1] for a window, else [1]: broadcasts
+    against [B, *shape].
+    """
     tensor = torch.tensor(values, dtype=torch.float32)
     return (
         tensor.view(-1, *[1] * (len(stats.shape) - 1))
-        if len(stats.shape) == 3 and len(values) == stats.shape[0]
+        if (len(stats.shape) == 3 or stats.window) and len(values) == stats.shape[0]
         else tensor
     )
 

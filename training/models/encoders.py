@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from schemas.encoder_config import EncoderConfig
 from schemas.errors import ConfigError
+from schemas.series_config import SERIES_ENCODERS, SeriesEncoder
 from training.models.bag_vectors import num_columns
 from training.models.cnn import Stage, averages, patch_of
 from training.models.inputs import init_linear_
+from training.models.series_encoders import build_series_encoder, series_summary
 from training.models.shape import ModelShape
 
 
@@ -37,7 +39,7 @@ class Encoders(nn.Module):
 class Summaries(nn.Module):
     """The columns of a batch's encoded tensors for trees: [B, *dims] by key → [B, F] by key."""
 
-    def __init__(self, encoders: dict[str, EncoderConfig]) -> None:
+    def __init__(self, encoders: dict[str, EncoderConfig | SeriesEncoder]) -> None:
         super().__init__()
         self.encoders = encoders
 
@@ -73,12 +75,16 @@ def build_encoders(shape: ModelShape, is_of_trees: bool) -> nn.Module | None:
     )
 
 
-def build_encoder(config: EncoderConfig, key: str, dims: tuple[int, ...]) -> nn.Module:
+def build_encoder(
+    config: EncoderConfig | SeriesEncoder, key: str, dims: tuple[int, ...]
+) -> nn.Module:
     """Return the module [B, *dims] → [B, E] of a declared encoder.
 
     Raises:
         ConfigError: the encoder cannot read a tensor of this shape.
     """
+    if isinstance(config, SERIES_ENCODERS):
+        return build_series_encoder(config, dims)
     if len(dims) not in (2, 3):
         raise ConfigError(
             f"{key.removeprefix('tensor_')}: encoder {config.kind} needs shape [height, width] or"
@@ -87,17 +93,20 @@ def build_encoder(config: EncoderConfig, key: str, dims: tuple[int, ...]) -> nn.
     return PictureEncoder(config.channels, config.size, dims)
 
 
-def summary(config: EncoderConfig, values: Tensor) -> Tensor:
+def summary(config: EncoderConfig | SeriesEncoder, values: Tensor) -> Tensor:
     """Return the columns that trees and baselines get of a tensor: [B, *dims] → float [B, F].
 
-    Of a picture: its averages over at most 8 x 8 patches, by channel.
+    Of a picture: its averages over at most 8 x 8 patches, by channel. Of a window: statistics of
+    its channels.
     """
+    if isinstance(config, SERIES_ENCODERS):
+        return series_summary(values)
     height, width = values.shape[-2:]
     pictures = values.float().reshape(len(values), -1, height, width)
     return averages(pictures, patch_of(height, width)).flatten(1)
 
 
-def summary_width(config: EncoderConfig, dims: tuple[int, ...]) -> int:
+def summary_width(config: EncoderConfig | SeriesEncoder, dims: tuple[int, ...]) -> int:
     """Return the number F of columns of `summary`."""
     return int(summary(config, torch.zeros(1, *dims)).shape[1])
 

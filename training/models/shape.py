@@ -11,6 +11,7 @@ import torch
 from schemas.config import Declaration
 from schemas.encoder_config import EncoderConfig
 from schemas.records import Statistics, TokenStats
+from schemas.series_config import SeriesEncoder
 from schemas.task_metrics import LOG_MEAN_LOSSES
 from training.data.arrays.apply import transform_numeric
 from training.objectives.constants import focal_shares
@@ -75,7 +76,7 @@ class ModelShape:
     bins: tuple[tuple[float, ...], ...] = ()
     label_range: tuple[float, float] | None = None
     bags: dict[str, BagShape] = field(default_factory=dict)
-    encoders: dict[str, EncoderConfig] = field(default_factory=dict)
+    encoders: dict[str, EncoderConfig | SeriesEncoder] = field(default_factory=dict)
 
     @property
     def tensor_width(self) -> int:

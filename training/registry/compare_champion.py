@@ -41,6 +41,7 @@ from training.registry.registry import LoadedModel
 from training.run.look_ledger import LEAST_SHARE
 from training.serving.export import probability_columns
 from training.serving.signature import intervals_of, thresholds_of
+from training.serving.window_rules import given_windows, other_window
 
 BATCH_ROWS = 16_384
 CHARACTERS = "bits_per_character"  # the unit that all kinds of tokens share
@@ -288,6 +289,8 @@ def unlike(
     """Return why the two models cannot be compared; empty if they can."""
     if champion.spec["task"] != declaration.task.kind:
         return f"it predicts {champion.spec['task']}, not {declaration.task.kind}"
+    if other := other_window(champion.spec.get("windows", []), spec):
+        return f"it reads another window {other!r}"
     if champion.spec["label"] != spec.label:
         return f"it predicts {champion.spec['label']!r}, not {spec.label!r}"
     if statistics.labels:
@@ -355,8 +358,9 @@ def predictions_of(model: LoadedModel, declaration: Declaration, rows: Rows) -> 
         for c in model.spec.get(kind, [])
     ]
     columns += [model.spec["text"]["name"]] if "text" in model.spec else []
-    parts, seen = [], []
+    parts, seen, start = [], list[np.ndarray](), 0
     present = set(pq.read_schema(verify(rows.table.file)).names)
+    windows = given_windows(rows.statistics, rows.arrays) if model.spec.get("windows") else {}
     for batch in arrow_batches(
         rows.table.file.file,
         BATCH_ROWS,
@@ -364,6 +368,8 @@ def predictions_of(model: LoadedModel, declaration: Declaration, rows: Rows) -> 
     ):
         frame = batch.to_pandas()
         seen.append(frame.pop("__id").to_numpy())
+        part = {name: list(found[start : start + len(frame)]) for name, found in windows.items()}
+        frame, start = frame.assign(**part), start + len(frame)
         parts.append(model.predict(frame))
     if not np.array_equal(np.concatenate(seen), _given(rows)["__id"].to_numpy(dtype=object)):
         raise IntegrityError(

@@ -217,7 +217,7 @@ def features_of(spec: dict[str, Any]) -> dict[str, list[tuple[str, int | None]]]
     for kind in ("numeric", "categorical"):
         for i, column in enumerate(spec[kind]):
             found.setdefault(source(column["name"]), []).append((kind, i))
-    for column in spec["tensor"]:
+    for column in (*spec["tensor"], *spec.get("windows", [])):
         found[column["name"]] = [(f"tensor_{column['name']}", None)]
     for column in spec.get("bags", []):
         found[column["name"]] = [(f"bag_{column['name']}", None)]

@@ -54,6 +54,7 @@ from training.data.leakage.drift import (
     find_drift,
     one_of_each,
 )
+from training.data.split.histories import chosen_windows
 from training.data.split.unseen import rows_among, unseen_rows
 from training.evaluation.by_group import MIN_CLUSTERS, clusters_of
 from training.objectives.bootstrap import intervals, resample_counts, units_of
@@ -203,25 +204,21 @@ def _chosen(split: SplitTables, masks: list[np.ndarray], path: Path, limit: int 
     """Return the marked rows of the three splits as one table; splits are in hash order, so that
     the first rows are a random sample.
     """
-    rows = 0
+    total = max(1, sum(int(mask.sum()) for mask in masks))
+    shares = [None if limit is None else -(-limit * int(mask.sum()) // total) for mask in masks]
+    kept = [np.flatnonzero(mask)[:share] for mask, share in zip(masks, shares, strict=True)]
     schema = pq.read_schema(split.train.file.file).remove_metadata()
     with replacing(path) as file, pq.ParquetWriter(file, schema) as writer:
-        for side, mask in zip(SPLITS, masks, strict=True):
+        for side, rows in zip(SPLITS, kept, strict=True):
             start = 0
-            share = (
-                None
-                if limit is None
-                else -(-limit * int(mask.sum()) // max(1, sum(int(m.sum()) for m in masks)))
-            )
             with pq.ParquetFile(verify(split.side(side).file)) as source:
                 for batch in source.iter_batches():
-                    kept = batch.filter(pa.array(mask[start : start + len(batch)]))
+                    own = rows[(rows >= start) & (rows < start + len(batch))] - start
                     start += len(batch)
-                    kept = kept if share is None else kept.slice(0, share)
-                    share = None if share is None else share - len(kept)
-                    rows += len(kept)
-                    writer.write_table(pa.Table.from_batches([kept]).replace_schema_metadata(None))
-    return TableRef(file=file_ref(path), rows=rows)
+                    table = pa.Table.from_batches([batch.take(pa.array(own))])
+                    writer.write_table(table.replace_schema_metadata(None))
+    windows = chosen_windows([split.side(side) for side in SPLITS], kept, path)
+    return TableRef(file=file_ref(path), rows=sum(map(len, kept)), histories=windows)
 
 
 def _rows(spec: TableSpec, statistics: Statistics, table: TableRef, folder: Path) -> Rows:

@@ -35,6 +35,7 @@ from training.serving.signature import predicted_columns
 from training.tracking.mlflow import default_tracking_uri
 
 BATCH_ROWS = 16_384
+MOST_ROWS = 2**31 - 1
 READ_AHEAD = "16MB"  # the model, not the reader, is what takes time
 FORMATS = (".parquet", ".csv", ".csv.gz")
 
@@ -173,7 +174,7 @@ def _scored(
             f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the"
             " predictions go; rename or drop them"
         )
-    reader = connection.sql(f"select * from {relation}").to_arrow_reader(BATCH_ROWS)
+    reader = connection.sql(f"select * from {relation}").to_arrow_reader(_batch_rows(model))
     nothing = pa.RecordBatch.from_pylist([], schema=reader.schema)
     texts = _texts(source, data) if as_text and source.format == "csv" else None
     for batch in chain([next(reader, nothing)], reader):
@@ -198,6 +199,11 @@ def _scored(
         kept = {name: (given if name in given.schema.names else batch).column(name) for name in own}
         columns = kept | {name: pa.array(found[name]) for name in found.columns}
         yield pa.RecordBatch.from_pydict(columns)
+
+
+def _batch_rows(model: LoadedModel) -> int:
+    """Return the rows of a batch: of a model with windows, which need earlier rows, all."""
+    return MOST_ROWS if model.spec.get("windows") else BATCH_ROWS
 
 
 def _texts(source: SourceRef, data: DataConfig) -> Callable[[int], pa.RecordBatch]:

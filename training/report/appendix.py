@@ -390,7 +390,7 @@ def _resolved_columns(prepared: Prepared) -> list[Block]:
     kinds = (
         ("numeric", spec.numeric),
         ("categorical", spec.categorical),
-        ("tensor", tuple(spec.tensor)),
+        *(("tensor", tuple(spec.tensor)), ("window", tuple(spec.windows))),
         ("text", (*_text(spec), *(n for n, kind in spec.bags.items() if kind == "text"))),
         ("set", tuple(n for n, kind in spec.bags.items() if kind == "set")),
         ("ignored", spec.ignored),

@@ -53,6 +53,7 @@ from training.serving.reference_network import (
     reference_network,
     reference_scores,
 )
+from training.serving.window_rules import given_windows, tensor_inputs
 
 
 class Program(nn.Module):
@@ -211,9 +212,7 @@ def make_spec(
             }
             for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
         ],
-        "tensor": [
-            {"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor
-        ],
+        **tensor_inputs(run.spec, statistics),
         **({"bags": [bag.rule() for bag in statistics.bags]} if statistics.bags else {}),
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
@@ -299,6 +298,9 @@ def parity(
         IntegrityError: the difference reaches 1e-6 or is not a number; the message says where.
     """
     declaration, stored = declare(run.declaration), _first_rows(table.file.file)
+    stored = stored.assign(
+        **given_windows(run.statistics, run.arrays.side(table.side), len(stored))
+    )
     frame, places = raw_columns.as_raw(run, stored)
     expected = predict(
         declaration,

@@ -38,6 +38,8 @@ def served_trees(spec: TableSpec, statistics: Statistics) -> tuple[dict[str, Any
     """Return trees of the model's derived features and their inputs, and these features' names."""
     kinds = (statistics.numeric, statistics.categorical, statistics.bags)
     features = [s.name for kind in kinds for s in kind]
+    windows = [spec.windows[s.name] for s in statistics.tensor if s.window]
+    features = list(dict.fromkeys([*features, *(name for w in windows for name in w.types)]))
     kept = [name for name in features if name in spec.derived]
     needed = set(kept)
     for name in reversed(spec.derived):
@@ -120,7 +122,8 @@ def code(package: ModuleType = serving_expressions) -> tuple[str, bytes]:
 
 def write_code(run: RunSpec, folder: Path) -> FileRef | None:
     """Write the zip in a folder; if no column needs it, return None and remove an old zip."""
-    if served_trees(run.spec, run.statistics)[1] or spellings(run) or run.statistics.bags:
+    others = run.statistics.bags or any(s.window for s in run.statistics.tensor)
+    if served_trees(run.spec, run.statistics)[1] or spellings(run) or others:
         return write_atomic(folder / EXPRESSIONS, code()[1])
     (folder / EXPRESSIONS).unlink(missing_ok=True)
     return None

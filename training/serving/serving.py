@@ -15,8 +15,10 @@ is predicted if its probability is above the spec's `threshold` (absent: 0.5). F
 `prediction_low` and `prediction_high`, or for each class `possible_<class>`, true if it is in the
 set that holds the truth with the declared coverage (several labels: `prediction_<label>_low`,
 `possible_<label>_<class>`). It never guesses: a missing column, a null where training had none, an
-infinite number or text among numbers is refused with its column and rows. N rows, D numeric
-columns, C categorical columns or classes.
+infinite number or text among numbers is refused with its column and rows. A model with windows
+answers each row of a frame with what the frame has of its series before it, so a caller passes
+these rows as well and takes the answers it wants. N rows, D numeric columns, C categorical columns
+or classes.
 """
 
 from __future__ import annotations
@@ -428,16 +430,10 @@ def tensors(values: pd.Series, column: dict[str, Any]) -> np.ndarray:
 
 def _dense(value: Any) -> np.ndarray:
     """Return a cell as one array; join nested sequences, as Parquet readers give them."""
-    array = (
-        np.asarray(value)
-        if not isinstance(value, list | tuple)
-        else np.array([_dense(part) for part in value])
-    )
-    return (
-        np.stack([_dense(part) for part in array])
-        if array.dtype == object and array.ndim
-        else array
-    )
+    is_list = isinstance(value, list | tuple)
+    array = np.array([_dense(part) for part in value]) if is_list else np.asarray(value)
+    is_nested = array.dtype == object and array.ndim
+    return np.stack([_dense(part) for part in array]) if is_nested else array
 
 
 # --------------------------------------------------------------------------------------- prediction
@@ -465,8 +461,8 @@ def inputs(
 ) -> dict[str, torch.Tensor]:
     """Return the program's inputs from raw named columns.
 
-    These are `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`, and
-    `bag_<column>` int32 [N, L] of a text or set.
+    These are `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>` (also of
+    windows), and `bag_<column>` int32 [N, L] of a text or set.
 
     Args:
         spec: spec of the model.
@@ -477,24 +473,26 @@ def inputs(
     Raises:
         ValueError: a column is missing or given twice, or a value is refused.
     """
-    bags = spec.get("bags", [])
+    bags, windows = spec.get("bags", []), spec.get("windows", [])
     columns = [*spec["numeric"], *spec["categorical"], *spec["tensor"], *bags]
-    absent = [c["name"] for c in columns if c["name"] not in frame.columns]
+    history = [n for w in windows if w["name"] not in frame.columns for n in w["columns"]]
+    names = dict.fromkeys([*(c["name"] for c in columns), *history])
+    absent = [name for name in names if name not in frame.columns]
     derived = [name for name in absent if derive is not None and name in spec["derived"]]
-    if len(absent) > len(derived):
-        raise ValueError(
-            f"missing columns: {', '.join(repr(name) for name in absent if name not in derived)}"
-        )
-    taken = [c["name"] for c in columns if c["name"] not in derived] + [
-        c["name"] for c in spec["raw"] if derived and c["name"] in frame.columns
-    ]
+    if strangers := [repr(name) for name in absent if name not in derived]:
+        raise ValueError(f"missing columns: {', '.join(strangers)}")
+    taken = [n for n in names if n not in derived]
+    taken += [c["name"] for c in spec["raw"] if derived and c["name"] in frame.columns]
     repeated = [name for name in dict.fromkeys(taken) if isinstance(frame[name], pd.DataFrame)]
     if repeated:
         raise ValueError(f"columns given twice: {', '.join(map(repr, repeated))}; keep one of each")
-    nulls, how = tuple(spec["null_texts"]), {n: spec[n] for n in ("spellings", "bags") if n in spec}
+    kinds = ("spellings", "bags", "windows")
+    nulls, how = tuple(spec["null_texts"]), {n: spec[n] for n in kinds if n in spec}
     if derive is not None and (derived or how):
         frame = derive(dates(spec, frame), spec["derived"], derived, nulls, **how)
-    blocks = {f"tensor_{c['name']}": tensors(frame[c["name"]], c) for c in spec["tensor"]}
+    blocks = {}
+    for c in (*spec["tensor"], *windows):
+        blocks[f"tensor_{c['name']}"] = tensors(frame[c.get("values", c["name"])], c)
     for c in bags:
         blocks[f"bag_{c['name']}"] = tensors(frame[c["codes"]], c)
         note(unfamiliar, c["name"], "unread", frame[c["unread"]].to_numpy(), frame[c["name"]])
@@ -517,10 +515,8 @@ def inputs(
         strange = (given == UNKNOWN) | (c.get("unseen_null", False) & (given == NULL))
         note(unfamiliar, c["name"], "unknown", strange, cells)
     # in the order of their names, as the program was exported
-    return {
-        name: torch.from_numpy(np.ascontiguousarray(block))
-        for name, block in sorted(blocks.items())
-    }
+    ordered = sorted(blocks.items())
+    return {name: torch.from_numpy(np.ascontiguousarray(block)) for name, block in ordered}
 
 
 def run(program: Program, batch: dict[str, torch.Tensor]) -> np.ndarray:
@@ -631,9 +627,8 @@ def _predicted(
             index=index,
         )
     if spec["task"] == "regression":
-        return pd.DataFrame(
-            {"prediction": run(program, batch) if len(index) else np.empty(0)}, index=index
-        )
+        value = run(program, batch) if len(index) else np.empty(0)
+        return pd.DataFrame({"prediction": value}, index=index)
     found = run(program, batch) if len(index) else np.empty((0, len(spec["classes"])))
     chosen = found[:, 1] > spec["threshold"] if "threshold" in spec else found.argmax(axis=1)
     label = pd.array(spec["classes"]).take(chosen.astype(np.int64))

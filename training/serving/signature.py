@@ -19,7 +19,7 @@ def input_columns(spec: dict[str, Any]) -> list[str]:
     """Return raw columns of the model: features, with the inputs of derived ones in their place."""
     features = [
         c["name"]
-        for kind in ("numeric", "categorical", "tensor", "bags")
+        for kind in ("numeric", "categorical", "tensor", "bags", "windows")
         for c in spec.get(kind, [])
         if c["name"] not in spec["derived"]
     ]
@@ -82,6 +82,11 @@ def input_types(spec: dict[str, Any]) -> dict[str, str]:
     known |= {
         c["name"]: "list" if c["separator"] == OF_LISTS else "string" for c in spec.get("bags", [])
     }
+    known |= {
+        w["name"]: f"{w['length']} steps of [{', '.join(w['channels'])}], or in the place of it the"
+        f" columns {', '.join(w['columns'])} of each row of the history"
+        for w in spec.get("windows", [])
+    }
     known |= {spec["text"]["name"]: "string"} if "text" in spec else {}
     return {name: raw.get(name) or known[name] for name in input_columns(spec)}
 
@@ -128,6 +133,8 @@ def input_example(spec: dict[str, Any]) -> pd.DataFrame:
         ]
     for column in spec["tensor"]:
         columns[column["name"]] = [np.zeros(column["shape"], dtype=column["dtype"]).tolist()] * 2
+    for window in spec.get("windows", []):
+        columns[window["name"]] = [[window["fill"]] * window["length"]] * 2
     for column in spec.get("bags", []):
         columns[column["name"]] = [_bag_example(column)] * 2
     if any(column["example"] is None for column in spec["raw"]):

@@ -18,6 +18,7 @@ from schemas.errors import IntegrityError, SplitError, first_few
 from schemas.records import ArraysRef, SplitArrays, digest_of
 from schemas.scratch import scratch_folder
 from training.data.arrays.shards import load_arrays
+from training.data.arrays.window_arrays import Windows, joined, steps_of, write_steps
 
 COPIED_ROWS = 16_384
 
@@ -58,7 +59,11 @@ def write_fold(arrays: ArraysRef, train: pa.Array, val: pa.Array, out_dir: Path)
     parts = {
         f"{side}/{name}": ref.sha256
         for side, found in sides.items()
-        for name, ref in {**found.arrays, "ids": found.ids}.items()
+        for name, ref in {
+            **found.arrays,
+            **{f"windows/{n}": ref for n, ref in found.windows.items()},
+            "ids": found.ids,
+        }.items()
     }
     return arrays.model_copy(
         update={
@@ -88,6 +93,16 @@ def _write_side(arrays: ArraysRef, ids: pa.Array, folder: Path, side: str) -> No
         )
     for name, first in sources[0][0].items():
         path = folder / Path(arrays.train.arrays[name].path).name
+        if isinstance(first, Windows):
+            parts = [
+                Windows(b[name].steps, b[name].ends[at], first.length)
+                for (b, _), at in zip(sources, places, strict=True)
+            ]
+            steps, ends = joined(parts)
+            write_steps(folder, path.stem, steps)
+            np.save(path, ends)
+            digest.settle(path)
+            continue
         shape = (rows, *first.shape[1:])
         made = np.lib.format.open_memmap(path, mode="w+", dtype=first.dtype, shape=shape)
         start = 0
@@ -108,13 +123,14 @@ def _ids(side: SplitArrays) -> pa.Table:
 
 def _reference(folder: Path, before: SplitArrays) -> SplitArrays:
     ids = digest.file_ref(folder / "ids.parquet")
+    arrays = {
+        name: digest.file_ref(folder / Path(ref.path).name) for name, ref in before.arrays.items()
+    }
     return SplitArrays(
         rows=pq.read_metadata(ids.path).num_rows,
-        arrays={
-            name: digest.file_ref(folder / Path(ref.path).name)
-            for name, ref in before.arrays.items()
-        },
+        arrays=arrays,
         ids=ids,
+        windows=steps_of(folder, arrays),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from schemas import digest
 from schemas.config import DataConfig, Declaration, SplitName
-from schemas.errors import DataError, IntegrityError, first_few
+from schemas.errors import DataError, IntegrityError
 from schemas.records import (
     ArraysRef,
     FileRef,
@@ -38,8 +38,10 @@ from schemas.records import (
 from schemas.scratch import scratch_folder
 from training.data.arrays.apply import CategoryCodes, encode_label, encode_labels, transform_columns
 from training.data.arrays.bag_array import encode_bag
+from training.data.arrays.block_checks import check_block
 from training.data.arrays.new_nulls import refuse_new_nulls
 from training.data.arrays.sequences import write_sequences
+from training.data.arrays.window_arrays import read_windows, steps_of, write_windows
 from training.data.engine.engine import TableWriter, chosen_engine
 from training.data.engine.in_memory import batches
 from training.data.engine.threads import at_once, beside, one_by_one
@@ -164,6 +166,8 @@ def load_arrays(side: SplitArrays, verify: bool = True) -> dict[str, np.ndarray]
         path = digest.verify(ref) if verify else ref.file
         try:
             arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+            if name in side.windows:
+                arrays[name] = read_windows(side.windows[name], arrays[name], verify)
         except (OSError, ValueError) as error:
             raise IntegrityError(
                 f"{path}: cannot be read as an array ({error}); prepare the data again"
@@ -224,6 +228,10 @@ def _write_side(
     with beside(partial(_write_ids, table=table, spec=spec)) as write_ids:
         write_ids(folder / "ids.parquet")
         (write or _write_arrays)(folder, table, side, spec, statistics)
+    for stats in (s for s in statistics.tensor if s.window):
+        path = _paths(folder, [stats.key])[stats.key]
+        np.save(path, write_windows(folder, path.stem, table.histories[stats.name], stats))
+        digest.settle(path)
     _check_side(folder, side, table.rows, statistics)
     digest.fsync_folder(folder)
 
@@ -241,7 +249,8 @@ def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
     if statistics.categorical:
         layout["categorical"] = ("int64", (len(statistics.categorical),), CategoryCodes(statistics))
     for stats in statistics.tensor:
-        layout[f"tensor_{stats.name}"] = (stats.dtype, stats.shape, _tensor_maker(stats))
+        if not stats.window:
+            layout[stats.key] = (stats.dtype, stats.shape, _tensor_maker(stats))
     for bag in statistics.bags:
         layout[bag.key] = ("int32", (bag.length,), partial(encode_bag, bag))
     if statistics.labels:
@@ -321,7 +330,7 @@ def _columns(spec: TableSpec, statistics: Statistics) -> list[str]:
     return [*features, *spec.label_columns] + ([spec.weight] if spec.weight is not None else [])
 
 
-def _paths(folder: Path, layout: Layout) -> dict[str, Path]:
+def _paths(folder: Path, layout: Iterable[str]) -> dict[str, Path]:
     """Return the files of the arrays.
 
     Names are quoted, because a column may hold `/` or `..` in its name.
@@ -465,61 +474,11 @@ def _check_side(folder: Path, side: str, rows: int, statistics: Statistics) -> N
                 " writing; check the disk"
             )
         for start in range(0, rows, BATCH_ROWS):
-            _check_block(array[start : start + BATCH_ROWS], unquote(path.stem), side, statistics)
+            check_block(array[start : start + BATCH_ROWS], unquote(path.stem), side, statistics)
     if pq.read_metadata(folder / "ids.parquet").num_rows != rows:
         raise IntegrityError(
             f"ids.parquet of the {side} side: expected {rows} rows after writing; check the disk"
         )
-
-
-def _check_block(block: np.ndarray, name: str, side: str, statistics: Statistics) -> None:
-    if name == "label" and statistics.labels:
-        _check_labels(block, side, statistics)
-        return
-    if block.dtype.kind == "f" and not np.isfinite(block).all():
-        bad = np.flatnonzero(~np.isfinite(block).reshape(len(block), -1).all(axis=0))
-        which = (
-            [s.name for i, s in enumerate(statistics.numeric) if i in bad]
-            if name == "numeric"
-            else [name]
-        )
-        raise DataError(
-            f"{side} side: values that are not finite in {first_few(which)}; filter those rows,"
-            " bound them with min/max, or set normalize.clip"
-        )
-    if name == "weight" and (block < 0).any():
-        raise DataError(
-            f"{side} side: {int((block < 0).sum())} weights are negative; weights must be at"
-            " least 0"
-        )
-    if (
-        name == "label"
-        and statistics.classes
-        and not ((block >= 0) & (block < len(statistics.classes))).all()
-    ):
-        raise IntegrityError(
-            f"{side} side: class indices outside 0 to {len(statistics.classes) - 1} after writing;"
-            " check the disk"
-        )
-
-
-def _check_labels(block: np.ndarray, side: str, statistics: Statistics) -> None:
-    """Check several labels: NaN if unknown, else a finite value or a class index."""
-    for index, label in enumerate(statistics.labels):
-        known = block[~np.isnan(block[:, index]), index]
-        if not np.isfinite(known).all():
-            raise DataError(
-                f"{side} side: infinite values of the label {label.name!r}; filter those rows, or"
-                " bound them with min/max"
-            )
-        if (
-            label.classes
-            and not ((known >= 0) & (known < len(label.classes)) & (known == np.floor(known))).all()
-        ):
-            raise IntegrityError(
-                f"{side} side: class indices of {label.name!r} outside 0 to"
-                f" {len(label.classes) - 1} after writing; check the disk"
-            )
 
 
 def _publish(temporary: Path, target: Path) -> None:
@@ -537,6 +496,7 @@ def _files(arrays: SplitArrays) -> dict[str, FileRef]:
     """Return every file of a split by name."""
     return {
         **arrays.arrays,
+        **{f"windows/{name}": ref for name, ref in arrays.windows.items()},
         "ids": arrays.ids,
         **({"documents": arrays.documents} if arrays.documents else {}),
     }
@@ -553,7 +513,8 @@ def _side_ref(folder: Path, rows: int) -> SplitArrays:
     )
     documents = folder / "documents.parquet"
     if not documents.exists():
-        return SplitArrays(rows=rows, arrays=arrays, ids=digest.file_ref(folder / "ids.parquet"))
+        ids, windows = digest.file_ref(folder / "ids.parquet"), steps_of(folder, arrays)
+        return SplitArrays(rows=rows, arrays=arrays, ids=ids, windows=windows)
     sequences = len(np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False))
     return SplitArrays(
         rows=sequences,

@@ -15,6 +15,7 @@ from schemas import digest
 from schemas.records import ArraysRef, SplitArrays, digest_of
 from schemas.split_config import SplitName
 from training.data.arrays.shards import load_arrays
+from training.data.arrays.window_arrays import Windows, joined, steps_of, write_steps
 
 ROWS = 65_536
 
@@ -36,23 +37,29 @@ def join_splits(arrays: ArraysRef, splits: Sequence[SplitName], folder: Path) ->
     folder.mkdir(parents=True, exist_ok=True)
     sides = [arrays.side(name) for name in splits]
     loaded = [load_arrays(side) for side in sides]
-    files = {
-        name: digest.file_ref(
-            _write(folder / f"{quote(name, safe='')}.npy", [s[name] for s in loaded])
-        )
-        for name in loaded[0]
-    }
+    files = {}
+    for name in loaded[0]:
+        path, parts = folder / f"{quote(name, safe='')}.npy", [s[name] for s in loaded]
+        if isinstance(parts[0], Windows):
+            steps, ends = joined(parts)
+            write_steps(folder, path.stem, steps)
+            parts = [ends]
+        files[name] = digest.file_ref(_write(path, parts))
     ids = folder / "ids.parquet"
     tables = [pq.read_table(digest.verify(side.ids)) for side in sides]
     pq.write_table(pa.concat_tables(tables), ids)
-    joined = SplitArrays(
-        rows=sum(side.rows for side in sides), arrays=files, ids=digest.file_ref(ids)
+    train = SplitArrays(
+        rows=sum(side.rows for side in sides),
+        arrays=files,
+        ids=digest.file_ref(ids),
+        windows=steps_of(folder, files),
     )
-    made = {name: ref.sha256 for name, ref in {**files, "ids": joined.ids}.items()}
+    own = {**files, **{f"windows/{name}": ref for name, ref in train.windows.items()}}
+    made = {name: ref.sha256 for name, ref in {**own, "ids": train.ids}.items()}
     return arrays.model_copy(
         update={
             "directory": str(folder),
-            "train": joined,
+            "train": train,
             "sha256": digest_of([arrays.sha256, made]),
         }
     )

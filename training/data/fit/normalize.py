@@ -34,6 +34,7 @@ from training.data.fit.moments import Moments, column_moments, column_quantiles
 from training.data.fit.tensors import channel_moments
 from training.data.fit.train_rows import TrainRows, model_needs, rows_in_memory
 from training.data.fit.vocabulary import fit_vocabulary
+from training.data.fit.window_statistics import fit_windows
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,9 @@ def fit(
     with nullcontext(connection) if connection else chosen_engine(declaration.data) as engine:
         table = relation(engine, train)
         return _fit(
-            TrainRows(engine, path, table, train.rows, spec, declaration, rows), train.file.sha256
+            TrainRows(engine, path, table, train.rows, spec, declaration, rows),
+            train.file.sha256,
+            fit_windows(train, spec, declaration),
         )
 
 
@@ -89,7 +92,9 @@ def _train_path(train: TrainTable) -> Path:
     return path
 
 
-def _fit(train: TrainRows, sha256: str) -> Statistics:
+def _fit(
+    train: TrainRows, sha256: str, windows: tuple[list[TensorStats], dict[str, str]]
+) -> Statistics:
     if train.rows < 1:
         raise DataError(
             f"{train.path}: expected train rows, got none; change split.fractions or data.filter"
@@ -110,8 +115,9 @@ def _fit(train: TrainRows, sha256: str) -> Statistics:
     categorical = [_fit_category(train, c) for c in train.spec.categorical]
     dropped |= {c.name: reason for c in categorical if (reason := _constant_category(c))}
     tensor = [_fit_tensor(train, name, dropped) for name in train.spec.tensor]
+    tensor += windows[0]
     bags, useless = fit_bags(train)
-    dropped |= useless
+    dropped |= useless | windows[1]
     _judge_constants(train, dropped)
     return Statistics(
         train_sha256=sha256,
@@ -137,7 +143,7 @@ def _judge_constants(train: TrainRows, dropped: dict[str, str]) -> None:
             f" constant or all null in the {counted(train.rows, 'train row')}: {shown}; declare"
             " role ignore for them, or set checks.constant_features: drop"
         )
-    if len(dropped) == len(train.spec.features):
+    if len(dropped) == len(train.spec.features) + len(train.spec.windows):
         raise DataError(
             f"no feature is left: all {len(dropped)} are constant or all null in the"
             f" {counted(train.rows, 'train row')}: {shown}; declare other features"

@@ -21,6 +21,7 @@ from training.data.leakage.sizes import size_results
 from training.data.leakage.stratification import stratification_results
 from training.data.leakage.time_order import time_results
 from training.data.leakage.verdict import judged, require_passed
+from training.data.leakage.window_faults import find_window_faults, judge_windows
 
 __all__ = ["check_leakage", "check_overlap", "hard_results", "leak_results", "require_passed"]
 
@@ -34,7 +35,8 @@ def check_overlap(
     with engine_for(declaration.data) as connection:
         sides = sides_of(connection, split, validated.spec, declaration, as_written=True)
         rows = judge_rows(*find_missing_rows(sides, split, validated), split)
-        return CheckReport(results=(judged(rows, declaration), *hard_results(sides)))
+        windows = window_results(split, validated, declaration)
+        return CheckReport(results=(judged(rows, declaration), *hard_results(sides), *windows))
 
 
 def check_leakage(
@@ -52,6 +54,14 @@ def check_leakage(
         sides = sides_of(connection, split, validated.spec, declaration)
         sides = sides._replace(places=places_of(validated))
         return CheckReport(results=tuple(leak_results(sides, split.plan.get("groups"), is_fold)))
+
+
+def window_results(
+    split: SplitTables, validated: ValidatedTable, declaration: Declaration
+) -> list[CheckResult]:
+    """Return the result on the windows as written; empty without any."""
+    found = judge_windows(find_window_faults(split, validated))
+    return [judged(result, declaration) for result in found]
 
 
 def hard_results(sides: Sides) -> list[CheckResult]:
@@ -75,10 +85,11 @@ def leak_results(
     """
     if sides.spec.features:
         hash_features(sides)
-    found = [
-        *size_results(sides),
-        *duplicate_results(sides),
-        *label_conflict_results(sides, derived),
-        *statistical_results(sides, is_fold),
-    ]
+    # rows that are alike but for their windows are no copies
+    alike = (
+        []
+        if sides.spec.windows
+        else [*duplicate_results(sides), *label_conflict_results(sides, derived)]
+    )
+    found = [*size_results(sides), *alike, *statistical_results(sides, is_fold)]
     return [judged(result, sides.declaration) for result in found]

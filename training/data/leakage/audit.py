@@ -20,7 +20,7 @@ from schemas.records import (
     ValidatedTable,
 )
 from training.data.engine.engine import connect, engine_for
-from training.data.leakage import hard_results, leak_results
+from training.data.leakage import hard_results, leak_results, window_results
 from training.data.leakage.file_order import file_order_results
 from training.data.leakage.files import Opened, open_files
 from training.data.leakage.overlap import find_missing_rows, judge_rows
@@ -75,7 +75,8 @@ def audit_split(
         sides = sides._replace(places=places_of(validated))
         started = time.perf_counter()
         rows = judged(judge_rows(*find_missing_rows(sides, split, validated), split), declaration)
-        results = [rows, *hard_results(sides), *leak_results(sides)]
+        windows = window_results(split, validated, declaration)
+        results = [rows, *hard_results(sides), *windows, *leak_results(sides)]
         sources, sha256 = {"source": source.uri}, {"source": source.sha256}
         return _report(
             sides,

@@ -6,15 +6,8 @@ described but never run.
 
 from __future__ import annotations
 
-from training.data.leakage.explanation import (
-    EXACT,
-    FITTED,
-    GIVEN,
-    KEYS,
-    SAMPLE,
-    SEEN,
-    Explanation,
-)
+from training.data.leakage.explanation import EXACT, FITTED, GIVEN, KEYS, SAMPLE, SEEN, Explanation
+from training.data.leakage.window_faults import EXPLANATION as WINDOWS
 
 __all__ = ["CATALOGUE", "Explanation", "explanation", "how_to_allow"]
 
@@ -395,6 +388,7 @@ CATALOGUE: dict[str, Explanation] = {
         " was fitted.",
         "Ask whether the test rows are drawn from the population that the model will serve.",
     ),
+    "windows": WINDOWS,
     "poison": Explanation(
         "Fits that look at held-out rows",
         "fitted artefacts that change when held-out rows are corrupted",

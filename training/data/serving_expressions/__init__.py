@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from . import bag_codes, casts, dates, number_texts, numbers, text
+from . import bag_codes, casts, dates, number_texts, numbers, series_windows, text
 from .vectors import BadRows, Vector, column, constant, dtype, nulls, series
 
 Tree = Mapping[str, Any]
@@ -33,6 +33,7 @@ def derive(
     null_texts: tuple[str, ...] = (),
     spellings: Mapping[str, Mapping[str, Any]] | None = None,
     bags: Sequence[bag_codes.Rule] = (),
+    windows: Sequence[series_windows.Rule] = (),
 ) -> pd.DataFrame:
     """Return the frame with its derived columns; existing ones are used as given.
 
@@ -43,6 +44,7 @@ def derive(
         null_texts: texts that meant null in the training source.
         spellings: raw columns of numbers in another spelling; read first, see `number_texts`.
         bags: texts and sets whose codes are added last, see `bag_codes.with_codes`.
+        windows: windows of series that are added last, see `series_windows.with_windows`.
 
     Returns:
         A new frame; numbers with nulls as NaN or None, decimals as doubles.
@@ -61,7 +63,8 @@ def derive(
         found = _derived(name, frame, trees, known, null_texts)
         added[name] = series(found, trees[name]["root"]["type"], frame.index)
     frame = pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
-    return bag_codes.with_codes(frame, bags, null_texts)
+    frame = bag_codes.with_codes(frame, bags, null_texts)
+    return series_windows.with_windows(frame, windows, null_texts)
 
 
 def _converted(
@@ -342,14 +345,10 @@ def _sum(op: str, kind: str, kinds: list[str], args: list[np.ndarray]) -> np.nda
     return numbers.arithmetic(op, args, kind)
 
 
-def _logical_not(op: str, kind: str, kinds: list[str], args: list[np.ndarray]) -> np.ndarray:
-    return ~args[0]
-
-
 STRICT: dict[str, Strict] = {
     "cast": lambda op, kind, kinds, args: casts.cast(args[0], kinds[0], kind),
     "try_cast": lambda op, kind, kinds, args: casts.try_cast(args[0], kinds[0], kind),
-    "not": _logical_not,
+    "not": lambda op, kind, kinds, args: ~args[0],
     "+": _sum,
     "-": _sum,
     "*": lambda op, kind, kinds, args: numbers.arithmetic(op, args, kind),
@@ -395,5 +394,4 @@ STRICT: dict[str, Strict] = {
 
 
 def _first(values: np.ndarray) -> str:
-    """Return the one text of a constant argument."""
     return str(values[0]) if len(values) else ""

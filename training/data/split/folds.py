@@ -25,6 +25,7 @@ from training.data.engine.engine import count_distinct, engine_for, literal, par
 from training.data.split.fold_times import END, TimeFold, time_fold_sql, time_folds
 from training.data.split.groups import BRIDGES, settled_sql
 from training.data.split.hash_sides import cut_point, hash_sql, known_side_sql
+from training.data.split.histories import with_histories
 from training.data.split.ledger import Ledger, opened
 from training.data.split.side_summary import refuse_unusable
 from training.data.split.split import (
@@ -108,9 +109,8 @@ def make_fold(
         in_order = sides_in_order(
             connection, spec, SIDED, declaration.data.memory_bytes, Path(out_dir)
         )
-        made = write_sides(
-            connection, spec, declaration, Path(out_dir), folds.plan, SIDED, in_order
-        )
+        given = (spec, declaration, Path(out_dir), folds.plan, SIDED, in_order)
+        made = with_histories(write_sides(connection, *given), validated, Path(out_dir))
         left_out = Counter(made.excluded) + Counter(pool.excluded)
         copied = book.copy_to(Path(out_dir) / "ledger.jsonl") if book is not None else None
         return made.model_copy(

@@ -74,6 +74,7 @@ from training.data.split.hash_sides import (
     known_side_sql,
     pinned_sql,
 )
+from training.data.split.histories import first_windows, with_histories
 from training.data.split.ledger import Ledger, opened
 from training.data.split.pins import find_pins
 from training.data.split.rolling import plan_of, roll_cuts
@@ -180,15 +181,9 @@ def split(
             if in_place
             else sides_in_order(connection, *by_hash)
         )
-        made = write_sides(
-            connection,
-            validated.spec,
-            declaration,
-            Path(out_dir),
-            decision.plan,
-            sided,
-            in_order if table is None else table,
-        )
+        rows_of = in_order if table is None else table
+        given = (validated.spec, declaration, Path(out_dir), decision.plan, sided, rows_of)
+        made = with_histories(write_sides(connection, *given), validated, Path(out_dir))
         let_go(validated.table)
         return made.model_copy(
             update=_stood_on(connection, grouping, made, Path(out_dir), book, group_book)
@@ -632,10 +627,7 @@ def sampled(
         path = Path(folder) / f"{side}.parquet"
         with replacing(path) as file:
             pq.write_table(table if side == "train" else change(table), file)
-        tables[side] = TableRef(file=file_ref(path), rows=len(table))
-    return SplitTables(
-        train=TrainTable(file=tables["train"].file, rows=tables["train"].rows),
-        val=ValTable(file=tables["val"].file, rows=tables["val"].rows),
-        test=TestTable(file=tables["test"].file, rows=tables["test"].rows),
-        strategy=split.strategy,
-    )
+        own = {"file": file_ref(path), "rows": len(table)}
+        own |= {"histories": first_windows(split.side(side), len(table), Path(folder) / side)}
+        tables[side] = split.side(side).model_copy(update=own)
+    return SplitTables.model_validate({**tables, "strategy": split.strategy})

@@ -38,9 +38,9 @@ def typed_sql(resolved: Resolved, relation: str, placed: bool = False) -> str:
         n: _role_value(n, resolved) for n in value_columns(resolved)
     }
     parts["__group"] = key_sql(spec.group) if spec.group else "cast(null as varchar)"
-    parts["__time"] = _time(spec.time, resolved) if spec.time else "cast(null as double)"
-    parts |= {"__label_time": _time(spec.label_time, resolved)} if spec.label_time else {}
-    parts |= {name: _time(name, resolved) for name in spec.available}
+    parts["__time"] = time_sql(spec.time, resolved) if spec.time else "cast(null as double)"
+    parts |= {"__label_time": time_sql(spec.label_time, resolved)} if spec.label_time else {}
+    parts |= {name: time_sql(name, resolved) for name in spec.available}
     parts |= {stored: ident(name) for name, stored in raw_names(spec).items()}
     parts |= {
         stored: _grouping_value(name, resolved.grouping[name], resolved)
@@ -166,13 +166,14 @@ def _feature(name: str, resolved: Resolved) -> str:
     if name in resolved.spec.bags:
         return _joined(name, kind)
     return (
-        _number(name, kind, resolved)
+        number_sql(name, kind, resolved)
         if name in resolved.spec.numeric
         else _category(name, kind, resolved)
     )
 
 
-def _number(name: str, kind: str, resolved: Resolved) -> str:
+def number_sql(name: str, kind: str, resolved: Resolved) -> str:
+    """Return SQL of a column of an SQL type as float64, NaN as null."""
     column, found = ident(name), family(kind)
     if found == "int":
         return f"cast({column} as double)"
@@ -187,7 +188,7 @@ def _number(name: str, kind: str, resolved: Resolved) -> str:
 
 def _grouping_value(name: str, kind: str, resolved: Resolved) -> str:
     return (
-        _number(name, kind, resolved)
+        number_sql(name, kind, resolved)
         if family(kind) in ("int", "float", "bool")
         else f"cast({ident(name)} as varchar)"
     )
@@ -196,7 +197,7 @@ def _grouping_value(name: str, kind: str, resolved: Resolved) -> str:
 def _category(name: str, kind: str, resolved: Resolved) -> str:
     if family(kind) != "float":
         return f"cast({ident(name)} as varchar)"
-    return whole_number_text(f"({_number(name, kind, resolved)})")
+    return whole_number_text(f"({number_sql(name, kind, resolved)})")
 
 
 def whole_number_text(number: str) -> str:
@@ -245,7 +246,7 @@ def _role_value(name: str, resolved: Resolved) -> str:
             else _label_value(name, resolved)
         )
     if name == spec.weight or (name != spec.split and family(kind) in ("int", "float")):
-        return _number(name, kind, resolved)
+        return number_sql(name, kind, resolved)
     return f"cast({ident(name)} as varchar)"
 
 
@@ -253,7 +254,7 @@ def _label_value(name: str, resolved: Resolved) -> str:
     """Return a label as its type, with the values that mean unknown."""
     kind = resolved.spec.label_columns[name].type
     return (
-        _number(name, resolved.types[name], resolved)
+        number_sql(name, resolved.types[name], resolved)
         if kind == "float"
         else f"cast({ident(name)} as {LABEL_SQL[kind]})"
     )
@@ -270,10 +271,11 @@ def key_sql(names: tuple[str, ...]) -> str:
     return " || '|' || ".join(f"replace(replace({t}, '%', '%25'), '|', '%7C')" for t in texts)
 
 
-def _time(name: str, resolved: Resolved) -> str:
+def time_sql(name: str, resolved: Resolved) -> str:
+    """Return SQL of a time as float64: UTC epoch seconds, or numbers in the unit of `__time`."""
     if not resolved.spec.time_is_timestamp:
         number, factor = (
-            _number(name, resolved.types[name], resolved),
+            number_sql(name, resolved.types[name], resolved),
             scale(resolved.configs[name].unit, resolved.spec.time_unit),
         )
         return number if factor == 1 else f"(({number}) * {literal(factor)})"

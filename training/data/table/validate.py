@@ -36,6 +36,12 @@ from training.data.table.date_parts import with_date_parts
 from training.data.table.label_values import label_violations, labelled_rows
 from training.data.table.portable import portable
 from training.data.table.raw_rows import keep_raw_rows
+from training.data.table.series import (
+    require_series,
+    window_specs,
+    with_label_ahead,
+    write_histories,
+)
 from training.data.table.typed import grouping_names, typed_sql, validated_columns
 from training.data.table.violations import (
     keeping_limits,
@@ -100,13 +106,7 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
         derived = derived_sql(connection, base, declaration.data.derive)
         derived = numbered_sql(connection, derived, declaration.data.row_number)
         relation = filtered_sql(connection, derived, declaration.data.filter)
-        resolved = served(
-            resolve(column_types(connection, relation), declaration),
-            source_types,
-            source,
-            declaration,
-            parts,
-        )
+        resolved = resolve(column_types(connection, relation), declaration)
         try:
             if source.format == "csv":  # parsed only once more, not for every query
                 connection.execute(f"create temp table {STAGED} as select * from {derived}")
@@ -114,11 +114,31 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
                     STAGED,
                     filtered_sql(connection, STAGED, declaration.data.filter),
                 )
+            if declaration.data.windows or declaration.data.ahead is not None:
+                relation, resolved, declaration = _as_series(
+                    connection, relation, resolved, declaration
+                )
+            resolved = served(resolved, source_types, source, declaration, parts)
             return _write(connection, derived, relation, resolved, declaration, out_dir)
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error as error:
             raise cause(connection, source, base, declaration, error) from error
+
+
+def _as_series(
+    connection: duckdb.DuckDBPyConnection,
+    relation: str,
+    resolved: Resolved,
+    declaration: Declaration,
+) -> tuple[str, Resolved, Declaration]:
+    """Return the rows, their columns and the declaration with a label ahead and with windows."""
+    require_series(connection, relation, resolved, declaration.data)
+    windows = window_specs(connection, relation, resolved.spec, declaration.data)
+    relation, declaration = with_label_ahead(connection, relation, resolved, declaration)
+    resolved = resolve(column_types(connection, relation), declaration)
+    spec = resolved.spec.model_copy(update={"windows": windows})
+    return relation, resolved._replace(spec=spec), declaration
 
 
 def column_types(connection: duckdb.DuckDBPyConnection, relation: str) -> dict[str, str]:
@@ -137,7 +157,9 @@ def served(
 
     `dates`: from `with_date_parts`.
     """
-    trees = portable(declaration.data.derive, source_types, resolved.spec.features)
+    read = [name for window in resolved.spec.windows.values() for name in window.types]
+    features = tuple(dict.fromkeys((*resolved.spec.features, *read)))
+    trees = portable(declaration.data.derive, source_types, features)
     null_texts = declaration.data.csv.null_values if source.format == "csv" else ()
     return resolved._replace(
         spec=resolved.spec.model_copy(
@@ -158,14 +180,8 @@ def _write(
     kept = row(connection, f"select count(*) from {relation}")[0]
     refuse(source_violations(connection, resolved, relation))
     labelled, unlabelled, ignored = labelled_rows(connection, resolved, relation, declaration)
-    refuse(
-        no_rows(
-            row(connection, f"select count(*) from {labelled}")[0],
-            total - kept,
-            unlabelled,
-            sum(ignored.values()),
-        )
-    )
+    num_rows = row(connection, f"select count(*) from {labelled}")[0]
+    refuse(no_rows(num_rows, total - kept, unlabelled, sum(ignored.values())))
     in_order, ids_differ = _read(connection, resolved, labelled, kept, declaration)
     _refuse_typed(connection, resolved, declaration, ids_differ)
     raw_rows = keep_raw_rows(
@@ -194,6 +210,7 @@ def _write(
         raw_rows=raw_rows,
         group_columns=_group_columns(connection, resolved, declaration, out_dir),
         row_places=_row_places(connection, in_order, declaration, out_dir),
+        histories=write_histories(connection, relation, resolved, out_dir),
         **left_out,
     )
 
