@@ -126,9 +126,9 @@ def read_series(file: FileRef, window: WindowSpec, name: str) -> Series:
         shown = (f"{table['__series'][i].as_py()} {time[i]:.17g}" for i in beside[:5].tolist())
         raise DataError(
             f"data.windows.{name}: {counted(len(beside), 'row')} beside a grid of step"
-            f" {window.step:g} that their series' first row begins (first: {first_few(shown, len(beside))}); round"
-            " the time in data.derive, choose a step that all moments are multiples of, or remove"
-            " step and count rows"
+            f" {window.step:g} that their series' first row begins (first:"
+            f" {first_few(shown, len(beside))}); round the time in data.derive, choose a step that"
+            " all moments are multiples of, or remove step and count rows"
         )
     return Series(table, number, place)
 
