@@ -12,7 +12,7 @@ from tests.distributed.test_bag_ranks import ELASTIC, TRAIN, outcome
 from tests.training.windows.tables import COLUMNS, prepared_series, series
 
 OPTIONS: dict[str, Any] = {
-    "model": {"kind": "mlp", "hidden": [12]},
+    "model": {"kind": "mlp", "hidden": [12], "dropout": 0.0},
     "optimizer": {"kind": "adamw", "lr": 0.01},
     "columns": COLUMNS | {"z": "numeric"},
 }
