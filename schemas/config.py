@@ -375,14 +375,11 @@ class Declaration(Section):
                 )
         if self.data.group_by is not None and kind in ("random", "stratified"):
             instead = "group" if kind == "random" else "stratified_group"
-            raise ValueError(
-                f"data.group_by derives groups, which split.kind {kind!r} would tear apart; use"
-                f" {instead}"
-            )
+            torn = f"data.group_by derives groups, which split.kind {kind!r} would tear apart"
+            raise ValueError(f"{torn}; use {instead}")
         one_label = not self.task.has_several and self.task.kind != "causal_lm"
-        problem = fold_problem(
-            self.cv, kind, self.grouped, bool(self.data.named("time")), one_label
-        )
+        timed = bool(self.data.named("time"))
+        problem = fold_problem(self.cv, kind, self.grouped, timed, one_label)
         if problem is not None:
             raise ValueError(problem)
         check_rolling(self.split, self.cv, self.register_)

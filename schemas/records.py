@@ -132,9 +132,8 @@ class SplitArrays(Record):
     `documents` and `starts`: of each of a row's segments the document, and its first input's place
     in it.
 
-    `windows`: of a feature of `data.windows`, float32 [M, 2C]: the steps of series (see
-    `TensorStats.window`), of which the first is unknown. Its array int64 [N, 2] in `arrays` names
-    each row's part of them (`training.data.arrays.window_arrays`).
+    `windows`: of a feature of `data.windows` the steps of series, float32 [M, 2C]; its array
+    names each row's part of them (`training.data.arrays.window_arrays`).
     """
 
     rows: int
@@ -218,8 +217,7 @@ class TrainReport(Record):
     was interrupted before its first evaluation. `skipped_steps`: left out because an fp16 gradient
     overflowed. `observed`: what the program saw of itself; null in reports of runs that did not
     look. `calibration`, `threshold`, `margins`: of each label, chosen on val after training if
-    declared.
-    `members`: of an ensemble; then steps and seconds are sums, epochs and `best_step` the
+    declared. `members`: of an ensemble; then steps and seconds are sums, epochs and `best_step` the
     most of a member, and `num_parameters` those of the members that were kept.
     """
 
@@ -247,11 +245,9 @@ class TrainReport(Record):
 
 
 class SampleReport(Record):
-    """Texts that a language model made up from nothing, at temperature 1, and what was found of
-    them.
+    """Texts that a language model made up at temperature 1, and what was found of them.
 
-    `molecules`: shares of valid, unique and novel ones where the texts are SMILES and RDKit is
-    installed; `note` says what was counted, or why nothing was.
+    `molecules`: shares of valid, unique and novel SMILES; `note`: what was counted, or why not.
     """
 
     texts: tuple[str, ...]
@@ -353,9 +349,8 @@ class Registered(Record):
 class Evidence(Record):
     """`evidence.json`: digests, verdicts, versions; logged with the model version.
 
-    `search`: what was tried before these values were chosen, with the test score and the gap to it;
-    absent without a search. `init`: weights that training started from, and what they were trained
-    on; absent without `model.init`.
+    `search`: what was tried before these values were chosen, with the test score and the gap to it.
+    `init`: weights that training started from, and what they were trained on.
     """
 
     run_id: str

@@ -466,13 +466,11 @@ def _link(run: RunContext) -> None:
     if run.prefect_url is None:
         return
     run.tracker.set_tags({"bulkhead.prefect_url": run.prefect_url})
-    text = f"MLflow run {run.tracker.run_id}"
-    publish(
-        create_link_artifact,
-        key="mlflow-run",
-        link=run.mlflow_url,
-        link_text=text,
-        description="Configuration, metrics, checks, report, model.",
+    text, holds = (
+        f"MLflow run {run.tracker.run_id}",
+        "Configuration, metrics, checks, report, model.",
     )
+    named = {"key": "mlflow-run", "link": run.mlflow_url, "link_text": text}
+    publish(create_link_artifact, **named, description=holds)
     with suppress(MissingContextError):
         get_run_logger().info("%s at %s", text, run.mlflow_url)

@@ -72,7 +72,7 @@ class Witness:
             group["lr"] == self.schedule.rate(self.state.updates, group["peak"])
             for group in optimizer.param_groups
         )
-        complete = all(p.grad is not None for p in self.step.trained())
+        complete = all(p.grad is not None for p in self.step.waiting.trained(self.step.trace.step))
         self.counts.update(
             updates=1,
             begun_clean=self._clean,

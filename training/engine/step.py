@@ -22,10 +22,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from schemas.config import TrainConfig
 from schemas.errors import TrainingError, first_few
@@ -35,6 +34,7 @@ from training.distributed.parallel import pairwise_sum
 from training.engine.augment import Augment
 from training.engine.batches import Window
 from training.engine.sampling import spans
+from training.engine.waiting import Waiting
 from training.objectives.losses import Loss
 
 SMALLEST_SCALE = 1.0  # of fp16: below it, a smaller scale cannot fix an overflow
@@ -172,8 +172,7 @@ class Step:
         train: micro-batch size, clipping, precision and seed.
         augment: changes the inputs of a micro-batch; None: no change.
         total_steps: steps of the whole run, for modules that follow its progress.
-        waiting: names of parameters that are trained from a later step on, with that step. Before
-            it their gradients are dropped, so that the optimizer has no state for them.
+        waiting: first step of parameters that are not trained before it, by name.
     """
 
     def __init__(
@@ -184,15 +183,10 @@ class Step:
         train: TrainConfig,
         augment: Augment | None = None,
         total_steps: int = 1,
-        waiting: Mapping[str, int] = MappingProxyType({}),
+        waiting: Mapping[str, int] | None = None,
     ) -> None:
-        self.layout, self.loss, self.optimizer, self.train, self.augment = (
-            layout,
-            loss,
-            optimizer,
-            train,
-            augment,
-        )
+        self.layout, self.loss, self.optimizer = layout, loss, optimizer
+        self.train, self.augment = train, augment
         self.model, self.parallel = layout.model, layout.parallel
         self.total_steps, self.progress = max(1, total_steps), progress_buffers(layout.model)
         scale = train.loss_scale
@@ -203,7 +197,7 @@ class Step:
             enabled=train.precision == "fp16",
         )
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        self.waiting = {name: waiting[name] for name in self.parameters if name in waiting}
+        self.waiting = Waiting(self.parameters, waiting or {})
         self.trace = Trace()
         # Decide the update on the device where reading the gate first would be a wait. Fused
         # optimizers can do that.
@@ -254,25 +248,13 @@ class Step:
         """
         self._stop = stop
         self._accumulate(window)
-        self._drop_waiting(window.step)
+        if self.waiting.drop(window.step):
+            self._updated = False  # the first update of some, which the host decides
         self.scaler.unscale_(self.optimizer)
         self.trace.gradients = {
             name: local(p.grad) for name, p in self.parameters.items() if p.grad is not None
         }
         self.trace.norms = self.layout.grad_norms(list(self.trace.gradients.values()))
-
-    def trained(self) -> list[nn.Parameter]:
-        """Return the parameters that the present window trains."""
-        now = self.trace.step
-        return [p for name, p in self.parameters.items() if self.waiting.get(name, 0) <= now]
-
-    def _drop_waiting(self, step: int) -> None:
-        """Drop the gradients of parameters that are not trained yet."""
-        for name, first in self.waiting.items():
-            if step < first:
-                self.parameters[name].grad = None
-        if step in self.waiting.values():
-            self._updated = False  # their first update, which the host decides
 
     def clip(self) -> Tensor:
         """Clip as declared; return the gradient norm before clipping, [].
@@ -293,15 +275,8 @@ class Step:
     def gate(self, window: Window, grad_norm: Tensor) -> Gate:
         """Start the exchange of loss, gradient norm and stop flag of all ranks. Collective."""
         loss, stop = self._sums().unbind()
-        first = torch.stack(
-            [
-                loss,
-                grad_norm.to(torch.float64),
-                window.weight_sum,
-                stop,
-                self._scale.to(torch.float64),
-            ]
-        )
+        norm, scale = grad_norm.to(torch.float64), self._scale.to(torch.float64)
+        first = torch.stack([loss, norm, window.weight_sum, stop, scale])
         return Gate(
             torch.cat([first, self.trace.norms.to(torch.float64)]),
             tuple(self.trace.gradients),

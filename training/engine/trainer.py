@@ -133,13 +133,8 @@ class Trainer:
 
     def _build(self) -> None:
         declaration, device, train = self.declaration, self.parallel.device, self.train
-        self.sampler = Sampler(
-            self.spec.arrays.train.rows,
-            train.batch_size,
-            train.seed,
-            train.drop_last,
-            self.train_tensors["label"].device,
-        )
+        rows, where = self.spec.arrays.train.rows, self.train_tensors["label"].device
+        self.sampler = Sampler(rows, train.batch_size, train.seed, train.drop_last, where)
         refit, per_epoch = self.spec.refit, self.sampler.steps_per_epoch
         self.total_steps = refit.steps if refit else train.epochs * per_epoch
         self.boundaries = Boundaries(train, per_epoch, self.total_steps, refit is not None)
@@ -152,9 +147,8 @@ class Trainer:
         waiting = unfreeze_steps(self.model, declaration.model)
         self.optimizer = make_optimizer(rates, self.model, bool(waiting))
         planned = refit.schedule_steps if refit else self.total_steps
-        self.schedule = Schedule(
-            declaration.schedule, rates.lr, planned, declaration.greater_is_better
-        )
+        greater = declaration.greater_is_better
+        self.schedule = Schedule(declaration.schedule, rates.lr, planned, greater)
         indicators = sum(s.indicator for s in self.spec.statistics.numeric)
         augment = Augment(train.augment, indicators, self.train_tensors)
         self.step = Step(self.layout, self.loss, self.optimizer, train, augment, planned, waiting)

@@ -56,8 +56,7 @@ def build_evidence(
     """Collect every digest, verdict, metric and version behind a model.
 
     Args:
-        run_id, declaration: of the run.
-        prepared: its data.
+        run_id, declaration, prepared: of the run, and its data.
         preflight: checks before training.
         served: the model to register.
         evaluated: on test; of the estimate, if the model is its refit.
@@ -92,15 +91,17 @@ def build_evidence(
         slices=evaluated.slices,
         refit=served.refit,
         members=served.trained.members,
-        init=None if prepared.init is None else started_from(prepared.init),
+        init=started_from(prepared.init),
     )
 
 
-def started_from(weights: InitialWeights) -> dict[str, Any]:
+def started_from(weights: InitialWeights | None) -> dict[str, Any] | None:
     """Return which weights the training started from and what they were trained on, without paths.
 
-    `trained_on` is empty of a file, of which nothing is known.
+    `trained_on` is empty of a file, of which nothing is known. Without `model.init`: None.
     """
+    if weights is None:
+        return None
     origins = [
         origin.model_dump(
             mode="json", include={"run_id", "name", "version", "source_sha256", "train_sha256"}

@@ -397,10 +397,8 @@ def _resolved_columns(prepared: Prepared) -> list[Block]:
         ("ignored", spec.ignored),
     )
     rows = [[kind, count(len(names)), _names(names)] for kind, names in kinds if names]
-    return [
-        Heading("Columns as they were found"),
-        table(["Kind", "Columns", "Names"], rows, words=(0, 2)),
-    ]
+    found = table(["Kind", "Columns", "Names"], rows, words=(0, 2))
+    return [Heading("Columns as they were found"), found]
 
 
 def _text(spec: TableSpec) -> tuple[str, ...]:

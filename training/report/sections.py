@@ -78,8 +78,7 @@ EXCLUDED_BECAUSE = {
     "seen_by_init": "the weights of model.init were trained on them (model.init.seen_rows)",
 }
 BASE_TITLES = {"regression": "The label on the test rows", "causal_lm": "The test documents"}
-MAX_CLASSES = 30
-MAX_GROUPS = 30
+MAX_CLASSES = MAX_GROUPS = 30
 
 
 # ------------------------------------------------------------------------------------------ metrics

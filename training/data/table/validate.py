@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -126,8 +125,8 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
                     connection, relation, resolved, declaration
                 )
             resolved = served(resolved, source_types, source, declaration, parts)
-            given = _Given(derived, relation, source)
-            return _write(connection, given, resolved, declaration, out_dir)
+            given = (derived, relation, source)
+            return _write(connection, *given, resolved, declaration, out_dir)
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error as error:
@@ -176,22 +175,15 @@ def served(
     )
 
 
-class _Given(NamedTuple):
-    """Rows of the source: with derived columns, those that the filter keeps, and its files."""
-
-    derived: str
-    relation: str
-    source: SourceRef
-
-
 def _write(
     connection: duckdb.DuckDBPyConnection,
-    given: _Given,
+    derived: str,
+    relation: str,
+    source: SourceRef,
     resolved: Resolved,
     declaration: Declaration,
     out_dir: Path,
 ) -> ValidatedTable:
-    derived, relation, source = given
     total = row(connection, f"select count(*) from {derived}")[0]
     kept = row(connection, f"select count(*) from {relation}")[0]
     refuse(source_violations(connection, resolved, relation))
