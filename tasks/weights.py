@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.config import SPLITS, Declaration
+from schemas.errors import counted
 from schemas.init_config import InitConfig
 from schemas.init_records import InitialWeights, SeenSplit
 from schemas.records import CheckReport, CheckResult, Prepared, SplitTables, ValidatedTable
 from tasks.say import say
 from tasks.store import stored, stored_task
 from training.data.split.seen_rows import REASON, apply_seen
-from training.tracking.mlflow import default_tracking_uri
 
 
 def find_weights(declaration: Declaration, recorded: Prepared | None) -> InitialWeights | None:
@@ -22,6 +22,8 @@ def find_weights(declaration: Declaration, recorded: Prepared | None) -> Initial
     init = _declared(declaration)
     if init is None or (recorded is not None and recorded.init is not None):
         return recorded.init if recorded is not None else None
+    from training.tracking.mlflow import default_tracking_uri  # a second of imports
+
     found: InitialWeights = fetch_weights(init, default_tracking_uri(declaration))
     return found.model_copy(update={"given": init.from_})
 
@@ -88,7 +90,8 @@ def without_seen_rows(
     weights = weights.model_copy(update={"seen": found.report})
     left_out = found.split.excluded.get(REASON, 0)
     if left_out:
-        told = f"{left_out:,} rows of val and test are left out: the weights were trained on them"
+        rows = counted(left_out, "row")
+        told = f"left out: {rows} of val and test, on which the weights were trained"
         say("seen rows", told, "warn")
     return found.split, weights, CheckReport(results=(_check(weights, left_out),))
 
@@ -103,7 +106,7 @@ def _check(weights: InitialWeights, left_out: int) -> CheckResult:
         told = "nothing is known of the rows that the weights of the file were trained on"
         return CheckResult(name="init_rows", verdict="unknown", summary=told)
     told = (
-        f"{left_out} rows of val and test that {weights.resolved} was trained on are left out"
+        f"left out: {counted(left_out, 'row')} of val and test that {weights.resolved} was trained on"
         if left_out
         else f"no row of val or test is one that {weights.resolved} was trained on"
     )

@@ -217,8 +217,8 @@ def test_frozen_parameters_have_no_gradient_and_a_wrong_pattern_is_refused() -> 
     network = build_model(with_model(toy, freeze=["body.hidden", "body.inputs"]), toy.statistics)
     trained = [name for name, p in network.named_parameters() if p.requires_grad]
     assert trained == ["body.head.weight", "body.head.bias"]
-    with pytest.raises(ConfigError, match=r"model.freeze: 'body.hiden' fits none of"):
-        build_model(with_model(toy, freeze=["body.hiden"]), toy.statistics)
+    with pytest.raises(ConfigError, match=r"model.freeze: 'body.hides' fits none of"):
+        build_model(with_model(toy, freeze=["body.hides"]), toy.statistics)
     with pytest.raises(ConfigError, match=r"leaves none of"):
         build_model(with_model(toy, freeze=["body"]), toy.statistics)
 

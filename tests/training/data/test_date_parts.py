@@ -198,7 +198,9 @@ def test_what_is_no_date_is_refused_by_name(
 def test_limits_of_a_date_are_refused() -> None:
     columns = {"y": "label", "seen": {"kind": "date", "min": 3}}
     data = {"uri": "x.parquet", "columns": columns}
-    with pytest.raises(ConfigError, match="a date feature has no min, max, allowed or unique"):
+    with pytest.raises(
+        ConfigError, match="a feature of kind date has no min, max, allowed or unique"
+    ):
         declare(
             {"name": "a", "data": data, "task": {"kind": "binary"}, "split": {"kind": "random"}}
         )

@@ -39,7 +39,7 @@ def one_spelling(expression: str, spelling: str) -> str:
     r"""Return the SQL that brings ASCII texts to a canonical spelling, as `fold` does.
 
     >>> print(one_spelling("ward", "case and spaces"))
-    regexp_replace(lower(ward), '\\s+', '', 'g')
+    regexp_replace(lower(ward), '\s+', '', 'g')
     """
     for step in SPELLINGS[spelling]:
         if step == "case":

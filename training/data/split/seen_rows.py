@@ -253,8 +253,9 @@ def _filtered(split: SplitTables, side: str, mask: np.ndarray, folder: Path) -> 
         return before
     if mask.all():
         raise SplitError(
-            f"model.init: all {before.rows} rows of {side} were seen by the weights; split both"
-            " runs alike, or train the weights without these rows"
+            f"model.init: the weights were trained on all of {side}"
+            f" ({counted(before.rows, 'row')}); split both runs alike, or train the weights without"
+            " these rows"
         )
     path = folder / f"{side}.parquet"
     with pq.ParquetFile(verify(before.file)) as source, replacing(path) as file:
