@@ -105,8 +105,9 @@ def _check(weights: InitialWeights, left_out: int) -> CheckResult:
     if not weights.origins:
         told = "nothing is known of the rows that the weights of the file were trained on"
         return CheckResult(name="init_rows", verdict="unknown", summary=told)
+    rows = counted(left_out, "row")
     told = (
-        f"left out: {counted(left_out, 'row')} of val and test that {weights.resolved} was trained on"
+        f"left out: {rows} of val and test that {weights.resolved} was trained on"
         if left_out
         else f"no row of val or test is one that {weights.resolved} was trained on"
     )
