@@ -98,6 +98,8 @@ def resolved_once(growing: Growing, second: Any) -> None:
 def without_its_run(growing: Growing, first: Any) -> None:
     """Where the run of a version is gone, its registered keys decide; others cannot be compared."""
     shutil.rmtree(first.run_dir)
+    for known in (growing.home / "prepared").glob("weights-*"):  # what earlier runs found of it
+        shutil.rmtree(known)
     with pytest.raises(LeakageError, match="rows of test"):
         growing.run("model.init.from=models:/growing/1", "split.seed=7")
     with pytest.raises(LeakageError, match="cannot be compared with the train rows of version 1"):
