@@ -21,7 +21,8 @@ OPTIONS: dict[str, Any] = {
 
 def write_run(folder: Path, encoder: str, train: dict[str, Any]) -> None:
     own = {"kind": encoder, "width": 8, "size": 4, "dropout": 0.0}
-    run = prepared_series(folder, series(), {"encoder": own}, train=train, **OPTIONS).run
+    options = OPTIONS | ({"optimizer": {"kind": "sgd", "lr": 0.05}} if encoder == "gru" else {})
+    run = prepared_series(folder, series(), {"encoder": own}, train=train, **options).run
     (folder / "resolved.json").write_text(run.model_dump_json())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from schemas.config import AdamConfig, AdamWConfig, SgdConfig
 from schemas.config import Optimizer as OptimizerConfig
@@ -45,8 +46,9 @@ def make_optimizer(
                 "nesterov": config.nesterov,
                 "dampening": config.dampening,
             }
-            # fused SGD cannot update parameters with and without momentum at once (torch 2.13)
-            fused = fused and not some_join_later
+            # fused SGD cannot update parameters with and without momentum at once, nor sharded ones
+            # (torch 2.13)
+            fused = fused and not some_join_later and not any(map(_is_sharded, model.parameters()))
             return torch.optim.SGD(groups, lr=config.lr, **momentum, fused=fused)
         case AdamConfig() | AdamWConfig():
             kind = torch.optim.AdamW if isinstance(config, AdamWConfig) else torch.optim.Adam
@@ -78,3 +80,7 @@ def describe_rates(optimizer: torch.optim.Optimizer) -> str:
         f"{type(optimizer).__name__}, peak learning {rates},"
         f" {matrices if decayed else 'no weight decay'}"
     )
+
+
+def _is_sharded(parameter: nn.Parameter) -> bool:
+    return isinstance(parameter, DTensor)
