@@ -39,6 +39,7 @@ def _kind(value: Any) -> str:
     return str(kind)
 
 
+KINDS = "cnn, resnet, fingerprint, graph, tcn, gru, transformer"
 EncoderConfig = Annotated[
     Annotated[CnnEncoder, Tag("cnn")]
     | Annotated[ResnetEncoder, Tag("resnet")]
@@ -47,7 +48,11 @@ EncoderConfig = Annotated[
     | Annotated[TcnEncoder, Tag("tcn")]
     | Annotated[GruEncoder, Tag("gru")]
     | Annotated[TransformerEncoder, Tag("transformer")],
-    Discriminator(_kind),
+    Discriminator(
+        _kind,
+        custom_error_type="encoder_kind",
+        custom_error_message=f"kind: expected one of {KINDS}",
+    ),
 ]
 # encoders of each kind of column; those of windows are in `schemas.series_config`
 ENCODERS = {

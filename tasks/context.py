@@ -466,11 +466,9 @@ def _link(run: RunContext) -> None:
     if run.prefect_url is None:
         return
     run.tracker.set_tags({"bulkhead.prefect_url": run.prefect_url})
-    text, holds = (
-        f"MLflow run {run.tracker.run_id}",
-        "Configuration, metrics, checks, report, model.",
-    )
-    named = {"key": "mlflow-run", "link": run.mlflow_url, "link_text": text}
-    publish(create_link_artifact, **named, description=holds)
+    text = f"MLflow run {run.tracker.run_id}"
+    link = {"key": "mlflow-run", "link": run.mlflow_url, "link_text": text}
+    link["description"] = "Configuration, metrics, checks, report, model."
+    publish(create_link_artifact, **link)
     with suppress(MissingContextError):
         get_run_logger().info("%s at %s", text, run.mlflow_url)

@@ -19,6 +19,7 @@ from schemas.records import Prepared
 from tasks.weights import find_weights
 from tests.e2e.growing import Growing
 from training.registry.registry import load_model
+from training.registry.reproduce import read_origin
 from training.run.result_files import read_run
 
 FROM = "model.init.from=models:/growing@champion"
@@ -68,6 +69,10 @@ def test_a_warm_start_is_silent_on_alike_splits_and_refused_on_others(growing: G
     assert started["from"] == "models:/growing/1" and started["given"] == "models:/growing@champion"
     assert started["trained_on"][0]["train_sha256"] == weights.origins[0].train_sha256
     assert str(growing.folder) not in json.dumps(started)
+
+    assert second.registered.registered, second.registered.verdict
+    with pytest.raises(RegistryError, match="started from the weights of models:/growing/1"):
+        read_origin(str(second.registered.uri), growing.uri)
 
     with pytest.raises(LeakageError, match=r"rows of test \(first: p[01]-.*seen_rows: exclude"):
         growing.run(FROM, *OTHER_SPLIT)

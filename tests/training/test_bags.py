@@ -14,7 +14,6 @@ from torch import nn
 
 from schemas.errors import ConfigError, DataError, SchemaError
 from schemas.load import declare
-from tests.distributed.layout_work import run_one
 from tests.subset import some
 from tests.training.kind_cases import (
     MIXED,
@@ -28,12 +27,11 @@ from tests.training.kind_cases import (
     prepared,
     served,
 )
-from tests.training.runs import keep_torch_settings
+from tests.training.kind_runs import require_exact_resume, require_preflight
 from training.boosting.tree_run import fit_trees
 from training.data.arrays.shards import load_arrays
 from training.data.leakage import check_leakage
 from training.data.serving_expressions.bag_codes import pieces
-from training.distributed.parallel import Parallel
 from training.evaluation.linear_inputs import linear_inputs
 from training.models.bag_vectors import Pooled, Present
 from training.models.build import Network, build_model
@@ -41,7 +39,6 @@ from training.models.encoders import body_shape
 from training.models.shape import BagShape, ModelShape, model_shape
 from training.objectives.losses import make_loss
 from training.preflight.inputs import check_inputs
-from training.preflight.run import preflight, require_passed
 from training.preflight.subject import first_rows, spread_rows
 from training.serving.export import export_model
 
@@ -181,11 +178,7 @@ TRAIN = {"epochs": 3, "batch_size": 16, "micro_batch_size": 6, "checkpoint_every
 @pytest.mark.req("C5")
 def test_a_run_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Path) -> None:
     mixed_run(tmp_path, train=TRAIN)
-    config, parallel = tmp_path / "resolved.json", Parallel()
-    with keep_torch_settings():
-        whole = run_one(parallel, config, tmp_path / "whole", [None])
-        parts = run_one(parallel, config, tmp_path / "parts", [3, 12, None])
-    assert parts["report"]["status"] == "finished" and parts["state"] == whole["state"]
+    require_exact_resume(tmp_path)
 
 
 @pytest.mark.long
@@ -194,11 +187,8 @@ def test_a_run_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Path) -> None
 def test_the_preflight_passes(tmp_path: Path, kind: str) -> None:
     options = {} if kind in ("linear", "boosting") else KINDS[kind]
     options = {n: v for n, v in options.items() if n not in ("hidden", "width", "members")}
-    with keep_torch_settings():
-        run = mixed_run(tmp_path, model={"kind": kind, **options}, train=TRAIN | {"clip": "none"})
-        report = preflight(run)
-    require_passed(report)
-    assert not [r.summary for r in report.checks.results if r.verdict == "fail"]
+    run = mixed_run(tmp_path, model={"kind": kind, **options}, train=TRAIN | {"clip": "none"})
+    require_preflight(run)
 
 
 class NoText(nn.Module):

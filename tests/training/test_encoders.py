@@ -13,19 +13,16 @@ import torch
 from schemas.encoder_config import CnnEncoder
 from schemas.errors import ConfigError
 from schemas.load import declare
-from tests.distributed.layout_work import run_one
 from tests.subset import some
 from tests.training.kind_cases import Prepared, evaluated, exported, prepared, served
-from tests.training.runs import keep_torch_settings
+from tests.training.kind_runs import require_exact_resume, require_preflight
 from training.boosting.tree_inputs import matrix, num_columns
 from training.boosting.tree_run import fit_trees
 from training.data.arrays.shards import load_arrays
-from training.distributed.parallel import Parallel
 from training.evaluation.feature_frame import column_names
 from training.models.build import build_model
 from training.models.encoders import build_encoder, summary
 from training.optim.depth import parameter_depths
-from training.preflight.run import preflight, require_passed
 from training.serving.export import export_model
 
 ENCODER = {"kind": "cnn", "channels": [4], "size": 5}
@@ -108,6 +105,10 @@ def test_trees_get_averages_of_patches(case: Prepared) -> None:
     ("column", "message"),
     [
         ({"x": {"encoder": ENCODER}}, "encoder is for kinds tensor"),
+        (
+            {"scan": {"kind": "tensor", "shape": [10, 9], "encoder": {"kind": "vit"}}},
+            "kind: expected one of cnn, resnet",
+        ),
         ({"scan": {"kind": "tensor", "shape": [90], "encoder": ENCODER}}, "needs shape .height"),
     ],
 )
@@ -135,11 +136,7 @@ def encoded_run(folder: Path, **sections: Any) -> Any:
 @pytest.mark.req("C5")
 def test_a_run_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Path) -> None:
     encoded_run(tmp_path, train=TRAIN)
-    config, parallel = tmp_path / "resolved.json", Parallel()
-    with keep_torch_settings():
-        whole = run_one(parallel, config, tmp_path / "whole", [None])
-        parts = run_one(parallel, config, tmp_path / "parts", [3, 12, None])
-    assert parts["report"]["status"] == "finished" and parts["state"] == whole["state"]
+    require_exact_resume(tmp_path)
 
 
 @pytest.mark.long
@@ -148,11 +145,8 @@ def test_a_run_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Path) -> None
 def test_the_preflight_passes(tmp_path: Path, kind: str) -> None:
     options = {} if kind in ("linear", "boosting") else KINDS[kind]
     options = {n: v for n, v in options.items() if n not in ("hidden", "width", "members")}
-    with keep_torch_settings():
-        run = encoded_run(tmp_path, model={"kind": kind, **options}, train=TRAIN | {"clip": "none"})
-        report = preflight(run)
-    require_passed(report)
-    assert not [r.summary for r in report.checks.results if r.verdict == "fail"]
+    run = encoded_run(tmp_path, model={"kind": kind, **options}, train=TRAIN | {"clip": "none"})
+    require_preflight(run)
 
 
 @pytest.mark.long

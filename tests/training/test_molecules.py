@@ -17,7 +17,6 @@ from sklearn.ensemble import RandomForestClassifier
 from schemas.errors import ConfigError, SchemaError
 from schemas.smiles_config import FingerprintEncoder, GraphEncoder
 from schemas.transformer_config import TransformerEncoder
-from tests.distributed.layout_work import run_one
 from tests.subset import some
 from tests.training.kind_cases import (
     Prepared,
@@ -27,14 +26,13 @@ from tests.training.kind_cases import (
     prepared,
     served,
 )
-from tests.training.runs import keep_torch_settings
+from tests.training.kind_runs import require_exact_resume, require_preflight
 from training.boosting.tree_inputs import matrix, num_columns
 from training.boosting.tree_run import fit_trees
 from training.data.arrays.shards import load_arrays
 from training.data.leakage import check_leakage
 from training.data.rdkit_extra import require_rdkit
 from training.data.serving_expressions import molecules as made
-from training.distributed.parallel import Parallel
 from training.evaluation.baselines import baseline_predictions
 from training.evaluation.feature_frame import column_names
 from training.evaluation.forest import TREES
@@ -42,7 +40,6 @@ from training.models import molecule_encoders
 from training.models.build import build_model
 from training.models.encoders import build_encoder, summary
 from training.optim.depth import parameter_depths
-from training.preflight.run import preflight, require_passed
 from training.report.feature_tables import tensor_table
 from training.serving.export import export_model
 
@@ -352,11 +349,7 @@ def encoded_run(folder: Path, encoder: str, **sections: Any) -> Any:
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_a_run_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Path, encoder: str) -> None:
     encoded_run(tmp_path, encoder, train=TRAIN)
-    config, parallel = tmp_path / "resolved.json", Parallel()
-    with keep_torch_settings():
-        whole = run_one(parallel, config, tmp_path / "whole", [None])
-        parts = run_one(parallel, config, tmp_path / "parts", [3, 12, None])
-    assert parts["report"]["status"] == "finished" and parts["state"] == whole["state"]
+    require_exact_resume(tmp_path)
 
 
 KINDS = ("realmlp", "mlp", "tabm", "linear", "ft_transformer", "boosting")
@@ -367,11 +360,8 @@ KINDS = ("realmlp", "mlp", "tabm", "linear", "ft_transformer", "boosting")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_the_preflight_passes(tmp_path: Path, encoder: str, kind: str) -> None:
-    with keep_torch_settings():
-        run = encoded_run(tmp_path, encoder, model={"kind": kind}, train=TRAIN | {"clip": "none"})
-        report = preflight(run)
-    require_passed(report)
-    assert not [r.summary for r in report.checks.results if r.verdict == "fail"]
+    run = encoded_run(tmp_path, encoder, model={"kind": kind}, train=TRAIN | {"clip": "none"})
+    require_preflight(run)
 
 
 @pytest.mark.long

@@ -15,8 +15,8 @@ from schemas.config import AugmentConfig
 from schemas.encoder_config import CnnEncoder, ResnetEncoder
 from schemas.errors import ConfigError, DataError
 from schemas.load import declare
-from tests.distributed.layout_work import run_one
 from tests.training.kind_cases import Prepared, digests, evaluated, exported, served
+from tests.training.kind_runs import require_exact_resume, require_preflight
 from tests.training.picture_cases import (
     COLUMNS,
     IMAGE,
@@ -27,17 +27,14 @@ from tests.training.picture_cases import (
     pixels_of,
     png,
 )
-from tests.training.runs import keep_torch_settings
 from training.boosting.tree_run import fit_trees
 from training.data.arrays.shards import load_arrays
 from training.data.leakage import check_leakage
-from training.distributed.parallel import Parallel
 from training.engine.augment import Augment
 from training.evaluation.feature_groups import features_of
 from training.models.build import build_model
 from training.models.encoders import build_encoder
 from training.models.picture_encoders import without_picture
-from training.preflight.run import preflight, require_passed
 from training.serving import serving
 from training.serving.export import export_model
 from training.serving.signature import input_example, input_types
@@ -287,11 +284,7 @@ def evaluated_ids(case: Prepared, side: str) -> list[str]:
 def test_a_run_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Path) -> None:
     frame = picture_rows(tmp_path, nulls=12)
     picture_run(tmp_path, frame, train=TRAIN | {"augment": {"flip": True, "shift": 1}})
-    config, parallel = tmp_path / "resolved.json", Parallel()
-    with keep_torch_settings():
-        whole = run_one(parallel, config, tmp_path / "whole", [None])
-        parts = run_one(parallel, config, tmp_path / "parts", [3, 12, None])
-    assert parts["report"]["status"] == "finished" and parts["state"] == whole["state"]
+    require_exact_resume(tmp_path)
 
 
 @pytest.mark.long
@@ -301,17 +294,14 @@ def test_the_preflight_passes(tmp_path: Path, kind: str) -> None:
     options = {} if kind in ("linear", "boosting", "cnn") else KINDS[kind]
     options = {n: v for n, v in options.items() if n not in ("hidden", "width", "members")}
     columns = COLUMNS | ({"scan": {"kind": "image", "image": IMAGE}} if kind == "cnn" else {})
-    with keep_torch_settings():
-        run = picture_run(
-            tmp_path,
-            picture_rows(tmp_path, nulls=0 if kind == "cnn" else 20),
-            columns=columns,
-            model={"kind": kind, **options},
-            train=TRAIN | {"clip": "none"},
-        )
-        report = preflight(run)
-    require_passed(report)
-    assert not [r.summary for r in report.checks.results if r.verdict == "fail"]
+    run = picture_run(
+        tmp_path,
+        picture_rows(tmp_path, nulls=0 if kind == "cnn" else 20),
+        columns=columns,
+        model={"kind": kind, **options},
+        train=TRAIN | {"clip": "none"},
+    )
+    require_preflight(run)
 
 
 @pytest.mark.long

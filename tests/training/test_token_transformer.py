@@ -12,7 +12,6 @@ import torch
 
 from schemas.errors import ConfigError
 from schemas.transformer_config import TransformerEncoder
-from tests.distributed.layout_work import run_one
 from tests.training.kind_cases import (
     Prepared,
     digests,
@@ -22,15 +21,13 @@ from tests.training.kind_cases import (
     prepared,
     served,
 )
-from tests.training.runs import keep_torch_settings
+from tests.training.kind_runs import require_exact_resume, require_preflight
 from training.boosting.tree_inputs import matrix, num_columns
 from training.data.arrays.shards import load_arrays
 from training.data.serving_expressions.bag_codes import sequence
-from training.distributed.parallel import Parallel
 from training.evaluation.feature_frame import column_names
 from training.evaluation.linear_inputs import linear_inputs
 from training.models.token_transformer import TokenTransformer
-from training.preflight.run import preflight, require_passed
 
 SMALL = {"kind": "transformer", "size": 4, "width": 8, "depth": 1, "heads": 2}
 COLUMNS: dict[str, Any] = {
@@ -177,19 +174,12 @@ def text_run(folder: Path, **sections: Any) -> Any:
 @pytest.mark.req("C5")
 def test_a_run_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Path) -> None:
     text_run(tmp_path, train=TRAIN)
-    config, parallel = tmp_path / "resolved.json", Parallel()
-    with keep_torch_settings():
-        whole = run_one(parallel, config, tmp_path / "whole", [None])
-        parts = run_one(parallel, config, tmp_path / "parts", [3, 12, None])
-    assert parts["report"]["status"] == "finished" and parts["state"] == whole["state"]
+    require_exact_resume(tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.req("M4")
 @pytest.mark.parametrize("kind", ["realmlp", "mlp", "linear", "ft_transformer", "boosting"])
 def test_the_preflight_passes(tmp_path: Path, kind: str) -> None:
-    with keep_torch_settings():
-        run = text_run(tmp_path, model={"kind": kind}, train=TRAIN | {"clip": "none"})
-        report = preflight(run)
-    require_passed(report)
-    assert not [r.summary for r in report.checks.results if r.verdict == "fail"]
+    run = text_run(tmp_path, model={"kind": kind}, train=TRAIN | {"clip": "none"})
+    require_preflight(run)

@@ -75,6 +75,7 @@ def _fitted(
         return {
             "statistics": statistics,
             "arrays": {name: ref.sha256 for name, ref in arrays.train.arrays.items()},
+            "windows": {name: ref.sha256 for name, ref in arrays.train.windows.items()},
             "weights": _trained(declaration, statistics, arrays),
         }
 

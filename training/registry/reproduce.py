@@ -68,8 +68,8 @@ def read_origin(model_uri: str, tracking_uri: str) -> Origin:
     """Read how a version was made from the registry and its run; run nothing of the model.
 
     Raises:
-        RegistryError: there is no such version, this project did not make it, its code was outside
-            git, or its run is gone.
+        RegistryError: there is no such version, this project did not make it, it started from other
+            weights, its code was outside git, or its run is gone.
         IntegrityError: the version's files, or its recorded uncommitted changes, are not what was
             registered.
     """
@@ -91,6 +91,12 @@ def read_origin(model_uri: str, tracking_uri: str) -> Origin:
                 f"{uri}: its evidence cannot be read ({str(error).splitlines()[0]}); register the"
                 " model again"
             ) from error
+    if evidence.init is not None:
+        raise RegistryError(
+            f"{uri} started from the weights of {evidence.init.get('from')} (model.init), which the"
+            " temporary home of this command does not hold, so it cannot be made again; `bulkhead"
+            " verify` proves it, and its origin can be made again"
+        )
     git = evidence.provenance.get("git") or {}
     if not git.get("sha"):
         raise RegistryError(

@@ -16,14 +16,12 @@ from schemas.load import declare
 from schemas.records import ExportedModel
 from schemas.series_config import GruEncoder, TcnEncoder
 from schemas.transformer_config import TransformerEncoder
-from tests.distributed.layout_work import run_one
 from tests.training.kind_cases import Prepared, evaluated, exported, served
-from tests.training.runs import keep_torch_settings
+from tests.training.kind_runs import require_exact_resume, require_preflight
 from tests.training.windows.tables import COLUMNS, prepared_series, series
 from training.boosting.tree_inputs import matrix, num_columns
 from training.boosting.tree_run import fit_trees
 from training.data.arrays.shards import load_arrays
-from training.distributed.parallel import Parallel
 from training.evaluation.feature_frame import column_names
 from training.models.build import build_model
 from training.models.series_encoders import (
@@ -32,7 +30,6 @@ from training.models.series_encoders import (
     series_summary,
     summary_columns,
 )
-from training.preflight.run import preflight, require_passed
 from training.serving import serving
 from training.serving.export import export_model
 from training.serving.signature import input_example, input_types
@@ -241,11 +238,7 @@ def series_run(folder: Path, **sections: Any) -> Any:
 def test_a_run_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Path, encoder: str) -> None:
     own = ENCODERS[encoder].model_dump(mode="json") | {"dropout": 0.1}
     series_run(tmp_path, window={"encoder": own}, train=TRAIN)
-    config, parallel = tmp_path / "resolved.json", Parallel()
-    with keep_torch_settings():
-        whole = run_one(parallel, config, tmp_path / "whole", [None])
-        parts = run_one(parallel, config, tmp_path / "parts", [3, 9, None])
-    assert parts["report"]["status"] == "finished" and parts["state"] == whole["state"]
+    require_exact_resume(tmp_path, (3, 9))
 
 
 @pytest.mark.long
@@ -255,16 +248,13 @@ def test_the_preflight_passes(tmp_path: Path, encoder: str, kind: str) -> None:
     options = {} if kind in ("linear", "boosting") else KINDS[kind]
     options = {n: v for n, v in options.items() if n not in ("hidden", "width", "members")}
     own = {"kind": encoder, "width": 16}
-    with keep_torch_settings():
-        run = series_run(
-            tmp_path,
-            window={"encoder": own},
-            model={"kind": kind, **options},
-            train=TRAIN | {"clip": "none"},
-        )
-        report = preflight(run)
-    require_passed(report)
-    assert not [r.summary for r in report.checks.results if r.verdict == "fail"]
+    run = series_run(
+        tmp_path,
+        window={"encoder": own},
+        model={"kind": kind, **options},
+        train=TRAIN | {"clip": "none"},
+    )
+    require_preflight(run)
 
 
 @pytest.mark.long

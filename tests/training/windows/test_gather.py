@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.config import SplitName
 from schemas.errors import DataError, SchemaError
 from schemas.references import WindowSpec
 from tests.training.kind_cases import Prepared
@@ -28,10 +30,13 @@ from tests.training.windows.tables import (
 from training.data.arrays.fold_arrays import write_fold
 from training.data.arrays.shards import load_arrays
 from training.data.arrays.union import join_splits
+from training.data.leakage.poison import find_poisoned
 from training.data.serving_expressions.series_windows import with_windows
 from training.data.split.histories import Series, windows_of
+from training.data.split.split import sampled
 from training.engine.batches import as_tensors
 from training.engine.window_tensors import gather_windows
+from training.preflight.poisoned_fit import poison_check
 
 
 def stored_windows(case: Prepared, side: str) -> dict[str, np.ndarray]:
@@ -195,3 +200,21 @@ def test_moments_beside_the_grid_are_named(tmp_path: Path) -> None:
     frame.loc[5, "at"] += 0.5
     with pytest.raises(DataError, match="1 row beside a grid of step 2"):
         prepared_series(tmp_path, frame, GRID)
+
+
+@pytest.mark.req("D6")
+def test_the_poison_test_reaches_the_windows_of_held_out_rows(
+    case: Prepared, tmp_path: Path
+) -> None:
+    spec = case.validated.spec
+
+    def steps(corrupt: Any, of: tuple[SplitName, ...], folder: Path) -> dict[str, Any]:
+        made = sampled(case.split, spec, 50, folder, corrupt)
+        kept = {s: pq.read_table(made.side(s).histories["past"].steps.path) for s in of}
+        return {side: table.select(["x", "z"]) for side, table in kept.items()}
+
+    held_out = find_poisoned(lambda c: steps(c, ("val", "test"), tmp_path / "held"), spec)
+    assert {name.split(".")[0].strip("['\"]") for name in held_out.changed} >= {"val", "test"}
+    assert not find_poisoned(lambda c: steps(c, ("train",), tmp_path / "train"), spec).changed
+    found = poison_check(case.split, case.validated, case.declaration)
+    assert found.verdict == "pass", found.summary

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from schemas.checks_config import ChecksConfig
 from training.data.dependence.pool import (
     FOLDS,
     Pool,
@@ -23,9 +24,10 @@ from training.data.dependence.pool import (
     strength_of,
 )
 from training.data.dependence.strength import Codes
-from training.data.dependence.ties import Tie, between_share, steady_columns
+from training.data.dependence.ties import Tie, between_share, find_value_ties, steady_columns
 
 ROWS = 4_000  # of one fit's folds
+MOST_VALUE_TIES = 2  # that are fitted where there is no split yet
 SMALL = 20  # rows of a value: of larger ones, some rows of each are enough
 LEAST_SCORE = 0.2  # strength as split, below which there is nothing to lose
 FIRST_FALL = 0.04  # of the first fold, below which the other folds are not fitted
@@ -96,6 +98,16 @@ def first_finding(
         if found is not None and verdict == "warn" and first is None:
             first = Finding(found, verdict)
     return first
+
+
+def first_value_tie(pool: Pool) -> Found | None:
+    """Return the likeliest tie by equal values that fails under the default limits, or None."""
+    ties = sorted(find_value_ties(pool), key=lambda tie: -tie.shared)[:MOST_VALUE_TIES]
+    checks = ChecksConfig()
+    finding = first_finding(
+        ((pool, tie) for tie in ties), checks.dependence_fall, checks.dependence_left
+    )
+    return finding.found if finding is not None and finding.verdict == "fail" else None
 
 
 def try_tie(pool: Pool, tie: Tie, least_fall: float) -> Found | None:

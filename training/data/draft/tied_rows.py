@@ -6,18 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from schemas.checks_config import ChecksConfig
 from training.data.dependence.pool import Pool, ranks
-from training.data.dependence.search import Found, first_finding
+from training.data.dependence.search import Found, first_value_tie
 from training.data.dependence.strength import Floats, as_score
-from training.data.dependence.ties import find_value_ties
 from training.data.draft.guesses import Draft, Guess, Table, Tied
 from training.data.draft.profile import SAMPLE, plain
 from training.data.engine.engine import ident
 
 ROWS, FEW = 20_000, 5_000  # a table of more rows is looked at in few of them
 MOST_COLUMNS = 40
-MOST_TIES = 2  # that are fitted
 
 
 def tie_rows(table: Table, draft: Draft, task: str) -> Draft:
@@ -32,14 +29,8 @@ def tie_rows(table: Table, draft: Draft, task: str) -> Draft:
     pool = _pool(table, draft, "regression" not in task)
     if pool is None:
         return draft
-    ties = sorted(find_value_ties(pool), key=lambda tie: -tie.shared)[:MOST_TIES]
-    checks = ChecksConfig()
-    finding = first_finding(
-        ((pool, tie) for tie in ties), checks.dependence_fall, checks.dependence_left
-    )
-    if finding is None or finding.verdict != "fail":
-        return draft
-    return _grouped(table, draft, finding.found, pool)
+    found = first_value_tie(pool)
+    return draft if found is None else _grouped(table, draft, found, pool)
 
 
 def _grouped(table: Table, draft: Draft, found: Found, pool: Pool) -> Draft:

@@ -45,18 +45,16 @@ def poison(table: pa.Table, spec: TableSpec, way: str) -> pa.Table:
     Keys, times, types, nulls and the set of classes stay.
 
     Args:
-        table: held-out rows [N], columns as in the validated table.
+        table: held-out rows [N], columns as in the validated table; or steps of their windows.
         spec: what the columns are.
         way: `extreme`: numbers far outside of any range, unseen categories and characters,
             classes and values of the label shifted. `shuffled`: each column in another order
             of rows, so that only its relation to other columns breaks.
     """
     columns = {name: table.column(name) for name in table.column_names}
-    changed = [
-        n
-        for n in table.column_names
-        if n in (*spec.features, *spec.label_columns) and n not in KEYS
-    ]
+    channels = [name for window in spec.windows.values() for name in window.channels]
+    replaced = {*spec.features, *spec.label_columns, *channels} - {*KEYS}
+    changed = [name for name in table.column_names if name in replaced]
     for position, name in enumerate(changed):
         values = columns[name].combine_chunks()
         columns[name] = (

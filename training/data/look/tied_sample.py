@@ -10,17 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.checks_config import ChecksConfig
 from schemas.table_look import TiedRows
 from training.data.dependence.pool import Pool, ranks
-from training.data.dependence.search import first_finding
-from training.data.dependence.ties import find_value_ties
+from training.data.dependence.search import first_value_tie
 from training.data.look.coded_columns import CodedColumn
 
 ROWS, FEW = 20_000, 5_000  # a sample of more rows is looked at in few of them
 LEAST_ROWS = 100
 MOST_COLUMNS = 40
-MOST_TIES = 2  # that are fitted
 
 
 def find_tied(
@@ -38,14 +35,9 @@ def find_tied(
     pool = _pool([c for c in columns if c.name != label.name], label, code)
     if pool is None:
         return None
-    ties = sorted(find_value_ties(pool), key=lambda tie: -tie.shared)[:MOST_TIES]
-    checks = ChecksConfig()
-    finding = first_finding(
-        ((pool, tie) for tie in ties), checks.dependence_fall, checks.dependence_left
-    )
-    if finding is None or finding.verdict != "fail":
+    found = first_value_tie(pool)
+    if found is None:
         return None
-    found = finding.found
     return TiedRows(
         columns=found.tie.columns,
         values=found.num_ties,

@@ -7,7 +7,7 @@ test. N rows of a split, M steps that their windows hold, H rows of all series.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from schemas.references import (
     WindowSpec,
 )
 
+Change = Callable[[pa.Table], pa.Table]
 FAR = 1e-3  # of a step, by which a moment may lie beside the grid
 
 
@@ -65,14 +66,24 @@ def with_histories(made: SplitTables, validated: ValidatedTable, out_dir: Path) 
     return made
 
 
-def first_windows(table: TableRef, rows: int, path: Path) -> dict[str, HistoryRef]:
-    """Return the windows of the first rows of a table; `path` begins the names of their files."""
+def first_windows(table: TableRef, rows: int, path: Path, change: Change) -> dict[str, HistoryRef]:
+    """Return the windows of the first rows of a table, with their steps changed.
+
+    Args:
+        table: has the windows.
+        rows: how many rows.
+        path: begins the names of the files.
+        change: function of the steps; keeps columns and types.
+    """
     found = {}
     for number, (name, history) in enumerate(table.histories.items()):
         ends = path.with_name(f"{path.name}_window_{number}.parquet")
+        steps = ends.with_suffix(".steps.parquet")
         with replacing(ends) as file:
             pq.write_table(pq.read_table(verify(history.ends)).slice(0, rows), file)
-        found[name] = HistoryRef(steps=history.steps, ends=file_ref(ends))
+        with replacing(steps) as file:
+            pq.write_table(change(pq.read_table(verify(history.steps))), file)
+        found[name] = HistoryRef(steps=file_ref(steps), ends=file_ref(ends))
     return found
 
 

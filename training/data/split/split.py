@@ -607,6 +607,8 @@ def sampled(
 ) -> SplitTables:
     """Write the first rows of each split as a separate split; `change` edits held-out rows first.
 
+    It also edits the steps that windows of held-out rows hold.
+
     Splits lie in the order of a hash, so the first rows are a random sample.
 
     Args:
@@ -619,15 +621,13 @@ def sampled(
     tables: dict[str, TableRef] = {}
     train = first_rows(split.train, rows)
     for side in SPLITS:
-        table = (
-            train
-            if side == "train"
-            else of_known_classes(first_rows(split.side(side), rows), train, spec)
-        )
-        path = Path(folder) / f"{side}.parquet"
+        given, path = split.side(side), Path(folder) / f"{side}.parquet"
+        is_train = side == "train"
+        table = train if is_train else of_known_classes(first_rows(given, rows), train, spec)
+        edit: Callable[[pa.Table], pa.Table] = (lambda same: same) if is_train else change
         with replacing(path) as file:
-            pq.write_table(table if side == "train" else change(table), file)
+            pq.write_table(edit(table), file)
         own = {"file": file_ref(path), "rows": len(table)}
-        own |= {"histories": first_windows(split.side(side), len(table), Path(folder) / side)}
+        own |= {"histories": first_windows(given, len(table), path.with_suffix(""), edit)}
         tables[side] = split.side(side).model_copy(update=own)
     return SplitTables.model_validate({**tables, "strategy": split.strategy})

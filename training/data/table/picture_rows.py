@@ -75,12 +75,13 @@ def with_pictures(
             done[name] = writer.finish()
         config = resolved.configs[name].image
         if bad and config is not None and config.invalid == "null":
-            notes.append(f"{_named(name, bad, total)}; they count as null (image.invalid: null)")
+            notes.append(_named(name, bad, total, "they count as null (image.invalid: null)"))
         elif bad:
-            refused.append(
-                f"{_named(name, bad, total)}; fix or remove them, leave the rows out with"
-                f" data.filter, or set data.columns.{name}.image.invalid: null"
+            remedy = (
+                "fix or remove them, leave the rows out with data.filter, or set"
+                f" data.columns.{name}.image.invalid: null"
             )
+            refused.append(_named(name, bad, total, remedy))
         if not read.digests and not bad:
             refused.append(f"column {name!r}: no row has a picture; set `{name}: ignore`")
         _register(connection, position, spec, read.digests)
@@ -193,15 +194,15 @@ def _size(spec: PictureSpec) -> int:
     return size
 
 
-def _named(name: str, bad: list[Bad], total: int) -> str:
-    """Return one sentence on the bad pictures of a column, then a line for each that is shown."""
+def _named(name: str, bad: list[Bad], total: int, then: str) -> str:
+    """Return what is done with the bad pictures of a column, then a line for each that is shown."""
     lines = "".join(
         f"\n    {shortened(b.row, 60, plain=True)}: {shortened(b.given, 200, plain=True)}:"
         f" {shortened(b.why, 300, plain=True)}"
         for b in bad
     )
     more = f"\n    and {total - len(bad):,} more" if total > len(bad) else ""
-    return f"column {name!r}: {counted(total, 'picture')} cannot be used:{lines}{more}\n   "
+    return f"column {name!r}: {counted(total, 'picture')} cannot be used; {then}:{lines}{more}"
 
 
 def _register(

@@ -125,8 +125,7 @@ def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> Va
                     connection, relation, resolved, declaration
                 )
             resolved = served(resolved, source_types, source, declaration, parts)
-            given = (derived, relation, source)
-            return _write(connection, *given, resolved, declaration, out_dir)
+            return _write(connection, derived, relation, source, resolved, declaration, out_dir)
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error as error:
