@@ -111,7 +111,7 @@ def test_a_failed_check_refuses_by_name() -> None:
 def test_a_model_without_skill_is_refused_unless_that_is_declared() -> None:
     report = judged(found=evaluation(skill=False))
     assert not report.passed
-    assert "no skill over the constant baseline: as the coin" in report.verdict
+    assert "no skill over the constant baseline" in report.verdict
     relaxed = judged(found=evaluation(skill=False), require_skill=False)
     assert relaxed.passed
     assert relaxed.conditions[-2].verdict == "allowed"

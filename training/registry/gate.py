@@ -282,7 +282,9 @@ def _has_skill(declaration: Declaration, evaluation: EvaluationReport) -> CheckR
     summary = (
         "better than the constant baseline"
         if evaluation.has_skill
-        else f"{lacking}: {evaluation.too_few or evaluation.verdict or 'see the report'}"
+        else f"{lacking}: {evaluation.too_few}"
+        if evaluation.too_few
+        else lacking
     )
     remedy = (
         "give more test rows (split.fractions, or more data)"

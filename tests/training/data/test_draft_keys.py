@@ -110,3 +110,34 @@ def _written(frame: pd.DataFrame, folder: Path) -> Path:
     path = folder / "series.csv"
     frame.to_csv(path, index=False)
     return path
+
+
+def test_whole_numbers_that_luck_would_repeat_are_a_key(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame(
+        {"child": rng.choice(14_000, 2_000, replace=False), "a": rng.normal(size=2_000)}
+    ).assign(
+        salary=lambda t: rng.choice(10_000_000, 2_000, replace=False), y=rng.normal(size=2_000)
+    )
+    found = guessed(frame, tmp_path, "y")[0].columns
+    assert (found["child"].role, found["salary"].role) == ("id", "numeric")
+    assert "none of 2000 numbers from" in found["child"].why
+
+
+def test_numbers_of_districts_are_codes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"district": rng.integers(1, 62, 600), "a": rng.normal(size=600)})
+    found = guessed(frame.assign(y=rng.integers(0, 2, 600)), tmp_path, "y")[0].columns
+    assert found["district"].role == "categorical"
+
+
+def test_year_month_and_day_of_one_event_are_the_time(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    days = pd.date_range("2005-01-03", periods=600, freq="D")
+    frame = pd.DataFrame({"YearBuilt": rng.integers(1900, 2000, 600), "a": rng.normal(size=600)})
+    frame = frame.assign(YearSold=days.year, MonthSold=days.month, DaySold=days.day)
+    path = _written(frame.assign(y=rng.normal(size=600)), tmp_path)
+    text = draft(str(path), "y")
+    assert "row_time: make_timestamp(YearSold, MonthSold, DaySold, 0, 0, 0)" in text
+    births = frame.rename(columns=lambda n: n.replace("Sold", "Birth"))
+    assert "row_time" not in draft(str(_written(births.assign(y=0.5 * frame.a), tmp_path)), "y")

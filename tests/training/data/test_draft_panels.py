@@ -97,3 +97,25 @@ def test_a_count_of_periods_in_their_order_is_the_time(tmp_path: Path, name: str
     assert columns_of(frame.rename(columns={name: "dose"}), tmp_path)["dose"].role != "time"
     twice = pd.concat([frame, frame.assign(a=frame.a + 1)])
     assert columns_of(twice, tmp_path)[name].role != "time"
+
+
+def test_few_series_over_many_periods_are_split_by_time(tmp_path: Path) -> None:
+    year, gas = np.repeat(np.arange(20, 120), 3), np.tile(["CO2", "CH4", "N2O"], 100)
+    frame = pd.DataFrame({"year": year, "gas": gas, "y": np.sin(year / 9) + RNG.normal(size=300)})
+    found, _, _ = guessed(frame, tmp_path, "y")
+    assert (found.time, found.columns["gas"].role) == ("year", "categorical")
+    assert found.columns["year"].why == "one row for each year and gas: 3 series in time"
+    again = frame.assign(gas=RNG.permutation(gas))  # a year may have one gas twice
+    assert guessed(again, tmp_path, "y")[0].columns["year"].role == "numeric"
+
+
+def test_rows_without_the_group_that_a_score_rests_on_are_left_out(tmp_path: Path) -> None:
+    year, thing = np.repeat(np.arange(1990, 2020), 64), np.tile(np.arange(64), 30)
+    frame = pd.DataFrame({"land": [f"land {i}" for i in thing], "year": year})
+    frame["member"] = RNG.integers(0, 2, 64)[thing]
+    frame["y"] = np.exp(RNG.normal(size=64)[thing] * 2 + RNG.normal(size=len(frame)) / 9)
+    frame.loc[thing > 60, "land"] = None
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    text = draft(str(tmp_path / "t.csv"), "y")
+    assert "land: group" in text
+    assert 'filter: "land is not null"  # 90 rows have no land' in text

@@ -8,9 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.data.draft.column_hints import CALENDAR, MEASURES, has_word, hint_of, is_row_name
+from training.data.draft.column_hints import (
+    CALENDAR,
+    MEASURES,
+    TIMES,
+    has_word,
+    hint_of,
+    is_row_name,
+)
 from training.data.draft.guesses import Guess, Table
-from training.data.draft.panels import followed_over, is_period
+from training.data.draft.panels import ROUNDS, followed_over, is_period
 from training.data.draft.profile import SAMPLE, Profile, plain
 from training.data.draft.sample_codes import SampleCodes
 from training.data.draft.target import are_counts
@@ -24,6 +31,7 @@ CHANCE = 15.0  # natural logarithm: constant by luck once in three million table
 RARER = 10  # times rarer than by luck are the values within which a steady column changes
 SMALL = 31  # whole numbers up to here may be a count or a measure
 WHOLE = 2**53  # from here on floating-point numbers skip whole ones
+PAIRS = 30.0  # of equal numbers that luck leaves among measures; keys have none
 
 
 class Behaviour(NamedTuple):
@@ -67,7 +75,12 @@ def guess_ids(table: Table, columns: Sequence[Profile], guesses: dict[str, Guess
 
 
 def _counted(table: Table, column: Profile) -> str | None:
-    """Return why unique whole numbers are no quantity: equal steps, or beyond what floats hold."""
+    """Return why unique whole numbers are no quantity, or None.
+
+    They are in equal steps, beyond what floats hold, or so close that a measure would repeat: n
+    numbers of m possible ones have at least n (n - 1) / 2m equal pairs on average, whatever their
+    distribution.
+    """
     name = ident(column.name)
     whole = f"cast({name} as hugeint)"
     rows_of = table.relation if table.relation and table.rows > column.present else SAMPLE
@@ -86,6 +99,10 @@ def _counted(table: Table, column: Profile) -> str | None:
             return f"in steps of {step}"
     if max(abs(int(low)), abs(int(high))) >= WHOLE:
         return f"up to {high}, more than the digits of a feature"
+    if count * (count - 1) / (2 * (int(high) - int(low) + 1)) >= PAIRS and not has_word(
+        column.name, CALENDAR | TIMES | ROUNDS
+    ):
+        return f"and none of {count} numbers from {low} to {high} occurs twice"
     return None
 
 

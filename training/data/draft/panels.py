@@ -12,6 +12,7 @@ from training.data.engine.engine import ident, row
 ROUNDS = {"wave", "round", "period", "visit", "t", "time", "date", "term", "semester", "cycle"}
 LEAST_FOLLOWED = 10  # fewer things leave too few for test
 MOST_PERIODS = 1_000
+LEAST_PERIODS = 20  # of a series
 FILLED = 0.5  # share of the pairs of thing and period that have a row
 WHOLE_FILLED = 0.9  # … where numbers name the things: a measure hardly fills so many
 ALONE = 0.95  # share of rows whose value stands in one group alone
@@ -44,6 +45,33 @@ def followed_over(table: Table, column: Profile, periods: Sequence[Profile]) -> 
         different = row(table.connection, f"select count(distinct {names}) from {relation}")[0]
         if different == table.rows:
             return period
+    return None
+
+
+def period_of_few(table: Table, columns: Sequence[Profile]) -> tuple[Profile, str] | None:
+    """Return the whole numbers that count the periods of a few series, with the reason, or None.
+
+    The table has one row for each period and series, and too few series to test on new ones: a
+    random split would put each held-out row between its neighbours in time.
+    """
+    for period in (c for c in columns if is_period(c) and c.is_whole):
+        if period.distinct < LEAST_PERIODS:
+            continue
+        for column in columns:
+            pairs = column.distinct * period.distinct
+            few = column.family == "text" and 1 < column.distinct < LEAST_FOLLOWED
+            if not few or column.null_share or not WHOLE_FILLED * pairs <= table.rows <= pairs:
+                continue
+            names = f"({ident(column.name)}, {ident(period.name)})"
+            relation = table.relation or SAMPLE
+            if row(table.connection, f"select count(distinct {names}) from {relation}")[0] == (
+                table.rows
+            ):
+                why = (
+                    f"one row for each {plain(period.name)} and {plain(column.name)}:"
+                    f" {column.distinct} series in time"
+                )
+                return period, why
     return None
 
 

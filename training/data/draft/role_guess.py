@@ -31,7 +31,7 @@ from training.data.table.columns import RESERVED
 
 CODE_ENDS = (
     *("_id", "code", "type", "class", "weekday", "month", "mnth", "hour", "season"),
-    *("category", "zip", "zipcode", "region"),
+    *("category", "zip", "zipcode", "region", "district", "county", "province", "department"),
 )
 HOURS = {"hr"}  # also a word for a heart rate
 HALF = 0.5  # of the words of a text are words

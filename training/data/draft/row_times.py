@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from training.data.draft.column_hints import BIRTHS, TIMES, has_word
+from training.data.draft.column_hints import BIRTHS, TIMES, has_word, name_words
 from training.data.draft.guesses import Guess, Table, left
+from training.data.draft.panels import period_of_few
 from training.data.draft.profile import SAMPLE, Profile, date_format, plain
 from training.data.engine.engine import ident, literal, row
 from training.data.table.sql_types import INTEGERS
@@ -76,6 +77,9 @@ def guess_time(table: Table, others: Sequence[Profile], guesses: dict[str, Guess
             why = "numbers named as a time that rise from row to row: a series in time"
             guesses[column.name] = Guess("time", why)
             return RowTime({}, column.name)
+    if period := period_of_few(table, others):
+        guesses[period[0].name] = Guess("time", period[1])
+        return RowTime({}, period[0].name)
     return RowTime({}, None)
 
 
@@ -137,8 +141,8 @@ def _direct(
 
 def _of_parts(table: Table, hour: Profile | None, guesses: dict[str, Guess]) -> RowTime | None:
     """Return the time of columns year, month and day, if each row has a real date."""
-    parts = [p for part in ("year", "month", "day") if (p := table.named(part))]
-    if len(parts) < 3 or any(p.type not in INTEGERS or p.null_share for p in parts):
+    parts = _parts(table.columns)
+    if parts is None:
         return None
     year, month, day = parts
     if year.low < 1 or month.low < 1 or month.high > 12 or day.low < 1 or day.high > 31:
@@ -153,6 +157,21 @@ def _of_parts(table: Table, hour: Profile | None, guesses: dict[str, Guess]) -> 
         return None
     guesses["row_time"] = Guess("time", "derived above")
     return RowTime({"row_time": (expression, "year, month and day in one")}, "row_time")
+
+
+def _parts(columns: Sequence[Profile]) -> tuple[Profile, Profile, Profile] | None:
+    """Return columns such as year, month and day, or YearSold, MonthSold and DaySold, or None."""
+    found: dict[tuple[str, ...], dict[str, Profile]] = {}
+    for column in columns:
+        words = name_words(column.name)
+        part = next((word for word in words if word in ("year", "month", "day")), None)
+        whole = column.type in INTEGERS and not column.null_share
+        if part and whole and not has_word(column.name, BIRTHS):
+            found.setdefault(tuple(w for w in words if w != part), {})[part] = column
+    for _, parts in sorted(found.items(), key=lambda item: len(item[0])):
+        if len(parts) == 3:
+            return parts["year"], parts["month"], parts["day"]
+    return None
 
 
 def _of_years(table: Table, guesses: dict[str, Guess]) -> RowTime | None:

@@ -42,7 +42,7 @@ def plans(table: Table, draft: Draft, task: str) -> Iterator[Plan]:
         )
     plain = _without_groups(
         _without_time(draft, "a split by time leaves too few rows or classes"),
-        "too few groups to keep apart",
+        "no split by whole groups divides the rows",
     )
     if draft.groups or draft.molecules or draft.tied:
         yield _plan(table, plain, task)

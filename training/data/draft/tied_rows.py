@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from schemas.errors import counted
 from training.data.dependence.pool import Pool, ranks
 from training.data.dependence.search import Found, first_value_tie
 from training.data.dependence.strength import Floats, as_score
 from training.data.draft.guesses import Draft, Guess, Table, Tied
-from training.data.draft.profile import SAMPLE, plain
+from training.data.draft.profile import SAMPLE, Profile, plain
 from training.data.engine.engine import ident
 
 ROWS, FEW = 20_000, 5_000  # a table of more rows is looked at in few of them
 MOST_COLUMNS = 40
+MOST_NULLS = 0.1  # share of rows without a group that are left out
 
 
 def tie_rows(table: Table, draft: Draft, task: str) -> Draft:
@@ -42,9 +44,19 @@ def _grouped(table: Table, draft: Draft, found: Found, pool: Pool) -> Draft:
         f" {as_score(found.honest, pool.is_class, named=False)} if rows of one value stay together"
     )
     profile = next(c for c in table.columns if c.name == columns[0])
-    if len(columns) == 1 and not found.is_measured and profile.family in ("int", "text"):
-        return draft._replace(groups=profile).with_column(columns[0], Guess("group", why))
+    names_things = len(columns) == 1 and not found.is_measured and profile.family in ("int", "text")
+    if names_things and profile.null_share <= MOST_NULLS:
+        return _of_known(table, draft, profile).with_column(columns[0], Guess("group", why))
     return draft._replace(tied=Tied(columns, found.num_ties, why))
+
+
+def _of_known(table: Table, draft: Draft, group: Profile) -> Draft:
+    """Group by a column, and leave out the rows that have no value in it."""
+    if table.is_complete(group):
+        return draft._replace(groups=group)
+    without = counted(round(group.null_share * table.rows) or 1, "row", "has", "have")
+    why = f"{without} no {plain(group.name)}, so that it is not known what they belong to"
+    return draft._replace(groups=group, filter=(f"{table.sql(group)} is not null", why))
 
 
 def _pool(table: Table, draft: Draft, is_class: bool) -> Pool | None:

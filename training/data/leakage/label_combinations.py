@@ -8,16 +8,14 @@ import numpy as np
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
-from training.data.leakage.label_proxies import FEWEST_ROWS, label_evidence
+from training.data.leakage.label_proxies import FEWEST_ROWS, RULE_OF_THREE, label_evidence
 from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
 from training.data.leakage.scores import Halves, score_predictions
 
 # times the squared distance of the classes that the columns would give if each had its own
 # information
 CANCELLED = 4.0
-RULE_OF_THREE = (
-    3.0  # over so many groups without an error, this is the upper bound of the error's share (95 %)
-)
+LEAST_COMPLETE = 0.8  # share of the rows that are looked at, of which every column has a value
 
 
 class Combination(NamedTuple):
@@ -60,22 +58,14 @@ def find_combinations(rows: Sampled, halves: Halves, checks: ChecksConfig) -> li
 def _combination(
     rows: Sampled, label: Label, halves: Halves, form: str, most_unexplained: float
 ) -> Combination | None:
-    known = rows.train & ~np.isnan(label.values)
-    complete = {
-        n: v
-        for n, v in rows.numeric.items()
-        if not np.isnan(v[known]).any() and _varies(v[halves.a & known])
-    }
-    target = label.values
+    known, target, columns = rows.train & ~np.isnan(label.values), label.values, rows.numeric
     if form == "product":
-        positive = known & (target > 0)
-        complete = {
-            n: np.log(np.where(v > 0, v, 1.0))
-            for n, v in complete.items()
-            if (v[positive] > 0).all() and _varies(v[halves.a & positive])
-        }
-        known, target = positive, np.log(np.where(target > 0, target, 1.0))
+        known &= target > 0
+        target = np.log(np.where(target > 0, target, 1.0))
+        columns = {n: np.log(np.where(v > 0, v, np.nan)) for n, v in columns.items()}
+    known = _complete(columns, known)
     a, b = halves.a & known, halves.b & known
+    complete = {n: v for n, v in columns.items() if not np.isnan(v[known]).any() and _varies(v[a])}
     if len(complete) < 2 or min(a.sum(), b.sum()) < max(FEWEST_ROWS, 5 * len(complete)):
         return None
     names = _needed(complete, target, a, b, most_unexplained)
@@ -83,6 +73,16 @@ def _combination(
         return None
     weights, unexplained = _fit(np.stack([complete[n] for n in names], axis=1), target, a, b)
     return Combination(tuple(names), label.name, form, tuple(weights), unexplained)
+
+
+def _complete(columns: dict[str, Floats], known: Flags) -> Flags:
+    """Return the known rows that have a value in as many columns as leave enough of them."""
+    missing = {name: np.isnan(values) & known for name, values in columns.items()}
+    kept, least = known, LEAST_COMPLETE * known.sum()
+    for gaps in sorted(missing.values(), key=lambda gaps: int(gaps.sum())):
+        if (kept & ~gaps).sum() >= least:
+            kept = kept & ~gaps
+    return kept
 
 
 def _separating(

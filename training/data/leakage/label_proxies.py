@@ -46,6 +46,9 @@ LEAST_ALIKE, LEAST_UNRIVALLED = (
 # inputs of a formula do
 LEAST_SHARED = 0.5
 FEWEST_OTHERS = 3  # compared with a dominant column
+FEWEST_CUT = 20  # rows of each class that one cut through a measurement tells apart
+# over so many groups without an error, this is the upper bound of the error's share (95 %)
+RULE_OF_THREE = 3.0
 RIDGE = 1e-3
 REMEDY = (
     "declare role ignore for it if it is not known when the prediction is made, or allow the"
@@ -58,7 +61,8 @@ class Proxy(NamedTuple):
 
     The last two are NaN if not computed, as is `rest`: the share of what the column leaves open
     that the others explain. `is_alias`: it has hardly more values than the label has classes.
-    `least_alone`: strength from which it explains nearly all of the label.
+    `least_alone`: strength from which it explains nearly all of the label. `cut`: full strength
+    where every row of one class lies above every row of the other.
     """
 
     column: str
@@ -70,6 +74,7 @@ class Proxy(NamedTuple):
     is_alias: bool = False
     rest: float = np.nan
     least_alone: float = np.inf
+    cut: Score | None = None
 
     @property
     def is_lone(self) -> bool:
@@ -106,9 +111,29 @@ def find_proxies(rows: Sampled, halves: Halves) -> list[Proxy]:
                 found = _with_rest(
                     found._replace(together=together, others=others), rows, label, halves, company
                 )
-            if name not in best or score.strength > best[name].alone.strength:
+            found = found._replace(cut=_cut(rows, name, label))
+            if name not in best or found.alone.strength > best[name].alone.strength:
                 best[name] = found
     return sorted(best.values(), key=lambda p: (-p.alone.strength, p.column))
+
+
+def _cut(rows: Sampled, name: str, label: Label) -> Score | None:
+    """Return full strength if one value of a measurement divides two classes without an error.
+
+    Bins are too wide to see that in few rows. The error is half the bound of the rule of three
+    over the groups of all sides.
+    """
+    if label.kind != "binary" or name not in rows.numeric:
+        return None
+    known = ~np.isnan(label.targets[:, 0])
+    values, ups = rows.numeric[name][known], label.targets[known, 0] > 0.5
+    if np.isnan(values).any() or min(ups.sum(), (~ups).sum()) < FEWEST_CUT:
+        return None
+    high, low = values[ups], values[~ups]
+    if not (high.min() > low.max() or high.max() < low.min()) or len(np.unique(values)) < FINE:
+        return None
+    groups = len(np.unique(rows.group[known]))
+    return Score(1.0, RULE_OF_THREE / groups / 2, len(values))
 
 
 def _with_rest(
@@ -231,6 +256,12 @@ def _verdict(proxy: Proxy, checks: ChecksConfig) -> tuple[str, str]:
         return "pass", ""
     if alone.strength - 2 * alone.error >= checks.proxy_strength:
         return "fail", f"predicts {proxy.label!r} by itself as if it were the label"
+    cut = proxy.cut
+    if cut and cut.strength - 2 * cut.error >= checks.proxy_strength:
+        return (
+            "fail",
+            f"tells the values of {proxy.label!r} apart in all {cut.rows} rows, by one cut",
+        )
     if proxy.is_lone:
         return (
             "fail",

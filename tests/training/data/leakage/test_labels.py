@@ -102,6 +102,27 @@ def test_columns_that_add_up_or_multiply_to_the_label_are_named_together(form: s
     ] and "give 'y' exactly" in found[0].summary
 
 
+@pytest.mark.req("D6")
+def test_factors_of_the_label_are_named_though_some_rows_lack_one() -> None:
+    frame = honest_table(task="regression").assign(y=lambda f: np.exp(f["y"] / 10))
+    number = RNG.uniform(2, 5, len(frame))
+    parts = {"price": frame["y"] / number, "number": number}
+    parts["number"][:20], parts["price"][20:40] = np.nan, 0.0
+    found = named(results_for(shares(frame.assign(**parts)), "regression"), "label_combination")
+    assert [(r.verdict, set(r.columns)) for r in found] == [("fail", set(parts))]
+
+
+@pytest.mark.req("D6")
+def test_a_measurement_that_one_cut_divides_by_class_stops_the_run_of_few_rows() -> None:
+    frame = honest_table(task="binary").iloc[:190].reset_index(drop=True)
+    far = np.where(frame["y"] == 1, 1, -1) * RNG.uniform(0.02, 2, len(frame))
+    found = named(results_for(shares(frame.assign(weight=far)), "binary"), "label_proxy")
+    assert [(r.verdict, r.columns) for r in found] == [("fail", ("weight",))]
+    far[0] *= -1  # one row on the other side: a good column, or a rounded one
+    found = named(results_for(shares(frame.assign(weight=far)), "binary"), "label_proxy")
+    assert [r.verdict for r in found] in ([], ["warn"])
+
+
 def in_two_parts(frame: pd.DataFrame, wrong: float = 0.0) -> pd.DataFrame:
     """Two columns that say little each and whose sum is high for one class, but for a share of the
     rows.
