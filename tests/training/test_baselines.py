@@ -205,8 +205,8 @@ def test_the_verdict_says_which_baselines_are_beaten() -> None:
         True,
         (
             "The network's AUROC 0.6710 [0.6600, 0.6820] is better than the constant prediction"
-            " (0.5000) and the linear model (0.6500), behind gradient boosting (0.6900): use"
-            " gradient boosting, or improve the features or the network."
+            " (0.5000) and the linear model (0.6500), behind gradient boosting (0.6900): set"
+            " model: {kind: boosting}, or improve the features or the network."
         ),
     )
     assert judge(0.7, (0.68, 0.72), {"constant": 0.5, "linear": 0.65, "boosting": 0.66}) == (

@@ -59,7 +59,8 @@ def advice(declaration: Declaration, own: float | None, values: Values, standing
         return _no_skill(declaration, own, values)
     level = [b for b in ranked if standing[b] == "level"]
     if behind:
-        return f": use {NAMES.get(behind[0], behind[0])}, or {_instead(declaration)}"
+        use = _line(declaration, behind[0]) or f"use {NAMES.get(behind[0], behind[0])}"
+        return f": {use}, or {_instead(declaration)}"
     return f": {NAMES.get(level[0], level[0])} does as well and is simpler" if level else ""
 
 
@@ -103,8 +104,9 @@ def _learned_by(declaration: Declaration, values: Values, best: str, standing: P
     lacking = "" if has_skill(standing) else "no skill, but "
     who = "the trees" if declaration.model.kind == "boosting" else "the network"
     carried = f"{lacking}the features carry it ({NAMES[best]} {number(values[best])})"
-    line = _line(declaration, best)
-    return f": {carried} and {who} did not learn it; {line or _instead(declaration)}"
+    line, instead = _line(declaration, best), _instead(declaration)
+    longer = "" if declaration.model.kind == "auto" else ", or train longer (train.epochs)"
+    return f": {carried} and {who} did not learn it; {line + longer if line else instead}"
 
 
 def _line(declaration: Declaration, best: str) -> str:
@@ -115,8 +117,7 @@ def _line(declaration: Declaration, best: str) -> str:
     wide = any(column.kind == "tensor" for column in declaration.data.columns.values())
     if best == "boosting" and (wide or not loss_fits):
         return ""
-    longer = "" if declaration.model.kind == "auto" else ", or train longer (train.epochs)"
-    return f"set model: {{kind: {best}}}{longer}"
+    return f"set model: {{kind: {best}}}"
 
 
 def _instead(declaration: Declaration) -> str:
