@@ -30,6 +30,7 @@ from training.data.draft.profile import (
 from training.data.draft.rare_values import min_count
 from training.data.draft.rehearsal import Judge, Rehearsal, amended, rehearse
 from training.data.draft.role_guess import guess_roles
+from training.data.draft.sample_codes import SampleCodes
 from training.data.draft.split_guess import Plan, plans
 from training.data.draft.target import loss_lines
 from training.data.draft.tied_rows import tie_rows
@@ -183,7 +184,9 @@ def _with_odd_rows(table: Table, found: Draft) -> Draft:
     ]
     if table.rows * len(table.columns) <= REHEARSED_CELLS or not checked:
         return found
-    counts = [n for part in batched(checked, AT_ONCE) for n in _outside_modes(table, part)]
+    counts = SampleCodes(table.connection).outside_modes(checked) or [
+        n for part in batched(checked, AT_ONCE) for n in _outside_modes(table, part)
+    ]
     odd = [(c, n) for c, n in zip(checked, counts, strict=True) if n < ODD_ROWS]
     if not odd:
         return found

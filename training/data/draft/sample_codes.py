@@ -58,6 +58,17 @@ class SampleCodes:
             return None
         return 1 + int((codes[1:] != codes[:-1]).sum()), int(np.bincount(codes).max())
 
+    def outside_modes(self, columns: Sequence[Profile]) -> list[int] | None:
+        """Return in how many rows each column differs from its most frequent value, or is null.
+
+        None if there are too many rows, or values that have no code.
+        """
+        if not columns or max(c.present for c in columns) > MOST_ROWS:
+            return None
+        values = self._read([c.name for c in columns])
+        found = [len(v) - int(np.bincount(v[v >= 0]).max()) for v in values if v is not None]
+        return found if len(found) == len(columns) else None
+
     def _of(self, column: Profile) -> Codes | None:
         """Return the codes of a column without nulls, read once for both questions."""
         if column.present > MOST_ROWS:

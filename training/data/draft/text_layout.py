@@ -51,10 +51,11 @@ def _layout(paths: tuple[str, ...], sha256: str) -> Layout:
     lines = [line for file in files for line in file]
     options = CsvConfig(delimiter=max(DELIMITERS, key=lambda d: _width(lines[:1], d)))
     remarks: list[str] = []
-    even = _is_even(lines, options)
-    if not even and _is_even(lines, unquoted := options.model_copy(update={"quote": ""})):
-        options, even = unquoted, True
-    is_one = even and _width(lines[:1], options.delimiter) == 1
+    even = _even_rows(lines, options)
+    unquoted = options.model_copy(update={"quote": ""})
+    if not even and (even := _even_rows(lines, unquoted)):
+        options = unquoted
+    read, is_one = options, even and len(even[0]) == 1
     if (not even or is_one) and (found := _uneven(files)) is not None:
         options = found
         if options.skip:
@@ -66,10 +67,10 @@ def _layout(paths: tuple[str, ...], sha256: str) -> Layout:
             remarks.append(f"holds nothing: {counted(options.empty_columns, 'column')} at the end")
     elif not even:
         options = options.model_copy(update={"quote": ""})
-    cells = [
-        list(islice(_records(file, options), SNIFFED_LINES))
-        for file in (f[options.skip :] for f in files)
-    ]
+    if even and options == read and len(files) == 1:
+        cells = [even]
+    else:
+        cells = [list(_records(file[options.skip :], options)) for file in files]
     changed = _header(cells, options, remarks)
     options = options.model_copy(update=changed)
     known, seen = frozenset(NULL_TEXTS), set[str]()
@@ -106,15 +107,20 @@ def _records(lines: Sequence[str], options: CsvConfig) -> Iterator[list[str]]:
         return
 
 
-def _is_even(lines: Sequence[str], options: CsvConfig) -> bool:
-    """Return True if every line has as many values as the first.
+def _even_rows(lines: Sequence[str], options: CsvConfig) -> list[list[str]]:
+    """Return the values of all lines if each has as many as the first, else nothing.
 
     A quote mark inside a text breaks that.
     """
+    found: list[list[str]] = []
     try:
-        return len({len(cells) for cells in _cells(lines, options)}) == 1
+        for row in _cells(lines, options):
+            if found and len(row) != len(found[0]):
+                return []
+            found.append(row)
     except csv.Error:
-        return False
+        return []
+    return found
 
 
 def _cells(lines: Sequence[str], options: CsvConfig) -> Iterator[list[str]]:

@@ -168,10 +168,9 @@ def _candidate(values: int, numbers: int, example: str | None) -> str:
 def _tests(column: str, kind: str, with_nulls: bool) -> list[str]:
     """Return SQL conditions on all values, each implying the previous one."""
     if kind == "NUMBER":
-        return [
-            f"bool_and(regexp_full_match({column}, {literal(form)}))"
-            for form in (NUMBER, DIGITS, INTEGER)
-        ]
+        whole = f"bool_and(case when contains({column}, '.') then false else {{}} end)"
+        fits = [f"regexp_full_match({column}, {literal(f)})" for f in (NUMBER, DIGITS, INTEGER)]
+        return [f"bool_and({fits[0]})", whole.format(fits[1]), whole.format(fits[2])]
     if kind in FORMS:
         or_null = f" or {column} is null" if with_nulls else ""
         return [
