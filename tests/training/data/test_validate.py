@@ -342,7 +342,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
         changed(__key=[1, 2, 3, 4]),
         ROLES,
         {},
-        r"column '__key': the names __id, __key, __group, __time, __label_time are reserved",
+        r"column '__key': the preparation uses this name itself; rename it",
     ),
     (
         "float id",

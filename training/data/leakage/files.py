@@ -146,8 +146,7 @@ def _agreed(
     for name in types["train"]:
         if name.lower() in RESERVED:
             raise SchemaError(
-                f"column {name!r}: the names {', '.join(RESERVED)} are reserved; rename it in the"
-                " files"
+                f"column {name!r}: the preparation uses this name itself; rename it in the files"
             )
     notes: list[str] = []
     common: dict[str, str] = {}

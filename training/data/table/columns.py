@@ -17,7 +17,12 @@ from training.data.table.sql_types import WORDS, Family, family, is_whole
 from training.data.table.time_units import declared_lengths, in_time_units
 
 __all__ = ["RESERVED", "Family", "Resolved", "family", "resolve"]
-RESERVED = ("__id", "__key", "__group", "__time", "__label_time")
+# names of columns that the preparation adds to the rows
+RESERVED = (
+    *("__id", "__key", "__group", "__time", "__label_time", "__label_end", "__source_row"),
+    *("__side", "__series", "__place", "__content", "__declared", "__at", "__hash", "__code"),
+    *("__m", "__v", "__k", "__label_of_the_row", "__bulkhead_file"),
+)
 BagKind = Literal["text", "set", "smiles"]
 BAGS = get_args(BagKind)
 TIMES = ("time", "label_time", "available")
@@ -55,7 +60,7 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
     for name in used:
         if name.lower() in RESERVED:
             raise SchemaError(
-                f"column {name!r}: the names {', '.join(RESERVED)} are reserved; rename it, or set"
+                f"column {name!r}: the preparation uses this name itself; rename it, or set"
                 f" data.columns.{name}: ignore"
             )
     roles = {
