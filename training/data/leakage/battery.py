@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from schemas.config import ChecksConfig
 from schemas.records import CheckResult
 from training.data.leakage.dependence import dependence_results, with_group_remedy
+from training.data.leakage.equal_columns import find_equal_columns, judge_equal_columns
 from training.data.leakage.label_combinations import find_combinations, judge_combinations
 from training.data.leakage.label_proxies import find_proxies, judge_proxies
 from training.data.leakage.label_traces import (
@@ -37,13 +39,20 @@ def label_results(rows: Sampled, parts: Halves, sides: Sides) -> list[CheckResul
     checks = sides.declaration.checks
     return [
         *judge_proxies(find_proxies(rows, parts), rows, parts, checks, OwnPast(sides)),
-        *judge_combinations(find_combinations(rows, parts, checks), rows, checks),
+        *_combinations(rows, parts, checks),
         *judge_missingness(find_missingness(rows, parts), rows, checks),
         *judge_pure_values(find_pure_values(rows, checks.pure_value_chance), rows, checks),
         *judge_equal_values(find_equal_values(rows), rows, checks),
         *judge_order(find_order(rows, sides), rows, checks),
         *judge_target_codes(find_target_codes(sides, rows), checks),
     ]
+
+
+def _combinations(rows: Sampled, parts: Halves, checks: ChecksConfig) -> list[CheckResult]:
+    """Return columns that make up the label by sums, by products or by being equal."""
+    equal = judge_equal_columns(find_equal_columns(rows, checks), rows)
+    others = judge_combinations(find_combinations(rows, parts, checks), rows, checks)
+    return [*equal, *(r for r in others if r.verdict != "pass" or not equal)]
 
 
 def statistical_results(sides: Sides, is_fold: bool = False) -> list[CheckResult]:

@@ -220,10 +220,11 @@ CATALOGUE: dict[str, Explanation] = {
     ),
     "label_combination": Explanation(
         "Columns that make up the label",
-        "several numeric columns that add up or multiply to the label, or whose sum tells its"
-        " class",
+        "several numeric columns that add up or multiply to the label, whose sum tells its class,"
+        " or that are equal in the rows of some classes alone",
         "unexplained variance of a least-squares fit on half of train, on the other half; for"
-        " classes strength of the sum there and on held-out rows",
+        " classes strength of the sum there and on held-out rows, and the share of a class's rows"
+        " with two measurements equal less that of all other rows",
         ("combination_error", "proxy_strength"),
         "A fit to the sixth digit on rows it has not seen is arithmetic, not learning. A class may"
         " well be predicted by many good columns: so its sum is chosen on half of train alone, must"

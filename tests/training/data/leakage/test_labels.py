@@ -123,6 +123,20 @@ def test_a_measurement_that_one_cut_divides_by_class_stops_the_run_of_few_rows()
     assert [r.verdict for r in found] in ([], ["warn"])
 
 
+@pytest.mark.req("D6")
+def test_a_column_that_equals_another_by_class_is_named() -> None:
+    frame = honest_table(task="multiclass")
+    costs = pd.DataFrame(RNG.uniform(1, 9, (len(frame), 3)), columns=["bus", "car", "walk"])
+    chosen = costs.to_numpy()[np.arange(len(frame)), rank(frame).astype(int) % 3]
+    table = pd.concat([frame, costs], axis=1)
+    found = named(results_for(shares(table.assign(cost=chosen)), "multiclass"), "label_combination")
+    assert [(r.verdict, r.columns) for r in found] == [("fail", ("cost",))]
+    assert "in the rows of some values of 'y' alone" in found[0].summary
+    some = np.where(RNG.random(len(frame)) < 0.4, costs["bus"], chosen[::-1])  # by chance
+    found = named(results_for(shares(table.assign(cost=some)), "multiclass"), "label_combination")
+    assert [r.verdict for r in found] in ([], ["pass"])
+
+
 def in_two_parts(frame: pd.DataFrame, wrong: float = 0.0) -> pd.DataFrame:
     """Two columns that say little each and whose sum is high for one class, but for a share of the
     rows.
