@@ -1,5 +1,5 @@
 """Runs that are asked to stop in each phase, in forked children of one process: python -m
-tests.faults.stop_work FOLDER (prints JSON).
+tests.faults.stop_work FOLDER [PHASE …] (prints JSON).
 
 A child halts itself in the phase (BULKHEAD_CRASH=…:STOP, or in a forward pass of its network). Only
 then it gets the signal and continues, so that the signal arrives in that phase.
@@ -117,12 +117,13 @@ def main() -> None:
         importlib.import_module(module)
     os.waitpid(go(folder, "whole"), 0)
     expected = final_state(folder / "whole")
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    numbers, wanted = (signal.SIGTERM, signal.SIGINT), sys.argv[2:] or PHASES
     print(
         json.dumps(
             {
                 phase: stop_in(folder, phase, numbers[i % 2], expected)
                 for i, phase in enumerate(PHASES)
+                if phase in wanted
             }
         )
     )
