@@ -20,7 +20,7 @@ from schemas.load import load_declaration
 from training.data.draft.draft import draft
 from training.data.sources.source import fingerprint
 from training.data.split.split import split
-from training.data.table.columns import RESERVED
+from training.data.table.reserved import RESERVED
 from training.data.table.validate import validate
 
 pytestmark = pytest.mark.req("P1")

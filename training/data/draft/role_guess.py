@@ -27,7 +27,7 @@ from training.data.draft.sparse import telling_nulls
 from training.data.draft.telling_dates import allow_telling_dates
 from training.data.engine.engine import ident, row
 from training.data.sources.written_numbers import LEAST_VALUES, category_note
-from training.data.table.columns import RESERVED
+from training.data.table.reserved import RESERVED
 
 CODE_ENDS = (
     *("_id", "code", "type", "class", "weekday", "month", "mnth", "hour", "season"),

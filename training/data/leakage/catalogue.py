@@ -222,9 +222,8 @@ CATALOGUE: dict[str, Explanation] = {
         "Columns that make up the label",
         "several numeric columns that add up or multiply to the label, whose sum tells its class,"
         " or that are equal in the rows of some classes alone",
-        "unexplained variance of a least-squares fit on half of train, on the other half; for"
-        " classes strength of the sum there and on held-out rows, and the share of a class's rows"
-        " with two measurements equal less that of all other rows",
+        "unexplained variance of a least-squares fit on half of train, on the other half; strength"
+        " of a class's sum there and on held-out rows, shares of classes with two columns equal",
         ("combination_error", "proxy_strength"),
         "A fit to the sixth digit on rows it has not seen is arithmetic, not learning. A class may"
         " well be predicted by many good columns: so its sum is chosen on half of train alone, must"

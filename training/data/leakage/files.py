@@ -24,7 +24,8 @@ from training.data.draft.profile import SAMPLE, Profile, date_format, describe_s
 from training.data.engine.engine import ident, literal, row, rows
 from training.data.leakage.sides import Sides
 from training.data.sources.source import relation_sql
-from training.data.table.columns import RESERVED, Family, family, resolve
+from training.data.table.columns import Family, family, resolve
+from training.data.table.reserved import RESERVED
 from training.data.table.typed import typed_sql, whole_number_text
 
 ROW = "row of the file"  # the id if none is declared

@@ -260,7 +260,7 @@ def _verdict(proxy: Proxy, checks: ChecksConfig) -> tuple[str, str]:
     if cut and cut.strength - 2 * cut.error >= checks.proxy_strength:
         return (
             "fail",
-            f"tells the values of {proxy.label!r} apart in all {cut.rows} rows, by one cut",
+            f"tells the values of {proxy.label!r} apart in {counted(cut.rows, 'row')}, by one cut",
         )
     if proxy.is_lone:
         return (

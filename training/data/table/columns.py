@@ -13,16 +13,11 @@ from schemas.records import LabelColumn, TableSpec
 from training.data.advice import derived_in_yaml, sql_name
 from training.data.table.kind_fits import require_kind_fits, require_shape_fits
 from training.data.table.picture_specs import picture_specs
+from training.data.table.reserved import RESERVED
 from training.data.table.sql_types import WORDS, Family, family, is_whole
 from training.data.table.time_units import declared_lengths, in_time_units
 
-__all__ = ["RESERVED", "Family", "Resolved", "family", "resolve"]
-# names of columns that the preparation adds to the rows
-RESERVED = (
-    *("__id", "__key", "__group", "__time", "__label_time", "__label_end", "__source_row"),
-    *("__side", "__series", "__place", "__content", "__declared", "__at", "__hash", "__code"),
-    *("__m", "__v", "__k", "__label_of_the_row", "__bulkhead_file"),
-)
+__all__ = ["Family", "Resolved", "family", "resolve"]
 BagKind = Literal["text", "set", "smiles"]
 BAGS = get_args(BagKind)
 TIMES = ("time", "label_time", "available")
