@@ -25,6 +25,7 @@ from training.data.leakage.label_proxies import (
 from training.data.leakage.sampled import Flags, Floats, Label, Sampled
 
 FIRST_ROWS = 200  # in which the pairs that may be equal at times are found
+MOST_COLUMNS = 1_000  # that are compared with each other; further ones are not looked at
 SELDOM = 0.02  # share of equal rows among them: fewer are no class
 
 
@@ -55,8 +56,8 @@ def _equal_at_times(columns: dict[str, Floats]) -> list[tuple[str, str]]:
     """Return the pairs of columns that are equal in some of the first rows, but not in all."""
     if len(columns) < 2:
         return []
-    names = list(columns)
-    first = np.stack([values[:FIRST_ROWS] for values in columns.values()])
+    names = list(columns)[:MOST_COLUMNS]
+    first = np.stack([columns[name][:FIRST_ROWS] for name in names])
     shares = np.array([(first == row).mean(axis=1) for row in first])
     return [
         (names[i], names[j])
@@ -75,7 +76,7 @@ def _rows_of_classes(
     known = ~np.isnan(targets).any(axis=1)
     if RULE_OF_THREE / max(1, len(np.unique(rows.group[known]))) > 1 - checks.proxy_strength:
         return []
-    inside = np.zeros(len(known), dtype=bool)
+    inside: Flags = np.zeros_like(known)
     for target in targets.T:
         of_class = known & (target > 0.5)
         if not of_class.any():
