@@ -48,7 +48,9 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.runtime ## measure training and preparation against loops by hand and against peers, and write docs/benchmarks.md (under 20 minutes on 2 quiet cores)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[chem]'
 	@$(BIN)/python -m benchmarks.throughput
+	@$(BIN)/python -m benchmarks.encoders
 	@$(BIN)/python -m benchmarks.ranks
 	@$(BIN)/python -m benchmarks.startup
 	@$(BIN)/python -m benchmarks.prepare

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -71,7 +72,7 @@ def mean_loss(spec: RunSpec) -> MeanLoss:
 def in_memory(spec: RunSpec) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Return inputs and label of train as new tensors."""
     tensors = {
-        name: torch.from_numpy(array.copy())
+        name: torch.from_numpy(np.array(array))  # windows of series are written out
         for name, array in load_arrays(spec.arrays.train).items()
     }
     label = tensors.pop("label")

@@ -75,13 +75,13 @@ def prepare(folder: Path, rows: int, numeric_columns: int = NUMERIC) -> RunSpec:
     sections of its declaration.
     """
     table = write_table(folder / "table.parquet", rows, numeric_columns=numeric_columns)
-    return _prepared(folder, table, {"columns": COLUMNS}, {"kind": "binary"})
+    return prepare_table(folder, table, {"columns": COLUMNS}, {"kind": "binary"})
 
 
 def prepare_images(folder: Path, rows: int) -> RunSpec:
     """Prepare a run over `rows` images."""
     columns = {"row": "id", "y": "label", "image": {"kind": "tensor", "shape": [28, 28]}}
-    return _prepared(
+    return prepare_table(
         folder,
         write_images(folder / "images.parquet", rows),
         {"columns": columns},
@@ -92,7 +92,7 @@ def prepare_images(folder: Path, rows: int) -> RunSpec:
 def prepare_texts(folder: Path, rows: int, context: int = 128, letters: int = 400) -> RunSpec:
     """Prepare a run over `rows` texts, cut into sequences of 128 letters."""
     tokens = {"tokenizer": "character", "context": context, "packing": "windows"}
-    return _prepared(
+    return prepare_table(
         folder,
         write_texts(folder / "texts.parquet", rows, letters=letters),
         {"columns": {"row": "id", "text": "text"}},
@@ -101,9 +101,10 @@ def prepare_texts(folder: Path, rows: int, context: int = 128, letters: int = 40
     )
 
 
-def _prepared(
+def prepare_table(
     folder: Path, path: Path, data: dict[str, Any], task: dict[str, Any], **sections: Any
 ) -> RunSpec:
+    """Prepare a run over the table of a file; `data` and the other sections are declared."""
     tree = {
         "name": "benchmark",
         "data": {"uri": str(path)} | data,

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks import ranks
+from benchmarks import encoders, ranks
 from benchmarks.loops import HandWritten, OwnLoop
 from benchmarks.made_up import prepare, variant
+from benchmarks.made_up_kinds import prepare_kind
 from benchmarks.ranks import WAYS
 from benchmarks.throughput import Case, holds, measure, section
 from tests.training.runs import keep_torch_settings
@@ -91,3 +93,24 @@ def test_what_a_second_rank_costs_is_told_apart_turn_by_turn() -> None:
         "| two ranks | 1950.0 | 1.30 | 195.00 |" in text
         and "| two such processes | 1650.0 | 1.10 | – |" in text
     )
+
+
+@pytest.mark.long
+@pytest.mark.req("P7")
+@pytest.mark.parametrize("case", encoders.CASES, ids=lambda case: case.name)
+def test_each_encoder_is_trained_by_both_loops_on_the_same_rows(
+    tmp_path: Path, case: encoders.Case
+) -> None:
+    spec = prepare_kind(tmp_path, 200, case.kind, case.encoder)
+    config = variant(spec, tmp_path / "resolved.json", train=TRAIN | {"batch_size": 16})
+    parallel = Parallel()
+    with keep_torch_settings():
+        own = OwnLoop(Trainer(read_spec(config), tmp_path / "run", parallel, StopSignal()))
+        hand = HandWritten(read_spec(config), parallel, careful=True)
+        window = own.trainer.reader.read(0)
+        for name, rows in window.batch.items():
+            torch.testing.assert_close(rows, hand.inputs[name][window.rows], rtol=0, atol=0)
+        found = encoders.measure(case._replace(batch=16), tmp_path / "again", 200, 2)
+    assert found.own > 0 and found.careful > 0
+    assert found.share["low"] <= found.share["median"] <= found.share["high"]
+    assert case.name in encoders.section([found], 2)

@@ -35,7 +35,7 @@ from training.data.rdkit_extra import require_rdkit
 from training.data.serving_expressions import molecules as made
 from training.evaluation.baselines import baseline_predictions
 from training.evaluation.feature_frame import column_names
-from training.evaluation.forest import TREES
+from training.evaluation.forest import FEW_TREES, TREES, fit_forest, forest
 from training.models import molecule_encoders
 from training.models.build import build_model
 from training.models.encoders import build_encoder, summary
@@ -387,3 +387,12 @@ def test_several_labels_with_nulls_have_a_forest_each(tmp_path: Path) -> None:
     found = baseline_predictions(case.declaration, case.run.statistics, case.run.arrays)
     assert np.isfinite(found["morgan-forest"]).all()
     assert found["morgan-forest"].shape == found["linear"].shape
+
+
+def test_many_rows_of_all_labels_together_have_fewer_trees(case: Prepared) -> None:
+    assert forest(False, 0, 10_000).n_estimators == TREES
+    assert forest(False, 0, 10_001).n_estimators == FEW_TREES
+    arrays = load_arrays(case.run.arrays.train)
+    given = (case.declaration, case.run.statistics, arrays, arrays)
+    own, of_many = (fit_forest(*given, n)(arrays) for n in (1, 1 + 10_000 // len(arrays["label"])))
+    assert not np.array_equal(own, of_many)

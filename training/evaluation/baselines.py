@@ -52,6 +52,7 @@ WIDE = 256  # with more inputs, less is spent on a fit: pictures would take minu
 LINEAR_STEPS, WIDE_LINEAR_STEPS = 200, 50
 TREES: dict[str, Any] = {"max_iter": 500, "learning_rate": 0.1, "max_bins": 255}
 WIDE_TREES: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.2, "max_bins": 31}
+FOREST = "morgan-forest"
 WHOSE = {"boosting": "gradient boosting's", "auto": "the blend's"}
 
 
@@ -93,7 +94,7 @@ def baseline_predictions(
     past = past_baselines(declaration, statistics)
     wanted: dict[str, None] = dict.fromkeys(["constant", *past, *declaration.evaluate.baselines])
     if declaration.evaluate.baselines and molecules(statistics):
-        wanted["morgan-forest"] = None
+        wanted[FOREST] = None
     if declaration.model.kind == "boosting":
         wanted.pop("boosting", None)  # no comparison: it is the model itself
     return {name: _fit(name, declaration, statistics, train, val)(rows) for name in wanted}
@@ -103,25 +104,31 @@ def baseline_predictions(
 
 
 def _fit(
-    name: str, declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
+    name: str,
+    declaration: Declaration,
+    statistics: Statistics,
+    train: Arrays,
+    val: Arrays,
+    siblings: int = 1,
 ) -> Predict:
     """Fit the named baseline; the constant if its rows have one class only.
 
-    With several labels there is one for each, fitted on the rows where it is known.
+    With several labels there is one for each, fitted on the rows where it is known; `siblings` is
+    their number.
     """
     if statistics.labels:
         labels = targets_of(declaration, statistics)
-        fitted = [
-            _fit(name, t.declaration, t.statistics, _known(train, i, t), _known(val, i, t, train))
-            for i, t in enumerate(labels)
-        ]
+        own = ((t, _known(train, i, t), _known(val, i, t, train)) for i, t in enumerate(labels))
+        fitted = [_fit(name, t.declaration, t.statistics, *known, len(labels)) for t, *known in own]
         return lambda rows: np.concatenate(
             [t.stored(predict(rows)) for t, predict in zip(labels, fitted, strict=True)], axis=1
         )
     label = train["label"][first_rows(statistics, MAX_LINEAR_VALUES)]
-    return _FITTERS[name if (label != label[0]).any() else "constant"](
-        declaration, statistics, train, val
-    )
+    if not (label != label[0]).any():
+        name = "constant"
+    elif name == FOREST:
+        return fit_forest(declaration, statistics, train, val, siblings)
+    return _FITTERS[name](declaration, statistics, train, val)
 
 
 def _known(arrays: Arrays, index: int, label: Target, otherwise: Arrays | None = None) -> Arrays:
@@ -203,7 +210,6 @@ _FITTERS: dict[str, Callable[[Declaration, Statistics, Arrays, Arrays], Predict]
     "constant": _constant,
     "linear": _linear,
     "boosting": _boosting,
-    "morgan-forest": fit_forest,
     LAST: lambda declaration, statistics, *_: last_values(declaration, statistics, False),
     SEASONAL: lambda declaration, statistics, *_: last_values(declaration, statistics, True),
 }

@@ -21,7 +21,7 @@ from training.evaluation.predictions import (
 )
 from training.models.encoders import summary
 
-TREES, FEW_TREES, MANY_ROWS = 300, 100, 10_000  # many rows have fewer trees, for a few minutes
+TREES, FEW_TREES, MANY_ROWS = 300, 100, 10_000  # many rows have fewer trees, for a minute or two
 BLOCK = 1024
 
 
@@ -46,6 +46,11 @@ def forest_inputs(statistics: Statistics, arrays: Arrays, rows: slice = ALL) -> 
 def forest(is_regression: bool, seed: int, rows: int) -> Any:
     """Return the unfitted forest: 300 or 100 trees, square root of the bits at each split; of a
     regression a third.
+
+    Args:
+        is_regression: of the task.
+        seed: of the trees.
+        rows: that are fitted, of all labels together.
     """
     trees = TREES if rows <= MANY_ROWS else FEW_TREES
     if is_regression:
@@ -54,12 +59,12 @@ def forest(is_regression: bool, seed: int, rows: int) -> Any:
 
 
 def fit_forest(
-    declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays
+    declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays, labels: int = 1
 ) -> Predict:
-    """Fit a random forest on the Morgan bits of the molecules alone."""
+    """Fit a random forest on the Morgan bits of the molecules alone; one of so many labels."""
     some = first_rows(statistics, MAX_TREE_VALUES)
     bits = forest_inputs(statistics, train, some)
     is_regression = declaration.task.kind == "regression"
-    model = forest(is_regression, declaration.train.seed, len(bits))
+    model = forest(is_regression, declaration.train.seed, len(bits) * labels)
     model.fit(bits, train["label"][some], sample_weight=weight_of(train, some))
     return predictor(declaration, statistics, model, forest_inputs)

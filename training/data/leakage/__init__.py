@@ -21,6 +21,7 @@ from training.data.leakage.sizes import size_results
 from training.data.leakage.stratification import stratification_results
 from training.data.leakage.time_order import time_results
 from training.data.leakage.verdict import judged, require_passed
+from training.data.leakage.window_content import add_window_content
 from training.data.leakage.window_faults import find_window_faults, judge_windows
 
 __all__ = ["check_leakage", "check_overlap", "hard_results", "leak_results", "require_passed"]
@@ -85,11 +86,8 @@ def leak_results(
     """
     if sides.spec.features:
         hash_features(sides)
-    # rows that are alike but for their windows are no copies
-    alike = (
-        []
-        if sides.spec.windows
-        else [*duplicate_results(sides), *label_conflict_results(sides, derived)]
-    )
+        if sides.spec.windows:  # rows that are alike but for their windows are no copies
+            add_window_content(sides)
+    alike = [*duplicate_results(sides), *label_conflict_results(sides, derived)]
     found = [*size_results(sides), *alike, *statistical_results(sides, is_fold)]
     return [judged(result, sides.declaration) for result in found]

@@ -144,7 +144,8 @@ CATALOGUE: dict[str, Explanation] = {
     "duplicates": Explanation(
         "Equal rows on two sides",
         "held-out rows whose features all equal those of a train row",
-        "share of such rows, by a 64-bit hash of the features that a 128-bit one confirms",
+        "share of such rows, by a 64-bit hash of the features that a 128-bit one confirms; a window"
+        " of a series counts with all its values",
         ("max_duplicate_share",),
         "It fails where there are more such rows than train's own rate of equal rows explains"
         " (binomial, 1 %), or where they are 1 % of a side and fewer than a tenth of them (or"

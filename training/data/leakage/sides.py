@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from schemas.config import SPLITS, Declaration, SplitName
 from schemas.digest import verify
-from schemas.records import SplitTables, TableSpec, ValidatedTable
+from schemas.records import SplitTables, TableRef, TableSpec, ValidatedTable
 from training.data.engine.engine import ident, literal, parquet
 from training.data.engine.in_memory import relation
 
@@ -20,7 +20,8 @@ class Sides(NamedTuple):
 
     `relations`: split → SQL relation; val may be absent in audits of files from elsewhere.
     `num_rows`: split → rows. `places`: relation of `__id` and `__source_row`, the order of the
-    source, where it is known.
+    source, where it is known. `tables`: files of the splits, with the windows of their rows; empty
+    for files from elsewhere.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -29,6 +30,7 @@ class Sides(NamedTuple):
     spec: TableSpec
     declaration: Declaration
     places: str | None = None
+    tables: Mapping[SplitName, TableRef] = {}
 
     @property
     def held_out(self) -> tuple[SplitName, ...]:
@@ -91,9 +93,9 @@ def sides_of(
         )
         for side in SPLITS
     }
-    return Sides(
-        connection, relations, {side: split.side(side).rows for side in SPLITS}, spec, declaration
-    )
+    tables = {side: split.side(side) for side in SPLITS}
+    num_rows = {side: table.rows for side, table in tables.items()}
+    return Sides(connection, relations, num_rows, spec, declaration, tables=tables)
 
 
 def places_of(validated: ValidatedTable) -> str | None:
