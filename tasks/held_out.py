@@ -61,7 +61,8 @@ def leave_held_out_rows(
     """Return the splits without the rows that other runs hold out, and their number."""
     inputs: dict[str, Any] = {side: split.side(side).file.sha256 for side in SPLITS}
     inputs |= {"spec": validated.spec, "excluded": split.excluded, "plan": split.plan}
-    inputs |= {"others": list(others), "split": declaration.split}
+    inputs |= {"others": [o.model_dump(mode="json") for o in others]}
+    inputs |= {"split": declaration.split}
     return stored(
         "held-out",
         inputs,

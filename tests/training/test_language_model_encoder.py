@@ -182,7 +182,7 @@ def test_a_name_that_the_map_leaves_out_is_refused(
         started(case, of_language(tmp_path, language), INIT | {"map": less})
 
 
-@pytest.mark.parametrize("kind", ["smiles", "text"])
+@pytest.mark.parametrize("kind", ["smiles", pytest.param("text", marks=pytest.mark.long)])
 def test_rows_go_by_their_tokens_between_two_runs(
     kind: str, case: Prepared, tmp_path: Path
 ) -> None:
@@ -242,6 +242,7 @@ def test_a_token_sees_none_after_it() -> None:
     assert not torch.allclose(found[4], changed[4], atol=1e-3)
 
 
+@pytest.mark.long
 def test_it_is_served_as_it_was_evaluated(case: Prepared, tmp_path: Path) -> None:
     import pandas as pd
 

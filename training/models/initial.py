@@ -26,6 +26,7 @@ from training.models.code_rows import (
     inputs_of,
     rows_of,
 )
+from training.models.lora import adapter_names
 from training.models.parameter_names import matching, module_paths
 
 SHOWN = 5
@@ -76,7 +77,7 @@ def load_weights(
         raise IntegrityError("the run has weights to start from, its declaration has no model.init")
     init, ours = model.init, network.state_dict()
     theirs = renamed(read_tensors(weights), init)
-    left = set(matching(init.new, ours, "model.init.new"))
+    left = set(matching(init.new, ours, "model.init.new")) | adapter_names(network)
     _require_same_inputs(network, statistics, weights, init, left)
     given, rows = _by_rows(network, statistics, weights, theirs, left)
     fitting = {n for n in ours if n in given and given[n].shape == ours[n].shape} - left

@@ -29,6 +29,7 @@ from training.checkpoint.state import model_digest
 from training.data.split.seen_molecules import smiles_of
 from training.data.split.seen_rows import plain, texts_of
 from training.models.code_rows import inputs_of
+from training.models.lora import merged_tensors
 from training.models.temperature import KEY
 from training.models.tensor_files import read_tensor_file
 from training.registry.registry import fetched, prove_version, version_of
@@ -143,7 +144,8 @@ def _record(
 def _of_run(given: str, run_dir: Path, folder: Path) -> InitialWeights:
     spec, trained = read_run(run_dir)
     _require_one_network(spec, trained, str(run_dir))
-    tensors = torch.load(verify(trained.best_checkpoint), map_location="cpu", weights_only=True)
+    stored = torch.load(verify(trained.best_checkpoint), map_location="cpu", weights_only=True)
+    tensors = merged_tensors(stored, declare(spec.declaration).model)
     origins, is_whole = origins_of(spec, run_dir)
     inputs = inputs_of(spec.statistics)
     return _record(

@@ -75,7 +75,7 @@ def other_of(made: Made) -> HeldOut:
     return HeldOut(given="run", resolved="models:/mol/1", origin=origin)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_molecule_that_a_language_model_saw_is_found_in_every_spelling(
     whole: bool, tmp_path: Path
 ) -> None:
@@ -101,6 +101,7 @@ def test_other_molecules_are_silent(tmp_path: Path) -> None:
     assert found.report.found == {"val": 0, "test": 0} and found.split == now.split
 
 
+@pytest.mark.long
 def test_two_tables_of_molecules_are_compared_by_them(tmp_path: Path) -> None:
     now = of_features(tmp_path / "now", False)
     table = {"key": [f"k{i}" for i in range(60)], "mol": spelt(drugs()[::4])[:60]}
@@ -162,6 +163,7 @@ def test_rows_with_the_same_ids_are_left_out_and_others_cannot_be_compared(tmp_p
         find_held_out(bare.split, bare.spec, other_of(tested))
 
 
+@pytest.mark.long
 def test_a_split_without_a_row_is_refused(tmp_path: Path) -> None:
     tested = of_features(tmp_path / "tested")
     held = pq.read_table(tested.split.test.file.path)["drug"].to_pylist()
