@@ -11,6 +11,7 @@ from schemas.config import Declaration
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Overrides
 from schemas.records import Prepared, SplitTables, ValidatedTable
+from tasks.held_out import without_held_out_rows
 from tasks.names import run_name
 from tasks.poison import poison_test
 from tasks.prepared import bind, holding, require_same, require_same_source
@@ -57,6 +58,7 @@ def prepare_data(
         if begin:
             begin(validated)
         split = split_rows(validated, declaration)
+        split, held_out = without_held_out_rows(split, validated, declaration, recorded)
         split, weights, seen = without_seen_rows(split, validated, declaration, weights)
         disjoint = assert_disjoint(split, validated, declaration)
         # refuses constant features and labels: cheaper than the leak checks
@@ -65,7 +67,13 @@ def prepare_data(
         arrays = materialise_arrays(split, validated, statistics, declaration)
     poison = poison_test(split, validated, declaration)
     prepared = bind(
-        source, validated, split, (disjoint, leakage, seen, poison), statistics, arrays, started
+        source,
+        validated,
+        split,
+        (disjoint, leakage, held_out, seen, poison),
+        statistics,
+        arrays,
+        started,
     )
     prepared = prepared.model_copy(update={"init": weights})
     return require_same(prepared, recorded) if recorded else prepared

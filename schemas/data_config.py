@@ -98,6 +98,11 @@ class DataConfig(Section):
     filter: str | None = Field(
         None, description="SQL condition; rows for which it is not true are left out and counted."
     )
+    held_out_by: tuple[str, ...] = Field(
+        (),
+        exclude_if=lambda found: not found,
+        description="Runs or versions of models whose validation and test rows are left out here.",
+    )
     group_by: GroupByConfig | None = Field(
         None, description="Groups that no column names: scaffolds, duplicates, near-duplicates."
     )

@@ -1,4 +1,6 @@
-"""Keys of section `model` for weights that exist: `init`, `freeze`, `unfreeze_at`."""
+"""Keys of section `model` that all networks have: `init`, `freeze`, `unfreeze_at`, `lora`,
+`input_dropout`.
+"""
 
 from __future__ import annotations
 
@@ -92,6 +94,20 @@ class InitConfig(Section):
         return self
 
 
+class LoraConfig(Section):
+    """Adapters of low rank: each named layer W learns W + (alpha / rank) B A, and W stays."""
+
+    rank: int = Field(8, ge=1, description="Rank of B A: rows of A, columns of B.")
+    alpha: float = Field(16.0, gt=0, description="B A is multiplied by alpha / rank.")
+    on: tuple[Pattern, ...] = Field(
+        min_length=1,
+        description=(
+            f"{PATTERNS}, here of linear layers, e.g. body.blocks.*.attention. Of all other"
+            " parameters only those under init.new are trained."
+        ),
+    )
+
+
 class NetworkSection(Section):
     """What every network has that is trained step by step."""
 
@@ -114,6 +130,39 @@ class NetworkSection(Section):
             " them begins there."
         ),
     )
+    lora: LoraConfig | None = Field(
+        None,
+        exclude_if=lambda found: found is None,
+        description=(
+            "Train adapters of low rank instead of the weights of init; the registered model holds"
+            " them merged into the weights."
+        ),
+    )
+
+    input_dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        exclude_if=lambda share: not share,
+        description=(
+            "In training, the probability that a row's text, set, molecule, picture or window is"
+            " taken as missing, each for itself; the network then learns to do without it."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _adapters_fit(self) -> NetworkSection:
+        if self.lora is None:
+            return self
+        if self.init is None:
+            raise ValueError("lora adapts weights that exist; give init, or remove lora")
+        for key in ("freeze", "unfreeze_at"):
+            if getattr(self, key):
+                raise ValueError(
+                    "lora trains its adapters and what init.new lists, and nothing else; remove"
+                    f" {key}"
+                )
+        return self
 
 
 def refuse_on_trees(values: object, kind: str, reason: str) -> object:
@@ -122,7 +171,7 @@ def refuse_on_trees(values: object, kind: str, reason: str) -> object:
     Raises:
         ValueError: one is there.
     """
-    keys = {"init", "freeze", "unfreeze_at"}
+    keys = {"init", "freeze", "unfreeze_at", "lora", "input_dropout"}
     if found := sorted(keys & set(values)) if isinstance(values, dict) else []:
         raise ValueError(f"model.{found[0]} does not fit model.kind {kind!r}: {reason}")
     return values

@@ -12,13 +12,15 @@ class InitInputs(Record):
     """Inputs and classes that weights were trained for, in the network's order.
 
     `categorical`, `bags`: values of each column. `tokens`: the vocabulary of a language model.
-    `classes`: of the label, or of each of several.
+    `molecules`: tokens of each column of SMILES that a transformer reads; the record is written
+    without them where there are none. `classes`: of the label, or of each of several.
     """
 
     numeric: tuple[str, ...] = ()
     categorical: dict[str, tuple[str, ...]] = {}
     tensor: tuple[str, ...] = ()
     bags: dict[str, tuple[str, ...]] = {}
+    molecules: dict[str, tuple[str, ...]] = Field({}, exclude_if=lambda found: not found)
     tokens: tuple[str, ...] | None = None
     classes: tuple[tuple[str, ...], ...] = ()
 
@@ -30,7 +32,8 @@ class Origin(Record):
     of the rows that weights were fitted on, `chosen`: of those that chose among them; empty where
     the files of the run are not on this machine. `hashes`: of the ids of both together, of a
     registered version. `val_sha256`: digest of its validation rows. `id`, `group`, `features`,
-    `texts`: columns of its table; `id` is null of a version without them.
+    `texts`, `smiles`: columns of its table; `id` is null of a version without them. `scaffold`: of
+    `smiles`, whose scaffolds its split keeps whole.
     """
 
     run_id: str
@@ -46,6 +49,8 @@ class Origin(Record):
     group: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
+    smiles: tuple[str, ...] = Field((), exclude_if=lambda found: not found)
+    scaffold: str | None = Field(None, exclude_if=lambda found: found is None)
 
     @property
     def words(self) -> str:
@@ -86,8 +91,19 @@ class InitialWeights(Record):
     seen: SeenReport | None = Field(None, exclude_if=lambda found: found is None)
 
 
+class HeldOut(Record):
+    """Validation and test rows of another run, as `fitted` of its `origin`.
+
+    `given`: as declared; `resolved`: with the number of a version.
+    """
+
+    given: str
+    resolved: str
+    origin: Origin
+
+
 class SeenSplit(Record):
-    """Splits after the rows that the weights were trained on were looked for."""
+    """Splits after rows were looked for that the weights were trained on, or another run tests."""
 
     split: SplitTables
     report: SeenReport

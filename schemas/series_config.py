@@ -89,6 +89,11 @@ class WindowConfig(Section):
             raise ValueError("columns names a column twice; name each once")
         if self.length < 2:
             raise ValueError(f"a window has at least 2 steps, got look_back {self.look_back}")
+        if isinstance(self.encoder, TransformerEncoder) and not self.encoder.reads_steps:
+            raise ValueError(
+                "encoder transformer: attention and positions are for texts and molecules; remove"
+                " them from the encoder of a window"
+            )
         return self
 
     @property

@@ -20,6 +20,29 @@ class TransformerEncoder(Section):
     )
     heads: int = Field(4, ge=1, description="Heads of attention.")
     dropout: float = Field(0.1, ge=0, lt=1, description="Share of the vectors dropped in training.")
+    # left out where they are as ever: other declarations keep their digest
+    attention: Literal["all", "causal"] = Field(
+        "all",
+        exclude_if=lambda found: found == "all",
+        description=(
+            "Texts and molecules. all: a token sees all others; causal: itself and those before it,"
+            " between a begin and an end token, as in a language model whose weights model.init"
+            " gives it."
+        ),
+    )
+    positions: Literal["learned", "rotary"] = Field(
+        "learned",
+        exclude_if=lambda found: found == "learned",
+        description=(
+            "Texts and molecules. learned: a vector for each position; rotary: queries and keys are"
+            " turned by their positions, so that distances count."
+        ),
+    )
+
+    @property
+    def reads_steps(self) -> bool:
+        """Return True if nothing is declared that a window of a series does not have."""
+        return self.attention == "all" and self.positions == "learned"
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> TransformerEncoder:
@@ -27,5 +50,10 @@ class TransformerEncoder(Section):
             raise ValueError(
                 f"encoder transformer: width {self.width} is no multiple of heads {self.heads};"
                 " change one of them"
+            )
+        if self.positions == "rotary" and self.width // self.heads % 2:
+            raise ValueError(
+                "encoder transformer: rotary positions turn pairs of a head's numbers, and"
+                f" {self.width} / {self.heads} is odd; use positions: learned, or another width"
             )
         return self

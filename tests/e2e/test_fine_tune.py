@@ -13,7 +13,7 @@ import pytest
 import torch
 from prefect.testing.utilities import prefect_test_harness
 
-from schemas.errors import LeakageError, RegistryError
+from schemas.errors import ConfigError, LeakageError, RegistryError
 from schemas.load import load_declaration
 from schemas.records import Prepared
 from tasks.weights import find_weights
@@ -129,3 +129,27 @@ def test_a_run_a_file_and_a_frozen_body(growing: Growing) -> None:
         after = torch.load(read_run(Path(again.run_dir))[1].best_checkpoint.file, weights_only=True)
         moved = {name for name in before if not torch.equal(before[name], after[name])}
         assert moved == {"body.head.weight", "body.head.bias"}
+
+
+@pytest.mark.long
+def test_rows_that_another_run_holds_out_are_on_no_split(growing: Growing) -> None:
+    growing.grow(groups=200)
+    first = growing.run("train.epochs=12")
+    held = set[str]()
+    for side in ("val", "test"):
+        table = prepared_of(first).split.side(side).file.path  # type: ignore[arg-type]
+        held |= set(pq.read_table(table, columns=["__id"])["__id"].to_pylist())
+    for source in ("models:/growing@champion", Path(first.run_dir).name):
+        other = growing.run(*OTHER_SPLIT, f"data.held_out_by=[{source}]", "train.epochs=1")
+        prepared = prepared_of(other)
+        left_out = prepared.split.excluded["held_out_by_another_run"]
+        assert left_out == len(held)
+        for side in ("train", "val", "test"):
+            table = prepared.split.side(side).file.path  # type: ignore[arg-type]
+            assert not held & set(pq.read_table(table, columns=["__id"])["__id"].to_pylist())
+        check = next(c for c in prepared.checks.results if c.name == "held_out_rows")
+        assert sum(int(n) for n in check.figures.values()) == left_out  # type: ignore[arg-type]
+    # so its weights may be tested on the rows of the first run
+    growing.run(f"model.init.from={other.run_dir}", "train.epochs=1")
+    with pytest.raises(ConfigError, match=r"data.held_out_by 'gone'.*there is no such run"):
+        growing.run(*OTHER_SPLIT, "data.held_out_by=[gone]")

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from schemas.errors import ConfigError
 from training.models.inputs import init_linear_
+from training.models.lora import merged_weight
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, [B, 1, T, D / 2] each
 BASE = 10_000.0  # of the wavelengths: the slowest pair turns once in 2 pi times this many positions
@@ -100,8 +101,9 @@ class SelfAttention(nn.Module):
     def first(self, x: Tensor) -> Tensor:
         """Return only the first token of `forward(x)`, which sees all: [B, T, W] → [B, 1, W]."""
         width = x.shape[2]
-        query = F.linear(x[:, :1], self.project.weight[:width], self.project.bias[:width])
-        others = F.linear(x, self.project.weight[width:], self.project.bias[width:])
+        weight, bias = merged_weight(self.project), self.project.bias
+        query = F.linear(x[:, :1], weight[:width], bias[:width])
+        others = F.linear(x, weight[width:], bias[width:])
         key, value = self._by_head(others, 2).unbind(0)
         return self._mixed(self._by_head(query, 1)[0], key, value)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.models.shape import BagShape, ModelShape
+from training.models.input_dropout import InputDropout
+from training.models.shape import NULL, BagShape, ModelShape
 from training.models.token_transformer import TokenTransformer
 
 FIRST_STD = 0.1
@@ -24,12 +25,18 @@ def num_columns(codes: int) -> int:
     return min(codes - 1, 1 + FREQUENT)
 
 
-def build_bags(shape: ModelShape, is_of_trees: bool) -> Bags | None:
-    """Return the module that makes the vectors; None without texts and sets."""
+def build_bags(shape: ModelShape, is_of_trees: bool, dropout: float = 0.0) -> Bags | None:
+    """Return the module that makes the vectors; None without texts and sets.
+
+    Args:
+        shape: says what bags there are.
+        is_of_trees: they are for trees.
+        dropout: share of the rows that are trained without a bag.
+    """
     if not shape.bags:
         return None
     make = Present if is_of_trees else vector_of
-    return Bags(tuple(shape.bags), [make(bag) for bag in shape.bags.values()])
+    return Bags(tuple(shape.bags), [make(bag) for bag in shape.bags.values()], dropout)
 
 
 def vector_of(bag: BagShape) -> nn.Module:
@@ -42,13 +49,25 @@ def vector_of(bag: BagShape) -> nn.Module:
 class Bags(nn.Module):
     """A vector of each bag: codes int [B, L] under its key → [B, E] under the same key."""
 
-    def __init__(self, keys: tuple[str, ...], parts: list[nn.Module]) -> None:
+    def __init__(self, keys: tuple[str, ...], parts: list[nn.Module], dropout: float = 0.0) -> None:
         super().__init__()
         self.keys, self.parts = keys, nn.ModuleList(parts)
+        self.dropout = InputDropout(dropout) if dropout else None
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Map a batch → the vectors [B, E] by key."""
-        return {key: part(batch[key]) for key, part in zip(self.keys, self.parts, strict=True)}
+        return {
+            key: part(self._read(batch[key]))
+            for key, part in zip(self.keys, self.parts, strict=True)
+        }
+
+    def _read(self, codes: Tensor) -> Tensor:
+        """Return the codes, with those of a null for the rows that are trained without."""
+        dropped = None if self.dropout is None else self.dropout.draw(codes)
+        if dropped is None:
+            return codes
+        null = (torch.arange(codes.shape[1], device=codes.device) == 0).to(codes.dtype) * NULL
+        return torch.where(dropped.unsqueeze(1), null, codes)
 
 
 class Pooled(nn.Embedding):

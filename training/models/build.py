@@ -42,6 +42,7 @@ from training.models.drawn_rows import drawn_rows
 from training.models.encoders import body_shape, build_encoders
 from training.models.ft_transformer import FtTransformer
 from training.models.linear import Linear
+from training.models.lora import add_adapters
 from training.models.members import MemberMean, member_mean
 from training.models.mlp import Mlp
 from training.models.parameter_names import freeze
@@ -77,7 +78,9 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
         if shape.context:
+            input_dropout(declaration, shape)
             texts = TokenNetwork(shape, _body(declaration, shape, statistics))
+            add_adapters(texts, declaration.model)
             freeze(texts, declaration.model)
             return texts
         is_of_trees = isinstance(declaration.model, BoostingModel)
@@ -85,9 +88,26 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
         counted = isinstance(getattr(body, "members", None), int)
         join = member_mean(declaration, statistics) if counted else None
         temperature = build_temperature(declaration, statistics)
-        network = Network(shape, statistics, body, temperature, join)
+        dropout = input_dropout(declaration, shape)
+        network = Network(shape, statistics, body, temperature, join, dropout)
+        add_adapters(network, declaration.model)
         freeze(network, declaration.model)
         return network
+
+
+def input_dropout(declaration: Declaration, shape: ModelShape) -> float:
+    """Return the share of the rows that are trained without an input that makes a vector.
+
+    Raises:
+        ConfigError: it is declared, and there is no such input.
+    """
+    share = float(getattr(declaration.model, "input_dropout", 0.0))
+    if share and not (shape.bags or shape.encoders):
+        raise ConfigError(
+            "model.input_dropout needs a text, set, molecule, picture or window among the features;"
+            " there is none: remove it"
+        )
+    return share
 
 
 def count_parameters(network: nn.Module) -> tuple[int, int]:
@@ -112,14 +132,15 @@ class Network(nn.Module):
         body: nn.Module,
         temperature: Temperature | None = None,
         join: MemberMean | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.shape = shape
         self.body = body
         self.temperature, self.join = temperature, join
         scaled = not isinstance(body, Trees)
-        self.bags = build_bags(shape, is_of_trees=not scaled)
-        self.encoders = build_encoders(shape, is_of_trees=not scaled)
+        self.bags = build_bags(shape, not scaled, dropout)
+        self.encoders = build_encoders(shape, not scaled, dropout)
         self.scaled = tuple(shape.tensors) if scaled else ()
         for index, stats in enumerate(statistics.tensor if scaled else ()):
             self.register_buffer(f"mean_{index}", _per_channel(stats, stats.mean), persistent=False)

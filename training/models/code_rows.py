@@ -1,10 +1,12 @@
-"""Parameters whose rows are codes: of category values, pieces of texts, and tokens.
+"""Parameters whose rows are codes: of category values, pieces of texts, tokens of texts and SMILES.
 
 Two runs number their values by their own train rows. A row of weights therefore goes by its value,
 never by its number.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from torch import nn
 
@@ -13,11 +15,14 @@ from schemas.records import Statistics
 from training.models.bag_vectors import Bags
 from training.models.categories import Categories
 from training.models.causal_transformer import CausalTransformer
+from training.models.encoders import Encoders
 from training.models.inputs import CategoryEmbeddings, CategoryTable
 from training.models.shape import ModelShape
+from training.models.token_transformer import MOLECULE_CODES, TokenTransformer
 
 Row = tuple[str, str | None, str]  # kind, column, value or the name of a special code
 TOKENS = ("padding", "begin", "end", "unknown")
+UNUSED = "unused"  # kind of a row that no value has
 
 
 def inputs_of(statistics: Statistics) -> InitInputs:
@@ -31,6 +36,11 @@ def inputs_of(statistics: Statistics) -> InitInputs:
         categorical={s.name: s.values for s in statistics.categorical},
         tensor=tuple(s.name for s in statistics.tensor),
         bags={s.name: s.values for s in statistics.bags},
+        molecules={
+            s.name: s.molecule.values
+            for s in statistics.tensor
+            if s.molecule is not None and s.molecule.of == "tokens"
+        },
         tokens=statistics.tokens.values if statistics.tokens else None,
         classes=tuple(tuple(map(repr, label.classes)) for label in labels),
     )
@@ -51,8 +61,13 @@ def code_parameters(network: nn.Module) -> dict[str, tuple[str, tuple[int, ...]]
                 for i in module.embeddings:
                     found[f"{path}.embeddings.{i}.weight"] = "categorical", (int(i),)
             case Bags():
-                for i in range(len(module.parts)):
-                    found[f"{path}.parts.{i}.weight"] = "bags", (i,)
+                for i, part in enumerate(module.parts):
+                    inner = ".tokens" if isinstance(part, TokenTransformer) else ""
+                    found[f"{path}.parts.{i}{inner}.weight"] = "bags", (i,)
+            case Encoders():
+                read = [i for i, p in enumerate(module.parts) if isinstance(p, TokenTransformer)]
+                for place, i in enumerate(read):
+                    found[f"{path}.parts.{i}.tokens.weight"] = "molecules", (place,)
             case CausalTransformer():
                 found[f"{path}.embedding.weight"] = "tokens", (0,)
                 if module.head is not None:
@@ -60,8 +75,16 @@ def code_parameters(network: nn.Module) -> dict[str, tuple[str, tuple[int, ...]]
     return found
 
 
-def rows_of(inputs: InitInputs, kind: str, positions: tuple[int, ...]) -> list[Row]:
+def rows_of(
+    inputs: InitInputs, kind: str, positions: tuple[int, ...], count: int | None = None
+) -> list[Row]:
     """Return what each row of a parameter of `code_parameters` stands for.
+
+    Args:
+        inputs: of the network, or of the weights.
+        kind: of the parameter.
+        positions: of its columns.
+        count: its rows, where texts or molecules may be read in their order.
 
     >>> inputs = InitInputs(categorical={"ward": ("a",)})
     >>> [value for _, _, value in rows_of(inputs, "categorical", (0,))]
@@ -69,15 +92,24 @@ def rows_of(inputs: InitInputs, kind: str, positions: tuple[int, ...]) -> list[R
     """
     rows: list[Row] = []
     if kind == "tokens":
-        values = inputs.tokens or ()
-        rows += [("special", None, name) for name in TOKENS]
-        return rows + [("token", None, value) for value in values]
+        return _named(TOKENS) + [("token", None, value) for value in inputs.tokens or ()]
+    if kind == "molecules":
+        values = list(inputs.molecules.values())[positions[0]]
+        rows = _named(("padding", "unknown")) + [("token", None, value) for value in values]
+        rows += [(UNUSED, None, str(code)) for code in range(len(rows), MOLECULE_CODES)]
+        return rows + _named(("begin", "end") if count == MOLECULE_CODES + 2 else ())
     columns = list((inputs.categorical if kind == "categorical" else inputs.bags).items())
     special = ("unknown", "null") if kind == "categorical" else ("filling", "null")
     for name, values in (columns[i] for i in positions):
         rows += [("special", name, code) for code in special]
         rows += [("value", name, value) for value in values]
+    if kind == "bags" and count is not None:  # of a text in its order, which has further codes
+        rows += _named(("unknown", "begin", "end")[: max(0, count - len(rows))])
     return rows
+
+
+def _named(codes: Iterable[str]) -> list[Row]:
+    return [("special", None, code) for code in codes]
 
 
 def differences(ours: InitInputs, theirs: InitInputs, by_rows: set[str]) -> list[str]:

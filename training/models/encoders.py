@@ -19,30 +19,59 @@ from schemas.smiles_config import FingerprintEncoder, GraphEncoder
 from schemas.transformer_config import TransformerEncoder
 from training.models.bag_vectors import num_columns
 from training.models.cnn import averages, patch_of
+from training.models.input_dropout import InputDropout
 from training.models.molecule_encoders import PACKED, WIDTH, Fingerprint, Graph, unpacked
-from training.models.picture_encoders import build_picture_encoder, without_picture
+from training.models.picture_encoders import (
+    PictureEncoder,
+    build_picture_encoder,
+    without_picture,
+)
 from training.models.series_encoders import build_series_encoder, series_summary
 from training.models.shape import ModelShape
 from training.models.token_transformer import smiles_transformer
 
 
 class Encoders(nn.Module):
-    """The vectors of a batch's encoded tensors: scaled [B, *dims] by key → [B, E] by key."""
+    """The vectors of a batch's encoded tensors: scaled [B, *dims] by key → [B, E] by key.
 
-    def __init__(self, parts: dict[str, nn.Module], nullable: tuple[str, ...] = ()) -> None:
+    Args:
+        parts: encoders by key.
+        nullable: keys whose stored zeros are no picture.
+        dropout: share of the rows that are trained without a tensor.
+    """
+
+    def __init__(
+        self, parts: dict[str, nn.Module], nullable: tuple[str, ...] = (), dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.nullable = nullable
+        self.dropout = InputDropout(dropout) if dropout else None
         # by number: a column's name may hold what a module's name may not
         self.keys, self.parts = tuple(parts), nn.ModuleList(parts.values())
 
     def forward(self, batch: dict[str, Tensor], stored: dict[str, Tensor]) -> dict[str, Tensor]:
         """Map a batch → the vectors [B, E] by key; `stored` has the tensors before scaling."""
         return {
-            key: part(batch[key], without_picture(stored[key]))
-            if key in self.nullable
-            else part(batch[key])
+            key: self._vector(key, part, batch[key], stored[key])
             for key, part in zip(self.keys, self.parts, strict=True)
         }
+
+    def _vector(self, key: str, part: nn.Module, rows: Tensor, stored: Tensor) -> Tensor:
+        """Return the vectors [B, E] of one tensor; of a missing one where it is dropped."""
+        dropped = None if self.dropout is None else self.dropout.draw(rows)
+        inputs: tuple[Tensor, ...]
+        is_picture = isinstance(part, PictureEncoder)
+        if not is_picture or (key not in self.nullable and self.dropout is None):
+            # zeros are what a molecule or a window is where nothing is known
+            gone = None if dropped is None else dropped.view(-1, *[1] * (rows.ndim - 1))
+            inputs = (rows if gone is None else rows.masked_fill(gone, 0),)
+        else:
+            none = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+            if key in self.nullable:
+                none = without_picture(stored)
+            inputs = (rows, none if dropped is None else none | dropped)
+        vectors: Tensor = part(*inputs)
+        return vectors
 
 
 class Summaries(nn.Module):
@@ -69,8 +98,13 @@ def body_shape(shape: ModelShape, is_of_trees: bool) -> ModelShape:
     return dataclasses.replace(shape, tensors=shape.tensors | widths, bags={}, encoders={})
 
 
-def build_encoders(shape: ModelShape, is_of_trees: bool) -> nn.Module | None:
+def build_encoders(shape: ModelShape, is_of_trees: bool, dropout: float = 0.0) -> nn.Module | None:
     """Return the module that makes the vectors of encoded tensors; None without any.
+
+    Args:
+        shape: says what tensors have an encoder.
+        is_of_trees: the vectors are for trees.
+        dropout: share of the rows that are trained without a tensor.
 
     Raises:
         ConfigError: an encoder cannot read a tensor of this shape.
@@ -80,10 +114,10 @@ def build_encoders(shape: ModelShape, is_of_trees: bool) -> nn.Module | None:
     if is_of_trees:
         return Summaries(shape.encoders)
     parts = {
-        key: build_encoder(config, key, shape.tensors[key], key in shape.nullable)
+        key: build_encoder(config, key, shape.tensors[key], key in shape.nullable or dropout > 0)
         for key, config in shape.encoders.items()
     }
-    return Encoders(parts, shape.nullable)
+    return Encoders(parts, shape.nullable, dropout)
 
 
 def build_encoder(

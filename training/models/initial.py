@@ -19,7 +19,14 @@ from schemas.init_config import InitConfig, NetworkSection
 from schemas.init_records import InitialWeights
 from schemas.records import Statistics
 from training.models.build import build_model
-from training.models.code_rows import code_parameters, differences, inputs_of, rows_of
+from training.models.code_rows import (
+    UNUSED,
+    code_parameters,
+    differences,
+    inputs_of,
+    rows_of,
+)
+from training.models.lora import adapter_names
 from training.models.parameter_names import matching, module_paths
 
 SHOWN = 5
@@ -70,7 +77,7 @@ def load_weights(
         raise IntegrityError("the run has weights to start from, its declaration has no model.init")
     init, ours = model.init, network.state_dict()
     theirs = renamed(read_tensors(weights), init)
-    left = set(matching(init.new, ours, "model.init.new"))
+    left = set(matching(init.new, ours, "model.init.new")) | adapter_names(network)
     _require_same_inputs(network, statistics, weights, init, left)
     given, rows = _by_rows(network, statistics, weights, theirs, left)
     fitting = {n for n in ours if n in given and given[n].shape == ours[n].shape} - left
@@ -144,7 +151,9 @@ def _require_same_inputs(
         for kind, positions in code_parameters(network).values()
         for i in (positions if kind == "categorical" else ())
     }
-    found = differences(ours, weights.inputs, by_rows)
+    # tokens of a language model go to an encoder by their values, its other weights by init.map
+    is_of_tokens = ours.tokens is None and weights.inputs.tokens is not None and ours.molecules
+    found = [] if is_of_tokens else differences(ours, weights.inputs, by_rows)
     if found:
         raise ConfigError(
             f"model.init: {weights.resolved} reads other inputs than this run:"
@@ -178,17 +187,22 @@ def _by_rows(
     for name, (kind, positions) in code_parameters(network).items():
         if name not in theirs or name in left:
             continue
-        if kind != "tokens" and max(positions) >= len(getattr(weights.inputs, kind)):
-            continue
-        wanted, known = (rows_of(found, kind, positions) for found in (ours, weights.inputs))
         rows, start = theirs[name], built[name].clone()
+        # an encoder of molecules may get the tokens of a language model
+        source = "tokens" if weights.inputs.tokens is not None else kind
+        if source != "tokens" and max(positions) >= len(getattr(weights.inputs, source)):
+            continue
+        wanted = rows_of(ours, kind, positions, len(start))
+        known = rows_of(weights.inputs, source, positions, len(rows))
         if wanted == known or len(known) != len(rows) or rows.shape[1:] != start.shape[1:]:
             continue
         place = {row: i for i, row in enumerate(known)}
-        pairs = [(i, place[row]) for i, row in enumerate(wanted) if row in place]
+        pairs = [
+            (i, place[row]) for i, row in enumerate(wanted) if row in place and row[0] != UNUSED
+        ]
         here, there = (torch.tensor(side) for side in zip(*pairs, strict=True))
         start[here] = rows[there].to(start.dtype)
-        given[name], counts[name] = start, (len(pairs), len(wanted))
+        given[name], counts[name] = start, (len(pairs), sum(row[0] != UNUSED for row in wanted))
     return given, counts
 
 

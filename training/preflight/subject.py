@@ -293,16 +293,18 @@ class Subject:
         return getattr(self.declaration.model, "init", None) is not None
 
     def thawed(self) -> nn.Module:
-        """Return a copy that also learns where `model.freeze` forbids it, or the network itself.
+        """Return a copy that also learns where the declaration forbids it, or the network itself.
 
         What a network can learn is a question to all of it.
         """
-        patterns = getattr(self.declaration.model, "freeze", ())
-        if not patterns:
+        model = self.declaration.model
+        patterns, lora = getattr(model, "freeze", ()), getattr(model, "lora", None)
+        if not patterns and lora is None:
             return self.network
         whole = copy.deepcopy(self.network)
         parameters = dict(whole.named_parameters())
-        for name in matching(patterns, parameters, "model.freeze"):
+        frozen = parameters if lora else matching(patterns, parameters, "model.freeze")
+        for name in frozen:
             parameters[name].requires_grad_(True)
         return whole
 

@@ -23,11 +23,13 @@ from schemas.home import home
 from schemas.init_config import InitConfig
 from schemas.init_records import InitialWeights, InitInputs, Origin
 from schemas.load import declare
-from schemas.records import FileRef, Prepared, RunSpec, TableRef, TrainReport, digest_of
+from schemas.records import FileRef, Prepared, RunSpec, TrainReport, digest_of
 from schemas.refit import REFIT_SPLITS
 from training.checkpoint.state import model_digest
-from training.data.split.seen_rows import texts_of
+from training.data.split.seen_molecules import smiles_of
+from training.data.split.seen_rows import plain, texts_of
 from training.models.code_rows import inputs_of
+from training.models.lora import merged_tensors
 from training.models.temperature import KEY
 from training.models.tensor_files import read_tensor_file
 from training.registry.registry import fetched, prove_version, version_of
@@ -79,21 +81,22 @@ def resolve(init: InitConfig, uri: str) -> Source:
     return Source(str(run_dir), read_run(run_dir)[1].model_sha256)
 
 
-def find_run(name: str) -> Path:
-    """Return the directory of a run by its path or its id.
+def find_run(name: str, where: str = "model.init.from") -> Path:
+    """Return the directory of a run by its path or its id; `where`: the key that names it.
 
     Raises:
         ConfigError: there is none.
     """
     given = Path(name)
     if given.is_dir():
-        require_readable(name, "model.init.from")
+        require_readable(name, where)
         return given.absolute()
     found = sorted((home() / "runs").glob(f"*/{name}")) if "/" not in name else []
     if len(found) != 1:
         raise ConfigError(
-            f"model.init.from {name!r}: expected models:/NAME/VERSION, a run's id or directory, or"
-            f" a file (.safetensors, .pt); there is no such run in {home() / 'runs'}"
+            f"{where} {name!r}: expected models:/NAME/VERSION, a run's id or directory"
+            + (", or a file (.safetensors, .pt)" if where == "model.init.from" else "")
+            + f"; there is no such run in {home() / 'runs'}"
         )
     return found[0]
 
@@ -141,7 +144,8 @@ def _record(
 def _of_run(given: str, run_dir: Path, folder: Path) -> InitialWeights:
     spec, trained = read_run(run_dir)
     _require_one_network(spec, trained, str(run_dir))
-    tensors = torch.load(verify(trained.best_checkpoint), map_location="cpu", weights_only=True)
+    stored = torch.load(verify(trained.best_checkpoint), map_location="cpu", weights_only=True)
+    tensors = merged_tensors(stored, declare(spec.declaration).model)
     origins, is_whole = origins_of(spec, run_dir)
     inputs = inputs_of(spec.statistics)
     return _record(
@@ -191,8 +195,8 @@ def origins_of(
         )
     refitted = next((splits for rows, splits in REFIT_SPLITS.items() if rows == refit), None)
     split, names = prepared.split, refitted or ("train",)
-    fitted = tuple(_plain(split.side(name)) for name in names)
-    chosen = () if "val" in names else (_plain(split.val),)
+    fitted = tuple(plain(split.side(name)) for name in names)
+    chosen = () if "val" in names else (plain(split.val),)
     here = all(table.file.file.is_file() for table in (*fitted, *chosen))
     own = Origin(
         run_id=spec.run_id,
@@ -206,16 +210,13 @@ def origins_of(
         group=spec.spec.group,
         features=spec.spec.features,
         texts=texts_of(spec.spec),
+        smiles=smiles_of(spec.spec),
         **facts,
     )
     earlier = spec.init
     if earlier is None:
         return (own,), True
     return (own, *earlier.origins), bool(earlier.origins) and earlier.is_whole
-
-
-def _plain(table: TableRef) -> TableRef:
-    return TableRef(file=table.file, rows=table.rows)
 
 
 # ------------------------------------------------------------------------------------------ version
@@ -302,7 +303,13 @@ def _inputs_of_spec(spec: dict[str, Any], columns: dict[str, Any]) -> InitInputs
         numeric=tuple(c["name"] for c in columns["numeric"]),
         categorical={c["name"]: tuple(c["values"]) for c in columns["categorical"]},
         tensor=tuple(c["name"] for c in columns["tensor"]),
-        bags={c["name"]: tuple(c["values"]) for c in columns["bags"]},
+        bags={c["name"]: tuple(c["values"]) for c in columns["bags"] if "of" not in c},
+        molecules={
+            # a rule has the column's name, its key that of the feature
+            c["key"].removeprefix("tensor_"): tuple(c["values"])
+            for c in columns["bags"]
+            if c.get("of") == "tokens"
+        },
         tokens=tuple(text["values"]) if text else None,
         classes=tuple(tuple(map(repr, label.get("classes", ()))) for label in labels),
     )

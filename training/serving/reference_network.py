@@ -23,6 +23,7 @@ from schemas.errors import CheckpointError
 from schemas.records import RunSpec, SplitArrays, Statistics
 from training.data.arrays.shards import load_arrays
 from training.models.ensemble import build_network
+from training.models.lora import merge_adapters
 
 ROWS, VALUES = 1024, 2**18  # most per forward pass
 TARGETS = ("label", "weight")
@@ -30,6 +31,8 @@ TARGETS = ("label", "weight")
 
 def reference_network(run: RunSpec, weights: Path) -> nn.Module:
     """Return the trained network in float64, or in float32 if a custom module refuses float64.
+
+    Adapters are merged into their layers.
 
     Args:
         run: the trained run.
@@ -46,7 +49,7 @@ def reference_network(run: RunSpec, weights: Path) -> nn.Module:
             f"{weights}: expected the weights of the declared network, got something else"
             f" ({str(error).splitlines()[0]})"
         ) from error
-    return in_double(network.eval().requires_grad_(False), run.statistics)
+    return merge_adapters(in_double(network.eval().requires_grad_(False), run.statistics))
 
 
 def in_double(network: nn.Module, statistics: Statistics) -> nn.Module:

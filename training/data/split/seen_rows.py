@@ -5,6 +5,8 @@ Rows of two runs are the same
 - by their ids, where both declare the same id columns;
 - by their texts, where one of the two is a language model: an id says little of a text that two
   tables share;
+- by their molecules, where one of the two reads them as such, and the other has them or is a
+  language model; where scaffolds stay whole, a row whose scaffold was seen counts too;
 - by the values of their features, where both have the same ones.
 
 A row of test may be among no rows that made the weights: neither those that they were fitted on nor
@@ -14,7 +16,7 @@ groups stay whole, a row whose group was fitted on counts too. N rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -23,15 +25,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.config import Declaration
+from schemas.config import SPLITS, Declaration
 from schemas.digest import file_ref, replacing, verify
 from schemas.errors import LeakageError, SplitError, counted, first_few
 from schemas.init_config import SeenRows
 from schemas.init_records import InitialWeights, Origin, SeenReport, SeenSplit
-from schemas.records import SplitTables, TableRef, TableSpec, TestTable, ValTable
+from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValTable
 from schemas.split_config import GROUPED
 from training.data.engine.engine import connect, ident, parquet, row_md5_sql
 from training.data.engine.in_memory import relation
+from training.data.split.seen_molecules import same_molecules, scaffold_of, smiles_of
 from training.data.split.side_summary import summarize
 from training.data.split.unseen import HASH, trained_keys, unseen_rows
 
@@ -42,6 +45,11 @@ ANYWAY = (
     "keep the files of that run on this machine, or set model.init.seen_rows: unchecked if you know"
     " that no held-out row was among its train rows"
 )
+
+
+def plain(table: TableRef) -> TableRef:
+    """Return the reference to a table without what it is for."""
+    return TableRef(file=table.file, rows=table.rows)
 
 
 class Found(NamedTuple):
@@ -66,18 +74,20 @@ def find_seen(
         LeakageError: the rows of the two cannot be compared.
         IntegrityError: a table was changed.
     """
-    is_of_texts = bool(spec.text) or (len(origin.texts) == 1 and origin.features == origin.texts)
-    whole = declaration.split.kind in (*GROUPED, "predefined") and bool(spec.grouped)
-    if is_of_texts and origin.fitted and texts_of(spec) and origin.texts:
-        return Found("text", _by_content(split, texts_of(spec), origin, origin.texts))
+    theirs = {"val": origin.fitted, "test": (*origin.fitted, *origin.chosen)}
+    scaffold = scaffold_of(spec, declaration)
+    found = find_alike(split, spec, origin, theirs, scaffold) if origin.fitted else None
+    if found is not None:
+        return found
     # a version without its run does not name its id columns; a retrain has the same ones
     ids = spec.id if origin.id is None and origin.name == declaration.name else origin.id
-    if ids == spec.id and (spec.id or set(origin.features) == set(spec.features)):
+    if have_ids(spec, origin, ids):
+        whole = declaration.split.kind in (*GROUPED, "predefined") and bool(spec.grouped)
         same_groups = whole and origin.group == spec.group
         return Found("id" if spec.id else "row", _by_id(split, origin, same_groups))
     if origin.fitted and set(origin.features) == set(spec.features):
         columns = tuple(sorted(spec.features))
-        return Found("features", _by_content(split, columns, origin, columns, together=True))
+        return Found("features", _by_content(split, columns, theirs, columns, together=True))
     raise LeakageError(
         f"model.init: the held-out rows cannot be compared with the train rows of {origin.words}:"
         f" its id columns are {'not known' if ids is None else list(ids)}, those of this table"
@@ -85,6 +95,46 @@ def find_seen(
         + ("" if origin.fitted else ", and its rows are not on this machine")
         + f"; {ANYWAY}"
     )
+
+
+def find_alike(
+    split: SplitTables,
+    spec: TableSpec,
+    origin: Origin,
+    theirs: Mapping[str, Sequence[TableRef]],
+    scaffold: str | None,
+) -> Found | None:
+    """Find rows whose texts or molecules are among other rows; None where ids say more of them.
+
+    Args:
+        split: of this run.
+        spec: of its table.
+        origin: the other run.
+        theirs: tables of the other run that the rows of a split are compared with.
+        scaffold: the column whose scaffolds are compared too, of this run or the other one.
+    """
+    is_of_texts = bool(spec.text) or (len(origin.texts) == 1 and origin.features == origin.texts)
+    ours = smiles_of(spec)
+    if (ours or origin.smiles) and (is_of_texts or not have_ids(spec, origin, origin.id)):
+        columns, others = ours or texts_of(spec), origin.smiles or origin.texts
+        if columns and others:
+            sides = {side: _table(split, side) for side in theirs}
+            masks = same_molecules(sides, columns, theirs, others, "molecule")
+            if scaffold is None:
+                return Found("molecule", masks)
+            columns, others = (
+                (scaffold,) if scaffold in names else names for names in (columns, others)
+            )
+            alike = same_molecules(sides, columns, theirs, others, "scaffold")
+            return Found("molecule and scaffold", {s: masks[s] | alike[s] for s in masks})
+    if is_of_texts and texts_of(spec) and origin.texts:
+        return Found("text", _by_content(split, texts_of(spec), theirs, origin.texts))
+    return None
+
+
+def have_ids(spec: TableSpec, origin: Origin, ids: tuple[str, ...] | None) -> bool:
+    """Return True if the ids of two tables mean the same; without ids, the rows do."""
+    return ids == spec.id and (bool(spec.id) or set(origin.features) == set(spec.features))
 
 
 def _by_id(split: SplitTables, origin: Origin, whole_groups: bool) -> dict[str, np.ndarray]:
@@ -110,24 +160,23 @@ def _by_id(split: SplitTables, origin: Origin, whole_groups: bool) -> dict[str, 
 def _by_content(
     split: SplitTables,
     ours: Sequence[str],
-    origin: Origin,
-    theirs: Sequence[str],
+    theirs: Mapping[str, Sequence[TableRef]],
+    columns: Sequence[str],
     together: bool = False,
 ) -> dict[str, np.ndarray]:
     """Compare the values of columns: each of ours with each of theirs, or all of them together."""
 
-    def hashes(tables: Sequence[TableRef], columns: Sequence[str]) -> np.ndarray:
+    def hashes(tables: Sequence[TableRef]) -> np.ndarray:
         found = [content_keys(table, columns, together) for table in tables]
         every = np.unique(np.concatenate([key for keys in found for key in keys]))
         return np.asarray(every[every > 0])
 
-    fitted = hashes(origin.fitted, theirs)
-    everything = hashes((*origin.fitted, *origin.chosen), theirs)
+    known = {side: hashes(tables) for side, tables in theirs.items()}
     return {
         side: np.logical_or.reduce(
-            [np.isin(keys, seen) for keys in content_keys(split.side(side), ours, together)]  # type: ignore[arg-type]
+            [np.isin(keys, seen) for keys in content_keys(_table(split, side), ours, together)]
         )
-        for side, seen in (("val", fitted), ("test", everything))
+        for side, seen in known.items()
     }
 
 
@@ -187,13 +236,17 @@ def apply_seen(
         asked=asked,
         by=tuple(f.by for f in found),
         found={side: int(mask.sum()) for side, mask in masks.items()},
-        first={side: _ids(split, side, mask) for side, mask in masks.items() if mask.any()},
+        first={
+            side: _ids(split, side, mask, smiles_of(spec))
+            for side, mask in masks.items()
+            if mask.any()
+        },
     )
     if not any(report.found.values()):
         return SeenSplit(split=split, report=report)
     if asked == "refuse":
         raise LeakageError(_refusal(report, weights))
-    kept = _without(split, spec, declaration, masks, folder)
+    kept = without_rows(split, spec, declaration, masks, folder, REASON)
     return SeenSplit(split=kept, report=report)
 
 
@@ -211,30 +264,38 @@ def _refusal(report: SeenReport, weights: InitialWeights) -> str:
     )
 
 
-def _ids(split: SplitTables, side: str, mask: np.ndarray) -> tuple[str, ...]:
-    table = pq.read_table(verify(_table(split, side).file), columns=["__id"])
-    return tuple(map(str, table.column(0).filter(pa.array(mask)).slice(0, SHOWN).to_pylist()))
+def _ids(
+    split: SplitTables, side: str, mask: np.ndarray, molecules: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the first ids of a mask, with their molecules."""
+    columns = ["__id", *molecules[:1]]
+    table = pq.read_table(verify(_table(split, side).file), columns=columns)
+    first = table.filter(pa.array(mask)).slice(0, SHOWN).to_pydict()
+    return tuple(" ".join(map(str, row)) for row in zip(*first.values(), strict=True))
 
 
 def _table(split: SplitTables, side: str) -> TableRef:
-    return split.val if side == "val" else split.test
+    return {"train": split.train, "val": split.val, "test": split.test}[side]
 
 
-def _without(
+def without_rows(
     split: SplitTables,
     spec: TableSpec,
     declaration: Declaration,
-    masks: dict[str, np.ndarray],
+    masks: Mapping[str, np.ndarray],
     folder: Path,
+    reason: str,
 ) -> SplitTables:
-    """Write the held-out splits without the rows of the masks; train stays the file it was."""
-    tables = {side: _filtered(split, side, mask, folder) for side, mask in masks.items()}
+    """Write the splits without the rows of the masks, and count these; others stay their files."""
+    tables = {side: _table(split, side) for side in SPLITS}
+    tables |= {side: _filtered(split, side, mask, folder, reason) for side, mask in masks.items()}
     left_out = sum(int(mask.sum()) for mask in masks.values())
     kept = split.model_copy(
         update={
+            "train": TrainTable(file=tables["train"].file, rows=tables["train"].rows),
             "val": ValTable(file=tables["val"].file, rows=tables["val"].rows),
             "test": TestTable(file=tables["test"].file, rows=tables["test"].rows),
-            "excluded": {**split.excluded, REASON: left_out},
+            "excluded": {**split.excluded, reason: left_out},
         }
     )
     with closing(connect()) as connection:
@@ -247,15 +308,20 @@ def _without(
     return kept.model_copy(update={"summary": summary})
 
 
-def _filtered(split: SplitTables, side: str, mask: np.ndarray, folder: Path) -> TableRef:
+def _filtered(
+    split: SplitTables, side: str, mask: np.ndarray, folder: Path, reason: str
+) -> TableRef:
     before = _table(split, side)
     if not mask.any():
         return before
     if mask.all():
+        rows = counted(before.rows, "row")
         raise SplitError(
-            f"model.init: the weights were trained on all of {side}"
-            f" ({counted(before.rows, 'row')}); split both runs alike, or train the weights without"
-            " these rows"
+            f"model.init: the weights were trained on all of {side} ({rows}); split both runs"
+            " alike, or train the weights without these rows"
+            if reason == REASON
+            else f"data.held_out_by: no row of {side} ({rows}) is left; the other run holds out"
+            " all of them"
         )
     path = folder / f"{side}.parquet"
     with pq.ParquetFile(verify(before.file)) as source, replacing(path) as file:
