@@ -28,6 +28,7 @@ from tasks.servers import (
     watch,
     worker,
 )
+from tasks.shared_server import Idleness
 
 ROOT = Path(__file__).resolve().parent.parent
 # retries of flow runs and worker if a Prefect server is missing: eight take four minutes
@@ -37,7 +38,13 @@ PATIENCE = {
 }
 
 
-def up(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: bool) -> None:
+def up(
+    prefect_port: int,
+    mlflow_port: int,
+    postgres: str | None,
+    with_worker: bool,
+    idle_seconds: float | None = None,
+) -> None:
     """Start and prepare the servers, print their addresses, and keep them running.
 
     PREFECT_API_URL and MLFLOW_TRACKING_URI already name these servers. Clients need the home's
@@ -48,6 +55,8 @@ def up(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: b
         mlflow_port: port of MLflow's UI and API.
         postgres: address of a database for both; None: SQLite files in the Bulkhead home.
         with_worker: start flow runs too.
+        idle_seconds: end after so many seconds in which no command has used the server; None: a
+            stop alone ends it.
 
     Raises:
         ConfigError: another `bulkhead up` serves this home, a port is in use, or PostgreSQL cannot
@@ -61,14 +70,19 @@ def up(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: b
         signal.SIGINT,
     ):
         signal.signal(number, signal.default_int_handler)
-    with claimed(
-        Servers(os.environ["PREFECT_UI_URL"], os.environ["MLFLOW_TRACKING_URI"], os.getpid())
-    ):
+    addresses = os.environ["PREFECT_UI_URL"], os.environ["MLFLOW_TRACKING_URI"]
+    with claimed(Servers(*addresses, os.getpid(), shared=postgres is None)):
         require_free({"--prefect-port": prefect_port, "--mlflow-port": mlflow_port})
-        _serve(prefect_port, mlflow_port, postgres, with_worker)
+        _serve(prefect_port, mlflow_port, postgres, with_worker, idle_seconds)
 
 
-def _serve(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: bool) -> None:
+def _serve(
+    prefect_port: int,
+    mlflow_port: int,
+    postgres: str | None,
+    with_worker: bool,
+    idle_seconds: float | None,
+) -> None:
     database, store = prepare_postgres(postgres) if postgres else ({}, None)
     logs = home() / "logs"
     logs.mkdir(exist_ok=True)
@@ -85,16 +99,24 @@ def _serve(prefect_port: int, mlflow_port: int, postgres: str | None, with_worke
                 say(server.name, f"{address}/login#{quote(login, safe=':')}")
             prepare_server()
             reconcile(os.environ["MLFLOW_TRACKING_URI"], None if postgres else POOL)
-            keep_at_work(running, logs if with_worker else None)
+            keep_at_work(running, logs if with_worker else None, idle_seconds)
     except KeyboardInterrupt:
         say("up", "stopped")
 
 
-def keep_at_work(running: list[Program], logs: Path | None) -> None:
+def keep_at_work(
+    running: list[Program], logs: Path | None, idle_seconds: float | None = None
+) -> None:
     """Watch the servers, and a worker if there is a folder for its log.
 
     At a stop, the servers still receive the ends of flow runs.
     """
+    if idle_seconds is not None:
+        length = f"{idle_seconds:g} s"
+        say("up", f"no worker; ends after {length} without a command; files in {home()}", "info")
+        watch(running, end_orphans, Idleness(idle_seconds).is_over)
+        say("up", f"no command for {length}: stopped")
+        return
     if logs is None:
         say("up", f"no worker; files in {home()}; Ctrl-C stops both", "info")
         watch(running, end_orphans)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
-from prefect import task
+from prefect import State, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
@@ -14,6 +15,7 @@ from schemas.confinement import require_writable
 from schemas.output_file import require_room
 from schemas.records import CheckReport, SourceRef, SplitTables, ValidatedTable
 from tasks.live import publish
+from tasks.poison import poison_report
 from tasks.say import say
 from training.data.leakage import audit as checks
 from training.data.leakage import require_passed
@@ -26,6 +28,7 @@ from training.report.audit_report import (
 
 __all__ = [
     "audit_sides",
+    "load_poison_test",
     "report_audit",
     "report_path",
     "require_page",
@@ -44,6 +47,11 @@ def require_page(html: str) -> None:
         require_room(html, "html")
 
 
+def load_poison_test() -> None:
+    """Import what the poison test needs, while something else waits."""
+    import training.preflight.poisoned_fit  # noqa: F401
+
+
 @task(
     name="audit sides",
     description=(
@@ -57,12 +65,10 @@ def audit_sides(
     split: SplitTables, validated: ValidatedTable, declaration: Declaration, source: SourceRef
 ) -> AuditReport:
     """Return the findings, the rows next to each other, and the open questions."""
-    from training.preflight.poisoned_fit import (
-        poison_check,  # torch, which files from anywhere do not need
-    )
-
     report = checks.audit_split(split, validated, declaration, source)
-    poisoned = (*report.checks.results, poison_check(split, validated, declaration))
+    found = poison_report(split, validated, declaration)
+    poison = cast(CheckReport, found.data) if isinstance(found, State) else found
+    poisoned = (*report.checks.results, *poison.results)
     report = report.model_copy(update={"checks": CheckReport(results=poisoned)})
     say("audit", outcome(report), "fail" if report.checks.failed else "done")
     return report

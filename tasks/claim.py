@@ -17,11 +17,14 @@ from schemas.home import home, server_login
 
 
 class Servers(NamedTuple):
-    """Addresses of Prefect's UI and of MLflow, and the process that runs them."""
+    """Addresses of Prefect's UI and of MLflow, and the process that runs them; commands of the
+    home may use Prefect's server if it is `shared`.
+    """
 
     prefect: str
     mlflow: str
     pid: int
+    shared: bool = False
 
 
 def _file() -> Path:

@@ -13,6 +13,7 @@ accepts connections when it is ready.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 LEAVE_SECONDS = 3.0
 LOOK_SECONDS = 0.02
 START_SECONDS = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
+LEASES = "prefect.server.concurrency.lease_storage.filesystem"  # of `bulkhead up`
 UI = "http://127.0.0.1:4200"  # of `bulkhead up`, where a person sees this server's runs afterwards
 # same as in Prefect
 SERVER = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
@@ -56,12 +58,22 @@ class EmbeddedServer:
 
     running: EmbeddedServer | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0, settings: Mapping[str, str] | None = None) -> None:
+        """Start it.
+
+        Args:
+            port: of loopback; 0: a free one.
+            settings: added to its environment.
+
+        Raises:
+            OSError: the port is in use.
+        """
         root = str(Path(__file__).resolve().parent.parent)
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, **SERVER, **_settings_in_use(), "PYTHONPATH": path}
+        environment = {**os.environ, **SERVER, **_settings_in_use(), **(settings or {})}
+        environment["PYTHONPATH"] = path
         environment.pop("PREFECT_API_URL", None)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_server(("127.0.0.1", port)) as listener:
             self.port: int = listener.getsockname()[1]
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tasks.embedded", str(listener.fileno())],
@@ -87,16 +99,8 @@ class EmbeddedServer:
     @contextmanager
     def named(self) -> Iterator[None]:
         """Name the server to Prefect, which reads its settings in the block; not to children."""
-        before = dict(os.environ)
-        os.environ["PREFECT_API_URL"] = self.api_url
-        os.environ.setdefault("PREFECT_UI_URL", UI)
-        try:
+        with named_to_prefect(self.api_url, UI):
             yield
-        finally:
-            for name in ("PREFECT_API_URL", "PREFECT_UI_URL"):
-                os.environ.pop(name, None)
-                if name in before:
-                    os.environ[name] = before[name]
 
     def wait(self) -> None:
         """Wait until the server answers.
@@ -143,6 +147,21 @@ class EmbeddedServer:
         self.process.wait()
 
 
+@contextmanager
+def named_to_prefect(api_url: str, ui: str) -> Iterator[None]:
+    """Name a server to Prefect, which reads its settings in the block; not to children."""
+    before = dict(os.environ)
+    os.environ["PREFECT_API_URL"] = api_url
+    os.environ.setdefault("PREFECT_UI_URL", ui)
+    try:
+        yield
+    finally:
+        for name in ("PREFECT_API_URL", "PREFECT_UI_URL"):
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]
+
+
 def is_wanted() -> bool:
     """Return True if nothing tells Prefect of another server, so that it need not be asked."""
     home = Path(os.environ.get("PREFECT_HOME", Path.home() / ".prefect"))
@@ -169,11 +188,13 @@ def serve(descriptor: int) -> None:
     """Serve Prefect's API on a bound socket until standard input ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    gc.disable()  # what is loaded stays: scanning it repeatedly takes a tenth of the time
     import uvicorn
+    from prefect.server.api.server import create_app
 
-    config = uvicorn.Config(
-        "prefect.server.api.server:create_app", factory=True, log_level="error", lifespan="on"
-    )
+    gc.freeze()
+    gc.enable()
+    config = uvicorn.Config(create_app, factory=True, log_level="error", lifespan="on")
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
     threading.Thread(target=_follow, args=(server,), daemon=True).start()

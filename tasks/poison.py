@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 from prefect import State
@@ -29,22 +30,43 @@ def poison_test(split: SplitTables, validated: ValidatedTable, declaration: Decl
     declaration, code and libraries is reused; a network of the user's own code is tested each time,
     because no digest covers all that it imports.
     """
+    found = poison_report(split, validated, declaration)
+    report = cast(CheckReport, found.data) if isinstance(found, State) else found
+    _say(report)
+    require_passed(report)
+    return found
 
-    def test() -> CheckReport:
+
+def poison_report(
+    split: SplitTables, validated: ValidatedTable, declaration: Declaration
+) -> CheckReport | State[Any]:
+    """Return the report of the poison test, or a state with the stored one; a failed report is
+    returned too, and not stored.
+    """
+
+    def test(folder: Path | None = None) -> CheckReport:
         # torch, which no step before needs
         from training.preflight.poisoned_fit import poison_check
 
         report = CheckReport(results=(poison_check(split, validated, declaration),))
-        _say(report)
-        require_passed(report)
+        if report.failed:
+            raise _Failed(report)
         return report
 
-    if declaration.model.kind == "custom" or declaration.data.engine == "spark":
-        return test()
-    report = stored("poison", _inputs(split, validated, declaration), CheckReport, lambda _: test())
-    if isinstance(report, State):
-        _say(cast(CheckReport, report.data))
-    return report
+    try:
+        if declaration.model.kind == "custom" or declaration.data.engine == "spark":
+            return test()
+        return stored("poison", _inputs(split, validated, declaration), CheckReport, test)
+    except _Failed as failed:
+        return failed.report
+
+
+class _Failed(Exception):
+    """A report that must not be stored."""
+
+    def __init__(self, report: CheckReport) -> None:
+        super().__init__()
+        self.report = report
 
 
 def _inputs(

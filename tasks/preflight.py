@@ -2,27 +2,87 @@
 
 from __future__ import annotations
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
+import os
+import platform
+from pathlib import Path
+from typing import Any
 
+from prefect import State
+
+from schemas.config import Declaration
 from schemas.errors import counted
+from schemas.load import declare
 from schemas.records import PreflightReport, RunSpec
 from tasks.say import say
-from training.preflight.run import preflight, require_passed
+from tasks.store import library_versions, package_fingerprint, stored, stored_task
+from training.data.engine.in_memory import available_memory
+
+STEP = "preflight"
+LIBRARIES = ("torch", "scikit-learn", "scipy", "pandas")
+GPUS = ("nvidia[0-9]*", "kfd")  # devices in /dev, whose free memory only torch can read
+MEMORY_SHARE = 0.5  # of the memory that is free now; above it the estimate is made again
 
 
-@task(
+@stored_task(
     name="preflight",
     description=(
         "Gradient reaches every parameter, initial loss near theory, no mixing in a batch, one"
         " batch overfitted, each column read, rates, resume, export, cost."
     ),
     tags=["check", "train"],
-    cache_policy=NO_CACHE,
 )
-def check_model(spec: RunSpec) -> PreflightReport:
-    """Return the preflight report; a failed check raises `PreflightError`."""
-    report = preflight(spec)
+def check_model(spec: RunSpec) -> Any:
+    """Return the preflight report; a failed check raises `PreflightError`.
+
+    The report of the same inputs, code, libraries and machine is reused while its estimate of
+    memory fits well into what is free. A network of the user's own code is checked each time, as is
+    any network where a GPU is present.
+    """
+    declaration = declare(spec.declaration)
+
+    def check(folder: Path | None = None) -> PreflightReport:
+        # torch, which no step before needs
+        from training.preflight.run import preflight, require_passed
+
+        report = preflight(spec)
+        _say(report)
+        require_passed(report)
+        return report
+
+    if declaration.model.kind == "custom" or any(
+        found for pattern in GPUS for found in Path("/dev").glob(pattern)
+    ):
+        return check()
+    report = stored(STEP, _inputs(spec), PreflightReport, check)
+    if not isinstance(report, State):
+        return report
+    if not _fits(report.data, declaration):
+        return check()
+    _say(report.data)
+    return report
+
+
+def _inputs(spec: RunSpec) -> dict[str, Any]:
+    """Return everything that the checks read, the code that they run, and the machine."""
+    return {
+        # these two name the run, whose times differ; the data have digests of their own
+        "spec": spec.model_dump(mode="json", exclude={"run_id", "prepared_sha256"}),
+        "training": package_fingerprint("training"),
+        "libraries": library_versions(LIBRARIES),
+        "machine": [platform.node(), platform.machine(), os.cpu_count()],
+    }
+
+
+def _fits(report: PreflightReport, declaration: Declaration) -> bool:
+    """Return True if the run's memory is a small part of what is free now."""
+    ranks = declaration.train.ranks // declaration.train.nodes
+    needed = [r.figures.get("bytes_a_rank") for r in report.checks.results if r.name == "cost"]
+    most = MEMORY_SHARE * available_memory()
+    return all(isinstance(n, int | float) and n * ranks <= most for n in needed)
+
+
+def _say(report: PreflightReport) -> None:
+    """Print the outcome, and every warning in a line of its own."""
     verdicts = [r.verdict for r in report.checks.results]
     start = f"{counted(report.num_parameters, 'parameter')}; initial loss {report.initial_loss:.4g}"
     expected = f" (theory {report.expected_loss:.4g})" if report.expected_loss is not None else ""
@@ -42,5 +102,3 @@ def check_model(spec: RunSpec) -> PreflightReport:
             say("", result.summary, "info")
         if result.verdict == "warn":
             say("", f"{result.name}: {result.summary}", "warn")
-    require_passed(report)
-    return report

@@ -35,7 +35,6 @@ from tasks.embedded import EmbeddedServer
 from tasks.live import announce_outcome
 from tasks.looks import count_looks
 from tasks.say import say
-from training.registry import promotion
 from training.tracking.mlflow import default_tracking_uri
 
 if TYPE_CHECKING:
@@ -104,6 +103,7 @@ def announce(made: Promotion) -> None:
 )
 def promote_registered(registered: Registered, gate: GateReport, run: RunContext) -> Registered:
     """Return the version that the run registered, with the alias of `register.promotion`."""
+    from training.registry import promotion
     from training.registry.registry import CHAMPION
 
     how = run.declaration.register_.promotion
@@ -137,6 +137,8 @@ class Candidate:
     """A registered version that will take an alias, and the version that has it now."""
 
     def __init__(self, recorded: Recorded, alias: str, tracking_uri: str) -> None:
+        from training.registry import promotion
+
         self.recorded, self.alias, self.tracking_uri = recorded, alias, tracking_uri
         found = promotion.holder(recorded.model.name, alias, tracking_uri)
         self.holder: str | None = str(found.version) if found else None
@@ -260,6 +262,7 @@ def _count_both(known: Recorded, current: LoadedModel, table: TableRef) -> int:
 )
 def promote_version(candidate: Candidate, gate: GateReport) -> Promotion:
     """Move the alias to the version; return the record."""
+    from training.registry import promotion
     from training.registry.registry import CHAMPION
 
     name, version = candidate.recorded.model.name, str(candidate.recorded.model.version)
@@ -280,6 +283,8 @@ def promote_version(candidate: Candidate, gate: GateReport) -> Promotion:
 )
 def roll_back_to_previous(name: str) -> Promotion:
     """Move alias `champion` back to the previous version; return the record."""
+    from training.registry import promotion
+
     with one_promotion(name):
         made = promotion.roll_back(name, default_tracking_uri(None))
     announce(made)

@@ -20,11 +20,11 @@ from pathlib import Path
 from schemas.errors import ConfigError, LaunchError
 from schemas.home import home
 from tasks import guarded
+from tasks.embedded import LEASES
 from tasks.say import say
 from training.launch.stop_signal import children
 
 HOST = "127.0.0.1"
-LEASES = "prefect.server.concurrency.lease_storage.filesystem"
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
 FLOW_RUN_SECONDS = 30.0  # for the checkpoints of flow runs, as in Prefect's cancellation
@@ -245,19 +245,24 @@ def kept(*programs: Program) -> Iterator[list[Program]]:
             stop(program)
 
 
-def watch(programs: Sequence[Program], look: Callable[[], bool]) -> None:
-    """Restart programs that end, until a stop.
+def watch(
+    programs: Sequence[Program],
+    look: Callable[[], bool],
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Restart programs that end, until a stop, or until it is over.
 
     Args:
         programs: the started programs.
         look: called every few seconds, and less often after it has returned False.
+        is_over: ends the watch by returning True.
 
     Raises:
         LaunchError: a program keeps ending.
         KeyboardInterrupt: a stop was requested.
     """
     again = 0.0
-    while True:
+    while not is_over():
         for program in programs:
             if program.ended:
                 program.restart()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 import secrets
@@ -23,6 +24,7 @@ from schemas.errors import ConfigError, LaunchError, shortened
 from schemas.home import home
 from tasks import embedded
 from tasks.claim import log_in
+from tasks.shared_server import SharedServer, shared_server
 from tasks.sound_home import open_home, require_sound_databases
 
 
@@ -155,7 +157,8 @@ def require_prefect(address: str) -> None:
 
 @contextmanager
 def server_starting() -> Iterator[None]:
-    """Start the Prefect server of this process early, while the block imports what the flow needs.
+    """Start the Prefect server of this process early, while the block imports what the flow needs;
+    a running `bulkhead up` of this home is used instead.
 
     The server is a separate program and takes some seconds of a second core. It is started before
     Prefect is imported, unless a setting has to say first whether there is another one.
@@ -165,7 +168,11 @@ def server_starting() -> Iterator[None]:
         LaunchError: the server did not start.
     """
     open_home()
-    server = embedded.EmbeddedServer() if embedded.is_wanted() else None
+    # what is loaded stays: scanning it repeatedly takes a sixth of the time
+    gc.disable()
+    server: embedded.EmbeddedServer | SharedServer | None = None
+    if embedded.is_wanted():
+        server = shared_server() or embedded.EmbeddedServer()
     with server.named() if server else nullcontext():  # Prefect reads its settings once
         from prefect.context import refresh_global_settings_context
         from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
@@ -177,6 +184,8 @@ def server_starting() -> Iterator[None]:
             with server.named():
                 refresh_global_settings_context()
     yield
+    gc.freeze()
+    gc.enable()
     if server:
         server.wait()
 

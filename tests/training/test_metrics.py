@@ -172,3 +172,15 @@ def test_predictions_are_probabilities_or_values_in_the_labels_units() -> None:
         targets(toy.declaration, toy.statistics, np.array([0.5], np.float32)),
         [CENTER + 0.5 * SCALE],
     )
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_one_metric_alone_is_that_of_all_to_the_bit(task: str) -> None:
+    rng = np.random.default_rng(0)
+    target = rng.integers(0, {"binary": 2, "multiclass": 3}.get(task, 9), 80)
+    columns = {"binary": 2, "multiclass": 3}.get(task)
+    predictions = rng.dirichlet([1.0] * columns, 80) if columns else rng.normal(size=80)
+    weight = rng.uniform(size=80)
+    whole = compute_predictions(task, predictions, target, weight)
+    for name, value in whole.items():
+        assert compute_predictions(task, predictions, target, weight, only=name) == {name: value}

@@ -31,9 +31,9 @@ def until(done: object, seconds: float = SECONDS) -> None:
     assert done()  # type: ignore[operator]
 
 
-def ready(folder: Path) -> tuple[Path, RunSpec]:
+def ready(folder: Path, kind: str = "mlp") -> tuple[Path, RunSpec]:
     """Return the directory of a run that is about to start."""
-    spec = make_run(folder)
+    spec = make_run(folder, model={"kind": kind}) if kind != "mlp" else make_run(folder)
     return folder / "run", spec
 
 
@@ -41,26 +41,27 @@ def sha(run_dir: Path) -> str:
     return str(json.loads((run_dir / "result.json").read_text())["model_sha256"])
 
 
+@pytest.mark.parametrize(("kind", "processes"), [("mlp", 2), ("boosting", 1)])
 def test_a_rank_that_waited_trains_the_same_weights_from_what_is_declared_at_the_word(
-    tmp_path: Path,
+    tmp_path: Path, kind: str, processes: int
 ) -> None:
     found = []
     for early in (True, False):
         folder = tmp_path / str(early)
-        run_dir, spec = ready(folder)
+        run_dir, spec = ready(folder, kind)
         run_dir.mkdir(exist_ok=True)
         resolved = (folder / "resolved.json").read_bytes()
         train = declare(spec.declaration).train
         if early:
             (run_dir / "resolved.json").unlink(missing_ok=True)
-            prestart.prestart(run_dir, train, "mlp")
-            until(lambda folder=folder: len(processes_of(folder)) == 2)
+            prestart.prestart(run_dir, train, kind)
+            until(lambda folder=folder: len(processes_of(folder)) == processes)
             time.sleep(1.0)
             assert not (run_dir / "metrics.jsonl").exists()
         (run_dir / "resolved.json").write_bytes(resolved)  # only now
-        taken = prestart.taken(run_dir, train, None, "mlp")
+        taken = prestart.taken(run_dir, train, None, kind)
         assert (taken is not None) == early
-        process = taken or start(run_dir, train)
+        process = taken or start(run_dir, train, kind=kind)
         assert process.wait(SECONDS) == 0, (run_dir / "train.log").read_text()
         found.append(sha(run_dir))
     assert found[0] == found[1]

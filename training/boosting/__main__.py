@@ -10,6 +10,7 @@ failure's cause goes to TORCHELASTIC_ERROR_FILE and to standard error.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     follow_parent(LAUNCHER)
     StopSignal().install_when_ready()  # nothing to save before the end: signals end it
+    gc.disable()  # as in training.main: what is loaded stays
     from torch.distributed.elastic.multiprocessing.errors import record
 
     record(_fit)(options.config, options.run_dir)
@@ -37,8 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _fit(config: Path, run_dir: Path) -> None:
     from training.boosting.tree_run import fit_trees
+    from training.launch.prestart import wait_to_begin
     from training.main import read_spec
 
+    wait_to_begin()
+    gc.freeze()
+    gc.enable()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     fit_trees(read_spec(config), run_dir.absolute())
 

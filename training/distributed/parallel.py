@@ -24,13 +24,11 @@ from torch import Tensor
 
 from schemas import errors
 from schemas.errors import BulkheadError, ConfigError, TrainingError
+from training.distributed.lost_peer import LOST_PEER
 
 # longer than the longest work of rank 0 alone: writing a checkpoint, metrics on a large split
 TIMEOUT_SECONDS = 600.0
 LAST_TENSOR_SECONDS = 0.1
-LOST_PEER = (  # in the message of a rank that is not the one that failed
-    "lost its connection to another rank"
-)
 CAUSE_FIRST_SECONDS = 3.0  # torchrun reports the earliest failure, with timestamps in whole seconds
 
 T = TypeVar("T")

@@ -170,7 +170,9 @@ def _interval(
     options["weight"] = None if options["weight"] is None else options["weight"][mine[part]]
     options["group"] = units[part] if options["group"] is not None else None
     found = intervals(
-        rows.declaration, rows.predictions[mine[part]], rows.target[mine[part]], **options
+        *(rows.declaration, rows.predictions[mine[part]], rows.target[mine[part]]),
+        **options,
+        only=None if every else rows.metric,
     )
     known = found[rows.metric]
     values = {name: one.value for name, one in found.items()}

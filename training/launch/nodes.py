@@ -18,10 +18,10 @@ import secrets
 import socket
 import struct
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import torch
 
 import schemas
 import training
@@ -202,7 +202,7 @@ def shared_environment() -> dict[str, str]:
             )
     versions = {
         "python": platform.python_version(),
-        "torch": str(torch.__version__),
+        "torch": version("torch"),
         "numpy": np.__version__,
     }
     return versions | {"machine": platform.machine(), "code": digest.hexdigest()}

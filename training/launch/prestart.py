@@ -43,9 +43,9 @@ def prestart(run_dir: Path, train: TrainConfig, kind: str) -> None:
     Args:
         run_dir: of a run that has not trained yet; it is created.
         train: gives ranks and threads.
-        kind: of the model; boosting and runs on several machines are not started early.
+        kind: of the model. Runs on several machines are not started early.
     """
-    if kind == "boosting" or train.nodes > 1 or run_dir in _waiting:
+    if train.nodes > 1 or run_dir in _waiting:
         return
     if (run_dir / LOG).exists():  # it has trained before
         return

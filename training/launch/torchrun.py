@@ -16,7 +16,7 @@ from schemas import errors
 from schemas.config import TrainConfig
 from schemas.digest import write_atomic
 from schemas.errors import BulkheadError, LaunchError, TrainingError
-from training.distributed.parallel import LOST_PEER
+from training.distributed.lost_peer import LOST_PEER
 from training.launch.nodes import Node
 from training.launch.stop_signal import LAUNCHER
 

@@ -59,6 +59,7 @@ def intervals(
     seed: int = 0,
     labels: Targets = (),
     threshold: float = HALF,
+    only: str | None = None,
 ) -> dict[str, Interval]:
     """Compute every metric of the task with its percentile bootstrap interval.
 
@@ -74,6 +75,7 @@ def intervals(
         seed: Same seed, same draws.
         labels: Labels of a task of several labels; predictions are then [N, K] and targets [N, L].
         threshold: Of a single binary label.
+        only: The one metric of a single label to compute.
 
     Returns:
         `low` and `high` are None if a metric is not defined, on the rows or in more than half of
@@ -84,7 +86,9 @@ def intervals(
     """
     task = declaration.task.kind
     declared = declared_measures(declaration)
-    values = compute_predictions(task, predictions, target, weight, labels, threshold, declared)
+    values = compute_predictions(
+        task, predictions, target, weight, labels, threshold, declared, only
+    )
     rule = _resampled(task, predictions, target, labels, threshold, declared)
     resampled = _all_resamples(rule, len(target), group, weight, resamples, seed)
     units = units_of(group, len(target))
@@ -131,7 +135,7 @@ def paired_difference(
     declared = declared_measures(declaration)
     both = (predictions, (labels, threshold)), (other, other_decides or (labels, threshold))
     first, second = (
-        compute_predictions(task, p, target, weight, *decides, declared)[metric]
+        compute_predictions(task, p, target, weight, *decides, declared, metric)[metric]
         for p, decides in both
     )
     rules = (_resampled(task, p, target, *decides, declared) for p, decides in both)

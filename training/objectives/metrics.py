@@ -120,6 +120,7 @@ def compute_predictions(
     labels: Targets = (),
     threshold: float = HALF,
     declared: Mapping[str, Measure] = MappingProxyType({}),
+    only: str | None = None,
 ) -> Metrics:
     """Compute every metric of a task from predictions of `predict` and targets of `targets`.
 
@@ -131,6 +132,7 @@ def compute_predictions(
         labels: Labels of a task of several labels, with their thresholds and declared measures.
         threshold: Of a single binary label.
         declared: Measures that the declaration of a single label adds (`declared_measures`).
+        only: The one metric of a single label to compute; several labels have all of theirs.
 
     Raises:
         DataError: no rows, or lengths that differ.
@@ -160,6 +162,7 @@ def compute_predictions(
     return {
         name: metric(target, classes if name in DECIDED else predictions, weight)
         for name, metric in wanted.items()
+        if only in (None, name)
     }
 
 

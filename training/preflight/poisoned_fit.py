@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from schemas.config import Declaration
 from schemas.errors import DataError
@@ -25,7 +25,7 @@ from training.data.leakage.verdict import judged
 from training.data.split.split import sampled
 from training.models.build import build_model
 from training.objectives.losses import make_loss
-from training.preflight.subject import first_rows, mean_loss, update, without_dropout
+from training.preflight.subject import first_rows, mean_loss, without_dropout
 
 SAMPLE_ROWS = 2_000  # rows per split; more if so few rows cannot be fitted on
 BATCH_ROWS, STEPS, LR = 32, 3, 1e-3
@@ -95,9 +95,18 @@ def _trained(
     network = without_dropout(build_model(declaration, statistics))
     loss = make_loss(declaration, statistics)
     probe = first_rows(load_arrays(arrays.train), BATCH_ROWS)
-    optimizer = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=LR)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
         for _ in range(STEPS):
-            update(optimizer, mean_loss(network, loss, probe), clip="none")
+            _descend(network, mean_loss(network, loss, probe))
     return {name: value.clone() for name, value in network.state_dict().items()}
+
+
+def _descend(network: nn.Module, loss: Tensor) -> None:
+    """Make one step of plain gradient descent; an optimizer of torch loads its compiler first."""
+    trained = [p for p in network.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+    with torch.no_grad():
+        for parameter, gradient in zip(trained, gradients, strict=True):
+            if gradient is not None:
+                parameter.sub_(gradient, alpha=LR)

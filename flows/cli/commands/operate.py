@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +12,35 @@ import typer
 
 from flows.cli.output import print_json
 from flows.cli.shared import AsJson, Debug, environment, stated
+from schemas.duration import seconds_of
+from schemas.errors import ConfigError
 from schemas.home import server_login
 from tasks.claim import running_servers, set_mlflow_login, wait_for_prefect
 
 HOST = "127.0.0.1"
+
+
+def _lengths(incomplete: str) -> list[str]:
+    """Tab-completion of --idle."""
+    return [length for length in ("5m", "10m", "1h", "8h") if length.startswith(incomplete)]
+
+
+def _seconds(idle: str) -> float:
+    """Return the seconds of --idle; `m` stands for minutes.
+
+    Raises:
+        ConfigError: it is not a duration above 0.
+
+    >>> _seconds("10m"), _seconds("90s")
+    (600.0, 90.0)
+    """
+    try:
+        found = seconds_of(re.sub(r"(?<=[\d ])m$", "min", idle.strip()))
+    except ValueError:
+        found = 0.0
+    if found <= 0:
+        raise ConfigError(f"--idle: expected a duration above 0 such as 10m or 1h, got {idle!r}")
+    return found
 
 
 @stated
@@ -40,11 +66,23 @@ def up(
         bool,
         typer.Option("--worker/--no-worker", help="Start flow runs of the work pool bulkhead too."),
     ] = True,
+    idle: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "End by itself after so long without a command of this home, e.g. 10m; no worker is"
+                " started. Default: run until Ctrl-C."
+            ),
+            autocompletion=_lengths,
+            metavar="LENGTH",
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Open Prefect and MLflow over this home's runs, with a worker for deployments, on loopback,
-    until Ctrl-C.
+    until Ctrl-C. Commands of this home use its Prefect server and start sooner.
     """
+    idle_seconds = None if idle is None else _seconds(idle)
     ui = (  # set before Prefect is loaded, which reads its settings then
         f"http://{HOST}:{prefect_port}"
     )
@@ -65,7 +103,7 @@ def up(
     from tasks.stop import stand_aside
 
     stand_aside()
-    start(prefect_port, mlflow_port, postgres, worker)
+    start(prefect_port, mlflow_port, postgres, worker and idle is None, idle_seconds)
 
 
 @stated
