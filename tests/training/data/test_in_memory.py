@@ -21,7 +21,7 @@ from training.data.arrays.shards import materialise
 from training.data.engine import in_memory, threads
 from training.data.engine.engine import connect
 from training.data.engine.in_memory import available_memory, held, holding
-from training.data.engine.sorted_rows import _Others, hash_order, hash_sorted
+from training.data.engine.sorted_rows import Texts, hash_order, hash_sorted
 from training.data.fit.normalize import fit
 
 COLUMNS = {"id": "id", "site": "group", "answer": "label", "w": "weight", "*": "feature"}
@@ -166,7 +166,7 @@ TEXTS = {
 def test_texts_are_gathered_as_they_were(texts: str) -> None:
     given, padded = TEXTS[texts]
     values, order = pa.array(given, pa.string()), np.random.default_rng(0).permutation(len(given))
-    column = _Others(pa.string(), len(values) + 5)
+    column = Texts(pa.string(), len(values) + 5)
     for start in range(0, len(values), 700):
         column.add(values.slice(start, 700))
     found = column.gathered(order, [])

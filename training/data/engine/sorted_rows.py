@@ -6,6 +6,9 @@ all columns through its runs, which takes twice as long.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import duckdb
 import numpy as np
 import pyarrow as pa
@@ -24,7 +27,10 @@ DTYPES = {pa.float64(): np.float64, pa.int64(): np.int64}
 
 
 def hash_sorted(
-    connection: duckdb.DuckDBPyConnection, relation: str, rows: int
+    connection: duckdb.DuckDBPyConnection,
+    relation: str,
+    rows: int,
+    plain: Mapping[str, Column] = MappingProxyType({}),
 ) -> tuple[pa.Table, bool]:
     """Return rows with `__id`, ordered by `md5(__id)` as text, and whether all ids differ.
 
@@ -34,33 +40,51 @@ def hash_sorted(
         connection: the engine.
         relation: SQL relation; texts of few values come as dictionaries.
         rows: its largest number of rows.
+        plain: further columns of the same rows, read without the engine. Columns that the relation
+            has too must be float64, and are compared value by value.
+
+    Raises:
+        RuntimeError: they differ, so that the rows would be mixed up.
     """
     reader = connection.sql(
         f"select *, md5_number(__id) as {HASH} from {relation}"
     ).to_arrow_reader(BATCH_ROWS)
-    names, hashes = reader.schema.names[:-1], [pa.array([], reader.schema.types[-1])]
-    columns = [
-        _Numbers(rows, kind) if kind in DTYPES else _Others(kind, rows)
-        for kind in reader.schema.types[:-1]
-    ]
+    hashes, count = [pa.array([], reader.schema.types[-1])], 0
+    columns: dict[str, Column] = {
+        field.name: Numbers(rows, field.type) if field.type in DTYPES else Texts(field.type, rows)
+        for field in reader.schema
+        if field.name != HASH and field.name not in plain
+    }
 
     def add(batch: pa.RecordBatch) -> None:
         """Add one batch to the columns."""
-        hashes.append(batch.column(len(names)))
-        for column, values in zip(columns, batch.columns, strict=False):
-            column.add(values)
+        nonlocal count
+        hashes.append(batch.column(HASH))
+        for name, column in columns.items():
+            column.add(batch.column(name))
+        for name in plain:
+            if name in batch.schema.names and not plain[name].holds(count, batch.column(name)):
+                raise RuntimeError(
+                    f"the engine and Arrow read the rows of the source differently: {name!r}"
+                    f" differs after row {count}"
+                )
+        count += len(batch)
 
     with beside(add) as add_beside:
         for batch in reader:
             add_beside(batch)
+    if any(column.rows != count for column in plain.values()):
+        raise RuntimeError(f"the engine read {count} rows of the source, Arrow another number")
+    columns |= plain
     order, ids_differ = hash_order(pa.concat_arrays(hashes))
     hashes.clear()
     # memory of numbers that were gathered already: new memory costs more than the numbers
     rooms = list[np.ndarray]()
-    waiting = dict(enumerate(columns))
+    waiting = dict(columns)
+    names = list(columns)
     columns.clear()
     # each is released as soon as it is gathered
-    gathered = at_once(lambda place: waiting.pop(place).gathered(order, rooms), list(waiting))
+    gathered = at_once(lambda name: waiting.pop(name).gathered(order, rooms), names)
     return pa.table(gathered, names=names), ids_differ
 
 
@@ -101,27 +125,60 @@ def _halves(hashes: pa.Decimal128Array) -> np.ndarray:
     ).reshape(-1, 2)
 
 
-class _Numbers:
+class Numbers:
     """Column of 8-byte numbers in NumPy memory.
 
     NumPy asks the system for large pages, which halves the time for new memory.
     """
 
     def __init__(self, rows: int, kind: pa.DataType) -> None:
-        self._values, self._kind, self._rows = np.empty(rows, DTYPES[kind]), kind, 0
+        self._values, self._kind, self.rows = np.empty(rows, DTYPES[kind]), kind, 0
         self._known: np.ndarray | None = None  # non-null mask, from the first null on
 
     def add(self, values: pa.Array) -> None:
-        """Add the next values as they are read."""
-        here = slice(self._rows, self._rows + len(values))
-        self._rows = here.stop
+        """Add the next values as they are read, of the column's own type."""
+        here = self._next(values)
         self._values[here] = np.frombuffer(
             values.buffers()[1], self._values.dtype, len(values), values.offset * 8
         )
-        if values.null_count and self._known is None:
+        if values.null_count:
+            self._mark(here, values.is_valid().to_numpy(zero_copy_only=False))
+
+    def add_plain(self, values: pa.Array) -> None:
+        """Add the next values, of any type of number, as float64: NaN is null, -0.0 is 0.0."""
+        here, kind = self._next(values), values.type.to_pandas_dtype()
+        given = np.frombuffer(values.buffers()[1], kind, len(values), values.offset * kind().nbytes)
+        taken = self._values[here]
+        np.add(given, 0.0, out=taken, dtype=np.float64)
+        if values.null_count:
+            taken[~values.is_valid().to_numpy(zero_copy_only=False)] = np.nan
+        nulls = np.isnan(taken)
+        if nulls.any():
+            self._mark(here, ~nulls)
+
+    def holds(self, start: int, values: pa.Array) -> bool:
+        """Return True if the column has these values, of its own type, from a row on."""
+        here = slice(start, start + len(values))
+        known = values.is_valid().to_numpy(zero_copy_only=False)
+        mine = np.ones(len(values), bool) if self._known is None else self._known[here]
+        if here.stop > self.rows or not np.array_equal(known, mine):
+            return False
+        given = np.frombuffer(
+            values.buffers()[1], self._values.dtype, len(values), values.offset * 8
+        )
+        return bool(np.array_equal(given[known], self._values[here][known]))
+
+    def _next(self, values: pa.Array) -> slice:
+        """Return the places of the next values."""
+        here = slice(self.rows, self.rows + len(values))
+        self.rows = here.stop
+        return here
+
+    def _mark(self, here: slice, known: np.ndarray) -> None:
+        """Note which values are not null."""
+        if self._known is None:
             self._known = np.ones(len(self._values), bool)
-        if self._known is not None:
-            self._known[here] = values.is_valid()
+        self._known[here] = known
 
     def gathered(self, order: np.ndarray, rooms: list[np.ndarray]) -> pa.Array:
         """Return the values in an order, in memory from another column.
@@ -142,26 +199,27 @@ class _Numbers:
         return pa.Array.from_buffers(self._kind, len(taken), [known, pa.py_buffer(taken)])
 
 
-class _Others:
+class Texts:
     """Column of any other type.
 
     Texts with few values are dictionary indices, short ones are padded to one width.
     """
 
     def __init__(self, kind: pa.DataType, rows: int) -> None:
-        self._chunks, self._kind, self._rows = list[pa.Array](), kind, rows
+        self._chunks, self._kind, self._most, self.rows = list[pa.Array](), kind, rows, 0
         self._coded = pa.types.is_string(kind)
         self._padded: _Padded | None = None
 
     def add(self, values: pa.Array) -> None:
         """Add the next values as they are read."""
+        self.rows += len(values)
         if self._padded is not None:
             if self._padded.add(values):
                 return
             # earlier ones stay as they are
             self._chunks, self._padded = (self._padded.texts(), None)
-        elif not self._chunks and pa.types.is_string(self._kind) and not self._few(values):
-            self._coded, padded = False, _Padded(self._rows)
+        elif not self._chunks and pa.types.is_string(self._kind) and not few_texts(values):
+            self._coded, padded = False, _Padded(self._most)
             if padded.add(values):
                 self._padded = padded
                 return
@@ -172,8 +230,9 @@ class _Others:
         """Return True if its values are short texts, padded to one width."""
         return self._padded is not None
 
-    def _few(self, values: pa.Array) -> bool:
-        return len(values.unique()) <= DISTINCT_SHARE * len(values)
+    def holds(self, start: int, values: pa.Array) -> bool:
+        """Return False: texts are not compared."""
+        return False
 
     def gathered(self, order: np.ndarray, rooms: list[np.ndarray]) -> pa.Array:
         """Return the values in an order."""
@@ -185,6 +244,14 @@ class _Others:
             .combine_chunks()
             .take(pa.array(order))
         )
+
+
+Column = Numbers | Texts
+
+
+def few_texts(values: pa.Array) -> bool:
+    """Return True if texts have so few values that they are kept as dictionary indices."""
+    return len(values.unique()) <= DISTINCT_SHARE * len(values)
 
 
 class _Padded:

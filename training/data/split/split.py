@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -27,6 +28,7 @@ from schemas.config import (
     GroupSplit,
     GroupTimeSplit,
     PredefinedSplit,
+    SplitName,
     StratifiedSplit,
     TimeSplit,
 )
@@ -47,10 +49,10 @@ from training.data.engine.engine import (
     ROW_GROUP_ROWS,
     TableWriter,
     chosen_engine,
+    group_rows,
     ident,
     literal,
     rows,
-    rows_at_once,
     write_parquet,
 )
 from training.data.engine.hash_order import in_hash_order
@@ -579,15 +581,15 @@ def _written(
             side: stack.enter_context(beside(writer.write)) if whole else writer.write
             for side, writer in writers.items()
         }
-        for batch in (
-            in_order.to_batches(rows_at_once(schema))
-            if isinstance(in_order, pa.Table)
-            else in_order
-        ):
-            table = pa.Table.from_batches([batch])
-            rows, code = table.select(schema.names), table[CODE]
-            for place, side in enumerate(SPLITS):
-                write[side](rows.filter(pc.equal(code, place)))
+        if whole:
+            for side, rows in _row_groups(in_order, schema):
+                write[side](rows)
+        else:
+            for batch in in_order:
+                table = pa.Table.from_batches([batch])
+                rows, code = table.select(schema.names), table[CODE]
+                for place, side in enumerate(SPLITS):
+                    write[side](rows.filter(pc.equal(code, place)))
     files_of = dict(zip(paths, at_once(file_ref, paths.values()), strict=True))
     found: dict[str, TableRef] = {
         side: TableRef(file=files_of[side], rows=writers[side].rows) for side in SPLITS
@@ -596,6 +598,22 @@ def _written(
         for place, side in enumerate(SPLITS):
             hold(found[side], Rows(in_order.select([*schema.names, CODE]), place))
     return found
+
+
+def _row_groups(table: pa.Table, schema: pa.Schema) -> Iterator[tuple[SplitName, pa.Table]]:
+    """Yield the row groups of every split, those of one split in the order of the table.
+
+    Each is gathered once: rows of another number would be joined and divided again, in new memory.
+    """
+    rows, code, size = table.select(schema.names), table[CODE].to_numpy(), group_rows(schema)
+    begins: list[tuple[int, int, SplitName, np.ndarray]] = []
+    for place, side in enumerate(SPLITS):
+        mask = code == place
+        first = np.flatnonzero(mask)[::size]
+        ends = [*first[1:].tolist(), len(code)]
+        begins += [(a, b, side, mask) for a, b in zip(first.tolist(), ends, strict=False)]
+    for begin, end, side, mask in sorted(begins, key=lambda group: group[0]):
+        yield side, rows.slice(begin, end - begin).filter(pa.array(mask[begin:end]))
 
 
 def sampled(

@@ -23,7 +23,8 @@ from training.data.engine.hash_order import in_hash_order
 from training.data.engine.in_memory import Rows, fits, hold, registered
 from training.data.engine.in_memory import relation as relation_of
 from training.data.engine.many_columns import plan_quickly
-from training.data.engine.sorted_rows import hash_sorted
+from training.data.engine.sorted_rows import Column, Numbers, hash_sorted
+from training.data.sources.plain_parquet import plain_columns
 from training.data.sources.source import (
     relation_sql,
     spelling_notes,
@@ -44,6 +45,7 @@ from training.data.table.series import (
     with_label_ahead,
     write_histories,
 )
+from training.data.table.sql_types import family
 from training.data.table.typed import grouping_names, typed_sql, validated_columns
 from training.data.table.violations import (
     keeping_limits,
@@ -190,7 +192,10 @@ def _write(
     left = row(connection, f"select count(*) from {labelled}")[0]
     refuse(no_rows(left, total - kept, unlabelled, sum(ignored.values())))
     resolved, told = with_pictures(connection, resolved, labelled, source, Path(out_dir))
-    in_order, ids_differ = _read(connection, resolved, labelled, kept, declaration)
+    is_whole = left == total and not (declaration.data.windows or declaration.data.ahead)
+    in_order, ids_differ = _read(
+        connection, resolved, labelled, left, declaration, source if is_whole else None
+    )
     notes = _refuse_typed(connection, resolved, declaration, ids_differ)
     raw_rows = keep_raw_rows(connection, resolved.spec, TYPED, ORDER, out_dir / "raw_rows.parquet")
     limits, schema = keeping_limits(connection, resolved, TYPED), arrow_schema(resolved.spec)
@@ -228,10 +233,12 @@ def _read(
     labelled: str,
     rows: int,
     declaration: Declaration,
+    whole: SourceRef | None,
 ) -> tuple[pa.Table | None, bool | None]:
     """Make the relation `TYPED`: of rows in memory, or of the engine.
 
-    Rows in memory are returned in `ORDER`, with a flag that says whether their ids differ.
+    `whole`: the source, if the relation has all of its rows in its order. Rows in memory are
+    returned in `ORDER`, with a flag that says whether their ids differ.
     """
     few = max(LEAST_SAMPLE, min(SAMPLE_ROWS, SAMPLE_VALUES // len(resolved.types)))
     sample = connection.sql(
@@ -246,12 +253,35 @@ def _read(
     if not resolved.spec.id:
         table, ids_differ = hash_sorted(connection, typed, rows)
     else:  # the key is the id: do not compute it twice
-        table, ids_differ = hash_sorted(
-            connection, f"(select * exclude (__key) from {typed})", rows
+        plain = _plain(whole, resolved, declaration, rows) if whole else {}
+        witness = max(
+            (n for n, column in plain.items() if isinstance(column, Numbers)),
+            key=lambda name: len(sample[name].unique()),
+            default=None,
         )
+        plain = plain if witness else {}
+        read = [n for n in sample.column_names if n != "__key" and n not in plain]
+        chosen = ", ".join(map(ident, [*read, "__source_row", *([witness] if witness else [])]))
+        table, ids_differ = hash_sorted(connection, f"(select {chosen} from {typed})", rows, plain)
         table = table.append_column("__key", table["__id"])
     registered(connection, TYPED, table)
     return table, ids_differ
+
+
+def _plain(
+    source: SourceRef, resolved: Resolved, declaration: Declaration, rows: int
+) -> dict[str, Column]:
+    """Return the features that are in the source as in the typed table, read without the engine."""
+    spec, kinds = resolved.spec, resolved.types
+    if any(column.written is not None for column in declaration.data.columns.values()):
+        return {}
+    given = set(kinds) - resolved.computed
+    return plain_columns(
+        source,
+        [n for n in spec.numeric if n in given and family(kinds[n]) in ("int", "float")],
+        [n for n in spec.categorical if n in given and family(kinds[n]) == "text"],
+        rows,
+    )
 
 
 def _in_order(
