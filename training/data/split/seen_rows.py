@@ -260,7 +260,8 @@ def _refusal(report: SeenReport, weights: InitialWeights) -> str:
     return (
         f"model.init: {weights.resolved} was trained on {told}, recognised by {by}: their scores"
         " would be better than those of new rows. Split both runs alike, train the weights without"
-        " these rows (data.held_out_by), or leave them out of val and test with model.init.seen_rows: exclude"
+        " these rows (data.held_out_by), or leave them out of val and test with"
+        " model.init.seen_rows: exclude"
     )
 
 
