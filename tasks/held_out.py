@@ -25,7 +25,7 @@ def without_held_out_rows(
     """
     if not declaration.data.held_out_by:
         return split, CheckReport(results=())
-    from training.registry.held_out import held_out_of  # a second of imports
+    from training.registry.held_out_source import held_out_of  # a second of imports
     from training.tracking.mlflow import default_tracking_uri
 
     names = declaration.data.held_out_by

@@ -64,7 +64,7 @@ def keys(made: Made, side: str, column: str, kind: str = "molecule") -> list[str
 
 
 def other_of(made: Made) -> HeldOut:
-    """What `training.registry.held_out` records of a run over a table."""
+    """What `training.registry.held_out_source` records of a run over a table."""
     tables = tuple(TableRef(file=t.file, rows=t.rows) for t in (made.split.val, made.split.test))
     origin: Origin = made.origin(
         fitted=tables,

@@ -13,7 +13,7 @@ import numpy as np
 from schemas.config import SPLITS, Declaration
 from schemas.errors import LeakageError
 from schemas.init_records import HeldOut, SeenReport, SeenSplit
-from schemas.records import SplitTables, TableSpec
+from schemas.records import SplitTables, TableRef, TableSpec
 from training.data.split.seen_rows import find_alike, have_ids, without_rows
 from training.data.split.unseen import trained_keys, unseen_rows
 
@@ -28,7 +28,7 @@ def find_held_out(split: SplitTables, spec: TableSpec, other: HeldOut) -> dict[s
         IntegrityError: a table was changed.
     """
     origin = other.origin
-    tables = dict.fromkeys(SPLITS, origin.fitted)
+    tables: dict[str, Sequence[TableRef]] = dict.fromkeys(map(str, SPLITS), origin.fitted)
     found = find_alike(split, spec, origin, tables, origin.scaffold)
     if found is not None:
         return found.masks
@@ -67,7 +67,7 @@ def leave_out(
         SplitError: no row of a split is left.
     """
     found = [find_held_out(split, spec, other) for other in others]
-    masks = {side: np.logical_or.reduce([masks[side] for masks in found]) for side in SPLITS}
+    masks = {str(s): np.logical_or.reduce([masks[s] for masks in found]) for s in SPLITS}
     kept = without_rows(split, spec, declaration, masks, folder, REASON)
     plan = {**kept.plan, "held_out_by": [other.resolved for other in others]}
     report = SeenReport(asked="exclude", found={s: int(mask.sum()) for s, mask in masks.items()})

@@ -260,7 +260,8 @@ def _refusal(report: SeenReport, weights: InitialWeights) -> str:
     return (
         f"model.init: {weights.resolved} was trained on {told}, recognised by {by}: their scores"
         " would be better than those of new rows. Split both runs alike, train the weights without"
-        " these rows, or leave them out of val and test with model.init.seen_rows: exclude"
+        " these rows (data.held_out_by), or leave them out of val and test with"
+        " model.init.seen_rows: exclude"
     )
 
 
@@ -287,7 +288,7 @@ def without_rows(
     reason: str,
 ) -> SplitTables:
     """Write the splits without the rows of the masks, and count these; others stay their files."""
-    tables = {side: _table(split, side) for side in SPLITS}
+    tables: dict[str, TableRef] = {side: _table(split, side) for side in SPLITS}
     tables |= {side: _filtered(split, side, mask, folder, reason) for side, mask in masks.items()}
     left_out = sum(int(mask.sum()) for mask in masks.values())
     kept = split.model_copy(
