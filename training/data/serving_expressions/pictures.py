@@ -296,8 +296,7 @@ def at_once(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     if len(items) < 8:
         return [work(item) for item in items]
     with ThreadPoolExecutor(_processors()) as pool:
-        # small blocks: at the end, a thread without work waits for at most one of another's
-        size = max(1, len(items) // (32 * _processors()))
+        size = max(1, len(items) // (8 * _processors()))
         blocks = [items[i : i + size] for i in range(0, len(items), size)]
         return [
             found for block in pool.map(lambda b: [work(i) for i in b], blocks) for found in block
