@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.loops import HandWritten, OwnLoop, take_turns
+from benchmarks.loops import HandWritten, OwnLoop, Segment, take_turns
 from benchmarks.made_up import variant
 from benchmarks.made_up_kinds import prepare_kind
 from benchmarks.page import PAGE, machine, markdown_table, write_section
@@ -83,7 +83,7 @@ def measure(case: Case, folder: Path, rows: int, rounds: int) -> Result:
         train=train,
     )
     spec, parallel = read_spec(config), Parallel()
-    loops = {
+    loops: dict[str, Segment] = {
         "bulkhead": OwnLoop(Trainer(spec, folder / "run", parallel, StopSignal())).run,
         "careful": HandWritten(spec, parallel, careful=True).run,
     }

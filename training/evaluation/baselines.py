@@ -119,7 +119,10 @@ def _fit(
     if statistics.labels:
         labels = targets_of(declaration, statistics)
         own = ((t, _known(train, i, t), _known(val, i, t, train)) for i, t in enumerate(labels))
-        fitted = [_fit(name, t.declaration, t.statistics, *known, len(labels)) for t, *known in own]
+        fitted = [
+            _fit(name, t.declaration, t.statistics, known, held, len(labels))
+            for t, known, held in own
+        ]
         return lambda rows: np.concatenate(
             [t.stored(predict(rows)) for t, predict in zip(labels, fitted, strict=True)], axis=1
         )

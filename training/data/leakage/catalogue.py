@@ -143,9 +143,8 @@ CATALOGUE: dict[str, Explanation] = {
     ),
     "duplicates": Explanation(
         "Equal rows on two sides",
-        "held-out rows whose features all equal those of a train row",
-        "share of such rows, by a 64-bit hash of the features that a 128-bit one confirms; a window"
-        " of a series counts with all its values",
+        "held-out rows whose features, and windows of series, all equal those of a train row",
+        "share of such rows, by a 64-bit hash of the features that a 128-bit one confirms",
         ("max_duplicate_share",),
         "It fails where there are more such rows than train's own rate of equal rows explains"
         " (binomial, 1 %), or where they are 1 % of a side and fewer than a tenth of them (or"
