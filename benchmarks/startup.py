@@ -1,8 +1,9 @@
 """Start-up time of commands: python -m benchmarks.startup [--rounds 5]
 
 CPU and wall seconds of commands that do almost nothing, each in its own process. They take turns
-with a bare interpreter and one that imports torch. Writes its section of docs/benchmarks.md. Exit
-code 0 if `bulkhead --help` takes under half a second of CPU.
+with a bare interpreter and one that imports torch. A warm `bulkhead run` and an audit take turns
+with scripts that train the same network with MLflow, by hand and with Lightning. Writes its section
+of docs/benchmarks.md. Exit code 0 if `bulkhead --help` takes under half a second of CPU.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 from benchmarks.made_up import prepare, variant
 from benchmarks.page import PAGE, machine, markdown_table, write_section
+from benchmarks.warm_run import jobs, turn
 from training.launch.torchrun import command
 
 HELP, ONE_STEP = (
@@ -30,16 +32,22 @@ ROWS = 1500
 
 
 class Cost(NamedTuple):
-    """Seconds of a command and its children: `cpu` in user and system, and `wall`."""
+    """Seconds of a command and its children: `cpu` in user and system, and `wall`; `around`: of
+    `wall`, without training.
+    """
 
     cpu: float
     wall: float
+    around: float | None = None
 
 
-def cost(words: list[str]) -> Cost:
+def cost(
+    words: list[str], folder: Path | None = None, environment: dict[str, str] | None = None
+) -> Cost:
     """Measure a command, which must succeed."""
     began, before = time.perf_counter(), os.times()
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run(words, check=True, cwd=folder, env=environment, **quiet)  # type: ignore[call-overload]
     after = os.times()
     used = (
         after.children_user - before.children_user + after.children_system - before.children_system
@@ -81,6 +89,7 @@ def section(found: dict[str, list[Cost]]) -> str:
             "": name,
             "CPU s": f"{median(c.cpu for c in costs):.2f}",
             "s": f"{median(c.wall for c in costs):.2f}",
+            "s around training": _around(costs),
         }
         for name, costs in found.items()
     ]
@@ -89,6 +98,21 @@ def section(found: dict[str, list[Cost]]) -> str:
         f"## Start-up\n\nMedians of {turns} turns; {machine()}. `--help` may take"
         f" {MOST_CPU_SECONDS} s of CPU.\n\n{markdown_table(rows)}\n"
     )
+
+
+def _around(costs: list[Cost]) -> str:
+    found = [c.around for c in costs if c.around is not None]
+    return f"{median(found):.2f}" if found else ""
+
+
+def measure_jobs(folder: Path, rounds: int, found: dict[str, list[Cost]]) -> None:
+    """Measure a warm run, an audit and the scripts that do less, in turns."""
+    every = jobs(folder)
+    for number in range(rounds):
+        for name, job in every.items():
+            one = cost(turn(job, number), job.folder, job.environment)
+            around = one.wall - job.training() if job.seconds else None
+            found.setdefault(name, []).append(one._replace(around=around))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -104,6 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
         for _ in range(options.rounds):
             for what, words in commands(Path(name)).items():
                 found.setdefault(what, []).append(cost(words))
+        measure_jobs(Path(name), options.rounds, found)
     text = section(found)
     print(text)
     write_section("startup", text, options.output)

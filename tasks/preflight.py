@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from prefect import State
 
@@ -54,11 +54,11 @@ def check_model(spec: RunSpec) -> Any:
     ):
         return check()
     report = stored(STEP, _inputs(spec), PreflightReport, check)
-    if not isinstance(report, State):
-        return report
-    if not _fits(report.data, declaration):
-        return check()
-    _say(report.data)
+    if isinstance(report, State):
+        known = cast(PreflightReport, report.data)
+        if not _fits(known, declaration):
+            return check()
+        _say(known)
     return report
 
 

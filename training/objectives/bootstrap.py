@@ -70,12 +70,10 @@ def intervals(
         group: Group of each row [N], None for a row without group: whole groups are drawn. None:
             rows are drawn.
         weight: Sample weights [N].
-        resamples: Number R of resamples.
-        confidence: Coverage of the interval, a fraction.
+        resamples: Number R of resamples; `confidence`: coverage of the interval, a fraction.
         seed: Same seed, same draws.
         labels: Labels of a task of several labels; predictions are then [N, K] and targets [N, L].
-        threshold: Of a single binary label.
-        only: The one metric of a single label to compute.
+        threshold: Of a single binary label; `only`: the one metric of a single label to compute.
 
     Returns:
         `low` and `high` are None if a metric is not defined, on the rows or in more than half of
@@ -85,11 +83,9 @@ def intervals(
         DataError: no rows, or lengths that differ.
     """
     task = declaration.task.kind
-    declared = declared_measures(declaration)
-    values = compute_predictions(
-        task, predictions, target, weight, labels, threshold, declared, only
-    )
-    rule = _resampled(task, predictions, target, labels, threshold, declared)
+    rest = (labels, threshold, declared_measures(declaration))
+    values = compute_predictions(task, predictions, target, weight, *rest, only)
+    rule = _resampled(task, predictions, target, *rest)
     resampled = _all_resamples(rule, len(target), group, weight, resamples, seed)
     units = units_of(group, len(target))
     found = {

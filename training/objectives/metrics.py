@@ -126,8 +126,7 @@ def compute_predictions(
 
     Args:
         task: Kind of the task.
-        predictions: Predictions of N rows.
-        target: Targets of the same rows.
+        predictions: Predictions of N rows; `target`: targets of the same rows.
         weight: Sample weights [N], at least 0; None: all rows have equal weight.
         labels: Labels of a task of several labels, with their thresholds and declared measures.
         threshold: Of a single binary label.
@@ -151,11 +150,8 @@ def compute_predictions(
         counted = weight > 0
         if not counted.any():
             return dict.fromkeys((*METRICS[task], *declared))
-        predictions, target, weight = (
-            predictions[counted],
-            target[counted],
-            np.asarray(weight, dtype=np.float64)[counted],
-        )
+        predictions, target = predictions[counted], target[counted]
+        weight = np.asarray(weight, dtype=np.float64)[counted]
     classes = decided_classes(predictions, threshold)
     wanted = {name: _METRICS[task][name] for name in METRICS[task]}
     wanted |= {name: single(measure) for name, measure in declared.items()}

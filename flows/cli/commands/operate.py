@@ -43,6 +43,30 @@ def _seconds(idle: str) -> float:
     return found
 
 
+Idle = Annotated[
+    str | None,
+    typer.Option(
+        help=(
+            "End by itself after so long without a command of this home, e.g. 10m; no worker is"
+            " started. Default: run until Ctrl-C."
+        ),
+        autocompletion=_lengths,
+        metavar="LENGTH",
+    ),
+]
+Postgres = Annotated[
+    str | None,
+    typer.Option(
+        envvar="BULKHEAD_POSTGRES",
+        show_envvar=True,
+        help=(
+            "postgresql://user:password@host:5432/database for both servers (schemas prefect"
+            " and mlflow), in place of SQLite files."
+        ),
+    ),
+]
+
+
 @stated
 def up(
     prefect_port: Annotated[
@@ -51,32 +75,12 @@ def up(
     mlflow_port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of MLflow's UI and API.")
     ] = 5000,
-    postgres: Annotated[
-        str | None,
-        typer.Option(
-            envvar="BULKHEAD_POSTGRES",
-            show_envvar=True,
-            help=(
-                "postgresql://user:password@host:5432/database for both servers (schemas prefect"
-                " and mlflow), in place of SQLite files."
-            ),
-        ),
-    ] = None,
+    postgres: Postgres = None,
     worker: Annotated[
         bool,
         typer.Option("--worker/--no-worker", help="Start flow runs of the work pool bulkhead too."),
     ] = True,
-    idle: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "End by itself after so long without a command of this home, e.g. 10m; no worker is"
-                " started. Default: run until Ctrl-C."
-            ),
-            autocompletion=_lengths,
-            metavar="LENGTH",
-        ),
-    ] = None,
+    idle: Idle = None,
     debug: Debug = False,
 ) -> None:
     """Open Prefect and MLflow over this home's runs, with a worker for deployments, on loopback,
