@@ -14,6 +14,7 @@ from schemas.errors import DataError
 from tests.training.data.chain import declared, split_of, write_table
 from training.data.engine.engine import connect
 from training.data.engine.in_memory import CODE, Rows, holding
+from training.data.fit import held_columns
 from training.data.fit.held_columns import BLOCK_ROWS, held_counts, held_moments, held_quantiles
 from training.data.fit.moments import BITS, Moments, column_moments, column_quantiles
 from training.data.fit.normalize import fit
@@ -57,6 +58,29 @@ def _in_memory(rows: Rows, name: str) -> tuple[Moments, tuple[float, ...] | None
 
 def _bits(found: tuple[Moments, tuple[float, ...] | None]) -> str:
     return repr(found)  # tells -0.0 from 0.0
+
+
+@pytest.mark.req("D7")
+@pytest.mark.parametrize("shape", ["normal", "sorted", "few values", "two ends", "periodic"])
+@pytest.mark.parametrize("margin", [0, 2, 400])
+def test_ranks_among_many_values_are_those_of_a_sort(
+    shape: str, margin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_columns, "MANY_VALUES", 1)
+    monkeypatch.setattr(held_columns, "SAMPLE_VALUES", 256)
+    monkeypatch.setattr(held_columns, "SAMPLE_MARGIN", margin)
+    rng = np.random.default_rng(0)
+    values = {
+        "normal": rng.normal(size=40_000),
+        "sorted": np.arange(40_000.0),
+        "few values": rng.integers(0, 3, 40_000) * 1.0,
+        "two ends": rng.choice([-1e300, 1e300], 40_000),
+        "periodic": np.arange(40_000) % 156 * 1.0,
+    }[shape]
+    ranks = [0, 9_999, 10_000, 20_000, 39_999]
+    ordered = np.sort(values)
+    found = held_columns._at_ranks(values.copy(), ranks)
+    assert found == {rank: ordered[rank] for rank in ranks}
 
 
 @pytest.mark.req("D7")

@@ -26,6 +26,10 @@ from training.data.fit.moments import (
 )
 
 BLOCK_ROWS = 16_384  # all intermediate values of so many rows stay in the processor's cache
+# least values and most ranks for which a sample is looked at first; its size, and how far from its
+# place a rank may lie there: six standard deviations
+MANY_VALUES, FEW_RANKS = 2**17, 8
+SAMPLE_VALUES, SAMPLE_MARGIN = 2**14, 400
 WORD = 64  # bits; integers beyond lose digits in a sum
 
 
@@ -58,13 +62,51 @@ def held_quantiles(rows: Rows, column: str, levels: Sequence[float]) -> tuple[fl
     places = _places(rows)
     values = _present(rows.table[column].chunk(0), places, np.empty(len(places)))
     positions = [(len(values) - 1) * level for level in levels]
-    values.partition(sorted({rank for p in positions for rank in (math.floor(p), math.ceil(p))}))
+    found = _at_ranks(
+        values, sorted({rank for p in positions for rank in (math.floor(p), math.ceil(p))})
+    )
     return tuple(
-        between(
-            float(values[math.floor(p)]) + 0.0, float(values[math.ceil(p)]) + 0.0, p - math.floor(p)
-        )
+        between(found[math.floor(p)] + 0.0, found[math.ceil(p)] + 0.0, p - math.floor(p))
         for p in positions
     )
+
+
+def _at_ranks(values: np.ndarray, ranks: Sequence[int]) -> dict[int, float]:
+    """Return the values [present] at a few ranks, by rank; the values may be reordered.
+
+    A sample says between which two values a rank must lie nearly surely. Those between them are
+    few, and only they are divided further; where the sample misses a rank, all are.
+    """
+    if len(values) < MANY_VALUES or len(ranks) > FEW_RANKS:
+        values.partition(ranks)
+        return {rank: float(values[rank]) for rank in ranks}
+    sample, found = np.sort(values[:: len(values) // SAMPLE_VALUES]), dict[int, float]()
+    for rank in ranks:
+        if rank in found:
+            continue
+        place = round(rank / len(values) * len(sample))
+        low = sample[max(0, place - SAMPLE_MARGIN)]
+        high = sample[min(len(sample) - 1, place + SAMPLE_MARGIN)]
+        below, inside = _between(values, low, high)
+        here = [r for r in ranks if below <= r < below + len(inside)]
+        if rank not in here:
+            values.partition(ranks)
+            return {r: float(values[r]) for r in ranks}
+        inside.partition([r - below for r in here])
+        found |= {r: float(inside[r - below]) for r in here}
+    return found
+
+
+def _between(values: np.ndarray, low: float, high: float) -> tuple[int, np.ndarray]:
+    """Return the number of values below `low`, and the values from `low` to `high`."""
+    below, inside = 0, []
+    for start in range(0, len(values), BLOCK_ROWS):
+        block = values[start : start + BLOCK_ROWS]
+        chosen = block >= low
+        below += len(block) - int(np.count_nonzero(chosen))
+        chosen &= block <= high
+        inside.append(block[chosen])
+    return below, np.concatenate(inside)
 
 
 def held_counts(rows: Rows, column: str) -> tuple[dict[str, int], int] | None:
