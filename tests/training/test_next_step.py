@@ -14,7 +14,7 @@ from tests.training.test_gate import evaluation, judged
 from tests.training.toys import declare
 from training.data.leakage import check_leakage
 from training.data.leakage.duplicates import Duplicates, Within, judge_duplicates
-from training.evaluation.baselines import verdict
+from training.evaluation.baselines import Skill, verdict
 from training.evaluation.next_step import add_unfinished, unfinished
 from training.evaluation.permutation import too_few_units
 
@@ -47,6 +47,17 @@ def test_without_a_better_baseline_the_features_are_to_blame() -> None:
     )
     near = said(0.85, {"constant": 0.5, "boosting": 0.9})
     assert "carry it" not in near and "set model: {kind: boosting}, or improve" in near
+
+
+@pytest.mark.req("P8")
+def test_a_baseline_ahead_of_a_model_without_skill_is_the_line_to_set() -> None:
+    declaration = declare("regression", {"kind": "mlp"})
+    found = {declaration.metric: Interval(value=14.3, low=13.4, high=15.2)}
+    baselines = {b: {declaration.metric: v} for b, v in (("constant", 32.2), ("linear", 7.4))}
+    skill, sentence = verdict(declaration, found, baselines, skill=Skill(chance=0.4))
+    assert not skill and sentence.endswith(
+        ": set model: {kind: linear}, which is ahead on the same rows."
+    )
 
 
 @pytest.mark.req("P8")

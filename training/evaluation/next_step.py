@@ -56,7 +56,9 @@ def advice(declaration: Declaration, own: float | None, values: Values, standing
     if behind and _is_far(declaration, own, values, behind[0]):
         return _learned_by(declaration, values, behind[0], standing)
     if not has_skill(standing):
-        return _no_skill(declaration, own, values)
+        line = _line(declaration, behind[0]) if behind else ""
+        no_skill = _no_skill(declaration, own, values)
+        return f": {line}, which is ahead on the same rows" if line else no_skill
     level = [b for b in ranked if standing[b] == "level"]
     if behind:
         use = _line(declaration, behind[0]) or f"use {NAMES.get(behind[0], behind[0])}"

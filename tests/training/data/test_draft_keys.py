@@ -86,6 +86,8 @@ def test_one_row_for_each_year_is_a_series_in_time(tmp_path: Path, part: str) ->
     text = draft(str(_written(frame, tmp_path)))
     assert f"one row for each year{' and ' + part if part else ''}: a series in time" in text
     assert "row_time: time" in text and "split: {kind: time, embargo: 1d}" in text
+    trend = draft(str(_written(frame.assign(y=frame.year + RNG.normal(size=len(rows))), tmp_path)))
+    assert "year: numeric" in trend, "a trend follows the calendar, which is known before"
     panel = draft(str(_written(pd.concat([frame, frame]).assign(a=A[: 2 * len(rows)]), tmp_path)))
     assert "split: {kind: random}" in panel
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from schemas.errors import ConfigError
-from training.data.draft.column_hints import has_word, hint_of
+from training.data.draft.column_hints import CALENDAR, has_word, hint_of
 from training.data.draft.entities import guess_group, guess_ids
 from training.data.draft.guesses import Draft, Guess, Table, left
 from training.data.draft.label_guess import (
@@ -92,7 +92,10 @@ def _draft(table: Table, labels: Sequence[Profile], why: str) -> Draft:
     for column in left(others, guesses):
         if reason := _useless(table, column, label, told):
             guesses[column.name] = Guess("ignore", reason)
-    for found, reason in like_label(table.connection, label, left(others, guesses)).items():
+    timeless = [
+        c for c in left(others, guesses) if not (moment.name and has_word(c.name, CALENDAR))
+    ]  # a trend follows the calendar, which is known before
+    for found, reason in like_label(table.connection, label, timeless).items():
         guesses[found] = Guess("ignore", f"suspicious: {reason}")
     molecules = _molecules(others) if not (groups or moment.name or split) else None
     derive |= date_features(table, others, moment.name, guesses)
