@@ -17,7 +17,7 @@ from training.data.engine.engine import connect
 from training.data.engine.sorted_rows import Column, Numbers, Texts, hash_sorted
 from training.data.sources.plain_parquet import plain_columns
 from training.data.sources.source import fingerprint
-from training.data.table import validate
+from training.data.table import typed_rows
 
 ROWS = 600
 RNG = np.random.default_rng(0)
@@ -57,7 +57,8 @@ def _source(folder: Path, columns: Mapping[str, pa.Array] = COLUMNS, files: int 
     ("data", "is_plain"),
     [
         ({}, True),
-        ({"derive": {"twice": "odd * 2"}, "row_number": "place"}, True),
+        ({"derive": {"twice": "odd * 2"}}, True),
+        ({"row_number": "place", "columns": {**ROLES, "place": "id", "id": "ignore"}}, True),
         ({"filter": "whole > 0"}, False),
         ({"memory_limit": "200MB"}, False),
     ],
@@ -73,10 +74,10 @@ def test_typed_tables_are_those_of_the_engine(
         read.update(found)
         return found
 
-    monkeypatch.setattr(validate, "plain_columns", noted)
+    monkeypatch.setattr(typed_rows, "plain_columns", noted)
     found = validated_of(declaration, tmp_path / "plain")
     assert set(read) == (PLAIN if is_plain else set())
-    monkeypatch.setattr(validate, "plain_columns", lambda *_: {})
+    monkeypatch.setattr(typed_rows, "plain_columns", lambda *_: {})
     assert found.digests == validated_of(declaration, tmp_path / "engine").digests
 
 

@@ -49,32 +49,12 @@ def hash_sorted(
     reader = connection.sql(
         f"select *, md5_number(__id) as {HASH} from {relation}"
     ).to_arrow_reader(BATCH_ROWS)
-    hashes, count = [pa.array([], reader.schema.types[-1])], 0
     columns: dict[str, Column] = {
         field.name: Numbers(rows, field.type) if field.type in DTYPES else Texts(field.type, rows)
         for field in reader.schema
         if field.name != HASH and field.name not in plain
     }
-
-    def add(batch: pa.RecordBatch) -> None:
-        """Add one batch to the columns."""
-        nonlocal count
-        hashes.append(batch.column(HASH))
-        for name, column in columns.items():
-            column.add(batch.column(name))
-        for name in plain:
-            if name in batch.schema.names and not plain[name].holds(count, batch.column(name)):
-                raise RuntimeError(
-                    f"the engine and Arrow read the rows of the source differently: {name!r}"
-                    f" differs after row {count}"
-                )
-        count += len(batch)
-
-    with beside(add) as add_beside:
-        for batch in reader:
-            add_beside(batch)
-    if any(column.rows != count for column in plain.values()):
-        raise RuntimeError(f"the engine read {count} rows of the source, Arrow another number")
+    hashes = _filled(reader, columns, plain)
     columns |= plain
     order, ids_differ = hash_order(pa.concat_arrays(hashes))
     hashes.clear()
@@ -86,6 +66,35 @@ def hash_sorted(
     # each is released as soon as it is gathered
     gathered = at_once(lambda name: waiting.pop(name).gathered(order, rooms), names)
     return pa.table(gathered, names=names), ids_differ
+
+
+def _filled(
+    reader: pa.RecordBatchReader, columns: Mapping[str, Column], plain: Mapping[str, Column]
+) -> list[pa.Array]:
+    """Fill the columns, compare those of `plain` that are read too, and return the hashes."""
+    hashes, count = [pa.array([], reader.schema.field(HASH).type)], 0
+    witnesses = [name for name in plain if name in reader.schema.names]
+
+    def add(batch: pa.RecordBatch) -> None:
+        """Add one batch to the columns."""
+        nonlocal count
+        hashes.append(batch.column(HASH))
+        for name, column in columns.items():
+            column.add(batch.column(name))
+        for name in witnesses:
+            if not plain[name].holds(count, batch.column(name)):
+                raise RuntimeError(
+                    f"the engine and Arrow read the rows of the source differently: {name!r}"
+                    f" differs after row {count}"
+                )
+        count += len(batch)
+
+    with beside(add) as add_beside:
+        for batch in reader:
+            add_beside(batch)
+    if any(column.rows != count for column in plain.values()):
+        raise RuntimeError(f"the engine read {count} rows of the source, Arrow another number")
+    return hashes
 
 
 def hash_order(hashes: pa.Decimal128Array) -> tuple[np.ndarray, bool]:
@@ -235,10 +244,11 @@ class Texts:
         return False
 
     def gathered(self, order: np.ndarray, rooms: list[np.ndarray]) -> pa.Array:
-        """Return the values in an order."""
+        """Return the values in an order, once."""
         if self._padded is not None:
             return pa.chunked_array(self._padded.texts(order), self._kind).combine_chunks()
-        found = pa.chunked_array(self._chunks, self._chunks[0].type if self._chunks else self._kind)
+        chunks, self._chunks = self._chunks, []  # released here, whoever still has the column
+        found = pa.chunked_array(chunks, chunks[0].type if chunks else self._kind)
         return (
             (found.unify_dictionaries() if self._coded else found)
             .combine_chunks()

@@ -84,7 +84,7 @@ def _at_ranks(values: np.ndarray, ranks: Sequence[int]) -> dict[int, float]:
     for rank in ranks:
         if rank in found:
             continue
-        place = round(rank / len(values) * len(sample))
+        place = min(round(rank / len(values) * len(sample)), len(sample) - 1)
         low = sample[max(0, place - SAMPLE_MARGIN)]
         high = sample[min(len(sample) - 1, place + SAMPLE_MARGIN)]
         below, inside = _between(values, low, high)

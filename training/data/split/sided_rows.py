@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.config import SPLITS
+from schemas.config import SPLITS, SplitName
 from schemas.records import ValidatedTable
 from schemas.tables import arrow_schema
 from training.data.engine.batches import arrow_batches
@@ -61,6 +61,22 @@ def with_sides(connection: duckdb.DuckDBPyConnection, table: pa.Table, side_sql:
         pa.uint8()
     )
     return table.append_column("__side", side).append_column(CODE, code)
+
+
+def row_groups(table: pa.Table, schema: pa.Schema) -> Iterator[tuple[SplitName, pa.Table]]:
+    """Yield the row groups of every split, those of one split in the order of the table.
+
+    Each is gathered once: rows of another number would be joined and divided again, in new memory.
+    """
+    rows, code, size = table.select(schema.names), table[CODE].to_numpy(), group_rows(schema)
+    begins: list[tuple[int, int, SplitName, np.ndarray]] = []
+    for place, side in enumerate(SPLITS):
+        mask = code == place
+        first = np.flatnonzero(mask)[::size]
+        ends = [*first[1:].tolist(), len(code)]
+        begins += [(a, b, side, mask) for a, b in zip(first.tolist(), ends, strict=False)]
+    for begin, end, side, mask in sorted(begins, key=lambda group: group[0]):
+        yield side, rows.slice(begin, end - begin).filter(pa.array(mask[begin:end]))
 
 
 def code_sql(side_sql: str) -> str:

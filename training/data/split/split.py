@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -28,7 +27,6 @@ from schemas.config import (
     GroupSplit,
     GroupTimeSplit,
     PredefinedSplit,
-    SplitName,
     StratifiedSplit,
     TimeSplit,
 )
@@ -49,7 +47,6 @@ from training.data.engine.engine import (
     ROW_GROUP_ROWS,
     TableWriter,
     chosen_engine,
-    group_rows,
     ident,
     literal,
     rows,
@@ -81,7 +78,7 @@ from training.data.split.ledger import Ledger, opened
 from training.data.split.pins import find_pins
 from training.data.split.rolling import plan_of, roll_cuts
 from training.data.split.side_summary import refuse_unusable, summarize
-from training.data.split.sided_rows import code_sql, in_file_order, with_sides
+from training.data.split.sided_rows import code_sql, in_file_order, row_groups, with_sides
 from training.data.split.strata import Units, allot, bin_edges, stratum_sql
 from training.data.split.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
 from training.data.table.time_units import in_time_units
@@ -582,7 +579,8 @@ def _written(
             for side, writer in writers.items()
         }
         if whole:
-            for side, rows in _row_groups(in_order, schema):
+            # a row group at a time: see there
+            for side, rows in row_groups(in_order, schema):
                 write[side](rows)
         else:
             for batch in in_order:
@@ -598,22 +596,6 @@ def _written(
         for place, side in enumerate(SPLITS):
             hold(found[side], Rows(in_order.select([*schema.names, CODE]), place))
     return found
-
-
-def _row_groups(table: pa.Table, schema: pa.Schema) -> Iterator[tuple[SplitName, pa.Table]]:
-    """Yield the row groups of every split, those of one split in the order of the table.
-
-    Each is gathered once: rows of another number would be joined and divided again, in new memory.
-    """
-    rows, code, size = table.select(schema.names), table[CODE].to_numpy(), group_rows(schema)
-    begins: list[tuple[int, int, SplitName, np.ndarray]] = []
-    for place, side in enumerate(SPLITS):
-        mask = code == place
-        first = np.flatnonzero(mask)[::size]
-        ends = [*first[1:].tolist(), len(code)]
-        begins += [(a, b, side, mask) for a, b in zip(first.tolist(), ends, strict=False)]
-    for begin, end, side, mask in sorted(begins, key=lambda group: group[0]):
-        yield side, rows.slice(begin, end - begin).filter(pa.array(mask[begin:end]))
 
 
 def sampled(

@@ -39,9 +39,9 @@ from training.data.table.date_parts import with_date_parts
 from training.data.table.label_values import label_violations, labelled_rows
 from training.data.table.raw_rows import NUM_ROWS, keep_raw_rows
 from training.data.table.typed import raw_names, typed_sql, validated_columns
+from training.data.table.typed_rows import TYPED
 from training.data.table.validate import (
     ORDER,
-    TYPED,
     cause,
     column_types,
     empty_features,
