@@ -77,7 +77,7 @@ def _runs(sides: Sides, looked: Looked, kind: str) -> Iterator[tuple[Pool, Tie]]
     """Yield blocks of neighbours; of a large table they are read for it."""
     positions = looked.time if kind == "time" else looked.place
     if sum(sides.num_rows[side] for side in learnt(sides)) > ROWS and np.isfinite(positions).any():
-        near = read_runs(sides, {"time": "__time", "place": "__source_row"}[kind])
+        near = read_runs(sides, {"time": "__time", "place": "__source_row"}[kind], positions)
         if near is None:
             return
         looked, positions = near, near.time if kind == "time" else near.place

@@ -5,6 +5,7 @@ Shapes: N rows, in the order of the hash of their id.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from training.data.dependence.pool import Pool, compact, ranks
 from training.data.dependence.strength import Flags, Floats
 from training.data.dependence.ties import between_share, coarse
 from training.data.engine.engine import ident, row
+from training.data.leakage.chosen_places import chosen_places
 from training.data.leakage.sampled import coded_texts, numbers
 from training.data.leakage.sides import Sides
 
@@ -60,15 +62,20 @@ def read_rows(sides: Sides) -> Looked | None:
     return _looked(sides, parts)
 
 
-def read_runs(sides: Sides, by: str) -> Looked | None:
-    """Return runs of neighbouring rows in the order of an expression, as far as a run reaches."""
+def read_runs(sides: Sides, by: str, positions: Floats) -> Looked | None:
+    """Return runs of neighbouring rows in the order of a column, as far as a run reaches.
+
+    Args:
+        sides: the sides.
+        by: the column.
+        positions: its values in a sample of rows.
+    """
     total = sum(sides.num_rows[side] for side in learnt(sides))
     step = max(total // RUNS, RUN_ROWS)
-    chosen = (
-        f"select __id from (select __id, row_number() over (order by {by}, __id) - 1 as n from"
-        f" {_together(sides)} where {by} is not null) where n % {step} < {RUN_ROWS}"
-    )
-    return _read(sides, f"__id in ({chosen})")
+    place = partial(chosen_places, sides.connection, _together(sides), by, step, RUN_ROWS)
+    if sides.declaration.data.memory_bytes is None:
+        return _read(sides, f"__id in ({place()})")
+    return _read(sides, f"__id in ({place(positions[np.isfinite(positions)])})")
 
 
 def read_values(sides: Sides, column: str) -> Looked | None:
