@@ -1,4 +1,4 @@
-"""Rows at chosen places of an order are the same whether all rows are ordered or only those near."""
+"""Rows at chosen places of an order are the same whether all rows or those near are ordered."""
 
 from __future__ import annotations
 
