@@ -35,18 +35,17 @@ def chosen_places(
         length: of a run.
         sample: finite values of the column.
     """
-    ordered = "row_number() over ({} order by {}, __id) - 1"
     if sample is None or not len(sample):
-        place = ordered.format("", by)
         return (
-            f"select __id from (select __id, {place} as n from {relation} where {by} is not null)"
-            f" where n % {step} < {length}"
+            f"select __id from (select __id, row_number() over (order by {by}, __id) - 1 as n from"
+            f" {relation} where {by} is not null) where n % {step} < {length}"
         )
     edges = np.unique(np.quantile(sample, np.arange(1, BUCKETS) / BUCKETS, method="lower"))
     counts = _counts(connection, relation, by, edges)
     first = np.cumsum(counts) - counts  # place of the first row of each bucket
-    # the bucket holds a place that is chosen: a run begins in it, or reaches into it
-    held = (counts > 0) & ((first % step < length) | (first // step < (first + counts - 1) // step))
+    last = first + counts - 1
+    # a run reaches into the bucket, or begins in it
+    held = (counts > 0) & ((first % step < length) | (first // step < last // step))
     low, high = np.r_[-np.inf, edges], np.r_[edges, np.inf]
     chosen = ", ".join(
         f"(cast('{low[i]}' as double), cast('{high[i]}' as double), {first[i]})"
@@ -58,11 +57,8 @@ def chosen_places(
         f" join (values {chosen}) b(low, high, begins) on {value} >= b.low and {value} < b.high"
         f" where {by} is not null"
     )
-    place = ordered.format("partition by begins", "v")
-    return (
-        f"select __id from (select __id, begins + {place} as n from {NEAR})"
-        f" where n % {step} < {length}"
-    )
+    place = "begins + row_number() over (partition by begins order by v, __id) - 1"
+    return f"select __id from (select __id, {place} as n from {NEAR}) where n % {step} < {length}"
 
 
 def _counts(
