@@ -67,6 +67,7 @@ POLLED = """
 WRAPPER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored below nohup
 from tasks.family import end_with_me
 from tasks.stop import command
 end_with_me()
