@@ -223,7 +223,7 @@ def test_preflight_passes_a_run_with_adapters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "lora, words",
     [
-        ({"on": ["body.blocs"]}, r"model.lora.on: 'body.blocs' fits none"),
+        ({"on": ["body.floors"]}, r"model.lora.on: 'body.floors' fits none"),
         ({"on": ["body.norm"]}, r"model.lora.on: 'body.norm' fits none"),
         ({"on": ["body.blocks"], "rank": 8}, r"rank 8: body.blocks.*lower the rank"),
     ],

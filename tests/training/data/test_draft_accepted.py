@@ -40,7 +40,7 @@ def prepared(text: str, folder: Path) -> tuple[Declaration, SplitTables]:
         failed = check_overlap(sides, validated, declaration).failed
         assert not failed, failed
         statistics = fit(sides.train, validated.spec, declaration)
-        assert statistics.numeric or statistics.categorical
+        assert statistics.numeric or statistics.categorical or statistics.tensor or statistics.bags
         for side in filter(None, (sides.val, sides.test)):
             assert not new_nulls(side, statistics, declaration.data)
     return declaration, sides

@@ -37,8 +37,9 @@ def smiles_guess(table: Table, column: Profile) -> Guess | None:
     if valid < (NAMED_VALID if is_named else VALID) * len(texts):
         return None
     why = f"RDKit reads {valid} of {len(texts)} different texts as molecules"
-    if valid < len(texts):
-        return Guess("{kind: smiles, smiles: {invalid: null}}", f"{why}; the others count as null")
+    if valid < len(texts) or len(texts) == READ:  # others were not read
+        others = "the others" if valid < len(texts) else "any that it cannot read"
+        return Guess("{kind: smiles, smiles: {invalid: null}}", f"{why}; {others} count as null")
     return Guess("smiles", why)
 
 
