@@ -240,7 +240,7 @@ def test_molecules_are_grouped_only_where_that_can_be_done(
     smiles = ["C" * (i % 30 + 1) + "O" * (i // 30 + 1) for i in range(N)]
     frame = pd.DataFrame({"smiles": smiles, "a": A, "y": Y})
     found = guessed(frame, tmp_path)[0]
-    assert found.molecules is not None and found.columns["smiles"].role == "smiles"
+    assert found.molecules is not None and "invalid: null" in found.columns["smiles"].role
     monkeypatch.setitem(sys.modules, "rdkit", None)  # as where the extra is not installed
     found = guessed(frame, tmp_path)[0]
     assert found.molecules is None and "with the extra chem (RDKit)" in found.columns["smiles"].why
@@ -249,7 +249,7 @@ def test_molecules_are_grouped_only_where_that_can_be_done(
 @pytest.mark.parametrize(
     ("name", "texts", "role"),
     [
-        ("drug", ["C" * (i % 30 + 1) + "O" * (i // 30 + 6) for i in range(N)], "smiles"),
+        ("drug", ["C" * (i % 30 + 1) + "O" * (i // 30 + 6) for i in range(N)], "{kind: smiles, sm"),
         ("smiles", [*(["C1CC"] * 6), *("C" * (i + 1) for i in range(N - 6))], "{kind: smiles, sm"),
         ("code", [["CO", "IN", "CN", "OCC"][i % 4] for i in range(N)], "categorical"),
         ("plate", [f"B{i:05d}X" for i in range(N)], "id"),
