@@ -168,24 +168,25 @@ def server_starting() -> Iterator[None]:
         LaunchError: the server did not start.
     """
     open_home()
-    # what is loaded stays: scanning it repeatedly takes a sixth of the time
-    gc.disable()
     server: embedded.EmbeddedServer | SharedServer | None = None
-    if embedded.is_wanted():
-        server = shared_server() or embedded.EmbeddedServer()
-    with server.named() if server else nullcontext():  # Prefect reads its settings once
-        from prefect.context import refresh_global_settings_context
-        from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
-    if server is None:
-        if address := PREFECT_API_URL.value():
-            require_prefect(address)
-        elif PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
-            server = embedded.EmbeddedServer()
-            with server.named():
-                refresh_global_settings_context()
-    yield
-    gc.freeze()
-    gc.enable()
+    gc.disable()  # what is loaded stays: scanning it repeatedly takes a sixth of the time
+    try:
+        if embedded.is_wanted():
+            server = shared_server() or embedded.EmbeddedServer()
+        with server.named() if server else nullcontext():  # Prefect reads its settings once
+            from prefect.context import refresh_global_settings_context
+            from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
+        if server is None:
+            if address := PREFECT_API_URL.value():
+                require_prefect(address)
+            elif PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
+                server = embedded.EmbeddedServer()
+                with server.named():
+                    refresh_global_settings_context()
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
     if server:
         server.wait()
 

@@ -40,12 +40,17 @@ def followed_over(table: Table, column: Profile, periods: Sequence[Profile]) -> 
         least = FILLED if column.family == "text" else WHOLE_FILLED
         if period.name == column.name or not least * pairs <= table.rows <= pairs:
             continue
-        names = f"({ident(column.name)}, {ident(period.name)})"
-        relation = table.relation or SAMPLE
-        different = row(table.connection, f"select count(distinct {names}) from {relation}")[0]
-        if different == table.rows:
+        if _has_one_row_each(table, column, period):
             return period
     return None
+
+
+def _has_one_row_each(table: Table, column: Profile, period: Profile) -> bool:
+    """Return True if no pair of a value and a period has two rows."""
+    names = f"({ident(column.name)}, {ident(period.name)})"
+    relation = table.relation or SAMPLE
+    different = row(table.connection, f"select count(distinct {names}) from {relation}")[0]
+    return bool(different == table.rows)
 
 
 def period_of_few(table: Table, columns: Sequence[Profile]) -> tuple[Profile, str] | None:
@@ -62,11 +67,7 @@ def period_of_few(table: Table, columns: Sequence[Profile]) -> tuple[Profile, st
             few = column.family == "text" and 1 < column.distinct < LEAST_FOLLOWED
             if not few or column.null_share or not WHOLE_FILLED * pairs <= table.rows <= pairs:
                 continue
-            names = f"({ident(column.name)}, {ident(period.name)})"
-            relation = table.relation or SAMPLE
-            if row(table.connection, f"select count(distinct {names}) from {relation}")[0] == (
-                table.rows
-            ):
+            if _has_one_row_each(table, column, period):
                 why = (
                     f"one row for each {plain(period.name)} and {plain(column.name)}:"
                     f" {column.distinct} series in time"

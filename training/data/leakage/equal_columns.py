@@ -42,12 +42,14 @@ def find_equal_columns(rows: Sampled, checks: ChecksConfig) -> list[EqualColumns
 
     Settings with few values are left out: two of them may be equal by rule (exclusive or).
     """
+    labels = [label for label in rows.labels if label.kind != "regression"]
+    if not labels:
+        return []
     fine = {n: v for n, v in rows.numeric.items() if len(np.unique(v[~np.isnan(v)])) >= FINE}
     return [
         EqualColumns(pair, label.name, where)
         for pair in _equal_at_times(fine)
-        for label in rows.labels
-        if label.kind != "regression"
+        for label in labels
         for where in _rows_of_classes(fine[pair[0]] == fine[pair[1]], rows, label, checks)
     ]
 
